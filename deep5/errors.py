@@ -1,0 +1,90 @@
+"""The `Deep5Error` family: every message says what, got, allowed, remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "Deep5Error",
+    "GoalError",
+    "MissingDependency",
+    "NetworkError",
+    "OutputError",
+    "RecipeError",
+    "RuleError",
+    "RunFailed",
+    "ShapeError",
+    "TooFewSamples",
+    "UnknownName",
+    "Unsupported",
+    "UsageError",
+    "suggestion",
+]
+
+
+class Deep5Error(Exception):
+    """Base of all errors that deep5 raises on purpose; `exit_status` is what the command line returns."""
+
+    exit_status = 3
+
+
+class UsageError(Deep5Error):
+    """A call or a command line that cannot be carried out as written."""
+
+    exit_status = 2
+
+
+class RecipeError(UsageError):
+    """A recipe that is not valid; the message names the file and, where known, the line."""
+
+
+class GoalError(RecipeError):
+    """A goal in METRICS that cannot be read or does not fit its metric."""
+
+
+class UnknownName(UsageError):
+    """A component name that nothing is registered under."""
+
+    def __init__(self, kind: str, got: str, allowed: Iterable[str], remedy: str = "") -> None:
+        names = sorted(allowed)
+        message = f"unknown {kind} {got!r}; allowed: {', '.join(names) or 'none'}{suggestion(got, names)}"
+        super().__init__(f"{message}; {remedy}" if remedy else message)
+
+
+class MissingDependency(UsageError):
+    """A package that a component needs is not installed; the message holds the command that installs it."""
+
+
+class OutputError(UsageError):
+    """An output folder that cannot be written."""
+
+
+class NetworkError(Deep5Error):
+    """A network that is invalid, or a feed that does not fit it."""
+
+
+class ShapeError(NetworkError):
+    """A tensor whose shape or dtype is not the declared one."""
+
+
+class Unsupported(Deep5Error):
+    """A thing that a framework or a function cannot do, with the reason."""
+
+
+class RuleError(Deep5Error):
+    """An update rule that breaks the contract of `UpdateRule`."""
+
+
+class TooFewSamples(Deep5Error):
+    """Fewer samples than a statistic needs."""
+
+
+class RunFailed(Deep5Error):
+    """A run that started and could not be completed."""
+
+
+def suggestion(got: str, allowed: Iterable[str]) -> str:
+    """The tail '; did you mean …?' for the closest allowed name, or an empty string."""
+    close = difflib.get_close_matches(str(got), list(allowed), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,120 @@
+"""Hooks shared by all levels: an `Event` listens, `Listeners` calls only what somebody overrode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from deep5.tensors import Arrays
+
+__all__ = ["HOOKS", "Event", "Listeners", "StepInfo", "StopTraining"]
+
+
+class StepInfo(NamedTuple):
+    """What a step is told about itself. Immutable.
+
+    A named tuple and not a data class: it is made once a step, and a frozen data class takes four times as long.
+
+    Attributes:
+        step: Steps done before this one, counted over the whole run, from 0.
+        epoch: Epochs done before this one, from 0.
+        batch_size: Samples in this batch; the last batch of an epoch may be smaller.
+        sample_ids: Indices of the samples in the data set, shape (batch_size,), or None where they are unknown.
+        seed: Seed of the run's noise; masks are a function of (seed, step, node).
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch_size: int = 0
+    sample_ids: Any = None
+    seed: int = 0
+
+
+class StopTraining(Exception):  # noqa: N818 - a request, not an error
+    """Raised by an event to end training in good order; the message says why."""
+
+
+class Event:
+    """Base of everything that listens to a run: progress bars, loggers, schedules, metric observers.
+
+    Override what is needed; a hook that nobody overrides costs nothing. `trainer` is the `Trainer` that calls.
+    Times are host times of one clock (`time.perf_counter_ns`), taken by the trainer.
+    """
+
+    synchronous = False
+    """True where `after_step` needs the device to have finished; the trainer then synchronises every step."""
+
+    def before_training(self, trainer: Any) -> None:
+        """Once, before the first epoch."""
+
+    def after_training(self, trainer: Any) -> None:
+        """Once, after the last epoch, also when training was stopped by an event."""
+
+    def before_epoch(self, trainer: Any, epoch: int) -> None:
+        """Before the first batch of an epoch, counted from 0."""
+
+    def after_epoch(self, trainer: Any, epoch: int) -> None:
+        """After the epoch's last step and its evaluation."""
+
+    def before_step(self, trainer: Any, info: StepInfo) -> None:
+        """Before a step, its batch at hand."""
+
+    def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
+        """After a step. `outputs` are native values: reading one may force a synchronisation, so read late."""
+
+    def before_evaluation(self, trainer: Any, epoch: int) -> None:
+        """Before the validation batches are run."""
+
+    def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
+        """After evaluation; `scores` holds `accuracy` (percent), `loss` and `samples`."""
+
+
+HOOKS = tuple(name for name in vars(Event) if name.startswith(("before_", "after_")))
+
+
+class Listeners:
+    """The events attached to one trainer, as a tuple of bound methods a hook.
+
+    >>> class Count(Event):
+    ...     epochs = 0
+    ...     def after_epoch(self, trainer, epoch): self.epochs += 1
+    >>> count, listeners = Count(), Listeners()
+    >>> with listeners.attached([count]):
+    ...     for call in listeners.after_epoch: call(None, 0)
+    >>> count.epochs, len(listeners.after_epoch)
+    (1, 0)
+    """
+
+    before_training: tuple[Callable[..., None], ...]
+    after_training: tuple[Callable[..., None], ...]
+    before_epoch: tuple[Callable[..., None], ...]
+    after_epoch: tuple[Callable[..., None], ...]
+    before_step: tuple[Callable[..., None], ...]
+    after_step: tuple[Callable[..., None], ...]
+    before_evaluation: tuple[Callable[..., None], ...]
+    after_evaluation: tuple[Callable[..., None], ...]
+
+    def __init__(self) -> None:
+        self.events: tuple[Event, ...] = ()
+        self._collect(())
+
+    def _collect(self, events: Iterable[Event]) -> None:
+        self.events = tuple(events)
+        for hook in HOOKS:
+            inherited = getattr(Event, hook)
+            setattr(
+                self,
+                hook,
+                tuple(getattr(event, hook) for event in self.events if getattr(type(event), hook, inherited) is not inherited),
+            )
+
+    @contextmanager
+    def attached(self, events: Iterable[Event]) -> Iterator[None]:
+        """Attach events for the length of a `with` block; they are gone after it, also after an exception."""
+        before = self.events
+        self._collect((*before, *events))
+        try:
+            yield
+        finally:
+            self._collect(before)

@@ -1,0 +1,278 @@
+"""What a back-end must provide: `Framework`, `GraphExecutor`, `TrainStep`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+from deep5.events import StepInfo
+from deep5.tensors import Array, Arrays, Device
+
+if TYPE_CHECKING:
+    from deep5.networks.network import Network
+    from deep5.operators.operator import Operator
+
+__all__ = ["Framework", "GraphExecutor", "ParameterGroup", "StepOptimizer", "Support", "TrainStep"]
+
+
+class Support(NamedTuple):
+    """The answer of `supports`: `Support(True)`, or `Support(False, reason)`; it is true where the answer is yes."""
+
+    yes: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.yes
+
+
+class ParameterGroup:
+    """Parameters that get hyperparameters of their own.
+
+    Args:
+        match: Says of a parameter's name whether it belongs to the group.
+        hyper: Values that replace the rule's, such as `lr=0.01`.
+    """
+
+    def __init__(self, match: Callable[[str], bool], **hyper: float) -> None:
+        self.match = match
+        self.hyper = dict(hyper)
+
+
+@runtime_checkable
+class TrainStep(Protocol):
+    """A whole training step, compiled as one where the framework compiles."""
+
+    traces: int
+    """How often the rule (and, where the framework compiles, the step) was traced."""
+
+    def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
+        """Forward, backward and update; returns the network's outputs as native values."""
+        ...
+
+    def backprop(
+        self, inputs: Arrays, info: StepInfo, on_gradient: Callable[[str, Array], None] | None = None
+    ) -> Arrays:
+        """The first half of a step: outputs, with gradients left in the executor."""
+        ...
+
+    def apply(self, gradients: Arrays, info: StepInfo) -> None:
+        """The second half of a step: the update rule on these gradients."""
+        ...
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """While inside, the executor's parameters hold the rule's `eval_param`."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state as NumPy arrays by name, copied."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`, bit for bit."""
+        ...
+
+
+@runtime_checkable
+class StepOptimizer(Protocol):
+    """An optimizer that owns its step: native optimizers, L-BFGS, distributed schemes, a user's own loop."""
+
+    def bind(self, executor: GraphExecutor) -> None:
+        """Take hold of the executor's parameters; called once, before the first step."""
+        ...
+
+    def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
+        """One step; may run the network and write parameters any number of times."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resume needs, as NumPy arrays and numbers by name."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`, bit for bit."""
+        ...
+
+
+@runtime_checkable
+class GraphExecutor(Protocol):
+    """A network made runnable by one framework. Values stay in the framework's own memory.
+
+    The executor owns the live parameters; `network` keeps the initial ones and is never changed.
+    """
+
+    network: Network
+    device: Device
+    capabilities: frozenset[str]
+    """Among `"whole_step"`, `"early_gradients"`, `"float64"`."""
+
+    def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
+        """Run forward.
+
+        Args:
+            inputs: A value for every input of the network; NumPy arrays or native ones.
+            training: Whether layers that behave differently in training (batch normalisation, dropout) do so.
+            info: The step that random masks are a function of.
+
+        Returns:
+            Every output of the network by name, native values.
+
+        Raises:
+            ShapeError: A missing, unknown or misshapen input.
+        """
+        ...
+
+    def inference_and_backprop(
+        self,
+        inputs: Arrays,
+        loss: str = "loss",
+        *,
+        info: StepInfo | None = None,
+        wrt: Sequence[str] | None = None,
+        accumulate: bool = False,
+        loss_scale: float = 1.0,
+        on_gradient: Callable[[str, Array], None] | None = None,
+    ) -> Arrays:
+        """Run forward in training mode and the gradient of a scalar output.
+
+        Args:
+            inputs: As for `inference`.
+            loss: Name of the scalar output to differentiate.
+            info: As for `inference`.
+            wrt: Parameters and inputs to differentiate by; all parameters where None.
+            accumulate: Add to the gradients of the call before.
+            loss_scale: The gradient is that of `loss_scale * loss`.
+            on_gradient: Called with (name, gradient) as soon as each gradient of this call is known.
+
+        Returns:
+            As `inference`; the gradients are read by `gradients`.
+        """
+        ...
+
+    def gradients(self) -> Arrays:
+        """Gradients of the last `inference_and_backprop`, by parameter or input name, native values.
+
+        Raises:
+            Unsupported: There are none, because a whole compiled step or nothing ran last.
+        """
+        ...
+
+    def parameters(self) -> Arrays:
+        """The live parameters by name: writing to one in place changes the network that runs."""
+        ...
+
+    def buffers(self) -> Arrays:
+        """The live values that training changes but no optimizer owns (running statistics), by name."""
+        ...
+
+    def read(self, names: Sequence[str], out: Array) -> None:
+        """Copy parameters or buffers, one behind the other, into a contiguous NumPy array of their dtype."""
+        ...
+
+    def write(self, names: Sequence[str], packed: Array) -> None:
+        """Copy a contiguous NumPy array back into parameters or buffers, in the order of `read`."""
+        ...
+
+    def train_step(
+        self,
+        rule: Any,
+        loss: str = "loss",
+        *,
+        groups: Sequence[ParameterGroup] = (),
+        modifier: Callable[[str, Array, Array], Array] | None = None,
+    ) -> TrainStep:
+        """The whole training step under an update rule.
+
+        Args:
+            rule: An `UpdateRule`. Its hyperparameters may change between steps, without a second trace.
+            loss: Name of the scalar output to differentiate.
+            groups: The first group that matches a parameter gives its hyperparameters.
+            modifier: `gradient_modifier(name, param, grad) -> grad`, called before the rule.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Parameters, buffers and random state as NumPy arrays by name, copied; bit-exact."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`, bit for bit."""
+        ...
+
+    def export(self, *, evaluation: bool = True) -> Network:
+        """The network with the live parameters as its initial ones.
+
+        Args:
+            evaluation: Export what evaluation uses (`eval_param`) where the rule in force defines it.
+        """
+        ...
+
+    def synchronize(self) -> None:
+        """Return when all work that was started has finished. A clock is read only after this."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """Threads, dtype, TF32 and determinism as read back from the framework, not as asked for."""
+        ...
+
+
+class Framework(ABC):
+    """A back-end. Reached by name: `deep5.framework("pytorch")`; registered under `deep5.frameworks`."""
+
+    name: str
+    """The registered name."""
+
+    @abstractmethod
+    def version(self) -> str:
+        """The version of the library underneath."""
+
+    @abstractmethod
+    def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
+        """Make a network runnable.
+
+        Args:
+            network: The network; it is not changed.
+            device: Where it runs.
+            seed: Seed of noise alone; initial weights come from the network.
+
+        Raises:
+            Unsupported: Nodes that this framework cannot run, each with its reason; a device that is not there.
+        """
+
+    @abstractmethod
+    def supports(self, node: Any) -> Support:
+        """Whether a node (an `onnx_ir.Node`) can run, and if not, why."""
+
+    @abstractmethod
+    def operator(self, operator: Operator) -> Callable[..., Any]:
+        """The native, differentiable form of an operator: a callable on native arrays."""
+
+    def optimizer(self, name: str) -> Callable[..., StepOptimizer]:
+        """The framework's own optimizer under one of deep5's names (`native:NAME` in a recipe).
+
+        Raises:
+            UnknownName: It has none of that name.
+        """
+        from deep5.errors import UnknownName
+
+        native: Mapping[str, Callable[..., StepOptimizer]] = self.optimizers()
+        if name not in native:
+            raise UnknownName(f"native optimizer of {self.name}", name, native)
+        return native[name]
+
+    def optimizers(self) -> Mapping[str, Callable[..., StepOptimizer]]:
+        """The framework's own optimizers by deep5's names."""
+        return {}
+
+    def unsupported(self, nodes: Iterable[Any]) -> list[str]:
+        """One line a node that cannot run: name, operator, reason."""
+        return [
+            f"{node.name or node.op_type} ({node.op_type}): {answer.reason}"
+            for node in nodes
+            if not (answer := self.supports(node))
+        ]
+
+    def set_threads(self, threads: int) -> None:
+        """Set how many threads an operator may use in this process; read it back through `settings`."""
+

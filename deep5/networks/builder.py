@@ -1,0 +1,135 @@
+"""A network written in Python: values go in and come out, parameters carry their seeded initial value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+
+from deep5.errors import NetworkError
+from deep5.networks.network import Network
+from deep5.seeds import generator
+
+__all__ = ["NetworkBuilder", "glorot_uniform", "he_normal", "ones", "zeros"]
+
+# The newest opset that ONNX Runtime, onnx's checker and deep5's own tables all take.
+_OPSET, _IR_VERSION = 20, 10
+
+Initializer = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+
+
+def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
+    receptive = math.prod(shape[2:])
+    return shape[1] * receptive, shape[0] * receptive
+
+
+def glorot_uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Uniform within ±sqrt(6 / (fan_in + fan_out)); for tanh (Glorot and Bengio, AISTATS 2010, equation 16).
+
+    Args:
+        rng: The stream to draw from.
+        shape: (out, in, *receptive field), float64 comes out.
+    """
+    fan_in, fan_out = _fans(shape)
+    limit = math.sqrt(6.0 / (fan_in + fan_out))
+    return rng.uniform(-limit, limit, shape)
+
+
+def he_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Normal with variance 2 / fan_in; for ReLU (He et al., ICCV 2015, equation 10). Arguments as `glorot_uniform`."""
+    return rng.standard_normal(shape) * math.sqrt(2.0 / _fans(shape)[0])
+
+
+def zeros(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """All zero."""
+    return np.zeros(shape)
+
+
+def ones(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """All one."""
+    return np.ones(shape)
+
+
+class NetworkBuilder:
+    """Builds a `Network` operator by operator.
+
+    Args:
+        name: Name of the graph.
+        dtype: Element type of inputs declared without one and of all parameters.
+        seed: Initial values are a function of (seed, name of the parameter); drawn in float64, then rounded, so
+            that the float32 and the float64 network start at the same point.
+
+    >>> build = NetworkBuilder("line", dtype="float64", seed=0)
+    >>> x = build.input("x", ("N", 3))
+    >>> y = build.op("Gemm", x, build.parameter("w", (1, 3)), build.parameter("b", (1,), zeros), transB=1)
+    >>> network = build.network({"y": y})
+    >>> network.parameters["w"].shape, network.outputs["y"].shape
+    ((1, 3), ('N', 1))
+    """
+
+    def __init__(self, name: str, *, dtype: str = "float32", seed: int = 0) -> None:
+        self.dtype = np.dtype(dtype)
+        self._seed = seed
+        self._graph = ir.Graph([], [], nodes=[], name=name, opset_imports={"": _OPSET})
+        self._counts: dict[str, int] = {}
+
+    def input(self, name: str, shape: Sequence[int | str], dtype: str | None = None) -> ir.Value:
+        """Declare an input; a string in the shape is a symbolic extent."""
+        value = ir.Value(
+            name=name,
+            shape=ir.Shape(shape),
+            type=ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype) if dtype else self.dtype)),
+        )
+        self._graph.inputs.append(value)
+        return value
+
+    def parameter(self, name: str, shape: Sequence[int], initializer: Initializer = glorot_uniform) -> ir.Value:
+        """Declare a parameter (or buffer) with its initial distribution; drawn when first asked for."""
+        extents, dtype, seed = tuple(shape), self.dtype, self._seed
+
+        def draw() -> ir.Tensor:
+            return ir.Tensor(initializer(generator(seed, "weights", name), extents).astype(dtype), name=name)
+
+        return self._initial(name, ir.LazyTensor(draw, ir.DataType.from_numpy(dtype), ir.Shape(extents), name=name))
+
+    def constant(self, name: str, array: np.ndarray) -> ir.Value:
+        """Declare a constant, such as the shape that a Reshape takes."""
+        return self._initial(name, ir.Tensor(array, name=name))
+
+    def _initial(self, name: str, tensor: Any) -> ir.Value:
+        if name in self._graph.initializers:
+            raise NetworkError(f"the name {name!r} is taken; remedy: name every parameter once")
+        value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+        self._graph.initializers[name] = value
+        return value
+
+    def op(self, op_type: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: Any) -> Any:
+        """Append a node of ONNX's own operator set; returns its output, or a tuple of them."""
+        number = self._counts[op_type] = self._counts.get(op_type, 0) + 1
+        node = ir.node(op_type, inputs, attributes, num_outputs=outputs, name=f"{op_type}_{number}")
+        for index, value in enumerate(node.outputs):
+            value.name = f"{op_type}_{number}" + (f"_{index}" if index else "") + "_output"
+        self._graph.append(node)
+        return node.outputs[0] if outputs == 1 else tuple(node.outputs)
+
+    def network(self, outputs: Mapping[str, ir.Value]) -> Network:
+        """Finish: these values become the outputs, under these names.
+
+        Raises:
+            NetworkError: The graph is not valid ONNX.
+        """
+        for name, value in outputs.items():
+            value.name = name
+            self._graph.outputs.append(value)
+        model = ir.Model(self._graph, ir_version=_IR_VERSION, producer_name="deep5")
+        try:
+            passes.ShapeInferencePass()(model)
+            return Network(model)
+        except NetworkError:
+            raise
+        except Exception as error:  # onnx's shape inference raises its own private classes
+            raise NetworkError(f"network {self._graph.name!r} is not valid: {error}") from error

@@ -1,0 +1,27 @@
+"""One seed a purpose: weights, order and noise are drawn from streams that do not touch each other."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+__all__ = ["derive_seed", "generator"]
+
+
+def derive_seed(seed: int, *purpose: str | int) -> int:
+    """A 63-bit seed that is a function of the run's seed and of what it is for.
+
+    >>> derive_seed(0, "weights", "conv1") == derive_seed(0, "weights", "conv1")
+    True
+    >>> derive_seed(0, "weights", "conv1") == derive_seed(0, "weights", "conv2")
+    False
+    """
+    text = "/".join([str(seed), *map(str, purpose)])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def generator(seed: int, *purpose: str | int) -> Any:
+    """A `numpy.random.Generator` (Philox, counter-based) for one purpose."""
+    import numpy as np
+
+    return np.random.Generator(np.random.Philox(derive_seed(seed, *purpose)))

@@ -1,0 +1,148 @@
+"""What all levels know of a tensor: its specification, its device, and exchange between array libraries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deep5.errors import ShapeError, Unsupported, UsageError
+
+__all__ = ["Array", "Arrays", "CPUDevice", "Device", "GPUDevice", "TensorSpec", "array_namespace", "device", "to_numpy"]
+
+Array = Any
+Arrays = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSpec:
+    """Shape and dtype of a tensor.
+
+    Attributes:
+        shape: Extents; an `int` is fixed, a `str` names a symbolic extent (`"N"`, the batch).
+        dtype: NumPy name of the element type, such as `"float32"`, `"int64"`, `"bfloat16"`.
+    """
+
+    shape: tuple[int | str, ...]
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        """Number of elements.
+
+        Raises:
+            ShapeError: An extent is symbolic.
+        """
+        total = 1
+        for extent in self.shape:
+            if not isinstance(extent, int):
+                raise ShapeError(f"the size of {self} is not known: extent {extent!r} is symbolic; allowed: integers")
+            total *= extent
+        return total
+
+    def mismatch(self, shape: tuple[int, ...], dtype: str) -> str | None:
+        """Why a tensor of this shape and dtype does not fit, or None where it does."""
+        if dtype != self.dtype:
+            return f"got dtype {dtype}, expected {self.dtype}"
+        if len(shape) != len(self.shape) or any(
+            isinstance(want, int) and want != got for want, got in zip(self.shape, shape, strict=True)
+        ):
+            return f"got shape {tuple(shape)}, expected {self}"
+        return None
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A place that computes: `kind` is `"cpu"` or `"cuda"`, `index` counts devices of one kind."""
+
+    kind: str = "cpu"
+    index: int = 0
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+
+    def describe(self) -> str:
+        """The canonical text that enters a recipe's hash."""
+        return str(self)
+
+
+def device(text: str | Device) -> Device:
+    """Read a device.
+
+    Args:
+        text: `"cpu"`, `"cuda"`, `"cuda:1"`, or a `Device`, returned as it is.
+
+    Raises:
+        UsageError: Anything else.
+
+    >>> str(device("cuda:1"))
+    'cuda:1'
+    """
+    if isinstance(text, Device):
+        return text
+    match = re.fullmatch(r"(cpu|cuda|gpu)(?::(\d+))?", str(text))
+    if match is None:
+        raise UsageError(f"unknown device {text!r}; allowed: cpu, cuda, cuda:N")
+    return Device(kind="cpu" if match[1] == "cpu" else "cuda", index=int(match[2] or 0))
+
+
+def CPUDevice() -> Device:  # noqa: N802 - the name that recipes of the tutorial use
+    """The host processor."""
+    return Device()
+
+
+def GPUDevice(index: int = 0) -> Device:  # noqa: N802 - the name that recipes of the tutorial use
+    """The graphics processor with this index."""
+    return Device(kind="cuda", index=index)
+
+
+def array_namespace(*arrays: Array) -> Any:
+    """The array API namespace of the arrays (https://data-apis.org/array-api).
+
+    Args:
+        arrays: At least one array of NumPy, PyTorch, JAX, `array_api_strict`, or of deep5's tracer.
+
+    Raises:
+        Unsupported: No array, or a library without a namespace.
+    """
+    for array in arrays:
+        namespace = getattr(array, "__array_namespace__", None)
+        # NumPy 2 follows the standard itself; only libraries that do not (PyTorch) need the compatibility layer.
+        if namespace is not None:
+            return namespace()
+    import array_api_compat
+
+    try:
+        return array_api_compat.array_namespace(*arrays)
+    except TypeError as error:
+        got = ", ".join(type(array).__name__ for array in arrays) or "no array"
+        raise Unsupported(f"no array namespace for {got}; allowed: arrays of NumPy, PyTorch, JAX") from error
+
+
+def to_numpy(value: Array) -> Any:
+    """The value as a NumPy array; shares memory where the library allows it.
+
+    Args:
+        value: Any array; one that lives on an accelerator is copied to the host.
+
+    Raises:
+        Unsupported: The value is no array.
+    """
+    import numpy as np
+
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "detach"):  # PyTorch: autograd and device are left behind
+        value = value.detach().cpu()
+        return value.numpy()
+    try:
+        return np.from_dlpack(value)
+    except (AttributeError, TypeError, RuntimeError, BufferError):
+        array = np.asarray(value)
+    if array.dtype == object:
+        raise Unsupported(f"cannot make a NumPy array of {type(value).__name__}; allowed: arrays and numbers")
+    return array
