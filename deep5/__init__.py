@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from deep5.events import Event as Event
     from deep5.events import StepInfo as StepInfo
     from deep5.events import StopTraining as StopTraining
-    from deep5.framework import Framework as Framework
-    from deep5.framework import GraphExecutor as GraphExecutor
-    from deep5.framework import ParameterGroup as ParameterGroup
-    from deep5.framework import StepOptimizer as StepOptimizer
-    from deep5.framework import Support as Support
-    from deep5.framework import TrainStep as TrainStep
+    from deep5.backend import Framework as Framework
+    from deep5.backend import GraphExecutor as GraphExecutor
+    from deep5.backend import ParameterGroup as ParameterGroup
+    from deep5.backend import StepOptimizer as StepOptimizer
+    from deep5.backend import Support as Support
+    from deep5.backend import TrainStep as TrainStep
     from deep5.metric import Goal as Goal
     from deep5.metric import Metric as Metric
     from deep5.networks.builder import NetworkBuilder as NetworkBuilder
@@ -39,12 +39,12 @@ _CORE = {
     "Event": "events",
     "StepInfo": "events",
     "StopTraining": "events",
-    "Framework": "framework",
-    "GraphExecutor": "framework",
-    "ParameterGroup": "framework",
-    "StepOptimizer": "framework",
-    "Support": "framework",
-    "TrainStep": "framework",
+    "Framework": "backend",
+    "GraphExecutor": "backend",
+    "ParameterGroup": "backend",
+    "StepOptimizer": "backend",
+    "Support": "backend",
+    "TrainStep": "backend",
     "Goal": "metric",
     "Metric": "metric",
     "framework": "plugins",
@@ -83,8 +83,8 @@ _LEVELS = {
     "CSVLogger": "training.loggers",
     "ProgressBar": "training.progress",
     # Level 3
-    "Communicator": "distributed.communicator",
-    "SingleRank": "distributed.communicator",
+    "Communicator": "communicator",
+    "SingleRank": "communicator",
 }
 _METRICS = {
     "Overhead": "metrics.overhead",

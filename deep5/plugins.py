@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from deep5.errors import Deep5Error, MissingDependency, UnknownName
 
 if TYPE_CHECKING:
-    from deep5.framework import Framework
+    from deep5.backend import Framework
 
 __all__ = ["KINDS", "framework", "load", "missing_dependency", "name_of", "registered"]
 
@@ -24,7 +24,6 @@ KINDS = {
     "samplers": "sampler",
     "optimizers": "optimizer",
     "events": "event",
-    "timings": "timing",
 }
 """What can be registered: the entry point group `deep5.<kind>` and the word for one of them."""
 
@@ -106,7 +105,7 @@ def framework(name: str) -> Framework:
     >>> framework("reference").name
     'reference'
     """
-    from deep5.framework import Framework
+    from deep5.backend import Framework
 
     found = load("frameworks", name)
     if isinstance(found, type):

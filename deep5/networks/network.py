@@ -19,6 +19,8 @@ __all__ = ["Network"]
 
 # Inputs of BatchNormalization that training changes but no gradient reaches: running mean and variance.
 _STATISTICS = {"BatchNormalization": (3, 4)}
+# Float inputs that say how an operator works and are not for training: a padding value, bounds, scales, a ratio.
+_SETTINGS = {"Pad": (2,), "Clip": (1, 2), "Resize": (1, 2), "Dropout": (1,)}
 _FLOATS = {"float16", "bfloat16", "float32", "float64"}
 
 
@@ -52,14 +54,14 @@ class Network:
         self.parameters: dict[str, TensorSpec] = {}
         self.buffers: dict[str, TensorSpec] = {}
         for node in graph:
-            statistics = _STATISTICS.get(node.op_type, ())
+            statistics, settings = _STATISTICS.get(node.op_type, ()), _SETTINGS.get(node.op_type, ())
             for position, value in enumerate(node.inputs):
                 if value is None or value.name not in graph.initializers:
                     continue
                 spec = _spec(value)
                 if position in statistics:
                     self.buffers[_name(value)] = spec
-                elif spec.dtype in _FLOATS:
+                elif spec.dtype in _FLOATS and position not in settings:
                     self.parameters[_name(value)] = spec
 
     @classmethod

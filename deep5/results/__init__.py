@@ -1,0 +1,1 @@
+"""Results of runs: on disk, as a table, as MLPerf events; import from the module that does it."""

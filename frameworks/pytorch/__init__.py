@@ -1,0 +1,26 @@
+"""The PyTorch back-end. Names load when they are first used: importing this does not import torch."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deep5.frameworks.pytorch.framework import PyTorch as PyTorch
+    from deep5.frameworks.pytorch.framework import from_model as from_model
+    from deep5.frameworks.pytorch.optimizers import AdamOptimizer as AdamOptimizer
+    from deep5.frameworks.pytorch.optimizers import GradientDescentOptimizer as GradientDescentOptimizer
+    from deep5.frameworks.pytorch.optimizers import MomentumOptimizer as MomentumOptimizer
+
+_HOME = {
+    "PyTorch": "framework",
+    "from_model": "framework",
+    "AdamOptimizer": "optimizers",
+    "GradientDescentOptimizer": "optimizers",
+    "MomentumOptimizer": "optimizers",
+}
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'deep5.frameworks.pytorch' has no attribute {name!r}; it has {', '.join(_HOME)}")
+    return getattr(import_module(f"deep5.frameworks.pytorch.{_HOME[name]}"), name)

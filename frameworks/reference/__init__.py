@@ -1,0 +1,1 @@
+"""The reference back-end: NumPy and deep5's own kernels."""

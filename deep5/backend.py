@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from deep5.events import StepInfo
 from deep5.tensors import Array, Arrays, Device
@@ -44,8 +44,10 @@ class ParameterGroup:
 class TrainStep(Protocol):
     """A whole training step, compiled as one where the framework compiles."""
 
-    traces: int
-    """How often the rule (and, where the framework compiles, the step) was traced."""
+    @property
+    def traces(self) -> int:
+        """How often the rule (and, where the framework compiles, the step) was traced."""
+        ...
 
     def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """Forward, backward and update; returns the network's outputs as native values."""
@@ -143,7 +145,8 @@ class GraphExecutor(Protocol):
             wrt: Parameters and inputs to differentiate by; all parameters where None.
             accumulate: Add to the gradients of the call before.
             loss_scale: The gradient is that of `loss_scale * loss`.
-            on_gradient: Called with (name, gradient) as soon as each gradient of this call is known.
+            on_gradient: Called with (name, gradient) as soon as each is known, with the value that `gradients` will
+                give: where `accumulate` is set, the sum.
 
         Returns:
             As `inference`; the gradients are read by `gradients`.
@@ -220,8 +223,10 @@ class GraphExecutor(Protocol):
 class Framework(ABC):
     """A back-end. Reached by name: `deep5.framework("pytorch")`; registered under `deep5.frameworks`."""
 
-    name: str
+    name: ClassVar[str]
     """The registered name."""
+    requires: ClassVar[tuple[str, ...]] = ()
+    """Distributions that must be installed; `deep5 list frameworks` looks for them without importing anything."""
 
     @abstractmethod
     def version(self) -> str:

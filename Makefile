@@ -1,0 +1,95 @@
+# `make` alone says what there is. Needs a Python from 3.11 on, make, pip's package index and, for speed, a C compiler.
+# The stamps inside .venv remember what was installed: nothing is installed twice, and a changed pyproject.toml
+# (entry points are registered at installation) or constraints.txt installs anew.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# setuptools warns of folders named like the package; here that folder is the package.
+INSTALL := PYTHONWARNINGS='ignore:Editable installation' $(PIP) install --progress-bar off --no-build-isolation -c constraints.txt
+# The back-ends without which the suite fails instead of skipping what needs them.
+DEEP5_REQUIRE ?= pytorch,reference
+# Of what pip says, the large downloads and the outcome; errors go another way and are all shown.
+BRIEFLY := | sed -u -n '/ MB)/p; / GB)/p; /^Successfully installed/p'
+FAST := not slow and not gpu and not timing
+COVERAGE := --cov --cov-report=term:skip-covered
+# A new version of PyTorch is a decision: `make constraints TORCH=2.14.0`.
+TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)
+
+.PHONY: help run venv test test-all lint constraints clean
+
+help: ## Say what there is (this text)
+	@sed -n 's/^\([a-z-]*\): [^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
+	@echo "  PYTHON=python3.12 chooses the interpreter; PIP_EXTRA_INDEX_URL reaches pip, as everywhere (for PyTorch without CUDA)"
+
+run: $(VENV)/.pytorch ## Install deep5 with PyTorch and run the first recipe, digits_lenet
+	$(BIN)/deep5 run digits_lenet
+
+venv: $(VENV)/.complete ## The complete environment: every framework and the tools of development
+
+test: $(VENV)/.complete ## The fast suite with coverage, then the tests that judge times, alone
+	DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "$(FAST)" $(COVERAGE)
+	DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "timing and not slow and not gpu"
+
+test-all: $(VENV)/.complete ## Every test; the counts go to docs/test-counts.md
+	@status=0; \
+	export DEEP5_REQUIRE=$(DEEP5_REQUIRE); \
+	$(BIN)/python -m pytest -m "not timing" $(COVERAGE) --junitxml=$(VENV)/all.xml || status=$$?; \
+	$(BIN)/python -m pytest -m timing --junitxml=$(VENV)/timing.xml || status=$$?; \
+	$(BIN)/python tests/counts.py docs/test-counts.md $(VENV)/all.xml $(VENV)/timing.xml; \
+	exit $$status
+
+lint: $(VENV)/.complete ## ruff, mypy in strict mode, and who may import whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python tests/staging.py types imports
+
+constraints: $(VENV)/.python ## Renew constraints.txt: the newest of everything but PyTorch, in a throw-away environment
+	rm -rf $(VENV)/renewed
+	$(BIN)/python -m venv $(VENV)/renewed
+	$(VENV)/renewed/bin/python -m pip install --progress-bar off --upgrade pip setuptools wheel
+	$(VENV)/renewed/bin/python -m pip install --progress-bar off --no-build-isolation -e '.[all,dev]' torch==$(TORCH)
+	sed -n 1p constraints.txt > $(VENV)/constraints.new
+	$(VENV)/renewed/bin/python -m pip freeze --all --exclude-editable \
+		| sed -E '/^(nvidia-|triton|cuda-)/d; s/ @ .*//; s/\+[A-Za-z0-9.]+$$//' | LC_ALL=C sort -f >> $(VENV)/constraints.new
+	mv $(VENV)/constraints.new constraints.txt
+	rm -rf $(VENV)/renewed
+	@echo "constraints.txt is renewed; 'make test' tries it"
+
+clean: ## Remove what was built; .venv and results stay
+	rm -rf .staging .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist *.egg-info
+	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# The first Python that runs and is neither too old nor newer than the pinned versions know.
+$(VENV)/.python: constraints.txt
+	@chosen=""; newer=""; \
+	for candidate in "$(PYTHON)" python3.11 python3.12 python3.13; do \
+		minor=$$("$$candidate" -c 'import ensurepip, sys, venv; print(sys.version_info[1] if sys.version_info[0] == 3 else 0)' 2>/dev/null) || continue; \
+		if [ "$$minor" -ge 11 ] && { [ "$$minor" -le 13 ] || [ "$(origin PYTHON)" != file ]; }; then chosen="$$candidate"; break; fi; \
+		if [ "$$minor" -gt 13 ] && [ -z "$$newer" ]; then newer="$$candidate"; fi; \
+	done; \
+	chosen="$${chosen:-$$newer}"; \
+	if [ -z "$$chosen" ]; then \
+		echo "deep5 needs Python 3.11 or newer with the venv and ensurepip modules; found: $$("$(PYTHON)" --version 2>&1 | sed -n 1p)." >&2; \
+		echo "Remedy: install one (on Debian and Ubuntu: python3.11 and python3.11-venv), or name one: make PYTHON=/path/to/python3.11" >&2; \
+		exit 1; \
+	fi; \
+	echo "$$("$$chosen" --version) ($$chosen) makes $(VENV)"; \
+	"$$chosen" -m venv $(VENV)
+	@$(PIP) install --progress-bar off -c constraints.txt --upgrade pip setuptools wheel $(BRIEFLY)
+	@touch $@
+
+$(VENV)/.pytorch: $(VENV)/.python pyproject.toml constraints.txt
+	@echo "Installing deep5 with PyTorch into $(VENV): a few minutes the first time"
+	@$(INSTALL) -e '.[pytorch]' $(BRIEFLY)
+	@touch $@
+
+$(VENV)/.complete: $(VENV)/.python pyproject.toml constraints.txt
+	@echo "Installing deep5 with every framework and the development tools into $(VENV): some minutes the first time"
+	@$(INSTALL) -e '.[all,dev]' $(BRIEFLY)
+	@touch $(VENV)/.pytorch $@

@@ -1,0 +1,230 @@
+"""The command line. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import click
+
+from deep5.errors import Deep5Error, UsageError
+
+__all__ = ["main"]
+
+_STATUS = """\b
+Exit status:
+  0    accepted
+  1    not accepted
+  2    wrong usage, or an invalid recipe
+  3    the run failed
+  130  interrupted
+"""
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(context_settings=_CONTEXT, epilog=_STATUS)
+@click.version_option(package_name="deep5", message="deep5 %(version)s")
+def _cli() -> None:
+    """Run deep-learning recipes, check them, and see what there is to build them from."""
+
+
+def _recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    options = [
+        click.argument("recipe"),
+        click.option("--framework", metavar="NAME", help="Run on this framework."),
+        click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set a mutable part; may be repeated."),
+        click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of weights, order and noise."),
+        click.option("--device", metavar="D", help="cpu, cuda or cuda:N."),
+        click.option("--size", metavar="NAME", default="full", help="A size of the recipe, such as smoke."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _debug_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--debug", is_flag=True, help="On an error, show the traceback.")(command)
+
+
+def _configured(recipe: str, framework: str | None, settings: tuple[str, ...], seed: int | None, device: str | None,
+                size: str) -> Any:
+    from deep5.recipe import load_recipe, parse_setting
+
+    changes: dict[str, Any] = {}
+    for text in settings:
+        key, value = parse_setting(text)
+        if key in changes:
+            raise UsageError(f"--set {key} is given twice; allowed: once")
+        changes[key] = value
+    for key, given in (("framework", framework), ("seed", seed), ("device", device)):
+        if given is not None:
+            if key in changes:
+                raise UsageError(f"--{key} and --set {key} are both given; allowed: one of them")
+            changes[key] = given
+    return load_recipe(recipe).at_size(size).with_settings(changes)
+
+
+@_cli.command()
+@_recipe_options
+@click.option("--out", metavar="DIR", default="results", show_default=True, help="Where the result folder goes.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, to standard output.")
+@click.option("--quiet", is_flag=True, help="No progress bar and no table.")
+@_debug_option
+def run(out: str, as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> NoReturn:
+    """Run RECIPE, a name or a file, and judge it by its metrics."""
+    with _errors(debug, as_json):
+        from deep5.run import execute
+        from deep5.training.progress import ProgressBar
+
+        recipe = _configured(**chosen)
+        result = execute(recipe, out=out, events=() if quiet or recipe.timing else (ProgressBar(),), quiet=quiet)
+        if as_json:
+            from deep5.results.table import to_json
+
+            click.echo(to_json(result))
+        elif not quiet:
+            from rich.console import Console
+
+            from deep5.results.table import verdict_table
+
+            verdict_table(result, Console())
+    sys.exit(0 if result else 1)
+
+
+@_cli.command()
+@_recipe_options
+@click.option("--json", "as_json", is_flag=True, help="Print what the recipe holds as JSON.")
+@click.option("--quiet", is_flag=True, help="Print nothing where the recipe is valid.")
+@_debug_option
+def check(as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> None:
+    """Validate RECIPE without running it."""
+    with _errors(debug, as_json):
+        from deep5.check import check_recipe
+
+        recipe = _configured(**chosen)
+        notes = check_recipe(recipe)
+        if as_json:
+            document = {"recipe": recipe.name, "hash": recipe.fixed_hash(), "size": recipe.size, **recipe.describe()}
+            click.echo(json.dumps({**document, "notes": notes}, indent=2))
+        elif not quiet:
+            for note in notes:
+                click.echo(note)
+            click.echo(f"{recipe.name} is a valid recipe (fixed part {recipe.fixed_hash()[:12]}, size {recipe.size})")
+
+
+@_cli.command("list")
+@click.argument("kind", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@_debug_option
+def list_(kind: str | None, as_json: bool, debug: bool) -> None:
+    """Show what is registered: recipes, frameworks, metrics, networks, datasets, samplers, optimizers, events."""
+    with _errors(debug, as_json):
+        from deep5.listing import listing
+        from deep5.plugins import KINDS
+
+        if kind is not None and kind not in KINDS:
+            from deep5.errors import UnknownName
+
+            raise UnknownName("kind of component", kind, KINDS)
+        found = {name: listing(name) for name in ([kind] if kind else KINDS)}
+        if as_json:
+            click.echo(json.dumps(found, indent=2))
+            return
+        for name, rows in found.items():
+            if kind is None:
+                click.echo(f"{name}:")
+            width = max((len(row["name"]) for row in rows), default=0)
+            for row in rows:
+                click.echo(f"{'  ' if kind is None else ''}{row['name']:<{width}}  {row['about']}".rstrip())
+
+
+@_cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@_debug_option
+def info(as_json: bool, debug: bool) -> None:
+    """Show machine and versions, for a bug report."""
+    with _errors(debug, as_json):
+        from deep5.environment import info as gather
+
+        found = gather()
+        if as_json:
+            click.echo(json.dumps(found, indent=2))
+            return
+        for line in _lines(found):
+            click.echo(line)
+
+
+@_cli.command()
+@_debug_option
+def clean(debug: bool) -> None:
+    """Delete the compiled kernels in deep5's cache; they are compiled again when needed."""
+    with _errors(debug, False):
+        from deep5.compiler import cache_folder, clear_cache
+
+        click.echo(f"freed {clear_cache() / 1024:.0f} KiB in {cache_folder() / 'kernels'}")
+
+
+def _lines(value: Any, indent: str = "") -> Iterator[str]:
+    for key, entry in value.items():
+        if isinstance(entry, dict) and entry:
+            yield f"{indent}{key}:"
+            yield from _lines(entry, indent + "  ")
+        else:
+            text = ", ".join(map(str, entry)) if isinstance(entry, list) else entry
+            yield f"{indent}{key}: {'-' if text in (None, '', {}) else text}"
+
+
+@contextmanager
+def _errors(debug: bool, as_json: bool) -> Iterator[None]:
+    """One clear message and the right status for everything that can go wrong."""
+    try:
+        yield
+    except Deep5Error as error:
+        if debug:
+            raise
+        _fail(str(error), error.exit_status, as_json)
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        _fail("interrupted", 130, as_json)
+    except BrokenPipeError:
+        # Whoever read the output has gone; there is nobody to tell.
+        sys.stderr.close()
+        sys.exit(3)
+    except Exception as error:
+        if debug:
+            raise
+        _fail(
+            f"unexpected {type(error).__name__}: {error}; remedy: run again with --debug and report what it shows",
+            3,
+            as_json,
+        )
+
+
+def _fail(message: str, status: int, as_json: bool) -> NoReturn:
+    click.echo(f"deep5: {message}", err=True)
+    if as_json:
+        click.echo(json.dumps({"error": message, "exit_status": status}))
+    sys.exit(status)
+
+
+def _terminated(signum: int, frame: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """The entry point of the command `deep5`."""
+    # A run that is told to end (by a batch system, say) ends in good order, as one that the user interrupts.
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        status = _cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        _fail("interrupted", 130, False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    sys.exit(status if isinstance(status, int) else 0)

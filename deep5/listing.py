@@ -1,0 +1,66 @@
+"""What `deep5 list` shows: a line a component, and for a missing framework the command that installs it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import inspect
+from typing import Any
+
+from deep5.errors import MissingDependency
+from deep5.plugins import load, registered
+
+__all__ = ["listing"]
+
+
+def listing(kind: str) -> list[dict[str, Any]]:
+    """Every registered component of a kind: `name` and `about`; for frameworks also `installed`.
+
+    Args:
+        kind: A key of `plugins.KINDS`.
+    """
+    rows: list[dict[str, Any]] = []
+    for name in registered(kind):
+        try:
+            if kind == "recipes":
+                rows.append({"name": name, "about": _recipe_about(registered(kind)[name].value)})
+                continue
+            component = load(kind, name)
+        except MissingDependency as error:
+            rows.append({"name": name, "about": f"not installed; {error}", "installed": False})
+            continue
+        row = {"name": name, "about": _first_sentence(inspect.getdoc(component))}
+        if kind == "frameworks":
+            row |= _installed(name, component)
+        elif kind == "metrics":
+            row["about"] += f" [{component.unit}, {component.direction} is better]"
+        rows.append(row)
+    return rows
+
+
+def _installed(name: str, component: Any) -> dict[str, Any]:
+    """Whether a framework's packages are there, looked up without importing any."""
+    versions = []
+    for package in component.requires:
+        try:
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            return {"about": f"not installed; remedy: pip install 'deep5[{name}]'", "installed": False}
+    about = _first_sentence(inspect.getdoc(component))
+    return {"about": f"{about} [{', '.join(versions) or 'always there'}]", "installed": True}
+
+
+def _recipe_about(module: str) -> str:
+    """The first sentence of a recipe's docstring, read without running the recipe."""
+    import ast
+    from pathlib import Path
+
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return ""
+    return _first_sentence(ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))))
+
+
+def _first_sentence(text: str | None) -> str:
+    line = " ".join((text or "").split("\n\n")[0].split())
+    return line.split(". ")[0].rstrip(".")

@@ -1,0 +1,163 @@
+"""`Backward`: what a gradient rule writes its nodes with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from deep5.errors import Unsupported
+
+__all__ = ["Backward", "Extents", "Gradients", "Rule", "extents", "operands", "refuse"]
+
+Extents = tuple[int | str | None, ...]
+Gradients = Sequence[ir.Value | None]
+
+
+def extents(value: ir.Value) -> Extents:
+    """Extents of a value: integers, names of symbolic extents, None for unknown ones.
+
+    Raises:
+        Unsupported: Not even the number of axes is known.
+    """
+    if value.shape is None:
+        raise Unsupported(
+            f"the value {value.name!r} has no known rank, got no shape; remedy: infer or declare its shape"
+        )
+    return tuple(extent if isinstance(extent, int) else extent.value for extent in value.shape)
+
+
+def refuse(node: ir.Node, reason: str) -> Unsupported:
+    """The error for a node whose gradient has no rule, ready to be raised."""
+    return Unsupported(f"no gradient for node {node.name!r} ({node.op_type}): {reason}")
+
+
+def operands(node: ir.Node, count: int) -> tuple[ir.Value, ...]:
+    """The first inputs of a node, none of which may be left out."""
+    values = tuple(value for value in node.inputs[:count] if value is not None)
+    if len(values) < count:
+        raise refuse(node, f"got {len(values)} inputs; allowed: at least {count}")
+    return values
+
+
+class Backward:
+    """The backward pass under construction: appends nodes to a graph and names their values.
+
+    Args:
+        graph: The graph that receives the nodes.
+        wanted: Values whose gradient somebody needs; rules leave the others out.
+    """
+
+    def __init__(self, graph: ir.Graph, wanted: set[ir.Value]) -> None:
+        self._graph = graph
+        self._wanted = wanted
+        self._taken = {value.name for node in graph for value in (*node.inputs, *node.outputs) if value is not None}
+        self._taken |= {value.name for value in graph.inputs} | set(graph.initializers)
+        self._count = 0
+        self._shapes: dict[ir.Value, ir.Value] = {}
+
+    def wants(self, value: ir.Value | None) -> bool:
+        """Whether the gradient by this value is needed."""
+        return value is not None and value in self._wanted
+
+    def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+        """Append a node with one output; returns that output."""
+        node = ir.node(op_type, inputs, attributes, num_outputs=1)
+        self._count += 1
+        node.name = f"backward_{self._count}_{op_type}"
+        node.outputs[0].name = self.fresh(f"{node.name}_output")
+        self._graph.append(node)
+        return node.outputs[0]
+
+    def fresh(self, name: str) -> str:
+        """The name, with underscores appended until no value carries it."""
+        while name in self._taken:
+            name += "_"
+        self._taken.add(name)
+        return name
+
+    def ints(self, *values: int) -> ir.Value:
+        """A vector of int64, such as axes or a shape."""
+        return self._constant(np.array(values, dtype=np.int64))
+
+    def integer(self, value: int) -> ir.Value:
+        """A scalar of int64."""
+        return self._constant(np.array(value, dtype=np.int64))
+
+    def like(self, number: float | Sequence[float], value: ir.Value) -> ir.Value:
+        """A number, or a vector of numbers, of the element type of `value`."""
+        if value.dtype is None:
+            raise Unsupported(f"the value {value.name!r} has no known element type; remedy: infer or declare it")
+        return self._constant(np.array(number, dtype=value.dtype.numpy()))
+
+    def _constant(self, array: np.ndarray) -> ir.Value:
+        # A Constant node and not an initializer: float initializers are what a network calls its parameters.
+        return self.op("Constant", value=ir.tensor(array))
+
+    def shape(self, value: ir.Value | None) -> ir.Value:
+        """The shape of a value at run time, int64; one Shape node a value."""
+        if value is None:
+            raise Unsupported("the shape of a value that is left out; allowed: a value")
+        if value not in self._shapes:
+            self._shapes[value] = self.op("Shape", value)
+        return self._shapes[value]
+
+    def scaled(self, value: ir.Value | None, factor: float, like: ir.Value) -> ir.Value | None:
+        """`factor * value`, and the value itself where the factor is 1; `like` gives the element type."""
+        return value if factor == 1.0 else self.op("Mul", value, self.like(factor, like))
+
+    def second_output(self, node: ir.Node, shape: ir.Shape | None, dtype: ir.DataType | None) -> ir.Value:
+        """The second output of a node, added where the node does not have it."""
+        if len(node.outputs) < 2:
+            node.resize_outputs(2)
+        value = node.outputs[1]
+        if not value.name:
+            value.name = self.fresh(f"{node.outputs[0].name}_1")
+            value.shape = shape
+            value.type = None if dtype is None else ir.TensorType(dtype)
+        return value
+
+    def unbroadcast(self, gradient: ir.Value | None, shape: Extents, target: ir.Value) -> ir.Value | None:
+        """Sum a gradient over the axes along which `target` was broadcast.
+
+        Args:
+            gradient: The gradient by the broadcast value.
+            shape: Its extents.
+            target: The value that was broadcast; its gradient, of its own shape, comes out.
+
+        References:
+            ONNX, Broadcasting in ONNX: the adjoint of repeating along an axis is the sum over it.
+        """
+        goal = extents(target)
+        lead = len(shape) - len(goal)
+        axes, known = list(range(lead)), True
+        for axis, (got, want) in enumerate(zip(shape[lead:], goal, strict=True), start=lead):
+            if want == 1:
+                if got != 1:
+                    axes.append(axis)
+            elif not isinstance(want, int) and (want is None or want != got):
+                known = False  # a symbolic extent that may be 1 when the network runs
+        if not known:
+            return self._unbroadcast_at_run_time(gradient, lead, target)
+        if not axes:
+            return gradient
+        if len(axes) == lead:
+            return self.op("ReduceSum", gradient, self.ints(*axes), keepdims=0)
+        total = self.op("ReduceSum", gradient, self.ints(*axes), keepdims=1)
+        return self.op("Squeeze", total, self.ints(*range(lead))) if lead else total
+
+    def _unbroadcast_at_run_time(self, gradient: ir.Value | None, lead: int, target: ir.Value) -> ir.Value:
+        goal = self.shape(target)
+        aligned = self.op("Concat", self.ints(*[1] * lead), goal, axis=0) if lead else goal
+        # Where the target's extent is 1 the sum is right whether or not it was repeated: a sum over one is itself.
+        ones = self.op("NonZero", self.op("Equal", aligned, self.ints(1)))
+        axes = self.op("Reshape", ones, self.ints(-1))
+        total = self.op("ReduceSum", gradient, axes, keepdims=1, noop_with_empty_axes=1)
+        return self.op("Reshape", total, goal)
+
+
+Rule = Callable[[Backward, ir.Node, Gradients], Gradients]
+"""A rule takes the node and the gradients by its outputs and returns the gradients by its inputs, in their order;
+None stands for an output that the loss does not see and for an input whose gradient nobody wants."""

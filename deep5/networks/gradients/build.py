@@ -1,0 +1,167 @@
+"""`gradient_network`: a network and a scalar output in, the network with its gradients out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+
+from deep5.errors import NetworkError, UnknownName, Unsupported
+from deep5.networks.gradients.backward import Backward, refuse
+from deep5.networks.gradients.rules import RULES
+from deep5.networks.network import Network
+
+__all__ = ["gradient_network"]
+
+_FLOATS = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE}
+# From here on Reduce operators take their axes as an input and ScatterElements adds, as the rules write them.
+_OLDEST_OPSET = 18
+
+
+def gradient_network(network: Network, loss: str = "loss", wrt: Sequence[str] | None = None) -> Network:
+    """The network together with the gradient of one of its outputs, all of it ONNX operators.
+
+    Reverse-mode differentiation: from the loss back to the inputs, each node's rule turns the gradients by its
+    outputs into those by its inputs; a value that is used several times sums what its uses send back.
+
+    Args:
+        network: The network; it is not changed.
+        loss: Name of a scalar floating-point output.
+        wrt: Parameters and floating-point inputs to differentiate by; all parameters where None.
+
+    Returns:
+        Inputs: those of the network, and the scalar `loss_scale` of the loss's dtype. Outputs: those of the network,
+        then `grad:NAME` for every name in `wrt`: the gradient of `loss_scale * loss`, of the shape and dtype of NAME;
+        zeros where the loss does not depend on it.
+
+    Raises:
+        UnknownName: No such output, parameter or input.
+        NetworkError: The loss is not a floating-point scalar, or the network already has a value of a new name.
+        Unsupported: Operators without a rule between `wrt` and the loss, each by name; integers to differentiate by.
+
+    References:
+        Griewank and Walther, Evaluating Derivatives, SIAM 2008, section 3.2.
+
+    >>> from deep5.networks import mlp
+    >>> gradients = gradient_network(mlp(features=4, hidden=3, classes=2))
+    >>> list(gradients.inputs), gradients.outputs["grad:fc1.weight"].shape
+    (['input', 'label', 'loss_scale'], (3, 4))
+    """
+    if loss not in network.outputs:
+        raise UnknownName("loss", loss, network.outputs)
+    if network.opset < _OLDEST_OPSET:
+        raise Unsupported(
+            f"gradients of a network in opset {network.opset}; allowed: {_OLDEST_OPSET} and newer; "
+            "remedy: onnx.version_converter.convert_version"
+        )
+    model = network.model.clone()
+    graph = model.graph
+    names = list(network.parameters) if wrt is None else list(dict.fromkeys(wrt))
+    sources = {name: _source(network, graph, name) for name in names}
+    root = next(value for value in graph.outputs if value.name == loss)
+    if root.dtype not in _FLOATS or network.outputs[loss].shape != ():
+        raise NetworkError(f"the loss {loss!r} is {network.outputs[loss]}; allowed: a floating-point scalar")
+
+    nodes = list(graph)
+    active, path = _path(nodes, set(sources.values()), root)
+    _check_rules(path)
+
+    for name in ("loss_scale", *(f"grad:{name}" for name in names)):
+        if any(value.name == name for value in _values(graph)):
+            raise NetworkError(f"the network already has a value {name!r}; remedy: rename it")
+    scale = ir.Value(name="loss_scale", shape=ir.Shape(()), type=root.type)
+    graph.inputs.append(scale)
+
+    backward = Backward(graph, active)
+    gradients: dict[ir.Value, ir.Value] = {root: scale} if root in active else {}
+    results: dict[ir.Value, ir.Value] = {}
+
+    def finish(source: ir.Value) -> None:
+        found = gradients.get(source)
+        if found is None:
+            found = backward.op("Expand", backward.like(0.0, source), backward.shape(source))
+        result = backward.op("Identity", found)
+        result.name, result.shape, result.type = f"grad:{source.name}", source.shape, source.type
+        results[source] = result
+
+    # A gradient is named where its last contribution is known: a communicator may send it while the rest is computed.
+    last = {value: node for node in reversed(path) for value in node.inputs if value in sources.values()}
+    for node in reversed(path):
+        _differentiate(backward, node, active, gradients)
+        for value in dict.fromkeys(node.inputs):
+            if value is not None and last.get(value) is node:
+                finish(value)
+    for source in sources.values():
+        if source not in results:
+            finish(source)
+        graph.outputs.append(results[source])
+    try:
+        passes.ShapeInferencePass()(model)
+    except Exception as error:  # onnx's shape inference raises its own private classes
+        raise NetworkError(f"the gradients of {loss!r} are not valid ONNX: {error}") from error
+    return Network(model)
+
+
+def _source(network: Network, graph: ir.Graph, name: str) -> ir.Value:
+    """The value in the copied graph that a name in `wrt` stands for."""
+    if name in network.parameters:
+        return graph.initializers[name]
+    if name not in network.inputs:
+        raise UnknownName("parameter or input", name, [*network.parameters, *network.inputs])
+    value = next(value for value in graph.inputs if value.name == name)
+    if value.dtype not in _FLOATS:
+        raise Unsupported(f"no gradient by {name!r}, which is {network.inputs[name]}; allowed: floating-point inputs")
+    return value
+
+
+def _path(nodes: list[ir.Node], sources: set[ir.Value], root: ir.Value) -> tuple[set[ir.Value], list[ir.Node]]:
+    """Values that depend on the sources and that the loss depends on, and the nodes between, in their order."""
+    forward = set(sources)
+    for node in nodes:
+        if any(value in forward for value in _reads(node)):
+            # Integers and truth values do not vary continuously: the gradient stops there.
+            forward.update(value for value in node.outputs if value.dtype is None or value.dtype in _FLOATS)
+    active, path = ({root} & forward), []
+    for node in reversed(nodes):
+        if any(value in active for value in node.outputs):
+            active.update(value for value in _reads(node) if value in forward)
+            path.append(node)
+    return active, path[::-1]
+
+
+def _reads(node: ir.Node) -> Iterator[ir.Value]:
+    """A node's inputs, and what its subgraphs take from outside."""
+    yield from (value for value in node.inputs if value is not None)
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            for inner in attribute.as_graph():
+                yield from _reads(inner)
+
+
+def _differentiate(
+    backward: Backward, node: ir.Node, active: set[ir.Value], gradients: dict[ir.Value, ir.Value]
+) -> None:
+    """Apply a node's rule and add what it sends back to the gradients by the node's inputs."""
+    sent = RULES[node.op_type](backward, node, [gradients.get(value) for value in node.outputs])
+    for value, gradient in zip(node.inputs, sent, strict=True):
+        if value is None or value not in active:
+            continue
+        if gradient is None:
+            raise refuse(node, f"its rule has no gradient by the input {value.name!r}")
+        known = gradients.get(value)
+        gradients[value] = gradient if known is None else backward.op("Add", known, gradient)
+
+
+def _check_rules(path: list[ir.Node]) -> None:
+    missing = [node for node in path if node.domain not in ("", "ai.onnx") or node.op_type not in RULES]
+    if missing:
+        listed = ", ".join(f"{node.name!r} ({node.op_type})" for node in missing)
+        raise Unsupported(f"no gradient rule for {listed}; allowed: {', '.join(sorted(RULES))}")
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs

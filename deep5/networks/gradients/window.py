@@ -1,0 +1,100 @@
+"""The sliding window of convolution and pooling, as ONNX's attributes describe it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+__all__ = ["Window", "attribute"]
+
+
+def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
+    """The value of a node's attribute, or the default where the node does not carry it."""
+    found = node.attributes.get(name)
+    return default if found is None else found.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """Kernel extents and how the kernel moves; every tuple has one entry a spatial axis.
+
+    Attributes:
+        kernel: Extents; empty where the node leaves them to the shape of its weights.
+        strides: Steps between output elements.
+        dilations: Steps between kernel elements.
+        begins: Padding before.
+        ends: Padding behind.
+        auto_pad: ONNX's `auto_pad`; `begins` and `ends` count only where it is `"NOTSET"`.
+        ceil: Whether a last window that is not full counts (pooling's `ceil_mode`).
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begins: tuple[int, ...]
+    ends: tuple[int, ...]
+    auto_pad: str = "NOTSET"
+    ceil: bool = False
+
+    @classmethod
+    def of(cls, node: ir.Node, rank: int) -> Window:
+        """Read a node's attributes, with ONNX's defaults for `rank` spatial axes."""
+        pads = tuple(attribute(node, "pads", (0,) * (2 * rank)))
+        return cls(
+            kernel=tuple(attribute(node, "kernel_shape", ())),
+            strides=tuple(attribute(node, "strides", (1,) * rank)),
+            dilations=tuple(attribute(node, "dilations", (1,) * rank)),
+            begins=pads[:rank],
+            ends=pads[rank:],
+            auto_pad=attribute(node, "auto_pad", "NOTSET"),
+            ceil=bool(attribute(node, "ceil_mode", 0)),
+        )
+
+    @property
+    def padded(self) -> bool:
+        """Whether any padding is asked for."""
+        return self.auto_pad not in ("NOTSET", "VALID") or any(self.begins + self.ends)
+
+    def spans(self, kernel: tuple[int, ...]) -> tuple[int, ...]:
+        """Extents that a dilated kernel covers."""
+        return tuple(d * (k - 1) + 1 for d, k in zip(self.dilations, kernel, strict=True))
+
+    def fit(
+        self, extents: tuple[int, ...], kernel: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Where the window goes over an input.
+
+        Args:
+            extents: Spatial extents of the input.
+            kernel: Extents of the kernel.
+
+        Returns:
+            Output extents, padding before and padding behind.
+
+        References:
+            ONNX operator specifications of Conv-11, AveragePool-19 and MaxPool-12: a window that would start in the
+            padding behind is left out.
+        """
+        outputs, begins, ends = [], [], []
+        for axis, (extent, span) in enumerate(zip(extents, self.spans(kernel), strict=True)):
+            stride, begin, end = self.strides[axis], self.begins[axis], self.ends[axis]
+            if self.auto_pad.startswith("SAME"):
+                count = -(-extent // stride)
+                total = max((count - 1) * stride + span - extent, 0)
+                begin = total // 2 if self.auto_pad == "SAME_UPPER" else total - total // 2
+                end = total - begin
+            elif self.auto_pad == "VALID":
+                begin = end = 0
+                count = (extent - span) // stride + 1
+            elif self.ceil:
+                count = -(-(extent + begin + end - span) // stride) + 1
+                if (count - 1) * stride >= extent + begin:
+                    count -= 1
+            else:
+                count = (extent + begin + end - span) // stride + 1
+            outputs.append(count)
+            begins.append(begin)
+            ends.append(end)
+        return tuple(outputs), tuple(begins), tuple(ends)

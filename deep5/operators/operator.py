@@ -1,0 +1,51 @@
+"""`Operator`: one operation, forward and backward, written once for every framework."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from deep5.tensors import Array, TensorSpec
+
+__all__ = ["Operator"]
+
+
+class Operator(ABC):
+    """An operation of any number of inputs and outputs, on the functions of `deep5.array_namespace`.
+
+    >>> class Square(Operator):
+    ...     def specs(self, x): return (x,)
+    ...     def forward(self, x): return x * x
+    ...     def backward(self, output_grads, inputs, outputs, needs): return (2 * inputs[0] * output_grads[0],)
+    >>> import numpy as np
+    >>> Square().forward(np.array([3.0]))
+    array([9.])
+    """
+
+    @abstractmethod
+    def specs(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """Shapes and dtypes of the outputs, from those of the inputs."""
+
+    @abstractmethod
+    def forward(self, *inputs: Array) -> Array | tuple[Array, ...]:
+        """The outputs; one array, or a tuple of them. Inputs are not changed."""
+
+    @abstractmethod
+    def backward(
+        self,
+        output_grads: Sequence[Array],
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        needs: Sequence[bool],
+    ) -> Sequence[Array | None]:
+        """Gradients by the inputs.
+
+        Args:
+            output_grads: Gradient by each output, of the output's shape and dtype.
+            inputs: As `forward` got them.
+            outputs: As `forward` returned them.
+            needs: Which inputs want a gradient.
+
+        Returns:
+            One gradient an input, of the input's shape; None where `needs` is false.
+        """

@@ -1,0 +1,191 @@
+"""Events of a run as lines of MLPerf logging, which its compliance tools read: `:::MLLOG {json}`.
+
+References:
+    MLCommons, MLPerf Training Rules, and https://github.com/mlcommons/logging (keys and their meaning).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from deep5.errors import UsageError
+from deep5.events import Event
+from deep5.results.validation import encode
+
+__all__ = ["MLLog", "MLLogLine", "read_mllog"]
+
+TOKEN = ":::MLLOG"  # noqa: S105 - the mark that a line begins with
+
+EventType = Literal["POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLLogLine:
+    """One line.
+
+    Attributes:
+        namespace: Of the writer; empty for the run as a whole.
+        time_ms: Milliseconds since 1970 (UTC).
+        event_type: "POINT_IN_TIME", "INTERVAL_START" or "INTERVAL_END".
+        key: Such as "run_start".
+        value: In JSON's types.
+        metadata: Such as `{"epoch_num": 1}`.
+    """
+
+    namespace: str
+    time_ms: int
+    event_type: str
+    key: str
+    value: Any
+    metadata: dict[str, Any]
+
+
+class MLLog(Event):
+    """Writes the run into an MLPerf log.
+
+    At construction it writes `init_start` and the keys; around training `init_stop`, `run_start`, `epoch_start`,
+    `epoch_stop`, `eval_start`, `eval_stop`, `eval_accuracy` and `run_stop`. `epoch_num` counts from 1, so that at an
+    evaluation it is the number of epochs done. `eval_accuracy` is a fraction in [0, 1], as MLPerf defines it, and not
+    deep5's percent. Times advance with the clock of the trainer (`time.perf_counter_ns`), so that differences of
+    `time_ms` are durations even where the system's clock is set during the run.
+
+    Args:
+        write: Takes one line without its line break, such as `ResultFolder.append_event`.
+        keys: What MLPerf wants to know of a run: `seed`, `global_batch_size`, `opt_name`, `submission_benchmark`,
+            `submission_division`, `train_samples`, `eval_samples`, `cache_clear` …; in JSON's types.
+        target_percent: Accuracy to reach; MLPerf calls a run a success once an evaluation has reached it. None: a run
+            that came to its end is one.
+        namespace: Of the writer.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[str], None],
+        *,
+        keys: Mapping[str, Any] | None = None,
+        target_percent: float | None = None,
+        namespace: str = "",
+    ) -> None:
+        self._write = write
+        self._namespace = namespace
+        self._target_percent = target_percent
+        self._reached = target_percent is None
+        self._open: list[tuple[str, dict[str, Any]]] = []
+        self._stopped = False
+        self._offset_ns = time.time_ns() - time.perf_counter_ns()
+        self._line("INTERVAL_START", "init_start")
+        for key, value in (keys or {}).items():
+            self.event(key, value)
+
+    def event(self, key: str, value: Any = None, **metadata: Any) -> None:
+        """Write a point in time; value and metadata in JSON's types."""
+        self._line("POINT_IN_TIME", key, value, metadata)
+
+    def stop(self, status: Literal["success", "aborted"]) -> None:
+        """End the run, and the epoch and evaluation that are under way; later calls do nothing.
+
+        `after_training` calls it; whoever catches an error of the training calls it with "aborted".
+        """
+        if self._stopped:
+            return
+        self._stopped = True
+        while self._open:
+            name, metadata = self._open.pop()
+            self._line(
+                "INTERVAL_END", f"{name}_stop", metadata={**metadata, "status": status} if name == "run" else metadata
+            )
+
+    def before_training(self, trainer: Any) -> None:
+        """`init_stop`, `run_start`."""
+        self._line("INTERVAL_END", "init_stop")
+        self._start("run")
+
+    def after_training(self, trainer: Any) -> None:
+        """`run_stop` with its status."""
+        ended_well = getattr(trainer, "status", "success") in ("success", "stopped")
+        self.stop("success" if self._reached and ended_well else "aborted")
+
+    def before_epoch(self, trainer: Any, epoch: int) -> None:
+        """`epoch_start`."""
+        self._start("epoch", epoch_num=epoch + 1)
+
+    def after_epoch(self, trainer: Any, epoch: int) -> None:
+        """`epoch_stop`."""
+        self._stop_up_to("epoch")
+
+    def before_evaluation(self, trainer: Any, epoch: int) -> None:
+        """`eval_start`."""
+        self._start("eval", epoch_num=epoch + 1)
+
+    def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
+        """`eval_accuracy`, where there is one, and `eval_stop`."""
+        percent = scores.get("accuracy")
+        if percent is not None:
+            self.event("eval_accuracy", float(percent) / 100, epoch_num=epoch + 1)
+            if self._target_percent is not None and not math.isnan(percent) and percent >= self._target_percent:
+                self._reached = True
+        self._stop_up_to("eval")
+
+    def _start(self, name: str, **metadata: Any) -> None:
+        self._open.append((name, metadata))
+        self._line("INTERVAL_START", f"{name}_start", metadata=metadata)
+
+    def _stop_up_to(self, name: str) -> None:
+        """End the innermost interval of this name, and those within it that nobody ended."""
+        if not any(name == opened for opened, _ in self._open):
+            return
+        opened = ""
+        while opened != name:
+            opened, metadata = self._open.pop()
+            self._line("INTERVAL_END", f"{opened}_stop", metadata=metadata)
+
+    def _line(
+        self, event_type: EventType, key: str, value: Any = None, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        fields = {
+            "namespace": self._namespace,
+            "time_ms": (time.perf_counter_ns() + self._offset_ns) // 1_000_000,
+            "event_type": event_type,
+            "key": key,
+            "value": encode(value, key),
+            "metadata": encode(dict(metadata or {}), key),
+        }
+        self._write(f"{TOKEN} {json.dumps(fields, allow_nan=False)}")
+
+
+def read_mllog(path: str | Path) -> list[MLLogLine]:
+    """Read a log; lines that do not begin with `:::MLLOG` are somebody else's and are passed over.
+
+    A last line that was torn by a kill or a full disk is left out.
+
+    Raises:
+        UsageError: The file cannot be read, or a line before the last is damaged.
+    """
+    try:
+        texts = Path(path).read_text("utf-8", errors="replace").split("\n")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}; allowed: a file of MLPerf logging") from error
+    lines = []
+    # After the last line break stands nothing, or a torn line.
+    for number, text in enumerate(texts, start=1):
+        if not text.startswith(TOKEN):
+            continue
+        try:
+            lines.append(_parse(text))
+        except (ValueError, TypeError) as error:
+            if number < len(texts):
+                raise UsageError(f"{path}, line {number} is damaged ({error}): {text[:80]!r}") from error
+    return lines
+
+
+def _parse(text: str) -> MLLogLine:
+    fields = json.loads(text[len(TOKEN) :])
+    if not isinstance(fields, dict):
+        raise TypeError("not a JSON object")
+    return MLLogLine(**fields)

@@ -1,0 +1,189 @@
+"""A result as read back from its folder: values only, nothing in it is executed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deep5.errors import UsageError
+from deep5.metric import Goal
+from deep5.results.samples_file import SAMPLES, SampleRow, read_samples
+from deep5.results.schema import SCHEMA_VERSION
+from deep5.results.validation import check_document
+
+__all__ = ["EVENTS", "RESULT", "Result", "Verdict", "load", "result_folders"]
+
+RESULT = "result.json"
+EVENTS = "events.mllog"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of one metric.
+
+    Attributes:
+        name: Of the metric.
+        unit: Of value, goal and interval.
+        direction: "higher" or "lower": what is better.
+        goal: The bound, or None: reported, not judged.
+        value: What was held against the goal, or None where the run did not yield it.
+        passed: Whether the goal was met; None without a goal, or where the run did not get so far.
+        interval: Ends of the value's interval, or None.
+        confidence: Coverage of the interval, or None where none is stated.
+        samples: Number of raw values.
+        scope: What the clock covers, or None.
+    """
+
+    name: str
+    unit: str
+    direction: str
+    goal: Goal | None
+    value: float | None
+    passed: bool | None
+    interval: tuple[float, float] | None
+    confidence: float | None
+    samples: int
+    scope: str | None
+
+    @property
+    def word(self) -> str:
+        """One of "passed", "FAILED", "reported" (no goal) and "not judged" (a goal, and a run that did not finish)."""
+        if self.passed is None:
+            return "reported" if self.goal is None else "not judged"
+        return "passed" if self.passed else "FAILED"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One run as its folder tells it; true where it was accepted.
+
+    Attributes:
+        folder: The result folder.
+        document: result.json as it stands (see schema.json), in JSON's types.
+    """
+
+    folder: Path
+    document: dict[str, Any]
+
+    def __bool__(self) -> bool:
+        return self.status == "success" and self.accepted is not False
+
+    @property
+    def status(self) -> str:
+        """One of "success", "failed", "aborted" and "invalid"."""
+        return str(self.document["status"])
+
+    @property
+    def accepted(self) -> bool | None:
+        """Whether every goal was met; None where nothing was judged."""
+        accepted: bool | None = self.document["accepted"]
+        return accepted
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the run is no success, or is not accepted."""
+        return tuple(self.document["reasons"])
+
+    @property
+    def division(self) -> str:
+        """Either "closed" or "open", where something of the recipe's fixed part was changed."""
+        return str(self.document["recipe"]["division"])
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Every metric in the recipe's order."""
+        return tuple(_verdict(row) for row in self.document["metrics"])
+
+    def metric(self, name: str) -> float | None:
+        """The value of a metric in its unit, or None where the run did not yield it.
+
+        Raises:
+            UsageError: No metric of this name, or several with different parameters: take them from `verdicts`.
+        """
+        found = [verdict.value for verdict in self.verdicts if verdict.name == name]
+        if len(found) != 1:
+            known = ", ".join(verdict.name for verdict in self.verdicts) or "none"
+            raise UsageError(f"{len(found)} metrics are named {name!r} in {self.folder}; metrics: {known}")
+        return found[0]
+
+    def samples(self) -> dict[str, list[SampleRow]]:
+        """Raw values by metric, read from samples.csv; empty where the run ended before it was written.
+
+        Raises:
+            UsageError: A file that is not as deep5 writes it.
+        """
+        path = self.folder / SAMPLES
+        return read_samples(path) if path.exists() else {}
+
+
+def load(path: str | Path) -> Result:
+    """Read a result folder.
+
+    Args:
+        path: The folder, or the result.json in it.
+
+    Raises:
+        UsageError: No result.json there, or it is truncated, of another schema version, or not valid.
+    """
+    path = Path(path)
+    file = path if path.name == RESULT else path / RESULT
+    try:
+        document = json.loads(file.read_text("utf-8"), parse_constant=_refuse_constant)
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{path} is no result folder: it holds no {RESULT}; allowed: a folder that a run wrote"
+        ) from error
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}; allowed: a folder that a run wrote") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{file} is truncated or no JSON ({error}); deep5 writes it whole or not at all: restore it from a copy"
+        ) from error
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    if version != SCHEMA_VERSION:
+        raise UsageError(
+            f"{file} has schema version {version!r}; this deep5 reads {SCHEMA_VERSION!r}"
+            + ("; it was not written by deep5" if version is None else "; read it with the deep5 that wrote it")
+        )
+    try:
+        check_document(document)
+    except UsageError as error:
+        raise UsageError(f"{file}: {error}") from error
+    return Result(folder=file.parent, document=document)
+
+
+def result_folders(out: str | Path) -> list[Path]:
+    """The result folders in a folder, sorted by name; hidden ones are runs that were never begun, and left out.
+
+    Raises:
+        UsageError: `out` is no folder that can be read.
+    """
+    try:
+        return sorted(
+            path for path in Path(out).iterdir() if not path.name.startswith(".") and (path / RESULT).is_file()
+        )
+    except OSError as error:
+        raise UsageError(f"cannot list {out}: {error.strerror}; allowed: a folder that holds result folders") from error
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _verdict(row: dict[str, Any]) -> Verdict:
+    # float() also reads "inf", "-inf" and "nan", which stand for what JSON cannot write.
+    goal, ends, value = row["goal"], row["interval"], row["value"]
+    return Verdict(
+        name=row["name"],
+        unit=row["unit"],
+        direction=row["direction"],
+        goal=None if goal is None else Goal(relation=goal["relation"], bound=goal["bound"]),
+        value=None if value is None else float(value),
+        passed=row["passed"],
+        interval=None if ends is None else (float(ends["low"]), float(ends["high"])),
+        confidence=None if ends is None else ends["confidence"],
+        samples=row["samples"],
+        scope=row["scope"],
+    )

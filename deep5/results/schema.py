@@ -1,0 +1,150 @@
+"""What a result.json holds: its JSON Schema, and documents that satisfy it from the first moment of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from deep5.errors import UsageError
+from deep5.metric import Goal, Metric
+from deep5.samples import Interval
+
+__all__ = ["NOT_FINISHED", "SCHEMA_VERSION", "blank_document", "metric_row", "schema"]
+
+SCHEMA_VERSION = "1"
+NOT_FINISHED = "the run has not finished"
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of result.json; one shared object, not to be changed."""
+    document: dict[str, Any] = json.loads(files("deep5.results").joinpath("schema.json").read_text("utf-8"))
+    return document
+
+
+def blank_document(
+    *,
+    recipe: Mapping[str, Any],
+    run_id: str = "unassigned",
+    framework: Mapping[str, Any] | None = None,
+    level: int | None = None,
+    system: Mapping[str, Any] | None = None,
+    software: Mapping[str, Any] | None = None,
+    numerics: Mapping[str, Any] | None = None,
+    threads: Mapping[str, Any] | None = None,
+    measurement: Mapping[str, Any] | None = None,
+    metrics: Sequence[Mapping[str, Any]] = (),
+    provenance: Mapping[str, Any] | None = None,
+    seeds: Mapping[str, int] | None = None,
+    ranks: int = 1,
+    started: str | None = None,
+) -> dict[str, Any]:
+    """The document of a run that has not finished: status "aborted", and None for all that is not yet known.
+
+    Args:
+        recipe: `name`, and of `hash`, `fixed`, `mutable`, `metrics`, `size`, `division` ("closed" or "open") what is
+            known; the division is "open" until somebody says otherwise.
+        run_id: Name of the folder; `ResultFolder.create` puts in its own.
+        framework: `name`, `version`, `device`.
+        level: 0 to 3.
+        system: The machine before the run, as `describe_system` gives it.
+        software: As `describe_software` gives it.
+        numerics: As observed.
+        threads: As observed.
+        measurement: What is known of `mode`, `clock`, `scope`, `warmups`, `loops`, `processes`, `order`,
+            `cache_state`, `first_call_s`.
+        metrics: As `metric_row` makes them.
+        provenance: What is known of the hashes of `data`, `split`, `initial_weights`, `batch_order`, `network`,
+            `recipe_source`, `environment`.
+        seeds: By purpose.
+        ranks: Processes that train together.
+        started: UTC, such as "2025-01-31T12:00:00Z".
+
+    Raises:
+        UsageError: A part has a field that the schema does not know.
+    """
+    unknown_recipe: dict[str, Any] = {
+        "hash": None,
+        "fixed": {},
+        "mutable": {},
+        "metrics": [],
+        "size": None,
+        "division": "open",
+    }
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": run_id,
+        "recipe": _part("recipe", recipe, unknown_recipe),
+        "framework": None if framework is None else _part("framework", framework, {"version": None, "device": None}),
+        "level": level,
+        "status": "aborted",
+        "reasons": [NOT_FINISHED],
+        "warnings": [],
+        "accepted": None,
+        "system": {"before": None if system is None else dict(system), "after": None},
+        "software": None if software is None else dict(software),
+        "numerics": None if numerics is None else dict(numerics),
+        "threads": None if threads is None else dict(threads),
+        "measurement": _part("measurement", measurement or {}),
+        "metrics": [dict(row) for row in metrics],
+        "provenance": _part("provenance", provenance or {}),
+        "seeds": dict(seeds or {}),
+        "ranks": ranks,
+        "started": started,
+        "finished": None,
+        "resources": None,
+    }
+
+
+def metric_row(
+    metric: Metric,
+    goal: Goal | None,
+    *,
+    value: float | None = None,
+    judged: bool = True,
+    interval: Interval | tuple[float, float] | None = None,
+    samples: int = 0,
+    scope: str | None = None,
+) -> dict[str, Any]:
+    """One entry of `metrics`; `passed` follows from goal and value, so that the two cannot disagree.
+
+    Args:
+        metric: Gives name, unit, direction and parameters.
+        goal: The bound, or None: reported, not judged.
+        value: In the metric's unit; None where the run did not yield one, which no goal is met by.
+        judged: False while the run has not finished.
+        interval: Of the value; a pair of ends states no confidence.
+        samples: Number of raw values.
+        scope: What the clock covers, for a metric that reads one.
+    """
+    if isinstance(interval, tuple):
+        ends: dict[str, Any] | None = {"low": interval[0], "high": interval[1], "confidence": None}
+    elif interval is not None:
+        ends = {"low": interval.low, "high": interval.high, "confidence": interval.confidence}
+    else:
+        ends = None
+    return {
+        "name": metric.name,
+        "unit": metric.unit,
+        "direction": metric.direction,
+        "goal": None if goal is None else {"relation": goal.relation, "bound": goal.bound},
+        "value": value,
+        "passed": goal.met(value) if goal is not None and judged else None,
+        "interval": ends,
+        "samples": samples,
+        "scope": scope,
+        "parameters": {key: item for key, item in metric.describe().items() if key != "metric"},
+    }
+
+
+def _part(name: str, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The fields of one object of the schema, in its order: given, else default, else None."""
+    fields = schema()["properties"][name]["properties"]
+    unknown = sorted(set(given) - set(fields))
+    if unknown:
+        raise UsageError(f"unknown field {unknown[0]!r} of {name}; allowed: {', '.join(fields)}")
+    both = {**(defaults or {}), **given}
+    return {field: both.get(field) for field in fields}

@@ -1,0 +1,75 @@
+"""A result for the eye (a table of verdicts) and for other programs (JSON)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from deep5.results.result import Result, Verdict
+
+__all__ = ["to_json", "verdict_table"]
+
+_REST = 10 + 8
+"""Columns for the shortest piece of a name, and for what stands between and around the cells."""
+
+_STYLE = {"passed": "green", "FAILED": "bold red", "reported": "", "not judged": "yellow"}
+
+
+def verdict_table(result: Result, console: Console) -> None:
+    """Print every metric with value, interval, goal and verdict, then the verdict on the whole and the folder.
+
+    Readable from 80 columns up and without colours; nothing is ever cut: what is too long goes on in the next line.
+
+    Args:
+        result: As `load` gives it.
+        console: Where to print; one that is no terminal gets plain text.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = [(_value(verdict), str(verdict.goal or ""), verdict.word) for verdict in result.verdicts]
+    # Names are broken before numbers, which can be misread then; `no_wrap` cuts, so only where there is room.
+    lengths = (
+        max((len(line) for cell in column for line in cell.split("\n")), default=0)
+        for column in zip(*rows, strict=True)
+    )
+    keep = sum(lengths) + _REST <= console.width
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("metric", overflow="fold")
+    table.add_column("value", overflow="fold", no_wrap=keep, justify="right")
+    table.add_column("goal", overflow="fold", no_wrap=keep)
+    table.add_column("verdict", overflow="fold", no_wrap=keep)
+    for verdict, (value, goal, word) in zip(result.verdicts, rows, strict=True):
+        table.add_row(Text(verdict.name), Text(value), Text(goal), Text(word, style=_STYLE[word]))
+    if result.verdicts:
+        console.print(table)
+    overall = "accepted" if result.accepted else "not accepted" if result.accepted is False else "not judged"
+    style = _STYLE[{"accepted": "passed", "not accepted": "FAILED"}.get(overall, "not judged")]
+    line = Text.assemble((overall, style), f" ({result.division}; {result.status})")
+    console.print(line)
+    for reason in result.reasons:
+        console.print(Text(f"  reason: {reason}"), overflow="fold")
+    for warning in result.document["warnings"]:
+        console.print(Text(f"  warning: {warning}"), overflow="fold")
+    # soft_wrap: a path that is broken into lines cannot be copied.
+    console.print(Text(str(result.folder)), soft_wrap=True)
+
+
+def to_json(result: Result) -> str:
+    """The fields of result.json and `folder`, the path of the result folder, as one JSON object."""
+    return json.dumps({**result.document, "folder": str(result.folder)}, indent=2, allow_nan=False)
+
+
+def _value(verdict: Verdict) -> str:
+    if verdict.value is None:
+        return "no value"
+    text = f"{verdict.value:.6g} {verdict.unit}".rstrip()
+    if verdict.interval is None:
+        return text
+    low, high = verdict.interval
+    confidence = "" if verdict.confidence is None else f" ({100 * verdict.confidence:g} %)"
+    return f"{text}\n{low:.5g} … {high:.5g}{confidence}"

@@ -1,0 +1,93 @@
+"""The handwritten digits that scikit-learn ships, embedded."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+
+import numpy as np
+
+from deep5.errors import UsageError
+from deep5.seeds import generator
+from deep5.training.dataset import ArrayDataset, Splits
+
+__all__ = ["digits", "enlarge"]
+
+
+def digits(*, size: int = 28, test_share: float = 0.2, split_seed: int = 0, limit: int | None = None) -> Splits:
+    """1797 real 8 x 8 images of handwritten digits, enlarged bilinearly; values in [0, 1].
+
+    Args:
+        size: Height and width after enlarging, at least 8.
+        test_share: Share of every class that goes into the test set, in (0, 1).
+        split_seed: Of the stratified split.
+        limit: Keep only this many training samples (the first of the split, classes in equal measure); None: all.
+
+    Returns:
+        Samples `input` float32 (1, size, size) and `label` int64 ().
+
+    Raises:
+        UsageError: An argument out of its range.
+
+    References:
+        Alpaydin and Kaynak, Optical recognition of handwritten digits, UCI Machine Learning Repository, 1998,
+        test part (CC BY 4.0), as scikit-learn's `load_digits` has it.
+    """
+    if not (isinstance(size, int) and size >= 8):
+        raise UsageError(f"digits of size {size!r}; allowed: a whole number of at least 8")
+    if not 0.0 < test_share < 1.0:
+        raise UsageError(f"digits with test_share {test_share!r}; allowed: a number between 0 and 1")
+    if limit is not None and not (isinstance(limit, int) and limit >= 1):
+        raise UsageError(f"digits with limit {limit!r}; allowed: None or a whole number of at least 1")
+    with (files("deep5.training.datasets") / "digits.npz").open("rb") as file:
+        archive = np.load(file, allow_pickle=False)
+        raw, labels = archive["images"], archive["labels"].astype(np.int64)
+    images = enlarge(raw.astype(np.float32) / np.float32(16), size)[:, None]
+
+    train, test = _stratified(labels, test_share, split_seed)
+    train = train[:limit]
+    return Splits(
+        train=ArrayDataset({"input": images[train], "label": labels[train]}),
+        test=ArrayDataset({"input": images[test], "label": labels[test]}),
+        split_hash=hashlib.sha256(train.tobytes() + b"|" + test.tobytes()).hexdigest(),
+        description={
+            "source": "UCI Optical recognition of handwritten digits, test part",
+            "samples": {"train": len(train), "test": len(test)},
+            "split": f"stratified by class, {test_share:g} of each to the test set, seed {split_seed}",
+            "preparation": f"divided by 16, enlarged bilinearly to {size} x {size}",
+        },
+    )
+
+
+def enlarge(images: np.ndarray, size: int) -> np.ndarray:
+    """Bilinear enlargement with the corners kept.
+
+    Args:
+        images: Shape (N, H, W), floating.
+        size: New height and width.
+
+    Returns:
+        Shape (N, size, size), the same dtype. Each pixel is a sum of products in a fixed order, so that the bits do
+        not depend on a matrix library.
+    """
+    for axis in (1, 2):
+        points = np.linspace(0, images.shape[axis] - 1, size)
+        below = np.minimum(points.astype(np.int64), images.shape[axis] - 2)
+        weight = (points - below).astype(images.dtype)
+        weight = weight[:, None] if axis == 1 else weight
+        images = images.take(below, axis) * (1 - weight) + images.take(below + 1, axis) * weight
+    return images
+
+
+def _stratified(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of both parts; the training part in rounds of one sample a class, so that its head is balanced."""
+    train, test = [], []
+    for label in np.unique(labels):
+        own = np.flatnonzero(labels == label)
+        own = own[generator(seed, "split", int(label)).permutation(len(own))]
+        cut = max(1, round(share * len(own)))
+        test.append(own[:cut])
+        train.append(own[cut:])
+    longest = max(map(len, train))
+    rounds = [part[position] for position in range(longest) for part in train if position < len(part)]
+    return np.array(rounds, dtype=np.int64), np.sort(np.concatenate(test)).astype(np.int64)

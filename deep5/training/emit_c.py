@@ -1,0 +1,203 @@
+"""A traced rule as C source: one function a phase, each a loop over chunks of all parameters at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from deep5.training.trace import OPERATIONS, Expr, TracedRule, topological
+
+__all__ = ["Phase", "emit_c", "phases"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One pass over the parameters.
+
+    Attributes:
+        name: `"prepare"`, `"sums"`, `"update"` or `"evaluate"`.
+        elements: What each element gets: the destination (`"live"`, `"state:NAME"`, `"sum:NAME"`) and its value.
+        scalars: Scalar nodes that the element expressions use, in the order of the kernel's scratch.
+        new_scalars: New values of states of shape (), by name.
+    """
+
+    name: str
+    elements: dict[str, Expr]
+    scalars: tuple[Expr, ...]
+    new_scalars: dict[str, Expr]
+
+
+def phases(traced: TracedRule) -> dict[str, Phase]:
+    """The passes that a rule needs, by name."""
+    found = {}
+    if traced.prepare is not None:
+        found["prepare"] = _phase("prepare", {"live": traced.prepare})
+    if traced.sums:
+        found["sums"] = _phase("sums", {f"sum:{name}": value for name, value in traced.sums.items()})
+    arrays = {name: value for name, value in traced.new_states.items() if not traced.scalar_state(name)}
+    found["update"] = _phase(
+        "update",
+        {"live": traced.param, **{f"state:{name}": value for name, value in arrays.items()}},
+        {name: value for name, value in traced.new_states.items() if traced.scalar_state(name)},
+    )
+    if traced.evaluate is not None:
+        found["evaluate"] = _phase("evaluate", {"live": traced.evaluate})
+    return found
+
+
+def _phase(name: str, elements: Mapping[str, Expr], new_scalars: Mapping[str, Expr] | None = None) -> Phase:
+    used: dict[int, Expr] = {}
+    for node in topological(elements.values()):
+        if node.element:
+            used.update((arg.serial, arg) for arg in node.args if isinstance(arg, Expr) and not arg.element)
+    # A state may be made constant; then the root itself is the scalar that every element gets.
+    used.update((root.serial, root) for root in elements.values() if not root.element)
+    return Phase(
+        name=name, elements=dict(elements), scalars=tuple(used.values()), new_scalars=dict(new_scalars or {})
+    )
+
+
+_HEADER = """\
+#include <math.h>
+#include <stdint.h>
+
+typedef {ctype} T;
+
+typedef struct {{
+    int64_t tensors, chunks, threads, sum_stride;
+    const int64_t *chunk_tensor, *chunk_begin, *chunk_end;
+    T *const *grad;
+    T *const *param;
+    T *const *live;
+    T *const *state;
+    double *scalar_state;
+    const double *given;
+    double *sums;
+    double *scratch;
+    double *partial;
+}} Args;
+"""
+
+
+def emit_c(traced: TracedRule, dtype: str) -> str:
+    """The C source of a rule for one element type.
+
+    Args:
+        traced: The rule.
+        dtype: `"float32"` or `"float64"`.
+    """
+    ctype = {"float32": "float", "float64": "double"}[dtype]
+    parts = [_HEADER.format(ctype=ctype)]
+    parts += [_emit_phase(phase, traced, "f" if ctype == "float" else "") for phase in phases(traced).values()]
+    return "\n".join(parts)
+
+
+def _emit_phase(phase: Phase, traced: TracedRule, suffix: str) -> str:
+    arrays = [name for name in traced.states if not traced.scalar_state(name)]
+    lines = [f"void {phase.name}(const Args *a) {{"]
+    lines += _emit_scalars(phase, traced)
+    reduce = phase.name == "sums"
+    sums = list(traced.sums)
+    lines += [
+        "    #pragma omp parallel for schedule(static) num_threads(a->threads) if(a->threads > 1)",
+        "    for (int64_t c = 0; c < a->chunks; ++c) {",
+        "        const int64_t t = a->chunk_tensor[c], begin = a->chunk_begin[c], end = a->chunk_end[c];",
+    ]
+    leaves = {node.args[0] for node in topological(phase.elements.values()) if node.op == "load"}
+    for name in ("grad", "param"):
+        if name in leaves:
+            lines.append(f"        const T *const {name} = a->{name}[t];")
+    if "live" in phase.elements:
+        lines.append("        T *const live = a->live[t];")
+    for index, name in enumerate(arrays):
+        if f"state:{name}" in leaves or f"state:{name}" in phase.elements:
+            lines.append(f"        T *const state_{name} = a->state[{index} * a->tensors + t];")
+    names: dict[int, str] = {}
+    for index, node in enumerate(phase.scalars):
+        names[node.serial] = f"c{index}"
+        lines.append(f"        const T c{index} = (T)a->scratch[t * {len(phase.scalars)} + {index}];")
+    if reduce:
+        lines += [f"        double sum{index} = 0;" for index in range(len(sums))]
+        clause = "".join(f" reduction(+:sum{index})" for index in range(len(sums)))
+        lines.append(f"        #pragma omp simd{clause}")
+    else:
+        # Every element is read before it is written and no other is touched: there is no dependence to respect.
+        lines.append("        #pragma GCC ivdep")
+    lines.append("        for (int64_t i = begin; i < end; ++i) {")
+    lines += _emit_elements(phase, names, suffix)
+    for destination, root in phase.elements.items():
+        value = names[root.serial]
+        if destination.startswith("sum:"):
+            lines.append(f"            sum{sums.index(destination[4:])} += (double){value};")
+        elif destination == "live":
+            lines.append(f"            live[i] = {value};")
+        else:
+            lines.append(f"            state_{destination[6:]}[i] = {value};")
+    lines.append("        }")
+    if reduce:
+        lines += [f"        a->partial[c * {len(sums)} + {index}] = sum{index};" for index in range(len(sums))]
+    lines.append("    }")
+    if reduce:
+        # Chunk by chunk in one order, whatever the number of threads: the bits do not depend on it.
+        width = len(sums)
+        lines += [
+            f"    for (int64_t k = 0; k < (a->sum_stride ? a->tensors : 1) * {width}; ++k) a->sums[k] = 0;",
+            "    for (int64_t c = 0; c < a->chunks; ++c)",
+            f"        for (int64_t k = 0; k < {width}; ++k)",
+            f"            a->sums[a->chunk_tensor[c] * a->sum_stride + k] += a->partial[c * {width} + k];",
+        ]
+    lines.append("}\n")
+    return "\n".join(lines)
+
+
+def _emit_scalars(phase: Phase, traced: TracedRule) -> list[str]:
+    roots = [*phase.scalars, *phase.new_scalars.values()]
+    if not roots:
+        return []
+    given = [*traced.hyper, *traced.inputs]
+    states = [name for name in traced.states if traced.scalar_state(name)]
+    sums = list(traced.sums)
+    lines = ["    for (int64_t t = 0; t < a->tensors; ++t) {"]
+    names: dict[int, str] = {}
+    for number, node in enumerate(topological(roots)):
+        names[node.serial] = f"s{number}"
+        if node.op == "const":
+            value = _literal(node.args[0])
+        elif node.op == "input" and node.args[0].startswith("state:"):
+            value = f"a->scalar_state[t * {len(states)} + {states.index(node.args[0][6:])}]"
+        elif node.op == "input" and node.args[0].startswith("sum:"):
+            value = f"a->sums[t * a->sum_stride + {sums.index(node.args[0][4:])}]"
+        elif node.op == "input":
+            value = f"a->given[{given.index(node.args[0])}]"
+        else:
+            value = OPERATIONS[node.op][2].format(*(names[arg.serial] for arg in node.args), S="")
+        lines.append(f"        const double s{number} = {value};")
+    for index, node in enumerate(phase.scalars):
+        lines.append(f"        a->scratch[t * {len(phase.scalars)} + {index}] = {names[node.serial]};")
+    for name, node in phase.new_scalars.items():
+        lines.append(f"        a->scalar_state[t * {len(states)} + {states.index(name)}] = {names[node.serial]};")
+    lines.append("    }")
+    return lines
+
+
+def _emit_elements(phase: Phase, names: dict[int, str], suffix: str) -> list[str]:
+    lines = []
+    for number, node in enumerate(node for node in topological(phase.elements.values()) if node.element):
+        names[node.serial] = f"v{number}"
+        if node.op == "load":
+            leaf = node.args[0]
+            value = f"{leaf if leaf in ('grad', 'param') else 'state_' + leaf[6:]}[i]"
+        elif node.op == "broadcast":
+            value = names[node.args[0].serial]
+        else:
+            value = OPERATIONS[node.op][2].format(*(names[arg.serial] for arg in node.args), S=suffix)
+        lines.append(f"            const {'int' if node.boolean else 'T'} v{number} = {value};")
+    return lines
+
+
+def _literal(value: float) -> str:
+    if value != value:
+        return "NAN"
+    if value in (float("inf"), float("-inf")):
+        return "INFINITY" if value > 0 else "-INFINITY"
+    return float(value).hex()

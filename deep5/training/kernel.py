@@ -1,0 +1,382 @@
+"""`bind_rule`: an update rule as one kernel that works in place on memory of the host.
+
+The memory is whoever's it is: PyTorch's, NumPy's, ONNX Runtime's, a parameter server's. The rule is traced once,
+emitted as C and compiled once; without a compiler the same expressions run in NumPy, chunk by chunk, and `how` says so.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from deep5 import compiler
+from deep5.errors import RuleError, ShapeError
+from deep5.events import StepInfo
+from deep5.tensors import TensorSpec
+from deep5.training.chunked import run_phase
+from deep5.training.emit_c import emit_c, phases
+from deep5.training.rule import UpdateRule
+from deep5.training.trace import trace_rule
+
+__all__ = ["RuleKernel", "aligned_empty", "bind_rule"]
+
+# A chunk of every array that a rule touches stays in the second-level cache.
+_CHUNK = 8192
+# Below this many elements a second thread costs more than it brings (about 10 µs to wake it).
+_PARALLEL = 1 << 17
+_FIELDS = ("tensors", "chunks", "threads", "sum_stride")
+_POINTERS = (
+    "chunk_tensor",
+    "chunk_begin",
+    "chunk_end",
+    "grad",
+    "param",
+    "live",
+    "state",
+    "scalar_state",
+    "given",
+    "sums",
+    "scratch",
+    "partial",
+)
+
+
+class _Args(ctypes.Structure):
+    _fields_ = [*((name, ctypes.c_int64) for name in _FIELDS), *((name, ctypes.c_void_p) for name in _POINTERS)]
+
+
+def aligned_empty(size: int, dtype: str) -> np.ndarray:
+    """An uninitialised vector whose memory begins at a multiple of 64 bytes, as every framework likes it."""
+    itemsize = np.dtype(dtype).itemsize
+    raw = np.empty(size * itemsize + 64, dtype=np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size * itemsize].view(dtype)
+
+
+def bind_rule(
+    rule: UpdateRule,
+    specs: Mapping[str, TensorSpec],
+    *,
+    threads: int = 1,
+    hyper: Mapping[str, float] | None = None,
+    backend: str | None = None,
+) -> RuleKernel:
+    """Trace a rule and make it a kernel for these parameters.
+
+    Args:
+        rule: Its hyperparameters are read at every step, so they may change.
+        specs: The parameters by name, of one floating dtype, every extent known.
+        threads: How many threads the kernel may use; results do not depend on it.
+        hyper: Values that replace the rule's hyperparameters (a parameter group's).
+        backend: `"c"` or `"numpy"`; None takes C where there is a compiler.
+
+    Raises:
+        RuleError: The rule breaks its contract.
+        ShapeError: Parameters of several dtypes, or of one that is not float32 or float64.
+    """
+    return RuleKernel(rule, specs, threads=threads, hyper=hyper or {}, backend=backend)
+
+
+class RuleKernel:
+    """A rule bound to parameters; made by `bind_rule`.
+
+    Attributes:
+        how: `"c"` for a compiled kernel, `"numpy"` for chunked NumPy.
+        traces: How often the rule was traced: once, whatever its hyperparameters do.
+        names: The parameters, in the order of `update_from`.
+        prepares: Whether the gradient is taken at another point than the parameter (`prepare` must be called).
+        averages: Whether evaluation uses another value than the parameter (`averaged`).
+    """
+
+    def __init__(
+        self,
+        rule: UpdateRule,
+        specs: Mapping[str, TensorSpec],
+        *,
+        threads: int,
+        hyper: Mapping[str, float],
+        backend: str | None,
+    ) -> None:
+        dtypes = {spec.dtype for spec in specs.values()}
+        if len(dtypes) != 1 or not dtypes <= {"float32", "float64"}:
+            raise ShapeError(f"parameters of dtype {sorted(dtypes)}; allowed: all float32 or all float64")
+        unknown = set(hyper) - set(rule.hyper)
+        if unknown:
+            raise RuleError(
+                f"a parameter group sets {sorted(unknown)}; allowed: hyperparameters of {type(rule).__name__}, {rule.hyper}"
+            )
+        self.rule, self._overrides = rule, dict(hyper)
+        self.names, self.dtype = tuple(specs), dtypes.pop()
+        self.sizes = [spec.size for spec in specs.values()]
+        self._shapes = [tuple(map(int, spec.shape)) for spec in specs.values()]
+        self._traced, self.traces = trace_rule(rule), 1
+        self._phases = phases(self._traced)
+        self.prepares, self.averages = "prepare" in self._phases, "evaluate" in self._phases
+        self.how = backend or ("c" if compiler.compiler() else "numpy")
+        self._library = compiler.load_library(emit_c(self._traced, self.dtype)) if self.how == "c" else None
+        self._calls = {name: getattr(self._library, name) for name in self._phases} if self._library else {}
+        for call in self._calls.values():
+            call.argtypes, call.restype = (ctypes.c_void_p,), None
+        self._allocate(threads)
+
+    def _allocate(self, threads: int) -> None:
+        traced, tensors = self._traced, len(self.names)
+        self._arrays = [name for name in traced.states if not traced.scalar_state(name)]
+        self._scalars = [name for name in traced.states if traced.scalar_state(name)]
+        self._state = {name: self._packed() for name in self._arrays}
+        self._master = self._packed() if self.prepares or self.averages else None
+        self._live: list[np.ndarray] = []
+
+        chunks = [
+            (tensor, begin, min(begin + _CHUNK, size))
+            for tensor, size in enumerate(self.sizes)
+            for begin in range(0, size, _CHUNK)
+        ]
+        table = np.ascontiguousarray(np.array(chunks, dtype=np.int64).reshape(-1, 3).T)
+        width, given = len(traced.sums), len(traced.hyper) + len(traced.inputs)
+        per_tensor = self.rule.scope == "tensor"
+        scratch = max(len(phase.scalars) for phase in self._phases.values())
+        self._memory = {
+            "chunk_tensor": table[0],
+            "chunk_begin": table[1],
+            "chunk_end": table[2],
+            "grad": np.zeros(tensors, np.uint64),
+            "param": np.zeros(tensors, np.uint64),
+            "live": np.zeros(tensors, np.uint64),
+            "state": np.array([[_address(view) for view in self._state[name]] for name in self._arrays], np.uint64),
+            "scalar_state": np.zeros((tensors, len(self._scalars))),
+            "given": np.zeros(given),
+            "sums": np.zeros((tensors if per_tensor else 1, width)),
+            "scratch": np.zeros((tensors, scratch)),
+            "partial": np.zeros((len(chunks), width)),
+        }
+        self._args = _Args(
+            tensors=tensors,
+            chunks=len(chunks),
+            threads=threads if sum(self.sizes) >= _PARALLEL else 1,
+            sum_stride=width if per_tensor else 0,
+            **{name: self._memory[name].ctypes.data for name in _POINTERS},
+        )
+        self._pointer = ctypes.addressof(self._args)
+        # The same memory as the NumPy array's, but assigning a list to it takes a third of the time.
+        self._grad = (ctypes.c_uint64 * tensors).from_buffer(self._memory["grad"])
+        self._given = (ctypes.c_double * given).from_buffer(self._memory["given"]) if given else []
+
+    def _packed(self) -> list[np.ndarray]:
+        """One block for all parameters, and a view of it for each, every view aligned."""
+        offsets = np.cumsum([0, *(-(-size // 16) * 16 for size in self.sizes)])
+        block = aligned_empty(int(offsets[-1]), self.dtype)
+        return [block[offset : offset + size] for offset, size in zip(offsets, self.sizes, strict=False)]
+
+    def attach(self, parameters: Mapping[str, np.ndarray]) -> None:
+        """Take hold of the live parameters, which are updated in place from now on, and initialise the state.
+
+        Args:
+            parameters: C-contiguous arrays over the live memory, by name.
+
+        Raises:
+            ShapeError: One is missing, strided, read-only, or of another shape or dtype.
+        """
+        live = []
+        for name, shape in zip(self.names, self._shapes, strict=True):
+            if name not in parameters:
+                raise ShapeError(f"the parameter {name!r} is missing; allowed: {', '.join(self.names)}")
+            array = parameters[name]
+            if array.shape != shape or str(array.dtype) != self.dtype:
+                raise ShapeError(f"parameter {name!r}: got {array.dtype}{array.shape}, expected {self.dtype}{shape}")
+            if not (array.flags.c_contiguous and array.flags.writeable):
+                raise ShapeError(f"parameter {name!r}: got strided or read-only memory; allowed: contiguous, writable")
+            live.append(array.reshape(-1))
+        self._live = live
+        self._memory["live"][:] = [_address(view) for view in live]
+        self._memory["param"][:] = [_address(view) for view in self._master or live]
+        if not self.prepares:
+            self._memory["param"][:] = self._memory["live"]
+        self._set_given(StepInfo(batch_size=1))
+        for index, name in enumerate(self._scalars):
+            self._memory["scalar_state"][:, index] = self._initial(name, None)
+        for name in self._arrays:
+            for view, parameter in zip(self._state[name], live, strict=True):
+                view[...] = self._initial(name, parameter)
+
+    def _initial(self, name: str, parameter: np.ndarray | None) -> Any:
+        return run_phase(
+            {"value": self._traced.states[name]},
+            self._given_by_name(),
+            {"param": parameter if parameter is not None else np.zeros(1)},
+            self.dtype,
+        )["value"]
+
+    def _given_by_name(self) -> dict[str, float]:
+        return dict(zip((*self._traced.hyper, *self._traced.inputs), self._memory["given"].tolist(), strict=True))
+
+    def _set_given(self, info: StepInfo) -> None:
+        rule = self.rule
+        if self._overrides:
+            rule = copy.copy(rule)
+            for name, value in self._overrides.items():
+                object.__setattr__(rule, name, value)
+        values = [getattr(rule, name) for name in self._traced.hyper]
+        if self._traced.inputs:
+            extra = rule.new_input(info)
+            values += [extra[name] for name in self._traced.inputs]
+        if values:
+            self._given[:] = values
+
+    def prepare(self, info: StepInfo) -> None:
+        """Before the gradient: keep the parameter and put the point of the gradient in its place."""
+        if self.prepares:
+            self._set_given(info)
+            self._substitute("prepare")
+
+    def _substitute(self, phase: str) -> None:
+        for kept, live in zip(self._master or (), self._live, strict=True):
+            kept[...] = live
+        before = self._memory["param"].copy()
+        self._memory["param"][:] = [_address(view) for view in self._master or ()]
+        self._run(phase)
+        self._memory["param"][:] = before
+
+    def update(self, gradients: Mapping[str, np.ndarray], info: StepInfo) -> None:
+        """One update in place from gradients by name.
+
+        Raises:
+            ShapeError: A gradient is missing or of another shape or dtype.
+        """
+        self.update_from([_address(array) for array in self.check_gradients(gradients)], info)
+
+    def check_gradients(self, gradients: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """The gradients in the kernel's order, contiguous (copied only where they are not).
+
+        Raises:
+            ShapeError: A gradient is missing or of another shape or dtype.
+        """
+        kept = []
+        for name, shape in zip(self.names, self._shapes, strict=True):
+            if name not in gradients:
+                raise ShapeError(f"the gradient of {name!r} is missing; allowed: {', '.join(self.names)}")
+            array = gradients[name]
+            if array.shape != shape or str(array.dtype) != self.dtype:
+                raise ShapeError(f"gradient of {name!r}: got {array.dtype}{array.shape}, expected {self.dtype}{shape}")
+            kept.append(np.ascontiguousarray(array))
+        return kept
+
+    def update_from(self, addresses: Sequence[int], info: StepInfo) -> None:
+        """One update in place from the addresses of contiguous gradients, in the order of `names`.
+
+        Nothing is checked: this is the path of executors, which know their own memory.
+        """
+        self._grad[:] = addresses
+        self._set_given(info)
+        if "sums" in self._phases:
+            self._run("sums")
+        self._run("update")
+
+    def partial_sums(self, addresses: Sequence[int], info: StepInfo) -> np.ndarray:
+        """The rule's sums over these gradients, shape (parameters or 1, sums); to be added across shards and written
+        back into the array that is returned, before `update_after_sums`."""
+        self._grad[:] = addresses
+        self._set_given(info)
+        self._run("sums")
+        return self._memory["sums"]
+
+    def update_after_sums(self) -> None:
+        """The second half of `update_from`, after `partial_sums`."""
+        self._run("update")
+
+    def _run(self, phase: str) -> None:
+        if self._library is not None:
+            self._calls[phase](self._pointer)
+        else:
+            self._run_chunked(phase)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """While inside, the live parameters hold `eval_param`; they are restored after it, also after an exception."""
+        if not self.averages:
+            yield
+            return
+        self._set_given(StepInfo(batch_size=1))
+        self._substitute("evaluate")
+        try:
+            yield
+        finally:
+            for kept, live in zip(self._master or (), self._live, strict=True):
+                live[...] = kept
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """The state as copies, `"<state>/<parameter>"`; states of shape () in float64."""
+        found = {
+            f"{state}/{name}": view.reshape(shape).copy()
+            for state, views in self._state.items()
+            for name, view, shape in zip(self.names, views, self._shapes, strict=True)
+        }
+        for index, state in enumerate(self._scalars):
+            for tensor, name in enumerate(self.names):
+                found[f"{state}/{name}"] = self._memory["scalar_state"][tensor, index].copy()
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`, bit for bit.
+
+        Raises:
+            ShapeError: An entry is missing, unknown, or of another shape or dtype.
+        """
+        expected = self.state_dict()
+        if state.keys() != expected.keys():
+            odd = sorted(state.keys() ^ expected.keys())
+            raise ShapeError(f"the optimizer's state has missing or unknown entries: {odd}; allowed: {sorted(expected)}")
+        for key, value in expected.items():
+            got = np.asarray(state[key])
+            if got.shape != value.shape or got.dtype != value.dtype:
+                raise ShapeError(f"state {key!r}: got {got.dtype}{got.shape}, expected {value.dtype}{value.shape}")
+        for name, views in self._state.items():
+            for parameter, view in zip(self.names, views, strict=True):
+                view[...] = np.asarray(state[f"{name}/{parameter}"]).reshape(-1)
+        for index, name in enumerate(self._scalars):
+            for tensor, parameter in enumerate(self.names):
+                self._memory["scalar_state"][tensor, index] = float(state[f"{name}/{parameter}"])
+
+    def _run_chunked(self, phase: str) -> None:
+        memory, plan = self._memory, self._phases[phase]
+        scalars = self._given_by_name()
+        per_tensor = self.rule.scope == "tensor"
+        if phase == "sums":
+            memory["sums"][...] = 0.0
+        for tensor, size in enumerate(self.sizes):
+            row = memory["sums"][tensor if per_tensor else 0]
+            known = {
+                **scalars,
+                **{f"state:{name}": memory["scalar_state"][tensor, i] for i, name in enumerate(self._scalars)},
+            }
+            if phase != "sums":
+                known |= {f"sum:{name}": row[i] for i, name in enumerate(self._traced.sums)}
+            arrays = {name: _view(memory[name][tensor], size, self.dtype) for name in ("grad", "param", "live")}
+            arrays |= {f"state:{name}": self._state[name][tensor] for name in self._arrays}
+            for begin in range(0, size, _CHUNK):
+                part = {name: array[begin : begin + _CHUNK] for name, array in arrays.items() if array is not None}
+                values = run_phase(plan.elements, known, part, self.dtype)
+                for destination, value in values.items():
+                    if destination.startswith("sum:"):
+                        row[list(self._traced.sums).index(destination[4:])] += np.sum(value, dtype=np.float64)
+                    else:
+                        part[destination][...] = value
+            new = run_phase(plan.new_scalars, known, {}, "float64")
+            for name, value in new.items():
+                memory["scalar_state"][tensor, self._scalars.index(name)] = value
+
+
+def _address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def _view(address: int, size: int, dtype: str) -> np.ndarray | None:
+    if not address:
+        return None
+    itemsize = np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_char * (size * itemsize)).from_address(int(address)), dtype=dtype)

@@ -1,0 +1,124 @@
+"""`ProgressBar`: epoch, step, loss, accuracy, samples a second, time left."""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter_ns
+from typing import Any
+
+from deep5.events import Event, StepInfo
+from deep5.tensors import Arrays, to_numpy
+
+__all__ = ["ProgressBar"]
+
+# Between two drawings, at least; a drawing also may not take more than this share of the time between two.
+_INTERVAL_NS = 100_000_000
+_SHARE = 0.005
+
+
+class ProgressBar(Event):
+    """A bar where the output is a terminal, a line an epoch where it is not.
+
+    The loss is read when something is drawn, at most ten times a second, so that the bar never makes a device wait;
+    a slow terminal is drawn on less often, so that drawing takes at most half a percent of the time.
+
+    Args:
+        console: A `rich.console.Console`; None: one for standard error.
+    """
+
+    def __init__(self, *, console: Any = None) -> None:
+        self._console = console
+        self._progress: Any = None
+        self._task: Any = None
+        self._outputs: Arrays | None = None
+        self._begin = self._last = self._gap = self._samples = self._paused = 0
+
+    def describe(self) -> dict[str, Any]:
+        """The event; where it draws does not matter to a result."""
+        return {"event": "progress_bar"}
+
+    def before_training(self, trainer: Any) -> None:
+        """Draw the empty bar."""
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._console = self._console or Console(file=sys.stderr)
+        self._begin = self._last = perf_counter_ns()
+        self._gap, self._samples, self._paused = _INTERVAL_NS, 0, 0
+        if not self._console.is_terminal:
+            return
+        self._progress = Progress(
+            TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+            BarColumn(bar_width=None),
+            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(compact=True),
+            console=self._console,
+            auto_refresh=False,  # no thread beside the one that is being timed
+            speed_estimate_period=10,
+        )
+        steps = (trainer.epochs - trainer.epoch) * len(trainer.train_sampler)
+        self._task = self._progress.add_task(
+            "", total=steps, epoch=trainer.epoch + 1, epochs=trainer.epochs, figures=""
+        )
+        self._first_step = trainer.step
+        self._progress.start()
+
+    def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
+        """Note the outputs; draw where it is time."""
+        self._samples += info.batch_size
+        self._outputs = outputs
+        if end_ns - self._last >= self._gap and self._progress is not None:
+            self._draw(trainer, info.epoch)
+            now = perf_counter_ns()
+            self._gap, self._last = max(_INTERVAL_NS, int((now - end_ns) / _SHARE)), now
+
+    def before_evaluation(self, trainer: Any, epoch: int) -> None:
+        """Evaluation is no part of samples a second."""
+        self._pause_begin = perf_counter_ns()
+
+    def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
+        """Take the evaluation's time out."""
+        self._paused += perf_counter_ns() - self._pause_begin
+
+    def after_epoch(self, trainer: Any, epoch: int) -> None:
+        """Draw, or print the epoch's line."""
+        if self._progress is not None:
+            self._draw(trainer, epoch)
+            return
+        elapsed = (perf_counter_ns() - self._begin) / 1e9
+        left = elapsed / (epoch + 1) * (trainer.epochs - epoch - 1)
+        self._console.print(
+            f"epoch {epoch + 1}/{trainer.epochs}  step {trainer.step}  {self._figures(trainer)}  {left:.0f} s left",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    def after_training(self, trainer: Any) -> None:
+        """Leave the terminal as it was."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+        self._outputs = None
+
+    def _draw(self, trainer: Any, epoch: int) -> None:
+        self._progress.update(
+            self._task,
+            completed=trainer.step - self._first_step,
+            epoch=epoch + 1,
+            figures=self._figures(trainer),
+            refresh=True,
+        )
+
+    def _figures(self, trainer: Any) -> str:
+        # An output may be any size on any device: only the loss is read, and only now.
+        loss = next((value for name, value in (self._outputs or {}).items() if name == "loss"), None)
+        accuracy = trainer.scores.get("accuracy")
+        rate = self._samples / max((perf_counter_ns() - self._begin - self._paused) / 1e9, 1e-9)
+        return "  ".join(
+            [
+                f"loss {float(to_numpy(loss)):.4f}" if loss is not None else "loss -",
+                f"accuracy {accuracy:.2f} %" if accuracy is not None else "accuracy -",
+                f"{rate:,.0f} samples/s",
+            ]
+        )

@@ -1,0 +1,107 @@
+"""`UpdateRule`: what somebody writes who invents an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from deep5.errors import RuleError
+from deep5.events import StepInfo
+from deep5.tensors import Array
+
+__all__ = ["State", "ThreeStepOptimizer", "UpdateRule", "UpdateRuleOptimizer"]
+
+State = Mapping[str, Array]
+
+
+class UpdateRule:
+    """An optimizer as pure functions of arrays, written once for every framework.
+
+    The methods use the functions and operators of `deep5.array_namespace(param)` and nothing else. They are traced
+    once and become one C kernel (PyTorch, NumPy, ONNX Runtime) or a part of the compiled step.
+
+    Hyperparameters are float attributes named in `hyper`; inside the methods they read as scalars, never as
+    constants, so that a schedule may change them at any step. Integers, booleans and strings are constants of the
+    rule. A float attribute that `hyper` does not name is refused, because it would be baked in.
+
+    Attributes:
+        hyper: Names of the float attributes (`lr`, `beta1`, …).
+        scope: Over what `sums` runs: nothing (`"element"`), each parameter (`"tensor"`), all of them (`"model"`).
+
+    >>> class Step(UpdateRule):
+    ...     hyper = ("lr",)
+    ...     def __init__(self, lr=0.1): self.lr = lr
+    ...     def update_rule(self, grad, param, state): return param - self.lr * grad, state
+    >>> import numpy as np
+    >>> Step().update_rule(np.ones(2), np.zeros(2), {})[0]
+    array([-0.1, -0.1])
+    """
+
+    hyper: ClassVar[tuple[str, ...]] = ()
+    scope: ClassVar[Literal["element", "tensor", "model"]] = "element"
+
+    def new_input(self, info: StepInfo) -> Mapping[str, float]:
+        """Extra scalars of this step, computed on the host in float64; the other methods read them as `self.<name>`.
+
+        Args:
+            info: The step that begins; `info.step` counts from 0.
+        """
+        return {}
+
+    def init_state(self, param: Array) -> dict[str, Array]:
+        """The state before the first step: arrays of the parameter's shape, or of shape (), by name."""
+        return {}
+
+    def prepare_param(self, param: Array, state: State) -> Array:
+        """The point at which the gradient is taken, of the parameter's shape."""
+        return param
+
+    def sums(self, grad: Array, param: Array, state: State) -> dict[str, Array]:
+        """Sums over `scope`, each `xp.sum(expression)`; `update_rule` reads them as `self.<name>`."""
+        return {}
+
+    def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
+        """One update.
+
+        Args:
+            grad: Gradient at `prepare_param(param, state)`, of the parameter's shape and dtype.
+            param: The parameter as the last update left it.
+            state: As the last update left it.
+
+        Returns:
+            The new parameter and the new state, with the same names.
+        """
+        raise RuleError(f"{type(self).__name__} has no update_rule; remedy: define update_rule(self, grad, param, state)")
+
+    def eval_param(self, param: Array, state: State) -> Array:
+        """The value that evaluation and export use, of the parameter's shape."""
+        return param
+
+    def describe(self) -> dict[str, Any]:
+        """The rule and its attributes, in JSON's types; enters a recipe's hash."""
+        return {"rule": type(self).__qualname__, **vars(self)}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in vars(self).items())})"
+
+
+UpdateRuleOptimizer = UpdateRule
+"""The paper's name (Ben-Nun et al., IPDPS 2019, section IV-E)."""
+
+
+class ThreeStepOptimizer(UpdateRule):
+    """The paper's optimizer in three steps: a subclass must define `new_input` and `prepare_param`.
+
+    References:
+        Ben-Nun et al., A modular benchmarking infrastructure for high-performance and reproducible deep learning,
+        IPDPS 2019, section IV-E.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        missing = [name for name in ("new_input", "prepare_param") if getattr(cls, name) is getattr(UpdateRule, name)]
+        if missing:
+            raise RuleError(
+                f"{cls.__qualname__} is a ThreeStepOptimizer without {' and '.join(missing)}; "
+                "remedy: define them, or subclass UpdateRule"
+            )

@@ -1,0 +1,41 @@
+"""Gradient descent with momentum, Polyak's and Nesterov's."""
+
+from __future__ import annotations
+
+from deep5.tensors import Array, array_namespace
+from deep5.training.rule import State, UpdateRule
+
+__all__ = ["Momentum"]
+
+
+class Momentum(UpdateRule):
+    """Momentum: v ← μ v + g;  w ← w − lr · v,  or with Nesterov's look-ahead  w ← w − lr · (g + μ v).
+
+    The learning rate stands outside the velocity, so a learning rate of zero stops the weights at once.
+
+    Args:
+        lr: Learning rate.
+        momentum: μ.
+        nesterov: Nesterov's form, rewritten in the look-ahead variable as in Sutskever et al., equation 4.
+
+    References:
+        Polyak, Some methods of speeding up the convergence of iteration methods, 1964.
+        Sutskever et al., On the importance of initialization and momentum in deep learning, ICML 2013.
+    """
+
+    hyper = ("lr", "momentum")
+
+    def __init__(self, lr: float = 0.01, momentum: float = 0.9, *, nesterov: bool = False) -> None:
+        self.lr = lr
+        self.momentum = momentum
+        self.nesterov = nesterov
+
+    def init_state(self, param: Array) -> dict[str, Array]:
+        """The velocity v, zero."""
+        return {"velocity": array_namespace(param).zeros_like(param)}
+
+    def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
+        """One step; see the class."""
+        velocity = self.momentum * state["velocity"] + grad
+        direction = grad + self.momentum * velocity if self.nesterov else velocity
+        return param - self.lr * direction, {"velocity": velocity}

@@ -1,0 +1,161 @@
+"""`KernelStep`: the whole training step of an executor whose parameters live in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+
+from deep5.errors import RuleError
+from deep5.events import StepInfo
+from deep5.backend import GraphExecutor, ParameterGroup
+from deep5.tensors import Array, Arrays, TensorSpec, to_numpy
+from deep5.training.kernel import RuleKernel, bind_rule
+from deep5.training.rule import UpdateRule
+
+__all__ = ["KernelStep"]
+
+Modifier = Callable[[str, Array, Array], Array]
+
+
+class KernelStep:
+    """Forward and backward by the executor, the update by one compiled kernel in place.
+
+    Args:
+        executor: Its parameters must be contiguous host memory that NumPy can view.
+        rule: The update rule.
+        loss: Name of the scalar output to differentiate.
+        groups: Parameter groups; the first that matches a name gives its hyperparameters.
+        modifier: `gradient_modifier(name, param, grad) -> grad`.
+        threads: How many threads the kernel may use.
+        address: The address of a gradient's first element, or None where it is not contiguous or not of the
+            parameters' dtype; where given, gradients are not looked at through NumPy at all.
+
+    Raises:
+        RuleError: The rule breaks its contract, or a group sets an unknown hyperparameter or matches nothing.
+    """
+
+    def __init__(
+        self,
+        executor: GraphExecutor,
+        rule: UpdateRule,
+        *,
+        loss: str = "loss",
+        groups: Sequence[ParameterGroup] = (),
+        modifier: Modifier | None = None,
+        threads: int = 1,
+        address: Callable[[Array], int | None] | None = None,
+    ) -> None:
+        self._executor, self.rule, self._loss, self._modifier = executor, rule, loss, modifier
+        self._address = address
+        live = executor.parameters()
+        self._kernels = [
+            bind_rule(rule, specs, threads=threads, hyper=hyper)
+            for specs, hyper in _partition(executor.network.parameters, live, groups)
+        ]
+        for kernel in self._kernels:
+            kernel.attach({name: to_numpy(live[name]) for name in kernel.names})
+        # Sums over the model run over all kernels; each alone knows only its own part.
+        self._shared_sums = rule.scope == "model" and len(self._kernels) > 1
+        self._prepares = any(kernel.prepares for kernel in self._kernels)
+        self.averages = any(kernel.averages for kernel in self._kernels)
+
+    @property
+    def how(self) -> str:
+        """`"c"` or `"numpy"`: how the rule runs."""
+        return self._kernels[0].how if self._kernels else "c"
+
+    @property
+    def traces(self) -> int:
+        """How often the rule was traced; once a group."""
+        return max((kernel.traces for kernel in self._kernels), default=0)
+
+    def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
+        """One whole step; see `TrainStep`."""
+        outputs = self.backprop(inputs, info)
+        self.apply(self._executor.gradients(), info)
+        return outputs
+
+    def backprop(
+        self, inputs: Arrays, info: StepInfo, on_gradient: Callable[[str, Array], None] | None = None
+    ) -> Arrays:
+        """Forward and backward at the rule's point; see `TrainStep`."""
+        if self._prepares:
+            for kernel in self._kernels:
+                kernel.prepare(info)
+        if on_gradient is None:
+            return self._executor.inference_and_backprop(inputs, self._loss, info=info)
+        return self._executor.inference_and_backprop(inputs, self._loss, info=info, on_gradient=on_gradient)
+
+    def apply(self, gradients: Arrays, info: StepInfo) -> None:
+        """The update; see `TrainStep`."""
+        if self._modifier is not None:
+            parameters = self._executor.parameters()
+            gradients = {name: self._modifier(name, parameters[name], grad) for name, grad in gradients.items()}
+        if self._shared_sums:
+            self._apply_with_shared_sums(gradients, info)
+            return
+        for kernel in self._kernels:
+            addresses, kept = self._addresses(kernel, gradients)
+            kernel.update_from(addresses, info)
+            del kept  # the gradients' memory had to outlive the call
+
+    def _addresses(self, kernel: RuleKernel, gradients: Arrays) -> tuple[list[int], Any]:
+        if self._address is not None:
+            try:
+                addresses = [self._address(gradients[name]) for name in kernel.names]
+            except KeyError:
+                addresses = [None]
+            if None not in addresses:
+                return addresses, gradients  # type: ignore[return-value]  # None was just excluded
+        kept = kernel.check_gradients({name: to_numpy(grad) for name, grad in gradients.items()})
+        return [array.__array_interface__["data"][0] for array in kept], kept
+
+    def _apply_with_shared_sums(self, gradients: Arrays, info: StepInfo) -> None:
+        kept, parts = [], []
+        for kernel in self._kernels:
+            addresses, keep = self._addresses(kernel, gradients)
+            kept.append(keep)
+            parts.append(kernel.partial_sums(addresses, info))
+        total = np.sum(parts, axis=0)
+        for kernel, part in zip(self._kernels, parts, strict=True):
+            part[...] = total
+            kernel.update_after_sums()
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """While inside, the executor holds `eval_param`; see `TrainStep`."""
+        with ExitStack() as stack:
+            for kernel in self._kernels:
+                stack.enter_context(kernel.averaged())
+            yield
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rule's state as NumPy arrays, copied."""
+        return {key: value for kernel in self._kernels for key, value in kernel.state_dict().items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`, bit for bit."""
+        rest = dict(state)
+        for number, kernel in enumerate(self._kernels, start=1):
+            own = set(kernel.names)
+            part = {key: rest.pop(key) for key in list(rest) if key.partition("/")[2] in own}
+            # What belongs to nobody goes to the last kernel, whose message names it.
+            kernel.load_state_dict({**part, **rest} if number == len(self._kernels) else part)
+
+
+def _partition(
+    specs: Mapping[str, TensorSpec], live: Arrays, groups: Sequence[ParameterGroup]
+) -> list[tuple[dict[str, TensorSpec], dict[str, float]]]:
+    """Parameters by (group, dtype): each part becomes one kernel."""
+    parts: dict[tuple[int, str], dict[str, TensorSpec]] = {}
+    for name, spec in specs.items():
+        if name in live:
+            group = next((index for index, group in enumerate(groups) if group.match(name)), -1)
+            parts.setdefault((group, spec.dtype), {})[name] = spec
+    empty = set(range(len(groups))) - {group for group, _ in parts}
+    if empty:
+        raise RuleError(f"parameter group {min(empty)} matches no parameter; allowed: {', '.join(specs)}")
+    return [(part, groups[group].hyper if group >= 0 else {}) for (group, _), part in parts.items()]

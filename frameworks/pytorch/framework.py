@@ -1,0 +1,74 @@
+"""`PyTorch`: the back-end's entry point. torch itself loads with the first call that needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from deep5.errors import Unsupported
+from deep5.backend import Framework, GraphExecutor, StepOptimizer, Support
+from deep5.tensors import Device
+from deep5.tensors import device as read_device
+
+if TYPE_CHECKING:
+    from deep5.networks.network import Network
+    from deep5.operators.operator import Operator
+
+__all__ = ["PyTorch", "from_model"]
+
+
+class PyTorch(Framework):
+    """PyTorch, eager: a network becomes generated straight-line source over torch's own functions."""
+
+    name = "pytorch"
+    requires = ("torch",)
+
+    def __init__(self) -> None:
+        # Asked for here, so that a missing torch is named before anything else is made.
+        import torch
+
+        self._torch = torch
+
+    def version(self) -> str:
+        """The version of torch."""
+        return str(self._torch.__version__)
+
+    def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
+        """A network on torch; see `Framework.executor`."""
+        from deep5.frameworks.pytorch.executor import PyTorchExecutor
+
+        place = read_device(device)
+        if place.kind == "cuda" and place.index >= self._torch.cuda.device_count():
+            found = [f"cuda:{index}" for index in range(self._torch.cuda.device_count())]
+            raise Unsupported(f"no device {place} for pytorch here; allowed: {', '.join(['cpu', *found])}")
+        refused = self.unsupported(network.nodes)
+        if refused:
+            raise Unsupported("pytorch cannot run this network:\n  " + "\n  ".join(refused))
+        return PyTorchExecutor(network, device=place, seed=seed)
+
+    def supports(self, node: Any) -> Support:
+        """Whether the table of operators has this one, with these attributes."""
+        from deep5.frameworks.pytorch.operators import supports
+
+        return supports(node)
+
+    def operator(self, operator: Operator) -> Callable[..., Any]:
+        """The operator as a function of tensors that torch can differentiate."""
+        from deep5.frameworks.pytorch.custom import native_operator
+
+        return native_operator(operator)
+
+    def optimizers(self) -> Mapping[str, Callable[..., StepOptimizer]]:
+        """torch.optim's own, fused where there is a fused form."""
+        from deep5.frameworks.pytorch.optimizers import NATIVE
+
+        return NATIVE
+
+    def set_threads(self, threads: int) -> None:
+        """Threads within an operator."""
+        self._torch.set_num_threads(threads)
+
+
+def from_model(network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
+    """The executor of a network on PyTorch, as the tutorial's recipes name it."""
+    return PyTorch().executor(network, device=device, seed=seed)

@@ -1,0 +1,209 @@
+"""From a network to straight-line Python that calls kernels: no interpreter loop over nodes in a step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from deep5.errors import Unsupported
+from deep5.frameworks.reference.kernels.memory import Array, Scratch
+from deep5.frameworks.reference.operators import OPERATORS, Site, constant_value, supports
+from deep5.networks.network import Network
+
+__all__ = ["Program", "compile_network"]
+
+Notify = Callable[[int, Array], None]
+
+
+class Program(NamedTuple):
+    """A compiled network.
+
+    Attributes:
+        run: Takes the inputs in the network's order and `notify`, a callable or None; returns a tuple of the outputs.
+        source: The generated code.
+    """
+
+    run: Callable[..., tuple[Any, ...]]
+    source: str
+
+
+def compile_network(
+    network: Network, values: Mapping[str, Array], scratch: Scratch, *, announced: Collection[str] = ()
+) -> Program:
+    """Generate and compile the code of a network.
+
+    Names in the code are numbered, never taken from the model: a model file cannot write source text.
+
+    Args:
+        network: The network.
+        values: Live parameters and buffers by name, bound once: the program reads what they hold when it runs.
+        scratch: The buffer for columns.
+        announced: Outputs that `notify` is called with, (number of the output, value), as soon as they are known;
+            they are C-contiguous and share memory with nothing.
+
+    Raises:
+        Unsupported: Nodes that the reference cannot run, each with its reason.
+    """
+    missing = [(node, answer) for node in network.nodes if not (answer := supports(node))]
+    if missing:
+        lines = [f"{node.name or node.op_type} ({node.op_type}): {answer.reason}" for node, answer in missing]
+        raise Unsupported("the reference cannot run the network; " + "; ".join(lines))
+    return _Emitter(network, values, scratch, announced).program()
+
+
+class _Emitter:
+    def __init__(
+        self, network: Network, values: Mapping[str, Array], scratch: Scratch, announced: Collection[str]
+    ) -> None:
+        graph = network.model.graph
+        self.nodes, self.scratch = network.nodes, scratch
+        self.outputs = list(graph.outputs)
+        self.announced = {value: i for i, value in enumerate(self.outputs) if value.name in announced}
+        self.names: dict[ir.Value, str] = {}
+        self.bound: dict[str, Any] = {"own": _own, "copy": _copy}
+        self.constants: dict[ir.Value, Array] = {}
+        self.lines: list[str] = []
+        # Values in memory of their own: neither views, nor bound, nor constant.
+        self.fresh = {value for node in self.nodes if not OPERATORS[node.op_type].view for value in node.outputs}
+        self.fed = [value for value in graph.inputs if value.name not in graph.initializers]
+        for value in self.fed:
+            self.names[value] = f"v{len(self.names)}"
+        for name, value in graph.initializers.items():
+            if name in values:
+                self.names[value] = self.bind("p", values[name])
+            elif value.const_value is not None:
+                self.hold(value, network.initial(name))
+        # For every value: where it is read last, the value whose memory it may share, and whether a view of it exists.
+        self.last: dict[ir.Value, ir.Node] = {}
+        self.root: dict[ir.Value, ir.Value] = {}
+        self.viewed: set[ir.Value] = set()
+        for node in self.nodes:
+            view = OPERATORS[node.op_type].view
+            for value in _present(node.inputs):
+                self.last[value] = node
+                if view:
+                    self.viewed.add(value)
+            for value in node.outputs:
+                source = node.inputs[0] if view else None
+                self.root[value] = value if source is None else self.root.get(source, source)
+        self.shared = Counter(self.root.get(value, value) for value in self.outputs)
+
+    def bind(self, kind: str, thing: Any) -> str:
+        name = f"{kind}{len(self.bound)}"
+        self.bound[name] = thing
+        return name
+
+    def hold(self, value: ir.Value, array: Array) -> None:
+        self.constants[value] = array
+        self.names[value] = self.bind("c", array)
+        self.fresh.discard(value)
+
+    def program(self) -> Program:
+        for node in self.nodes:
+            self.emit(node)
+        for value in self.outputs:
+            root = self.root.get(value, value)
+            # An output must not share memory with what a caller or a later step writes to.
+            if value not in self.announced and (root not in self.fresh or self.shared[root] > 1):
+                self.lines.append(f"{self.local(value)} = copy({self.names[value]})")
+        results = "".join(f"{self.local(value)}, " for value in self.outputs)
+        arguments = ", ".join([*(self.names[value] for value in self.fed), "notify"])
+        body = "\n    ".join([*self.lines, f"return ({results})"])
+        source = f"def run({arguments}):\n    {body}\n"
+        space: dict[str, Any] = dict(self.bound)
+        exec(compile(source, "<deep5 reference program>", "exec"), space)  # noqa: S102 - source generated above
+        return Program(space["run"], source)
+
+    def local(self, value: ir.Value) -> str:
+        """The local variable that returns an output; not its name where that is a bound parameter or constant."""
+        name = self.names[value]
+        return name if name.startswith("v") else f"r{name}"
+
+    def emit(self, node: ir.Node) -> None:
+        operator = OPERATORS[node.op_type]
+        used = [value for value in node.outputs if value in self.last or value in self.outputs]
+        if not used:
+            return
+        count = 1 + max(i for i, value in enumerate(node.outputs) if value in used)
+        site = Site(node=node, constants=self.constants, scratch=self.scratch, outputs=count)
+        if node.op_type == "Constant":
+            self.hold(node.outputs[0], constant_value(node))
+            return
+        call = operator.make(site)
+        arguments = [value for value in (node.inputs[i] for i in call.inputs) if value is not None]
+        known = all(value in self.constants for value in _present(node.inputs))
+        if known and count == 1 and node.outputs[0] not in self.announced:
+            self.hold(node.outputs[0], np.array(call.function(*(self.constants[value] for value in arguments))))
+            return
+        for value in node.outputs[:count]:
+            self.names[value] = f"v{len(self.names)}"
+        texts = [self.names[value] for value in arguments]
+        if operator.in_place and (spare := self.spare(node, arguments)) is not None:
+            texts.append(f"out={self.names[spare]}")
+        targets = ", ".join(self.names[value] for value in node.outputs[:count])
+        self.lines.append(f"{targets} = {self.bind('k', call.function)}({', '.join(texts)})")
+        for value in node.outputs[:count]:
+            if value in self.announced:
+                self.announce(value)
+        dead = [value for value in dict.fromkeys(_present(node.inputs)) if self.dies(value, node)]
+        dead += [value for value in node.outputs[:count] if value not in used]
+        if dead:
+            self.lines.append("del " + ", ".join(self.names[value] for value in dead))
+
+    def announce(self, value: ir.Value) -> None:
+        name, root = self.names[value], self.root[value]
+        alone = root in self.fresh and self.shared[root] == 1 and self.only_views_end_here(root, value)
+        self.lines.append(f"{name} = {'own' if alone else 'copy'}({name})")
+        self.lines.append(f"if notify is not None: notify({self.announced[value]}, {name})")
+
+    def only_views_end_here(self, root: ir.Value, value: ir.Value) -> bool:
+        """Whether nothing but the chain of views that ends in `value` reads its root."""
+        readers = [node for node in self.nodes if any(self.root.get(v, v) is root for v in _present(node.inputs))]
+        chain, node = set(), value.producer()
+        while node is not None and OPERATORS[node.op_type].view and node.inputs[0] is not None:
+            chain.add(node)
+            node = node.inputs[0].producer()
+        return all(reader in chain for reader in readers)
+
+    def dies(self, value: ir.Value, node: ir.Node) -> bool:
+        return self.last[value] is node and value not in self.outputs and self.names[value].startswith("v")
+
+    def spare(self, node: ir.Node, arguments: list[ir.Value]) -> ir.Value | None:
+        """An input whose memory may take the output: nobody reads it again, and shape and dtype are the same."""
+        result = node.outputs[0]
+        for value in arguments:
+            if (
+                value in self.fresh
+                and value not in self.viewed
+                and self.dies(value, node)
+                and value.dtype is not None
+                and value.dtype == result.dtype
+                and _known(value)
+                and _known(result)
+                and list(value.shape or ()) == list(result.shape or ())
+            ):
+                return value
+        return None
+
+
+def _present(values: Iterable[ir.Value | None]) -> list[ir.Value]:
+    return [value for value in values if value is not None]
+
+
+def _known(value: ir.Value) -> bool:
+    """Whether every extent is a number or has a name, and there is at least one (NumPy's scalars are immutable)."""
+    return bool(value.shape) and all(isinstance(e, int) or e.value is not None for e in value.shape or ())
+
+
+def _own(value: Any) -> Array:
+    """The value as a C-contiguous, writable array; itself where it is one."""
+    array = np.asarray(value)
+    return array if array.flags.c_contiguous and array.flags.writeable else array.copy(order="C")
+
+
+def _copy(value: Any) -> Array:
+    return np.array(value, order="C")

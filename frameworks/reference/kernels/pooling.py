@@ -1,0 +1,131 @@
+"""Average and maximum over sliding windows, one vectorised pass for every element of the kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from deep5.frameworks.reference.kernels.memory import Array
+from deep5.networks.gradients.window import Window
+
+__all__ = ["average_pool", "global_average_pool", "max_pool", "max_pool_with_indices"]
+
+
+def _prepared(x: Array, window: Window, fill: float) -> tuple[Array, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """The input extended by `fill` to all that the windows touch; output extents, padding before and behind."""
+    space = x.shape[2:]
+    output, begins, ends = window.fit(space, window.kernel)
+    spans = window.spans(window.kernel)
+    need = tuple(
+        max((o - 1) * t + span, begin + s)
+        for o, t, span, begin, s in zip(output, window.strides, spans, begins, space, strict=True)
+    )
+    if any(begins) or need != space:
+        # zeros_like and its family keep the memory order of x, so that the passes below run along memory
+        extended = np.full_like(x, fill, shape=(*x.shape[:2], *need), subok=False)
+        inner: tuple[Any, ...] = tuple(slice(begin, begin + s) for begin, s in zip(begins, space, strict=True))
+        extended[(..., *inner)] = x
+        x = extended
+    return x, output, begins, ends
+
+
+def _shifts(x: Array, window: Window, output: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Array]]:
+    """Each position in the kernel with the elements that all windows have there."""
+    for position in np.ndindex(*window.kernel):
+        starts = [d * k for d, k in zip(window.dilations, position, strict=True)]
+        axes = zip(starts, output, window.strides, strict=True)
+        chosen: tuple[Any, ...] = tuple(slice(a, a + t * (o - 1) + 1, t) for a, o, t in axes)
+        yield position, x[(..., *chosen)]
+
+
+def average_pool(x: Array, *, window: Window, count_include_pad: bool) -> Array:
+    """ONNX AveragePool (opset 19).
+
+    Args:
+        x: (N, C, *space).
+        window: Kernel, strides, dilations, padding, ceil mode.
+        count_include_pad: Whether padding counts as elements of value 0; what lies beyond it never counts.
+
+    Returns:
+        (N, C, *output), the dtype of x.
+    """
+    space = x.shape[2:]
+    extended, output, begins, ends = _prepared(x, window, 0.0)
+    total: Array | None = None
+    for _, elements in _shifts(extended, window, output):
+        if total is None:
+            total = elements.copy(order="K")
+        else:
+            total += elements
+    if total is None:
+        return np.zeros((*x.shape[:2], *output), dtype=x.dtype)
+    if not window.padded and not window.ceil:
+        total *= 1.0 / math.prod(window.kernel)
+        return total
+    count = np.ones((1,) * len(space), dtype=np.int64)
+    for axis, size in enumerate(window.kernel):
+        at = np.arange(output[axis])[:, None] * window.strides[axis] + np.arange(size) * window.dilations[axis]
+        low, high = begins[axis], begins[axis] + space[axis]
+        if count_include_pad:
+            low, high = 0, high + ends[axis]
+        inside = ((at >= low) & (at < high)).sum(axis=1)
+        count = count * inside.reshape(-1, *[1] * (len(space) - axis - 1))
+    total /= np.maximum(count, 1).astype(x.dtype)
+    return total
+
+
+def global_average_pool(x: Array) -> Array:
+    """ONNX GlobalAveragePool: the mean over space, (N, C, *space) -> (N, C, 1, …)."""
+    mean: Array = x.mean(axis=tuple(range(2, x.ndim)), keepdims=True)
+    return mean
+
+
+def max_pool(x: Array, *, window: Window) -> Array:
+    """ONNX MaxPool (opset 12) without indices: (N, C, *space) -> (N, C, *output); a NaN in a window is its maximum."""
+    extended, output, _, _ = _prepared(x, window, -math.inf)
+    best: Array | None = None
+    for _, elements in _shifts(extended, window, output):
+        if best is None:
+            best = elements.copy(order="K")
+        else:
+            np.maximum(best, elements, out=best)
+    return np.zeros((*x.shape[:2], *output), dtype=x.dtype) if best is None else best
+
+
+def max_pool_with_indices(x: Array, *, window: Window) -> tuple[Array, Array]:
+    """ONNX MaxPool (opset 12) with both outputs.
+
+    Args:
+        x: (N, C, *space).
+        window: Kernel, strides, dilations, padding, ceil mode.
+
+    Returns:
+        The maxima, (N, C, *output), and where each stands in the flattened x, int64; the first where several tie.
+    """
+    space = x.shape[2:]
+    extended, output, begins, _ = _prepared(x, window, -math.inf)
+    best: Array | None = None
+    place: Array | None = None
+    for position, elements in _shifts(extended, window, output):
+        flat = np.zeros((1,) * len(space), dtype=np.int64)
+        for axis, k in enumerate(position):
+            at = np.arange(output[axis]) * window.strides[axis] + k * window.dilations[axis] - begins[axis]
+            # Only a window of nothing but -inf keeps a position in the padding: its nearest element stands for it.
+            at = at.clip(0, space[axis] - 1) * math.prod(space[axis + 1 :])
+            flat = flat + at.reshape(-1, *[1] * (len(space) - axis - 1))
+        if best is None or place is None:
+            best = elements.copy(order="K")
+            place = np.empty_like(best, dtype=np.int64)
+            place[...] = flat
+        else:
+            np.copyto(place, flat, where=elements > best)
+            np.maximum(best, elements, out=best)
+    if best is None or place is None:
+        shape = (*x.shape[:2], *output)
+        return np.zeros(shape, dtype=x.dtype), np.zeros(shape, dtype=np.int64)
+    planes = np.arange(x.shape[0] * x.shape[1], dtype=np.int64).reshape(*x.shape[:2], *[1] * len(space))
+    place += planes * math.prod(space)
+    return best, place

@@ -1,0 +1,145 @@
+"""Operators that move, repeat or pick elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from deep5.errors import NetworkError, ShapeError
+from deep5.frameworks.reference.kernels.memory import Array
+
+__all__ = ["expand", "flatten", "one_hot", "pad", "reshape", "scatter_elements", "slices", "squeeze", "unsqueeze"]
+
+
+def reshape(x: Array, shape: Sequence[int], *, allow_zero: bool = False) -> Array:
+    """ONNX Reshape: 0 copies an extent of x, -1 stands for what is left.
+
+    A batch that lies innermost in memory stays there, so that no elements move where none have to.
+    """
+    goal = [int(extent) for extent in shape]
+    if not allow_zero:
+        goal = [x.shape[axis] if extent == 0 else extent for axis, extent in enumerate(goal)]
+    if -1 in goal:
+        rest = math.prod(extent for extent in goal if extent != -1)
+        goal[goal.index(-1)] = x.size // rest if rest else 0
+    if x.ndim > 2 and len(goal) > 1 and goal[0] == x.shape[0] > 1 and not x.flags.c_contiguous:
+        moved = x.transpose(*range(1, x.ndim), 0)
+        # A broadcast value (strides 0) is copied in any case: batch-last is what convolutions read without a copy.
+        if moved.flags.c_contiguous or 0 in x.strides:
+            moved = moved.reshape(*goal[1:], goal[0])
+            return moved.transpose(moved.ndim - 1, *range(moved.ndim - 1))
+    return x.reshape(goal)
+
+
+def flatten(x: Array, *, axis: int) -> Array:
+    """ONNX Flatten: the axes before `axis` become one, the others another."""
+    at = axis + x.ndim if axis < 0 else axis
+    return reshape(x, (math.prod(x.shape[:at]), math.prod(x.shape[at:])), allow_zero=True)
+
+
+def unsqueeze(x: Array, axes: Sequence[int]) -> Array:
+    """ONNX Unsqueeze: axes of extent 1 at these positions of the result."""
+    rank = x.ndim + len(axes)
+    new = {int(axis) % rank for axis in axes}
+    return x[tuple(None if axis in new else slice(None) for axis in range(rank))]
+
+
+def squeeze(x: Array, axes: Sequence[int] | None = None) -> Array:
+    """ONNX Squeeze: these axes of extent 1, or all of them, disappear."""
+    return np.squeeze(x, axis=None if axes is None else tuple(int(axis) for axis in axes))
+
+
+def expand(x: Array, shape: Sequence[int]) -> Array:
+    """ONNX Expand: broadcast in both directions; a read-only view where nothing but strides changes."""
+    goal = tuple(int(extent) for extent in shape)
+    return np.broadcast_to(x, np.broadcast_shapes(np.shape(x), goal))
+
+
+def slices(x: Array, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Array:
+    """ONNX Slice: from `starts` to `ends` by `steps` along `axes`; indices beyond the ends are clamped."""
+    index = [slice(None)] * x.ndim
+    over = range(len(starts)) if axes is None else axes
+    for position, axis in enumerate(over):
+        extent = x.shape[int(axis)]
+        step = 1 if steps is None else int(steps[position])
+        start, end = int(starts[position]), int(ends[position])
+        if step < 0 and end < -extent:
+            index[int(axis)] = slice(start, None, step)  # -1 as an end would count from behind in Python
+        else:
+            index[int(axis)] = slice(start, end, step)
+    return x[tuple(index)]
+
+
+def pad(x: Array, pads: Any, value: Any = None, axes: Any = None, *, mode: str) -> Array:
+    """ONNX Pad with a constant, the edge, a reflection or a wrap; negative pads cut off.
+
+    Args:
+        x: Any shape.
+        pads: Extents before for every axis, then extents behind.
+        value: The constant; 0 where None.
+        axes: The axes that pads speak of; all where None.
+        mode: `"constant"`, `"edge"`, `"reflect"` or `"wrap"`.
+    """
+    over = range(x.ndim) if axes is None else [int(axis) for axis in axes]
+    widths, cut = [(0, 0)] * x.ndim, [slice(None)] * x.ndim
+    for position, axis in enumerate(over):
+        before, behind = int(pads[position]), int(pads[position + len(over)])
+        widths[axis] = (max(before, 0), max(behind, 0))
+        cut[axis] = slice(max(-before, 0), x.shape[axis] + min(behind, 0))
+    x = x[tuple(cut)]
+    if mode != "constant":
+        return np.pad(x, widths, mode=mode)  # type: ignore[call-overload, no-any-return]
+    shape = tuple(before + extent + behind for extent, (before, behind) in zip(x.shape, widths, strict=True))
+    result = np.full_like(x, 0 if value is None else value, shape=shape)
+    result[tuple(slice(w[0], w[0] + extent) for extent, w in zip(x.shape, widths, strict=True))] = x
+    return result
+
+
+def one_hot(indices: Array, depth: Any, values: Array, *, axis: int) -> Array:
+    """ONNX OneHot: a new axis of extent `depth` that holds values[1] at the index and values[0] elsewhere.
+
+    A negative index counts from the end; one outside [-depth, depth) marks nothing.
+    """
+    size = int(np.asarray(depth).reshape(()))
+    index = indices.astype(np.int64, copy=False)
+    index = np.where(index < 0, index + size, index)
+    at = axis + index.ndim + 1 if axis < 0 else axis
+    wide = (size, *[1] * (index.ndim - at))
+    hit = np.expand_dims(index, at) == np.arange(size).reshape(wide)
+    marked: Array = np.where(hit, values[1], values[0])
+    return marked
+
+
+_REDUCTIONS = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
+
+
+def scatter_elements(data: Array, indices: Array, updates: Array, *, axis: int, reduction: str) -> Array:
+    """ONNX ScatterElements: a copy of data where updates are stored, or combined by the reduction.
+
+    Args:
+        data: Any shape.
+        indices: Positions along `axis`, the rank of data; negative ones count from the end.
+        updates: Values, the shape of indices.
+        axis: The axis that indices speak of.
+        reduction: `"none"`, `"add"`, `"mul"`, `"min"` or `"max"`.
+
+    Raises:
+        NetworkError: An index outside the axis.
+    """
+    if indices.shape != updates.shape:
+        raise ShapeError(f"ScatterElements: updates have shape {updates.shape}, expected {indices.shape}, as indices")
+    result = np.array(data, order="C")
+    extent = data.shape[axis]
+    if indices.size and not (-extent <= indices.min() and indices.max() < extent):
+        raise NetworkError(f"ScatterElements: an index is outside the axis; allowed: -{extent} to {extent - 1}")
+    grid: list[Any] = list(np.ix_(*map(np.arange, indices.shape))) if data.ndim > 1 else [None]
+    grid[axis] = indices
+    place = indices if data.ndim == 1 else tuple(grid)
+    if reduction == "none":
+        result[place] = updates
+    else:
+        _REDUCTIONS[reduction].at(result, place, updates)
+    return result

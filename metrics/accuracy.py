@@ -1,0 +1,91 @@
+"""Test accuracy after the last epoch, and the time until a test accuracy was reached."""
+
+from __future__ import annotations
+
+import math
+from time import perf_counter_ns
+from typing import Any
+
+from deep5.errors import UsageError
+from deep5.metric import Metric, Observer, Sample
+
+__all__ = ["TestAccuracy", "TimeToAccuracy"]
+
+
+class _Accuracies(Observer):
+    """Notes the accuracy after every epoch, with the time since training began."""
+
+    def __init__(self) -> None:
+        self._samples: list[Sample] = []
+
+    def before_training(self, trainer: Any) -> None:
+        self._begin = perf_counter_ns()
+
+    def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
+        elapsed = (perf_counter_ns() - self._begin) / 1e9
+        self._samples.append(Sample(scores["accuracy"], trainer.step, epoch + 1, elapsed))
+
+    def samples(self) -> list[Sample]:
+        return list(self._samples)
+
+    def value(self) -> float | None:
+        return self._samples[-1].value if self._samples else None
+
+
+class TestAccuracy(Metric):
+    """Share of the test samples whose class is predicted right, after the last epoch (not the best one).
+
+    Nothing is on a clock. Every test sample counts once.
+    """
+
+    __test__ = False  # the name is the field's; pytest is not to collect it
+    name = "test_accuracy"
+    unit = "%"
+    direction = "higher"
+
+    def observer(self) -> Observer:
+        """Samples: the accuracy after every epoch."""
+        return _Accuracies()
+
+
+class _TimeToAccuracy(_Accuracies):
+    def __init__(self, target: float) -> None:
+        super().__init__()
+        self._target = target
+
+    def value(self) -> float | None:
+        reached = (sample.time_s for sample in self._samples if sample.value >= self._target)
+        return next((time for time in reached if time is not None), math.inf)
+
+    def samples(self) -> list[Sample]:
+        """The times of the evaluations up to the one that reached the target."""
+        kept = []
+        for sample in self._samples:
+            kept.append(sample._replace(value=sample.time_s or 0.0))
+            if sample.value >= self._target:
+                break
+        return kept
+
+
+class TimeToAccuracy(Metric):
+    """Seconds of host time from the start of training until an evaluation first reached the target.
+
+    On the clock: training steps, data, and the evaluations on the way. Off it: building the executor, compiling.
+    A run that never reached the target takes infinitely long.
+
+    Args:
+        target: Test accuracy in percent.
+    """
+
+    name = "time_to_accuracy"
+    unit = "s"
+    direction = "lower"
+
+    def __init__(self, target: float) -> None:
+        if isinstance(target, bool) or not isinstance(target, (int, float)) or not 0 < target <= 100:
+            raise UsageError(f"time_to_accuracy with target {target!r}; allowed: a number above 0 up to 100, in percent")
+        self.target = float(target)
+
+    def observer(self) -> Observer:
+        """Samples: the time of every evaluation until the target was reached."""
+        return _TimeToAccuracy(self.target)

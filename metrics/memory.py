@@ -1,0 +1,46 @@
+"""Peak memory of the process."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from typing import Any
+
+from deep5.metric import Metric, Observer, Sample
+
+__all__ = ["PeakMemory"]
+
+
+def _peak_mib() -> float:
+    """The high-water mark of the resident set: Linux counts in KiB, macOS in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1024 if sys.platform != "darwin" else peak / 1024**2
+
+
+class _Peak(Observer):
+    def __init__(self) -> None:
+        self._samples: list[Sample] = []
+
+    def after_epoch(self, trainer: Any, epoch: int) -> None:
+        self._samples.append(Sample(_peak_mib(), trainer.step, epoch + 1))
+
+    def samples(self) -> list[Sample]:
+        return list(self._samples)
+
+    def value(self) -> float | None:
+        return self._samples[-1].value if self._samples else None
+
+
+class PeakMemory(Metric):
+    """Largest resident memory of the process since it began, framework and data included, in MiB.
+
+    Nothing is on a clock. Memory of an accelerator is not counted.
+    """
+
+    name = "peak_memory"
+    unit = "MiB"
+    direction = "lower"
+
+    def observer(self) -> Observer:
+        """Samples: the high-water mark after every epoch."""
+        return _Peak()

@@ -1,0 +1,87 @@
+"""What one piece of code costs more than another, timed in turn in one process."""
+
+from __future__ import annotations
+
+from deep5.metric import Metric, Observer, Sample
+from deep5.samples import Interval, median_interval, non_inferiority
+from deep5.timing import Rounds
+
+__all__ = ["Overhead", "Slowdown"]
+
+
+class _Overhead(Observer):
+    def __init__(self) -> None:
+        self._differences: list[float] = []
+        self._interval: Interval | None = None
+
+    def after_timing(self, rounds: Rounds) -> None:
+        self._differences = [
+            (candidate - (first + second) / 2) / rounds.steps * 1e6
+            for candidate, first, second in zip(rounds.candidate, rounds.baseline, rounds.baseline_again, strict=True)
+        ]
+        self._interval = median_interval(self._differences)
+
+    def samples(self) -> list[Sample]:
+        return [Sample(value) for value in self._differences]
+
+    def value(self) -> float | None:
+        return self._interval.high if self._interval else None
+
+    def interval(self) -> tuple[float, float] | None:
+        return (self._interval.low, self._interval.high) if self._interval else None
+
+
+class Overhead(Metric):
+    """Microseconds a step that the candidate takes longer than the baseline: the upper end of the interval of the median.
+
+    On the clock: whole calls of many steps, divided by their number; each round's difference is to the mean of two
+    instances of the baseline.
+    """
+
+    name = "overhead"
+    unit = "us"
+    direction = "lower"
+
+    def observer(self) -> Observer:
+        """Samples: the difference of every round."""
+        return _Overhead()
+
+
+class _Slowdown(Observer):
+    def __init__(self) -> None:
+        self._ratios: list[float] = []
+        self._value: float | None = None
+        self._interval: Interval | None = None
+
+    def after_timing(self, rounds: Rounds) -> None:
+        answer = non_inferiority(rounds.candidate, rounds.baseline, rounds.baseline_again)
+        self._ratios = [ours / theirs for ours, theirs in zip(rounds.candidate, rounds.baseline, strict=True)]
+        self._value, self._interval = answer.excess, answer.interval
+
+    def samples(self) -> list[Sample]:
+        return [Sample(value) for value in self._ratios]
+
+    def value(self) -> float | None:
+        return self._value
+
+    def interval(self) -> tuple[float, float] | None:
+        return (self._interval.low, self._interval.high) if self._interval else None
+
+
+class Slowdown(Metric):
+    """Candidate time over baseline time, by the non-inferiority test.
+
+    The value is the upper end of the interval of the median ratio, less the half-width of the interval of the same
+    ratio between two instances of the baseline (the noise of this machine in these rounds). The interval shown is
+    that of the ratio itself.
+
+    On the clock: whole calls of many steps.
+    """
+
+    name = "slowdown"
+    unit = "ratio"
+    direction = "lower"
+
+    def observer(self) -> Observer:
+        """Samples: the ratio of every round."""
+        return _Slowdown()

@@ -1,0 +1,58 @@
+"""What every test starts from: a kernel cache of its own, and back-ends that must be there."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import tempfile
+
+import pytest
+
+_CACHE = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the session a kernel cache, and refuse to start where what `DEEP5_REQUIRE` lists is missing.
+
+    The cache also serves the processes that tests start: no kernel left on the machine by an older run can pass a test.
+    A required back-end that is missing ends the session here, so that no test can skip for want of it.
+    """
+    config.stash[_CACHE] = os.environ["DEEP5_CACHE"] = tempfile.mkdtemp(prefix="deep5-cache-")
+    for name in (word.strip() for word in os.environ.get("DEEP5_REQUIRE", "").split(",")):
+        if name:
+            _require(name)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the session's kernel cache."""
+    shutil.rmtree(config.stash.get(_CACHE, ""), ignore_errors=True)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what is marked `gpu` where there is none."""
+    if item.get_closest_marker("gpu") and not _has_gpu():
+        pytest.skip("PyTorch finds no graphics processor on this machine")
+
+
+def _require(name: str) -> None:
+    if name == "gpu":
+        if not _has_gpu():
+            raise pytest.UsageError("DEEP5_REQUIRE lists 'gpu', but PyTorch finds no graphics processor")
+        return
+    from deep5 import plugins
+    from deep5.errors import Deep5Error
+
+    try:
+        plugins.framework(name)
+    except Deep5Error as error:
+        raise pytest.UsageError(f"DEEP5_REQUIRE lists {name!r}, but: {error}") from error
+
+
+@functools.cache
+def _has_gpu() -> bool:
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return False
+    return torch.cuda.is_available()

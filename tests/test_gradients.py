@@ -1,0 +1,431 @@
+"""Every gradient rule against torch's autograd and against central differences, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812 - torch's own name for it
+
+from deep5.errors import NetworkError, UnknownName, Unsupported
+from deep5.frameworks.reference.framework import Reference
+from deep5.networks import Network, NetworkBuilder, lenet, resnet
+from deep5.networks.gradients import gradient_network
+
+Build = Callable[..., Any]
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return rng.standard_normal(shape)
+
+
+def dot_network(op: Build, shapes: dict[str, tuple[int, ...]], *, declared: dict[str, Any] | None = None) -> Network:
+    """`loss = sum(seed * op(parameters))`: with a random seed, a wrong element anywhere shows."""
+    build = NetworkBuilder("case", dtype="float64", seed=3)
+    declared = declared or {}
+    values = [
+        build.input(name, declared[name]) if name in declared else build.parameter(name, shape, normal)
+        for name, shape in shapes.items()
+    ]
+    flat = build.op("Reshape", op(build, *values), build.constant("flat", np.array([-1])))
+    return build.network({"loss": build.op("MatMul", flat, build.input("seed", ("S",)))})
+
+
+def gradients_of(network: Network, feeds: dict[str, np.ndarray], wrt: list[str]) -> tuple[float, dict[str, np.ndarray]]:
+    executor = Reference().executor(network)
+    loss = executor.inference_and_backprop(feeds, wrt=wrt)["loss"]
+    return float(loss), dict(executor.gradients())
+
+
+def check_case(
+    op: Build,
+    expected: Callable[..., Any],
+    shapes: dict[str, tuple[int, ...]],
+    *,
+    declared: dict[str, Any] | None = None,
+    smooth: bool = True,
+) -> Network:
+    network = dot_network(op, shapes, declared=declared)
+    rng = np.random.default_rng(5)
+    fed = {name: rng.standard_normal(shapes[name]) for name in declared or {}}
+    values = {name: fed[name] if name in fed else network.initial(name) for name in shapes}
+    leaves = {name: torch.tensor(value, requires_grad=True) for name, value in values.items()}
+    result = expected(*leaves.values())
+    seed = rng.standard_normal(result.numel())
+    (result.reshape(-1) @ torch.tensor(seed)).backward()
+
+    before = network.structure_hash(), network.weights_hash(), network.to_onnx().SerializeToString()
+    loss, gradients = gradients_of(network, {**fed, "seed": seed}, list(shapes))
+    assert (network.structure_hash(), network.weights_hash(), network.to_onnx().SerializeToString()) == before
+    for name, leaf in leaves.items():
+        assert gradients[name].shape == shapes[name]
+        # float64 sums of at most some thousand terms of size 1: rounding stays far below 1e-11
+        np.testing.assert_allclose(gradients[name], leaf.grad.numpy(), rtol=1e-11, atol=1e-11, err_msg=name)
+
+    if smooth:
+        step, direction = 1e-5, {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+        executor = Reference().executor(network)
+        losses = []
+        for sign in (1, -1):
+            for name, parameter in executor.parameters().items():
+                parameter[...] = network.initial(name) + sign * step * direction[name]
+            moved = {name: value + sign * step * direction[name] for name, value in fed.items()}
+            losses.append(float(executor.inference({**moved, "seed": seed})["loss"]))
+        slope = sum(float((gradients[name] * direction[name]).sum()) for name in shapes)
+        scale = sum(float(np.abs(gradients[name] * direction[name]).sum()) for name in shapes) + abs(loss)
+        # truncation h^2 = 1e-10 and cancellation eps/h = 1e-11, times a third derivative of some tens
+        assert abs((losses[0] - losses[1]) / (2 * step) - slope) < 1e-8 * scale
+    return network
+
+
+CONVOLUTIONS = [
+    # x, w, bias, attributes
+    ((2, 3, 7, 6), (4, 3, 3, 2), True, {}),
+    ((2, 3, 7, 6), (4, 3, 3, 2), False, {"pads": [1, 2, 0, 1]}),
+    ((1, 2, 9, 8), (3, 2, 3, 3), True, {"strides": [2, 3], "pads": [1, 1, 1, 1]}),
+    ((2, 2, 10, 9), (3, 2, 2, 3), True, {"dilations": [2, 1], "strides": [3, 2]}),
+    ((3, 1, 6, 6), (2, 1, 1, 1), True, {"strides": [2, 2]}),
+    ((40, 2, 5, 5), (3, 2, 3, 3), True, {"pads": [1, 1, 1, 1]}),
+    ((2, 3, 11), (4, 3, 4), True, {"strides": [2], "pads": [2, 1]}),
+    ((1, 2, 5, 4, 6), (2, 2, 2, 2, 3), True, {"strides": [1, 2, 1], "pads": [0, 1, 1, 0, 1, 0]}),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "bias", "attributes"), CONVOLUTIONS)
+def test_convolution(x: tuple[int, ...], w: tuple[int, ...], bias: bool, attributes: dict[str, Any]) -> None:
+    rank = len(w) - 2
+    shapes = {"x": x, "w": w, **({"b": (w[0],)} if bias else {})}
+    native = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
+
+    def expected(x: Any, w: Any, b: Any = None) -> Any:
+        pads = attributes.get("pads", [0] * 2 * rank)
+        order = [pads[side * rank + axis] for axis in reversed(range(rank)) for side in (0, 1)]
+        options = {"stride": attributes.get("strides", 1), "dilation": attributes.get("dilations", 1)}
+        return native(F.pad(x, order), w, b, **options)
+
+    check_case(lambda build, *values: build.op("Conv", *values, **attributes), expected, shapes)
+
+
+def test_convolution_with_a_symbolic_batch() -> None:
+    check_case(
+        lambda build, x, w: build.op("Conv", x, w, strides=[2, 2], pads=[1, 1, 1, 1]),
+        lambda x, w: F.conv2d(x, w, stride=2, padding=1),
+        {"x": (5, 2, 6, 7), "w": (3, 2, 3, 3)},
+        declared={"x": ("N", 2, 6, 7)},
+    )
+
+
+AVERAGES = [
+    # x, kernel, attributes of ONNX, of torch
+    ((2, 3, 6, 4), [2, 2], {"strides": [2, 2]}, {}),
+    ((2, 3, 7, 5), [3, 2], {"strides": [3, 2]}, {}),
+    ((2, 2, 6, 7), [3, 2], {"strides": [1, 1]}, {"stride": 1}),
+    ((2, 2, 9, 8), [3, 3], {"strides": [2, 2]}, {"stride": 2}),
+    ((2, 2, 6, 6), [3, 3], {"strides": [2, 2], "pads": [1] * 4, "count_include_pad": 1}, {"stride": 2, "padding": 1}),
+    ((2, 2, 6, 4), [2, 2], {"strides": [2, 2], "ceil_mode": 1}, {"ceil_mode": True}),
+]
+
+
+@pytest.mark.parametrize(("x", "kernel", "attributes", "options"), AVERAGES)
+@pytest.mark.parametrize("batch", [None, "N"])
+def test_average_pool(x: Any, kernel: list[int], attributes: dict[str, Any], options: Any, batch: str | None) -> None:
+    check_case(
+        lambda build, x: build.op("AveragePool", x, kernel_shape=kernel, **attributes),
+        lambda x: F.avg_pool2d(x, kernel, **options),
+        {"x": x},
+        declared={"x": (batch, *x[1:])} if batch else None,
+    )
+
+
+def test_average_pool_over_dilated_windows() -> None:
+    check_case(
+        lambda build, x: build.op("AveragePool", x, kernel_shape=[2], dilations=[2], strides=[2]),
+        lambda x: torch.stack([(x[..., i] + x[..., i + 2]) / 2 for i in (0, 2, 4)], -1),
+        {"x": (2, 3, 8)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("x", "kernel", "attributes", "options"),
+    [
+        ((2, 3, 6, 4), [2, 2], {"strides": [2, 2]}, {}),
+        ((2, 2, 7, 8), [3, 2], {"strides": [1, 2]}, {"stride": (1, 2)}),
+        ((2, 2, 6, 6), [3, 3], {"strides": [2, 2], "pads": [1] * 4}, {"stride": 2, "padding": 1}),
+        ((2, 2, 7, 7), [2, 2], {"strides": [2, 2], "ceil_mode": 1}, {"ceil_mode": True}),
+        ((2, 2, 9, 9), [3, 3], {"strides": [2, 2], "dilations": [2, 2]}, {"stride": 2, "dilation": 2}),
+    ],
+)
+def test_max_pool(x: Any, kernel: list[int], attributes: dict[str, Any], options: dict[str, Any]) -> None:
+    check_case(
+        lambda build, x: build.op("MaxPool", x, kernel_shape=kernel, **attributes),
+        lambda x: F.max_pool2d(x, kernel, **options),
+        {"x": x},
+        declared={"x": ("N", *x[1:])},
+    )
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_max_pool_gives_ties_to_the_first(stride: int) -> None:
+    """Equal elements, overlapping windows included: one element of each window receives the gradient, as in torch."""
+    check_case(
+        lambda build, x: build.op(
+            "MaxPool",
+            build.op("Mul", x, build.constant("zero", np.zeros(()))),
+            kernel_shape=[2, 2],
+            strides=[stride] * 2,
+        ),
+        lambda x: F.max_pool2d(x * 0, 2, stride=stride),
+        {"x": (2, 2, 4, 4)},
+        smooth=False,
+    )
+    network = dot_network(
+        lambda build, x: build.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]),
+        {"x": (1, 1, 4, 4)},
+        declared={"x": (1, 1, 4, 4)},
+    )
+    _, gradients = gradients_of(network, {"x": np.ones((1, 1, 4, 4)), "seed": np.arange(1.0, 5.0)}, ["x"])
+    first = np.zeros((4, 4))
+    first[::2, ::2] = [[1, 2], [3, 4]]
+    np.testing.assert_array_equal(gradients["x"][0, 0], first)
+
+
+@pytest.mark.parametrize("declared", [None, {"x": ("N", 3, "H", "W")}])
+def test_global_average_pool(declared: dict[str, Any] | None) -> None:
+    check_case(
+        lambda build, x: build.op("GlobalAveragePool", x),
+        lambda x: x.mean((2, 3), keepdim=True),
+        {"x": (2, 3, 4, 5)},
+        declared=declared,
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        ("Tanh", torch.tanh),
+        ("Sigmoid", torch.sigmoid),
+        ("Relu", torch.relu),
+        ("Exp", torch.exp),
+        ("Neg", torch.neg),
+        ("Identity", lambda x: x),
+        ("Softmax", lambda x: torch.softmax(x, -1)),
+    ],
+)
+def test_functions_of_one_value(op: str, expected: Callable[..., Any]) -> None:
+    check_case(lambda build, x: build.op(op, x), expected, {"x": (3, 4)})
+    check_case(lambda build, x: build.op(op, x), expected, {"x": (3, 4)}, declared={"x": ("N", 4)})
+
+
+def test_softmax_along_an_axis() -> None:
+    check_case(lambda build, x: build.op("Softmax", x, axis=1), lambda x: torch.softmax(x, 1), {"x": (2, 5, 3)})
+
+
+BROADCASTS = [
+    ({"a": (3, 4), "c": (3, 4)}, None),
+    ({"a": (3, 4), "c": (4,)}, None),
+    ({"a": (), "c": (2, 3)}, None),
+    ({"a": (2, 1, 4), "c": (3, 1)}, None),
+    ({"a": (1, 4), "c": (2, 3, 1)}, None),
+    ({"a": (5, 4), "c": (1, 4)}, {"a": ("N", 4)}),
+    ({"a": (5, 4), "c": (5, 1)}, {"a": ("N", 4), "c": ("N", 1)}),
+    # the same graph must be right whether or not M turns out to be 1
+    ({"a": (5, 4), "c": (1, 4)}, {"a": ("N", 4), "c": ("M", 4)}),
+    ({"a": (5, 4), "c": (5, 4)}, {"a": ("N", 4), "c": ("M", 4)}),
+    ({"a": (2, 5, 4), "c": (1, 4)}, {"a": (2, "N", 4), "c": ("M", 4)}),
+]
+
+
+@pytest.mark.parametrize(("shapes", "declared"), BROADCASTS)
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [("Add", torch.add), ("Sub", torch.sub), ("Mul", torch.mul), ("Div", torch.div)],
+)
+def test_arithmetic_broadcasts(op: str, expected: Callable[..., Any], shapes: Any, declared: Any) -> None:
+    def away_from_zero(build: Any, value: Any) -> Any:
+        return build.op("Exp", value) if op == "Div" else value
+
+    check_case(
+        lambda build, a, c: build.op(op, a, away_from_zero(build, c)),
+        lambda a, c: expected(a, torch.exp(c) if op == "Div" else c),
+        shapes,
+        declared=declared,
+    )
+
+
+@pytest.mark.parametrize("flip_a", [0, 1])
+@pytest.mark.parametrize("flip_b", [0, 1])
+@pytest.mark.parametrize("c", [None, (), (1,), (5,), (3, 1), (1, 5), (3, 5)])
+def test_gemm(flip_a: int, flip_b: int, c: tuple[int, ...] | None) -> None:
+    shapes = {"a": (4, 3) if flip_a else (3, 4), "b": (5, 4) if flip_b else (4, 5)}
+    if c is not None:
+        shapes["c"] = c
+
+    def expected(a: Any, b: Any, c: Any = 0.0) -> Any:
+        return 0.5 * ((a.T if flip_a else a) @ (b.T if flip_b else b)) + 1.5 * c
+
+    check_case(
+        lambda build, *values: build.op("Gemm", *values, alpha=0.5, beta=1.5, transA=flip_a, transB=flip_b),
+        expected,
+        shapes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((3, 4), (4, 5)),
+        ((4,), (4,)),
+        ((4,), (4, 5)),
+        ((4,), (2, 4, 5)),
+        ((3, 4), (4,)),
+        ((2, 3, 4), (4,)),
+        ((2, 3, 4), (4, 5)),
+        ((2, 3, 4), (2, 4, 5)),
+        ((3, 4), (2, 4, 5)),
+        ((2, 1, 3, 4), (6, 4, 5)),
+    ],
+)
+def test_matmul(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    check_case(lambda build, a, b: build.op("MatMul", a, b), torch.matmul, {"a": a, "b": b})
+
+
+def test_shapes_are_given_back() -> None:
+    shapes = {"x": (2, 3, 4)}
+    check_case(lambda build, x: build.op("Flatten", x, axis=2), lambda x: x.reshape(6, 4), shapes)
+    check_case(lambda build, x: build.op("Transpose", x, perm=[1, 2, 0]), lambda x: x.permute(1, 2, 0), shapes)
+    check_case(lambda build, x: build.op("Transpose", x), lambda x: x.permute(2, 1, 0), shapes)
+    check_case(
+        lambda build, x: build.op("Reshape", x, build.constant("to", np.array([0, -1, 2]))),
+        lambda x: x.reshape(2, 6, 2),
+        shapes,
+        declared={"x": ("N", 3, 4)},
+    )
+
+
+def test_a_value_used_twice_sums_its_gradients() -> None:
+    check_case(
+        lambda build, x: build.op("Add", build.op("Mul", x, x), build.op("Tanh", x)),
+        lambda x: x * x + torch.tanh(x),
+        {"x": (3, 4)},
+    )
+
+    def shared(build: Any, x: Any, w: Any) -> Any:
+        return build.op("MatMul", build.op("Relu", build.op("MatMul", x, w)), w)
+
+    check_case(shared, lambda x, w: torch.relu(x @ w) @ w, {"x": (3, 4), "w": (4, 4)})
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("shape", [(6, 5), (3, 4, 2, 2)])
+def test_softmax_cross_entropy(reduction: str, shape: tuple[int, ...]) -> None:
+    label = np.random.default_rng(2).integers(0, shape[1], (shape[0], *shape[2:]))
+    declared = {"x": ("N", "C", *shape[2:])}
+
+    def op(build: Any, x: Any) -> Any:
+        return build.op("SoftmaxCrossEntropyLoss", x, build.constant("label", label), reduction=reduction)
+
+    for given in (None, declared):
+        check_case(
+            op, lambda x: F.cross_entropy(x, torch.tensor(label), reduction=reduction), {"x": shape}, declared=given
+        )
+
+
+def test_labels_may_be_of_32_bits() -> None:
+    label = np.array([0, 2, 1], np.int32)
+    check_case(
+        lambda build, x: build.op("SoftmaxCrossEntropyLoss", x, build.constant("label", label)),
+        lambda x: F.cross_entropy(x, torch.tensor(label).long()),
+        {"x": (3, 4)},
+    )
+
+
+def test_the_graph_is_valid_onnx_and_ends_in_gradients() -> None:
+    network = lenet()
+    gradients = gradient_network(network)
+    onnx.checker.check_model(gradients.to_onnx(), full_check=True)
+    assert list(gradients.inputs) == ["input", "label", "loss_scale"]
+    assert list(gradients.outputs) == ["logits", "loss", *(f"grad:{name}" for name in network.parameters)]
+    assert {name: gradients.outputs[f"grad:{name}"] for name in network.parameters} == network.parameters
+    assert gradients.parameters == network.parameters
+
+
+def test_gradients_are_named_as_soon_as_they_are_known() -> None:
+    """The last layer's gradients do not wait for the first's: communication overlaps with computation."""
+    order = [node.outputs[0].name for node in gradient_network(lenet()).nodes if node.op_type == "Identity"]
+    assert set(order[:2]) == {"grad:fc3.weight", "grad:fc3.bias"}
+    assert set(order[-2:]) == {"grad:conv1.weight", "grad:conv1.bias"}
+
+
+def test_what_the_loss_does_not_see_has_gradient_zero() -> None:
+    build = NetworkBuilder("two", dtype="float64")
+    x, w, unused = build.input("x", (3,)), build.parameter("w", (3,), normal), build.parameter("u", (2, 2), normal)
+    network = build.network({"loss": build.op("MatMul", x, w), "other": build.op("Tanh", unused)})
+    _, gradients = gradients_of(network, {"x": np.arange(3.0)}, ["w", "u"])
+    np.testing.assert_array_equal(gradients["w"], np.arange(3.0))
+    np.testing.assert_array_equal(gradients["u"], np.zeros((2, 2)))
+
+
+def test_integers_stop_the_gradient() -> None:
+    build = NetworkBuilder("stop", dtype="float64")
+    w = build.parameter("w", (3,), normal)
+    whole = build.op("Cast", build.op("Cast", w, to=ir.DataType.INT64), to=ir.DataType.DOUBLE)
+    network = build.network({"loss": build.op("MatMul", whole, w)})
+    _, gradients = gradients_of(network, {}, ["w"])
+    np.testing.assert_array_equal(gradients["w"], np.trunc(network.initial("w")))
+
+
+def test_missing_rules_are_listed_by_name() -> None:
+    with pytest.raises(Unsupported, match=r"'BatchNormalization_1' \(BatchNormalization\).*'Slice_1' \(Slice\)"):
+        gradient_network(resnet(depth=8))
+
+
+@pytest.mark.parametrize(
+    ("op", "message"),
+    [
+        (lambda b, x: b.op("Conv", x, b.parameter("w", (2, 1, 3, 3)), group=2), "group=2; allowed: 1"),
+        (lambda b, x: b.op("Conv", x, b.parameter("w", (2, 2, 3, 3)), auto_pad="SAME_UPPER"), "auto_pad='SAME_UPPER'"),
+        (lambda b, x: b.op("AveragePool", x, kernel_shape=[2, 2], pads=[1] * 4), "count_include_pad=0"),
+        (lambda b, x: b.op("AveragePool", x, kernel_shape=[2, 2], auto_pad="SAME_LOWER"), "auto_pad='SAME_LOWER'"),
+        (lambda b, x: b.op("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1), "ceil_mode=1"),
+        (lambda b, x: b.op("MaxPool", x, kernel_shape=[2, 2], storage_order=1, outputs=2)[0], "storage_order=1"),
+    ],
+)
+def test_attributes_without_a_rule_are_refused(op: Build, message: str) -> None:
+    network = dot_network(op, {"x": (2, 2, 5, 5)})
+    with pytest.raises(Unsupported, match=rf"no gradient for node .*{message}"):
+        gradient_network(network, wrt=["x"])
+
+
+@pytest.mark.parametrize(
+    ("extra", "attributes", "message"), [(True, {}, "class weights"), (False, {"ignore_index": 0}, "ignore_index=0")]
+)
+def test_losses_without_a_rule_are_refused(extra: bool, attributes: dict[str, Any], message: str) -> None:
+    build = NetworkBuilder("loss")
+    inputs = [build.parameter("x", (4, 3)), build.input("label", (4,), "int64")]
+    inputs += [build.constant("weights", np.ones(3, np.float32))] if extra else []
+    network = build.network({"loss": build.op("SoftmaxCrossEntropyLoss", *inputs, **attributes)})
+    with pytest.raises(Unsupported, match=message):
+        gradient_network(network, wrt=["x"])
+
+
+def test_wrong_questions_are_refused() -> None:
+    network = lenet()
+    with pytest.raises(UnknownName, match="unknown loss 'los'; allowed: logits, loss; did you mean 'loss'"):
+        gradient_network(network, "los")
+    with pytest.raises(NetworkError, match=r"float32\[N, 10\]; allowed: a floating-point scalar"):
+        gradient_network(network, "logits")
+    with pytest.raises(UnknownName, match=r"unknown parameter or input 'conv1\.wait'"):
+        gradient_network(network, wrt=["conv1.wait"])
+    with pytest.raises(Unsupported, match=r"no gradient by 'label', which is int64\[N\]"):
+        gradient_network(network, wrt=["label"])
+    with pytest.raises(NetworkError, match="already has a value 'loss_scale'; remedy: rename it"):
+        gradient_network(gradient_network(network))
+    old = onnx.version_converter.convert_version(network.to_onnx(), 20)
+    old.opset_import[0].version = 17
+    with pytest.raises(Unsupported, match="opset 17; allowed: 18 and newer"):
+        gradient_network(Network.from_onnx(old))
