@@ -8,19 +8,31 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deep5 import networks as networks
-    from deep5.errors import Deep5Error as Deep5Error
-    from deep5.events import Event as Event
-    from deep5.events import StepInfo as StepInfo
-    from deep5.events import StopTraining as StopTraining
     from deep5.backend import Framework as Framework
     from deep5.backend import GraphExecutor as GraphExecutor
     from deep5.backend import ParameterGroup as ParameterGroup
     from deep5.backend import StepOptimizer as StepOptimizer
     from deep5.backend import Support as Support
     from deep5.backend import TrainStep as TrainStep
+    from deep5.communicator import Communicator as Communicator
+    from deep5.communicator import SingleRank as SingleRank
+    from deep5.errors import Deep5Error as Deep5Error
+    from deep5.events import Event as Event
+    from deep5.events import StepInfo as StepInfo
+    from deep5.events import StopTraining as StopTraining
     from deep5.metric import Goal as Goal
     from deep5.metric import Metric as Metric
+    from deep5.metrics.accuracy import TestAccuracy as TestAccuracy
+    from deep5.metrics.accuracy import TimeToAccuracy as TimeToAccuracy
+    from deep5.metrics.loss import TrainingLoss as TrainingLoss
+    from deep5.metrics.memory import PeakMemory as PeakMemory
+    from deep5.metrics.overhead import Overhead as Overhead
+    from deep5.metrics.overhead import Slowdown as Slowdown
+    from deep5.metrics.time import StepLatency as StepLatency
+    from deep5.metrics.time import Throughput as Throughput
+    from deep5.metrics.time import WallClockTime as WallClockTime
     from deep5.networks.builder import NetworkBuilder as NetworkBuilder
+    from deep5.networks.check import check_executor as check_executor
     from deep5.networks.network import Network as Network
     from deep5.operators.operator import Operator as Operator
     from deep5.plugins import framework as framework
@@ -31,6 +43,26 @@ if TYPE_CHECKING:
     from deep5.tensors import TensorSpec as TensorSpec
     from deep5.tensors import array_namespace as array_namespace
     from deep5.tensors import to_numpy as to_numpy
+    from deep5.training import datasets as datasets
+    from deep5.training.check import check_optimizer as check_optimizer
+    from deep5.training.dataset import ArrayDataset as ArrayDataset
+    from deep5.training.dataset import Dataset as Dataset
+    from deep5.training.dataset import Splits as Splits
+    from deep5.training.kernel import bind_rule as bind_rule
+    from deep5.training.loggers import CSVLogger as CSVLogger
+    from deep5.training.progress import ProgressBar as ProgressBar
+    from deep5.training.rule import ThreeStepOptimizer as ThreeStepOptimizer
+    from deep5.training.rule import UpdateRule as UpdateRule
+    from deep5.training.rule import UpdateRuleOptimizer as UpdateRuleOptimizer
+    from deep5.training.rules.accelegrad import AcceleGrad as AcceleGrad
+    from deep5.training.rules.adam import Adam as Adam
+    from deep5.training.rules.lars import LARS as LARS
+    from deep5.training.rules.momentum import Momentum as Momentum
+    from deep5.training.rules.sgd import SGD as SGD
+    from deep5.training.sampler import OrderedSampler as OrderedSampler
+    from deep5.training.sampler import Sampler as Sampler
+    from deep5.training.sampler import ShuffleSampler as ShuffleSampler
+    from deep5.training.trainer import Trainer as Trainer
 
 __version__ = "0.1.0"
 
@@ -65,7 +97,10 @@ _LEVELS = {
     "networks": "networks",
     "check_executor": "networks.check",
     # Level 2
+    "ArrayDataset": "training.dataset",
     "Dataset": "training.dataset",
+    "Splits": "training.dataset",
+    "datasets": "training.datasets",
     "OrderedSampler": "training.sampler",
     "Sampler": "training.sampler",
     "ShuffleSampler": "training.sampler",
@@ -97,6 +132,7 @@ _METRICS = {
     "TrainingLoss": "metrics.loss",
     "WallClockTime": "metrics.time",
 }
+_PACKAGES = ("datasets", "networks")
 _HOME = {**_CORE, **_LEVELS, **_METRICS}
 __all__ = [*_HOME, "__version__"]
 
@@ -107,7 +143,7 @@ def __getattr__(name: str) -> Any:
 
         raise AttributeError(f"module 'deep5' has no attribute {name!r}{suggestion(name, __all__)}")
     home = import_module(f"deep5.{_HOME[name]}")
-    value = home if name == "networks" else getattr(home, name)
+    value = home if name in _PACKAGES else getattr(home, name)
     globals()[name] = value
     return value
 

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from deep5.backend import GraphExecutor, StepOptimizer
-from deep5.errors import Deep5Error, MissingDependency, RecipeError, UnknownName, Unsupported, UsageError
+from deep5.backend import Framework, GraphExecutor, StepOptimizer
+from deep5.errors import Deep5Error, MissingDependency, RecipeError, UnknownName, UsageError, suggestion
 from deep5.events import Event
 from deep5.plugins import framework, load, missing_dependency
 from deep5.recipe import Recipe
+from deep5.recipe_file import named_in_file
 from deep5.seeds import derive_seed
 from deep5.tensors import device
 
-__all__ = ["Components", "assemble", "check_arguments", "component", "make", "make_candidate"]
+__all__ = [
+    "Components",
+    "assemble",
+    "check_arguments",
+    "component",
+    "event_components",
+    "is_factory",
+    "make",
+    "make_candidate",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +49,7 @@ def component(recipe: Recipe, key: str, kind: str) -> Any:
     Raises:
         UsageError: It cannot be found; the message names the recipe's file and line.
     """
-    value = recipe.value(key)
-    return _resolve(recipe, key, kind, value)
+    return _resolve(recipe, key, kind, recipe.value(key))
 
 
 def _resolve(recipe: Recipe, key: str, kind: str, value: Any) -> Any:
@@ -49,98 +57,114 @@ def _resolve(recipe: Recipe, key: str, kind: str, value: Any) -> Any:
         return value
     try:
         if ".py:" in value:
-            return _from_file(value)
+            return named_in_file(value, recipe.folder_of(key))
         return load(kind, value)
-    except MissingDependency:
-        raise
+    except MissingDependency as error:
+        raise MissingDependency(f"{recipe.where(key)}{error}") from error
     except UsageError as error:
         raise RecipeError(f"{recipe.where(key)}{error}") from error
-
-
-def _from_file(text: str) -> Any:
-    file, _, name = text.rpartition(":")
-    path = Path(file)
-    if not path.is_file():
-        raise UsageError(f"the file {file} of the component {text!r} is not there; allowed: FILE.py:NAME")
-    spec = importlib.util.spec_from_file_location(f"deep5_component_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"the file {file} is no Python file; allowed: FILE.py:NAME")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UsageError(f"{file} raised {type(error).__name__}: {error}") from error
-    if not hasattr(module, name):
-        raise UsageError(f"{file} has no {name!r}; allowed: a name that it defines")
-    return getattr(module, name)
 
 
 def make(recipe: Recipe, key: str, made: Any, *given: Any, **named: Any) -> Any:
     """Call a component with what the runner gives and with the recipe's `_args` and `_kwargs`, which win.
 
+    Args:
+        recipe: Gives the arguments.
+        key: Whose component it is.
+        made: A class or a function; an object is returned as it is.
+        given: Arguments before the recipe's.
+        named: Arguments by name, of which those are handed over that the component takes.
+
     Raises:
         RecipeError: The arguments do not fit; the message names key, file and line.
     """
     args, kwargs = tuple(recipe.value(f"{key}_args")), dict(recipe.value(f"{key}_kwargs"))
-    if not callable(made):
-        if args or kwargs:
-            raise RecipeError(f"{recipe.where(key)}{key!r} is an object already, so {key}_args and {key}_kwargs cannot be used")
+    if not is_factory(made):
+        check_arguments(recipe, key, made)
         return made
-    takes = _parameters(made)
-    named = {name: value for name, value in named.items() if takes is None or name in takes}
-    check_arguments(recipe, key, made, (*given, *args), {**named, **kwargs})
+    check_arguments(recipe, key, made, *given, **named)
+    named = _taken(made, named)
     try:
         return made(*given, *args, **{**named, **kwargs})
+    except MissingDependency as error:
+        raise MissingDependency(f"{recipe.where(key)}{error}") from error
     except Deep5Error as error:
-        if isinstance(error, UsageError) and not isinstance(error, MissingDependency):
-            raise RecipeError(f"{recipe.where(key)}{key!r}: {error}") from error
-        raise
+        raise RecipeError(f"{recipe.where(key)}{key!r}: {error}") from error
     except ModuleNotFoundError as error:
-        raise missing_dependency(f"{key} {recipe.value(key)!r}", error) from error
+        raise missing_dependency(f"{recipe.where(key)}{key} {recipe.value(key)!r}", error) from error
     except Exception as error:
-        raise RecipeError(f"{recipe.where(key)}{key!r} raised {type(error).__name__} while it was made: {error}") from error
+        raise RecipeError(
+            f"{recipe.where(key)}{key!r} raised {type(error).__name__} while it was made: {error}"
+        ) from error
 
 
-def check_arguments(recipe: Recipe, key: str, made: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Whether arguments fit a component's signature.
+def is_factory(made: Any) -> bool:
+    """Whether a component is called to give the object, or is the object."""
+    return isinstance(made, (type, functools.partial)) or inspect.isroutine(made)
+
+
+def check_arguments(recipe: Recipe, key: str, made: Any, *given: Any, **named: Any) -> None:
+    """Whether a component takes what `make` would call it with; it is not called.
 
     Raises:
-        RecipeError: They do not.
+        RecipeError: It does not; the message shows its signature.
     """
+    args, kwargs = recipe.value(f"{key}_args"), recipe.value(f"{key}_kwargs")
+    if not is_factory(made):
+        if args or kwargs:
+            raise RecipeError(
+                f"{recipe.where(key)}{key!r} is an object already; allowed: no {key}_args and no {key}_kwargs"
+            )
+        return
     try:
         signature = inspect.signature(made)
     except (TypeError, ValueError):
         return
     try:
-        signature.bind(*args, **kwargs)
+        signature.bind(*given, *args, **{**_taken(made, named), **kwargs})
     except TypeError as error:
-        raise RecipeError(f"{recipe.where(key)}the arguments of {key!r} do not fit: {error}; allowed: {signature}") from error
+        wrong = next((name for name in kwargs if f"'{name}'" in str(error)), None)
+        where = recipe.where(f"{key}_kwargs" if kwargs and (wrong or not args) else f"{key}_args" if args else key)
+        tail = suggestion(wrong, signature.parameters) if wrong else ""
+        raise RecipeError(f"{where}the arguments of {key!r} do not fit: {error}; allowed: {signature}{tail}") from error
 
 
-def _parameters(made: Any) -> set[str] | None:
-    """Names of the parameters, or None where any keyword goes."""
+def _taken(made: Any, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the runner's arguments by name, those that a component has parameters for."""
     try:
-        parameters = inspect.signature(made).parameters.values()
+        parameters = inspect.signature(made).parameters
     except (TypeError, ValueError):
-        return None
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        return None
-    return {parameter.name for parameter in parameters}
+        return {}
+    return {name: value for name, value in named.items() if name in parameters}
 
 
 def assemble(recipe: Recipe) -> Components:
     """Make everything that a training recipe names.
 
     Raises:
-        UsageError: A component cannot be found or made, or two do not fit each other.
-        Unsupported: The framework cannot run the network.
+        RecipeError: A component cannot be found or made, or two do not fit each other, or the framework cannot run
+            the network or has no such device.
+        MissingDependency: A package that one needs is not installed.
     """
+    from deep5.networks.network import Network
+    from deep5.training.dataset import Splits
+    from deep5.training.sampler import Sampler
+
     seed = recipe.value("seed")
     seeds = {purpose: derive_seed(seed, purpose) for purpose in ("weights", "order", "noise")}
     name, build = _executor_factory(recipe)
     network = make(recipe, "model", component(recipe, "model", "networks"), seed=seeds["weights"])
+    if not isinstance(network, Network):
+        raise _not_a(recipe, "model", network, "a d5.Network, or a function that gives one")
     splits = make(recipe, "dataset", component(recipe, "dataset", "datasets"))
+    if not isinstance(splits, Splits):
+        raise _not_a(recipe, "dataset", splits, "Splits (deep5.training.dataset), or a function that gives them")
     batch_size = recipe.value("batch_size")
+    if batch_size > len(splits.train):
+        raise RecipeError(
+            f"{recipe.where('batch_size')}'batch_size' is {batch_size}; allowed: at most {len(splits.train)}, "
+            "the number of training samples"
+        )
     try:
         train, test = splits.train.cast(network.inputs), splits.test.cast(network.inputs)
     except UsageError as error:
@@ -157,7 +181,13 @@ def assemble(recipe: Recipe) -> Components:
         min(max(batch_size, 256), len(test)),
         seed=seeds["order"],
     )
+    for key, sampler in (("train_sampler", train_sampler), ("validation_sampler", validation)):
+        if not isinstance(sampler, Sampler):
+            raise _not_a(recipe, key, sampler, "a d5.Sampler, its class or name")
     executor = build(network, seeds["noise"])
+    if not isinstance(executor, GraphExecutor):
+        key = "framework" if recipe.value("executor") is None else "executor"
+        raise _not_a(recipe, key, executor, "what gives a d5.GraphExecutor")
     return Components(
         framework=name,
         executor=executor,
@@ -170,56 +200,84 @@ def assemble(recipe: Recipe) -> Components:
     )
 
 
-def _executor_factory(recipe: Recipe) -> tuple[str, Callable[[Any, int], GraphExecutor]]:
+def _not_a(recipe: Recipe, key: str, got: Any, allowed: str) -> RecipeError:
+    return RecipeError(f"{recipe.where(key)}{key!r} gives a {type(got).__name__}; allowed: {allowed}")
+
+
+def _executor_factory(recipe: Recipe) -> tuple[str, Callable[[Any, int], Any]]:
     place = device(recipe.value("device"))
     if recipe.value("framework") is not None:
-        name = recipe.value("framework")
-        if not isinstance(name, str):
-            raise RecipeError(f"{recipe.where('framework')}'framework' is {name!r}; allowed: the name of a framework")
-        try:
-            found = framework(name)
-        except UnknownName as error:
-            raise RecipeError(f"{recipe.where('framework')}{error}") from error
-        return name, lambda network, seed: make(recipe, "framework", found.executor, network, device=place, seed=seed)
+        found = _framework(recipe)
+        return found.name, lambda network, seed: make(
+            recipe, "framework", found.executor, network, device=place, seed=seed
+        )
     given = component(recipe, "executor", "frameworks")
-    made = given().executor if isinstance(given, type) and hasattr(given, "executor") else given
+    if isinstance(given, type) and issubclass(given, Framework):
+        given = given()
+    made = given.executor if isinstance(given, Framework) else given
     module = str(getattr(made, "__module__", "")).split(".")
-    name = module[2] if module[:2] == ["deep5", "frameworks"] and len(module) > 2 else str(recipe.value("executor"))
+    if isinstance(given, Framework):
+        name = given.name
+    elif module[:2] == ["deep5", "frameworks"] and len(module) > 2:
+        name = module[2]
+    else:
+        name = str(getattr(made, "__qualname__", type(made).__name__))
     return name, lambda network, seed: make(recipe, "executor", made, network, device=place, seed=seed)
+
+
+def _framework(recipe: Recipe) -> Framework:
+    value = recipe.value("framework")
+    if isinstance(value, str) and ".py:" not in value:
+        try:
+            return framework(value)
+        except MissingDependency as error:
+            raise MissingDependency(f"{recipe.where('framework')}{error}") from error
+        except UsageError as error:
+            raise RecipeError(f"{recipe.where('framework')}{error}") from error
+    made = _resolve(recipe, "framework", "frameworks", value)
+    try:
+        made = made() if isinstance(made, type) else made
+    except ModuleNotFoundError as error:
+        raise missing_dependency(f"{recipe.where('framework')}framework {value!r}", error) from error
+    if not isinstance(made, Framework):
+        raise _not_a(recipe, "framework", made, "the name of a framework, or a d5.Framework or its class")
+    return made
 
 
 def _optimizer(recipe: Recipe, framework_name: str) -> Any:
     value = recipe.value("optimizer")
     if isinstance(value, str) and value.startswith("native:"):
         try:
-            return make(recipe, "optimizer", framework(framework_name).optimizer(value.removeprefix("native:")))
+            made = framework(framework_name).optimizer(value.removeprefix("native:"))
         except UnknownName as error:
             raise RecipeError(f"{recipe.where('optimizer')}{error}") from error
-    made = component(recipe, "optimizer", "optimizers")
-    optimizer = make(recipe, "optimizer", made) if isinstance(made, type) or inspect.isroutine(made) else made
+    else:
+        made = component(recipe, "optimizer", "optimizers")
+    optimizer = make(recipe, "optimizer", made)
     from deep5.training.rule import UpdateRule
 
     if not isinstance(optimizer, (UpdateRule, StepOptimizer)):
-        raise RecipeError(
-            f"{recipe.where('optimizer')}'optimizer' gives a {type(optimizer).__name__}; allowed: a d5.UpdateRule, or an "
-            "object with bind, step, state_dict and load_state_dict"
+        raise _not_a(
+            recipe, "optimizer", optimizer, "a d5.UpdateRule, or what has bind, step, state_dict and load_state_dict"
         )
     return optimizer
 
 
 def _events(recipe: Recipe) -> tuple[Event, ...]:
-    value = recipe.value("events")
-    single = not isinstance(value, (list, tuple))
     events = []
-    for item in [value] if single else value:
-        made = _resolve(recipe, "events", "events", item)
-        if isinstance(made, type) or inspect.isroutine(made):
-            made = make(recipe, "events", made)
-        if not isinstance(made, Event):
-            raise RecipeError(f"{recipe.where('events')}'events' holds a {type(made).__name__}; allowed: d5.Event objects, "
-                              "their classes or names")
-        events.append(made)
+    for made in event_components(recipe):
+        event = make(recipe, "events", made)
+        if not isinstance(event, Event):
+            raise _not_a(recipe, "events", event, "d5.Event objects, their classes or names")
+        events.append(event)
     return tuple(events)
+
+
+def event_components(recipe: Recipe) -> list[Any]:
+    """What stands under `events`, one or many, names loaded; `events_args` and `events_kwargs` are for each of them."""
+    value = recipe.value("events")
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return [_resolve(recipe, "events", "events", item) for item in items]
 
 
 def make_candidate(recipe: Recipe, key: str) -> Any:
@@ -228,12 +286,10 @@ def make_candidate(recipe: Recipe, key: str) -> Any:
     Raises:
         RecipeError: It is no function, or what it gives cannot be called.
     """
-    made = _resolve(recipe, key, "candidates", recipe.value(key))
-    if not callable(made):
-        raise RecipeError(f"{recipe.where(key)}{key!r} is {made!r}; allowed: a function that returns a function of no arguments")
-    workload = make(recipe, key, made, steps=recipe.value("steps"), seed=recipe.value("seed"))
+    made = component(recipe, key, "candidates")
+    if not is_factory(made):
+        raise _not_a(recipe, key, made, "a function that gives a function of no arguments")
+    workload = make(recipe, key, made, **{name: recipe.value(name) for name in ("steps", "seed", "threads")})
     if not callable(workload):
-        raise RecipeError(f"{recipe.where(key)}{key!r} gave {workload!r}; allowed: a function of no arguments")
+        raise _not_a(recipe, key, workload, "a function that gives a function of no arguments")
     return workload
-
-

@@ -278,6 +278,6 @@ class Framework(ABC):
             if not (answer := self.supports(node))
         ]
 
+    @abstractmethod
     def set_threads(self, threads: int) -> None:
         """Set how many threads an operator may use in this process; read it back through `settings`."""
-

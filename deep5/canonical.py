@@ -7,12 +7,13 @@ import inspect
 import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from deep5.errors import RecipeError
-from deep5.plugins import KINDS, name_of
+from deep5.plugins import name_of
 
-__all__ = ["canonical", "canonical_hash", "source_hash"]
+__all__ = ["canonical", "canonical_hash", "copied"]
 
 # The registry in which an object under one of a recipe's keys is looked up, so that a class and its name are one.
 _REGISTRY = {
@@ -26,42 +27,37 @@ _REGISTRY = {
 }
 
 
-def canonical(value: Any, key: str = "") -> Any:
+def canonical(value: Any, key: str = "", *, strict: bool = True, beside: Path | None = None) -> Any:
     """A value of a recipe in JSON's types.
 
     Args:
-        value: JSON's types, tuples, NumPy numbers, classes, functions, and objects with `describe()`.
+        value: JSON's types, tuples, NumPy numbers, classes, functions, networks, data sets, and objects with
+            `describe()`.
         key: The recipe's key it stands under.
+        strict: False for the record alone: what has no canonical form is told by its type.
+        beside: The folder of `FILE.py:NAME`; None: the working directory.
 
     Raises:
         RecipeError: A lambda, a number that is not finite, or an object that does not describe itself.
     """
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, int)):
         return value
+    if isinstance(value, str):
+        return _file_component(value, beside) if key in _REGISTRY and ".py:" in value else value
     if isinstance(value, float):
-        if not math.isfinite(value):
-            raise RecipeError(f"{key!r} holds {value!r}; allowed: finite numbers")
-        return value
+        if math.isfinite(value) or not strict:
+            return float(value) if math.isfinite(value) else str(float(value))
+        raise RecipeError(f"{key!r} holds {value!r}; allowed: finite numbers")
     if isinstance(value, Mapping):
         odd = [name for name in value if not isinstance(name, str)]
-        if odd:
+        if odd and strict:
             raise RecipeError(f"{key!r} holds a dict with the key {odd[0]!r}; allowed: strings as keys")
-        return {name: canonical(value[name], key) for name in sorted(value)}
+        return {str(name): canonical(value[name], key, strict=strict) for name in sorted(value, key=str)}
     if isinstance(value, (list, tuple)):
-        return [canonical(item, key) for item in value]
+        return [canonical(item, key, strict=strict, beside=beside) for item in value]
     if isinstance(value, type) or inspect.isroutine(value):
-        return _component(value, key)
-    describe = getattr(value, "describe", None)
-    if callable(describe):
-        described = canonical(describe(), key)
-        kind = type(value)
-        return {"object": _component(kind, key), "is": described} if not _own(kind) else described
-    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
-        return canonical(value.item(), key)
-    raise RecipeError(
-        f"{key!r} holds a {type(value).__name__}, which has no canonical form; remedy: name the component by a string, "
-        "or give its class a method describe() that returns a dict"
-    )
+        return _component(value, key, strict)
+    return _object(value, key, strict)
 
 
 def canonical_hash(value: Any) -> str:
@@ -70,27 +66,93 @@ def canonical_hash(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def source_hash(component: Any) -> str | None:
-    """SHA-256 of a class's or function's source text, or None where it has none."""
+def copied(value: Any) -> Any:
+    """Dicts, lists and tuples copied through and through; what they hold is shared."""
+    if isinstance(value, Mapping):
+        return {key: copied(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(copied(item) for item in value)
+    return value
+
+
+def _object(value: Any, key: str, strict: bool) -> Any:
+    describe, kind = getattr(value, "describe", None), type(value)
+    if callable(describe):
+        try:
+            described = canonical(describe(), key, strict=strict)
+        except Exception as error:
+            raise RecipeError(f"{key!r} holds a {kind.__name__} that cannot describe itself: {error}") from error
+        return described if _own(kind) else {"object": _component(kind, key, strict), "is": described}
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        return canonical(value.item(), key, strict=strict)
+    registered = name_of("frameworks", kind) if key == "framework" else None
+    if registered:
+        return registered
+    content = _content(value)
+    if content is not None:
+        return content
+    if not strict:
+        return {"object": kind.__qualname__}
+    raise RecipeError(
+        f"{key!r} holds a {kind.__name__}, which has no canonical form; remedy: name the component by a string, "
+        "or give its class a method describe() that returns a dict"
+    )
+
+
+def _content(value: Any) -> dict[str, Any] | None:
+    """A network or a data set given as an object is what its own hashes say."""
+    if hasattr(value, "structure_hash") and hasattr(value, "weights_hash"):
+        return {"network": value.structure_hash(), "weights": value.weights_hash()}
+    if hasattr(value, "split_hash"):
+        return {"data": [value.train.content_hash(), value.test.content_hash()], "split": value.split_hash}
+    return None
+
+
+def _component(component: Any, key: str, strict: bool) -> Any:
+    """A class or function: its registered name, else where it comes from or the hash of its source."""
+    name = component.__qualname__
+    if "<lambda>" in name and strict:
+        raise RecipeError(f"{key!r} holds a lambda, which has no name to hash; remedy: define a function with def")
+    kind = _REGISTRY.get(key)
+    registered = name_of(kind, component) if kind else None
+    if registered:
+        return registered
+    owner = getattr(component, "__self__", None)
+    if owner is not None and not inspect.ismodule(owner):  # a bound method is its object, too
+        return {"method": name, "of": canonical(owner, key, strict=strict)}
+    module = str(getattr(component, "__module__", None))
+    if _own(component):
+        return f"{module}:{name}"
     try:
-        return hashlib.sha256(inspect.getsource(component).encode()).hexdigest()
-    except (OSError, TypeError):
-        return None
+        source = hashlib.sha256(inspect.getsource(component).encode()).hexdigest()
+    except (OSError, TypeError) as error:
+        if not strict or (module != "__main__" and "<locals>" not in name):
+            return f"{module}:{name}"
+        raise RecipeError(
+            f"{key!r} holds {name!r}, whose source cannot be found; remedy: define it in a file"
+        ) from error
+    # What a function made inside another one took along is a part of what it does.
+    cells = zip(component.__code__.co_freevars, component.__closure__ or (), strict=True) if _closes(component) else ()
+    closure = {
+        free: canonical(cell.cell_contents, key, strict=strict)
+        for free, cell in cells
+        if cell.cell_contents is not component
+    }
+    return {"object": name, "source": source, **({"closure": closure} if closure else {})}
+
+
+def _file_component(text: str, beside: Path | None) -> Any:
+    """`FILE.py:NAME` means what the file holds; one that is not there is found out when it is loaded."""
+    file, _, name = text.rpartition(":")
+    path = Path(beside or "", file)
+    if not path.is_file():
+        return text
+    return {"object": name, "file": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def _closes(component: Any) -> bool:
+    return inspect.isfunction(component) and bool(component.__closure__)
 
 
 def _own(component: Any) -> bool:
     return str(getattr(component, "__module__", "")).startswith("deep5.")
-
-
-def _component(component: Any, key: str) -> Any:
-    """A class or function: its registered name, else its own name and the hash of its source."""
-    name = getattr(component, "__qualname__", type(component).__name__)
-    if "<lambda>" in name:
-        raise RecipeError(f"{key!r} holds a lambda, which has no name to hash; remedy: define a function")
-    kind = _REGISTRY.get(key.removesuffix("_args").removesuffix("_kwargs"))
-    registered = name_of(kind, component) if kind in KINDS and kind else None
-    if registered:
-        return registered
-    if _own(component):
-        return f"{component.__module__}:{name}"
-    return {"object": name, "source": source_hash(component)}

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
-
-from deep5.assemble import check_arguments, component
-from deep5.errors import RecipeError, RuleError
+from deep5.assemble import check_arguments, component, event_components, make
+from deep5.errors import RecipeError, RuleError, UsageError
 from deep5.plugins import registered
 from deep5.recipe import Recipe
 
 __all__ = ["check_recipe"]
 
-# What the runner itself hands to a component before the recipe's own arguments.
-_GIVEN = {"train_sampler": 2, "validation_sampler": 2}
+_TRAINED = {
+    "model": "networks",
+    "dataset": "datasets",
+    "train_sampler": "samplers",
+    "validation_sampler": "samplers",
+    "optimizer": "optimizers",
+    "executor": "frameworks",
+}
+_TIMED = {"candidate": "candidates", "baseline": "candidates"}
 # Named components of these kinds that deep5 ships load no framework; others are looked up, not loaded.
-_LIGHT = {"model": "networks", "dataset": "datasets", "train_sampler": "samplers", "validation_sampler": "samplers",
-          "optimizer": "optimizers"}
+_LIGHT = {"networks", "datasets", "samplers", "optimizers"}
+# What the runner itself hands to a component: so many arguments before the recipe's own, and these by name.
+_GIVEN = {"train_sampler": 2, "validation_sampler": 2, "executor": 1}
+_BY_NAME = dict.fromkeys(("seed", "device", "steps", "threads"))
 
 
 def check_recipe(recipe: Recipe) -> list[str]:
     """Check that a valid recipe's components exist and take the arguments that it gives them.
 
-    An update rule that the recipe brings itself is run under `array_api_strict` and checked against its contract.
+    No framework is loaded by a name, and nothing is built. An update rule that the recipe brings itself is run under
+    `array_api_strict` and checked against its contract.
 
     Args:
         recipe: At the size and with the settings to be run.
@@ -31,43 +38,50 @@ def check_recipe(recipe: Recipe) -> list[str]:
         Notes on what was checked beyond names and arguments.
 
     Raises:
-        RecipeError: A component cannot be found, does not take its arguments, or breaks its contract.
+        RecipeError: A component cannot be found, does not take its arguments, or breaks its contract; or FIXED holds
+            what cannot be hashed.
     """
     recipe.describe()  # what cannot be hashed is refused here, not after the run
+    for key, kind in (_TIMED if recipe.timing else _TRAINED).items():
+        value = recipe.value(key)
+        if value is None or (isinstance(value, str) and not _light(kind, value)):
+            continue
+        check_arguments(recipe, key, component(recipe, key, kind), *(None,) * _GIVEN.get(key, 0), **_BY_NAME)
     if recipe.timing:
         return []
-    for key, kind in _LIGHT.items():
-        value = recipe.value(key)
-        if isinstance(value, str) and (value.startswith("native:") or not _ours(kind, value)):
-            continue
-        made = component(recipe, key, kind)
-        if callable(made):
-            kwargs = dict(recipe.value(f"{key}_kwargs"))
-            check_arguments(recipe, key, made, (None,) * _GIVEN.get(key, 0) + tuple(recipe.value(f"{key}_args")), kwargs)
+    for made in event_components(recipe):
+        check_arguments(recipe, "events", made)
     return _check_rule(recipe)
 
 
-def _ours(kind: str, name: str) -> bool:
-    point = registered(kind).get(name)
+def _light(kind: str, name: str) -> bool:
+    """Whether a name may be loaded to look at its signature."""
+    point = registered(kind).get(name) if kind in _LIGHT else None
     return ".py:" in name or (point is not None and point.value.startswith("deep5."))
 
 
 def _check_rule(recipe: Recipe) -> list[str]:
+    """Run an update rule of the recipe's own; those that deep5 ships are held to it by deep5's tests."""
     value = recipe.value("optimizer")
     if isinstance(value, str) and ".py:" not in value:
         return []
     made = component(recipe, "optimizer", "optimizers")
+    kind = made if isinstance(made, type) else type(made)
     from deep5.training.rule import UpdateRule
 
-    rule: Any = made
-    if isinstance(made, type) and issubclass(made, UpdateRule):
-        rule = made(*recipe.value("optimizer_args"), **recipe.value("optimizer_kwargs"))
-    if not isinstance(rule, UpdateRule) or inspect.getmodule(type(rule)).__name__.startswith("deep5."):  # type: ignore[union-attr]
+    if kind.__module__.startswith("deep5.") or not issubclass(kind, UpdateRule):
         return []
     from deep5.training.check import check_optimizer
 
     try:
-        check_optimizer(rule)
+        check_optimizer(make(recipe, "optimizer", made))
     except RuleError as error:
         raise RecipeError(f"{recipe.where('optimizer')}{error}") from error
-    return [f"{type(rule).__name__} keeps the contract of an update rule (also under array_api_strict)"]
+    except UsageError:
+        raise
+    except Exception as error:
+        raise RecipeError(
+            f"{recipe.where('optimizer')}{kind.__name__} raised {type(error).__name__} while it was checked: {error}; "
+            "remedy: --debug shows where"
+        ) from error
+    return [f"{kind.__name__} keeps the contract of an update rule (also under array_api_strict)"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import Any, NoReturn
 
 import click
@@ -36,7 +37,9 @@ def _recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = [
         click.argument("recipe"),
         click.option("--framework", metavar="NAME", help="Run on this framework."),
-        click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set a mutable part; may be repeated."),
+        click.option(
+            "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set a mutable part; may be repeated."
+        ),
         click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of weights, order and noise."),
         click.option("--device", metavar="D", help="cpu, cuda or cuda:N."),
         click.option("--size", metavar="NAME", default="full", help="A size of the recipe, such as smoke."),
@@ -50,9 +53,11 @@ def _debug_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--debug", is_flag=True, help="On an error, show the traceback.")(command)
 
 
-def _configured(recipe: str, framework: str | None, settings: tuple[str, ...], seed: int | None, device: str | None,
-                size: str) -> Any:
-    from deep5.recipe import load_recipe, parse_setting
+def _configured(
+    recipe: str, framework: str | None, settings: tuple[str, ...], seed: int | None, device: str | None, size: str
+) -> Any:
+    from deep5.recipe import load_recipe
+    from deep5.recipe_settings import parse_setting
 
     changes: dict[str, Any] = {}
     for text in settings:
@@ -76,16 +81,15 @@ def _configured(recipe: str, framework: str | None, settings: tuple[str, ...], s
 @_debug_option
 def run(out: str, as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> NoReturn:
     """Run RECIPE, a name or a file, and judge it by its metrics."""
-    with _errors(debug, as_json):
-        from deep5.run import execute
-        from deep5.training.progress import ProgressBar
+    with _errors(debug, as_json) as show:
+        from deep5.run import execute, progress
 
         recipe = _configured(**chosen)
-        result = execute(recipe, out=out, events=() if quiet or recipe.timing else (ProgressBar(),), quiet=quiet)
+        result = execute(recipe, out=out, events=() if quiet else progress(recipe), quiet=quiet)
         if as_json:
             from deep5.results.table import to_json
 
-            click.echo(to_json(result))
+            show(to_json(result))
         elif not quiet:
             from rich.console import Console
 
@@ -102,18 +106,18 @@ def run(out: str, as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> NoR
 @_debug_option
 def check(as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> None:
     """Validate RECIPE without running it."""
-    with _errors(debug, as_json):
+    with _errors(debug, as_json) as show:
         from deep5.check import check_recipe
 
         recipe = _configured(**chosen)
         notes = check_recipe(recipe)
         if as_json:
-            document = {"recipe": recipe.name, "hash": recipe.fixed_hash(), "size": recipe.size, **recipe.describe()}
-            click.echo(json.dumps({**document, "notes": notes}, indent=2))
+            about = {"hash": recipe.fixed_hash(), "size": recipe.size, "division": recipe.division}
+            show(json.dumps({"recipe": recipe.name, **about, **recipe.describe(), "notes": notes}, indent=2))
         elif not quiet:
             for note in notes:
-                click.echo(note)
-            click.echo(f"{recipe.name} is a valid recipe (fixed part {recipe.fixed_hash()[:12]}, size {recipe.size})")
+                show(note)
+            show(f"{recipe.name} is a valid recipe (fixed part {recipe.fixed_hash()[:12]}, size {recipe.size})")
 
 
 @_cli.command("list")
@@ -122,24 +126,23 @@ def check(as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> None:
 @_debug_option
 def list_(kind: str | None, as_json: bool, debug: bool) -> None:
     """Show what is registered: recipes, frameworks, metrics, networks, datasets, samplers, optimizers, events."""
-    with _errors(debug, as_json):
+    with _errors(debug, as_json) as show:
+        from deep5.errors import UnknownName
         from deep5.listing import listing
         from deep5.plugins import KINDS
 
         if kind is not None and kind not in KINDS:
-            from deep5.errors import UnknownName
-
             raise UnknownName("kind of component", kind, KINDS)
         found = {name: listing(name) for name in ([kind] if kind else KINDS)}
         if as_json:
-            click.echo(json.dumps(found, indent=2))
+            show(json.dumps(found, indent=2))
             return
         for name, rows in found.items():
             if kind is None:
-                click.echo(f"{name}:")
+                show(f"{name}:")
             width = max((len(row["name"]) for row in rows), default=0)
             for row in rows:
-                click.echo(f"{'  ' if kind is None else ''}{row['name']:<{width}}  {row['about']}".rstrip())
+                show(f"{'  ' if kind is None else ''}{row['name']:<{width}}  {row['about']}".rstrip())
 
 
 @_cli.command()
@@ -147,25 +150,21 @@ def list_(kind: str | None, as_json: bool, debug: bool) -> None:
 @_debug_option
 def info(as_json: bool, debug: bool) -> None:
     """Show machine and versions, for a bug report."""
-    with _errors(debug, as_json):
+    with _errors(debug, as_json) as show:
         from deep5.environment import info as gather
 
         found = gather()
-        if as_json:
-            click.echo(json.dumps(found, indent=2))
-            return
-        for line in _lines(found):
-            click.echo(line)
+        show(json.dumps(found, indent=2) if as_json else "\n".join(_lines(found)))
 
 
 @_cli.command()
 @_debug_option
 def clean(debug: bool) -> None:
     """Delete the compiled kernels in deep5's cache; they are compiled again when needed."""
-    with _errors(debug, False):
+    with _errors(debug, False) as show:
         from deep5.compiler import cache_folder, clear_cache
 
-        click.echo(f"freed {clear_cache() / 1024:.0f} KiB in {cache_folder() / 'kernels'}")
+        show(f"freed {clear_cache() / 1024:.0f} KiB in {cache_folder() / 'kernels'}")
 
 
 def _lines(value: Any, indent: str = "") -> Iterator[str]:
@@ -179,30 +178,46 @@ def _lines(value: Any, indent: str = "") -> Iterator[str]:
 
 
 @contextmanager
-def _errors(debug: bool, as_json: bool) -> Iterator[None]:
-    """One clear message and the right status for everything that can go wrong."""
+def _errors(debug: bool, as_json: bool) -> Iterator[Callable[[str], None]]:
+    """One clear message and the right status for everything that can go wrong; gives the function that prints.
+
+    With `as_json`, what a recipe itself prints goes to standard error: standard output is one JSON document.
+    """
+    out = sys.stdout
     try:
-        yield
-    except Deep5Error as error:
-        if debug:
-            raise
-        _fail(str(error), error.exit_status, as_json)
-    except KeyboardInterrupt:
-        if debug:
-            raise
-        _fail("interrupted", 130, as_json)
+        _load_numpy()
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():
+            yield lambda text: click.echo(text, file=out)
+        out.flush()
     except BrokenPipeError:
-        # Whoever read the output has gone; there is nobody to tell.
-        sys.stderr.close()
+        # Whoever read the output has gone. Python flushes once more at the end: into nothing, or it would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         sys.exit(3)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         if debug:
-            raise
-        _fail(
-            f"unexpected {type(error).__name__}: {error}; remedy: run again with --debug and report what it shows",
-            3,
-            as_json,
-        )
+            import traceback
+
+            traceback.print_exception(error)
+        _fail(*_told(error), as_json)
+
+
+def _load_numpy() -> None:
+    """Every command needs it; loaded here, once, so that an interruption waits until it is whole."""
+    from deep5.plugins import uninterrupted
+
+    with uninterrupted():
+        import numpy  # noqa: F401
+
+
+def _told(error: BaseException) -> tuple[str, int]:
+    """Message and exit status."""
+    if isinstance(error, Deep5Error):
+        return str(error), error.exit_status
+    if isinstance(error, KeyboardInterrupt):
+        return str(error) or "interrupted", 130
+    if isinstance(error, click.ClickException):
+        return error.format_message(), 2
+    return f"unexpected {type(error).__name__}: {error}; remedy: run again with --debug and report what it shows", 3
 
 
 def _fail(message: str, status: int, as_json: bool) -> NoReturn:
@@ -220,11 +235,16 @@ def main() -> None:
     """The entry point of the command `deep5`."""
     # A run that is told to end (by a batch system, say) ends in good order, as one that the user interrupts.
     signal.signal(signal.SIGTERM, _terminated)
+    as_json = "--json" in sys.argv
     try:
         status = _cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
-        _fail("interrupted", 130, False)
-    except click.ClickException as error:
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        _fail("interrupted", 130, as_json)
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(2)
+    except click.ClickException as error:
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            click.echo(error.ctx.get_usage(), err=True)
+        _fail(*_told(error), as_json)
     sys.exit(status if isinstance(status, int) else 0)

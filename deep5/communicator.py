@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
@@ -84,11 +84,11 @@ class SingleRank:
 
     def all_reduce(self, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = 60.0) -> None:
         """The combination of one buffer is that buffer."""
-        _check(buffer)
+        _check(buffer, op=op)
 
     def all_reduce_start(self, buffer: np.ndarray, *, op: Reduction = "sum") -> Request:
         """Finished at once."""
-        _check(buffer)
+        _check(buffer, op=op)
         return _Finished()
 
     def broadcast(self, buffer: np.ndarray, *, root: int = 0, timeout_s: float = 60.0) -> None:
@@ -110,14 +110,16 @@ class SingleRank:
         self, buffer: np.ndarray, out: np.ndarray, *, op: Reduction = "sum", timeout_s: float = 60.0
     ) -> None:
         """Copy the one buffer."""
-        _check(buffer, out)
+        _check(buffer, out, op=op)
         out.reshape(-1)[...] = buffer.reshape(-1)
 
     def barrier(self, *, timeout_s: float = 60.0) -> None:
         """Nobody to wait for."""
 
 
-def _check(*buffers: np.ndarray) -> None:
+def _check(*buffers: np.ndarray, op: str = "sum") -> None:
+    if op not in get_args(Reduction):
+        raise UsageError(f"unknown reduction {op!r}; allowed: {', '.join(get_args(Reduction))}")
     for buffer in buffers:
         if not isinstance(buffer, np.ndarray) or not buffer.flags.c_contiguous:
             raise UsageError(f"got {type(buffer).__name__} as a buffer; allowed: a C-contiguous NumPy array")

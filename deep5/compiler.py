@@ -66,7 +66,8 @@ def load_library(source: str) -> ctypes.CDLL:
         source: A whole C file; part of the cache key, with the compiler, the flags and the processor.
 
     Raises:
-        Deep5Error: There is no compiler, or it refused the source; the message holds its lines.
+        Deep5Error: There is no compiler, or it refused the source; the message holds its lines. The cache cannot be
+            written.
     """
     command = compiler()
     if command is None:
@@ -78,7 +79,13 @@ def load_library(source: str) -> ctypes.CDLL:
     checksum = library.with_suffix(".sha256")
     if not _intact(library, checksum):
         _compile(command, source, library, checksum)
-    return ctypes.CDLL(str(library))
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError as error:
+        raise Deep5Error(
+            f"the kernel {library} cannot be loaded ({error}); remedy: set DEEP5_CACHE to a folder from which programs "
+            "may run"
+        ) from error
 
 
 def clear_cache() -> int:
@@ -104,18 +111,8 @@ def _compile(command: str, source: str, library: Path, checksum: Path) -> None:
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:
             code, built = Path(folder) / "kernel.c", Path(folder) / "kernel.so"
-            code.write_text(source)
-            # The prefer-vector-width flag exists on x86 alone.
-            flags = [flag for flag in FLAGS if "vector-width" not in flag or platform.machine() == "x86_64"]
-            done = subprocess.run(
-                [command, *flags, "-o", str(built), str(code), "-lm"],
-                capture_output=True,
-                text=True,
-                timeout=_COMPILE_TIMEOUT_S,
-                check=False,
-            )
-            if done.returncode:
-                raise Deep5Error(f"{command} refused the generated kernel:\n{done.stderr.strip()}")
+            code.write_text(source, encoding="utf-8")
+            _call_compiler(command, code, built)
             data = built.read_bytes()
         # The library first: a checksum without its library only means that it is compiled again.
         write_atomically(library, data)
@@ -125,5 +122,19 @@ def _compile(command: str, source: str, library: Path, checksum: Path) -> None:
             f"the kernel cache {library.parent} cannot be written ({error.strerror}); remedy: set DEEP5_CACHE to a "
             "folder that can"
         ) from error
+
+
+def _call_compiler(command: str, code: Path, built: Path) -> None:
+    # The prefer-vector-width flag exists on x86 alone.
+    flags = [flag for flag in FLAGS if "vector-width" not in flag or platform.machine() == "x86_64"]
+    call = [command, *flags, "-o", str(built), str(code), "-lm"]
+    try:
+        done = subprocess.run(call, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         raise Deep5Error(f"{command} did not finish within {_COMPILE_TIMEOUT_S} s") from None
+    except OSError as error:
+        raise Deep5Error(
+            f"the compiler {command} cannot be started ({error.strerror}); remedy: set CC to one that can"
+        ) from error
+    if done.returncode:
+        raise Deep5Error(f"{command} refused the generated kernel:\n{done.stderr.strip()}")

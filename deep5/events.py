@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from deep5.errors import UsageError
 from deep5.tensors import Arrays
 
 __all__ = ["HOOKS", "Event", "Listeners", "StepInfo", "StopTraining"]
@@ -31,7 +32,7 @@ class StepInfo(NamedTuple):
     seed: int = 0
 
 
-class StopTraining(Exception):  # noqa: N818 - a request, not an error
+class StopTraining(Exception):
     """Raised by an event to end training in good order; the message says why."""
 
 
@@ -106,14 +107,25 @@ class Listeners:
             setattr(
                 self,
                 hook,
-                tuple(getattr(event, hook) for event in self.events if getattr(type(event), hook, inherited) is not inherited),
+                tuple(
+                    getattr(event, hook)
+                    for event in self.events
+                    if getattr(type(event), hook, inherited) is not inherited
+                ),
             )
 
     @contextmanager
     def attached(self, events: Iterable[Event]) -> Iterator[None]:
-        """Attach events for the length of a `with` block; they are gone after it, also after an exception."""
-        before = self.events
-        self._collect((*before, *events))
+        """Attach events for the length of a `with` block; they are gone after it, also after an exception.
+
+        Raises:
+            UsageError: Something that is no `Event`, such as a class in place of its object.
+        """
+        before, added = self.events, tuple(events)
+        for event in added:
+            if not isinstance(event, Event):
+                raise UsageError(f"got {event!r} as an event; allowed: objects of d5.Event or of a subclass")
+        self._collect((*before, *added))
         try:
             yield
         finally:

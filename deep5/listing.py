@@ -7,8 +7,8 @@ import importlib.util
 import inspect
 from typing import Any
 
-from deep5.errors import MissingDependency
-from deep5.plugins import load, registered
+from deep5.errors import MissingDependency, UsageError
+from deep5.plugins import install_command, load, registered
 
 __all__ = ["listing"]
 
@@ -26,26 +26,27 @@ def listing(kind: str) -> list[dict[str, Any]]:
                 rows.append({"name": name, "about": _recipe_about(registered(kind)[name].value)})
                 continue
             component = load(kind, name)
-        except MissingDependency as error:
-            rows.append({"name": name, "about": f"not installed; {error}", "installed": False})
+        except UsageError as error:
+            missing = "not installed; " if isinstance(error, MissingDependency) else ""
+            rows.append({"name": name, "about": f"{missing}{error}", "installed": False})
             continue
         row = {"name": name, "about": _first_sentence(inspect.getdoc(component))}
         if kind == "frameworks":
-            row |= _installed(name, component)
+            row |= _installed(component)
         elif kind == "metrics":
             row["about"] += f" [{component.unit}, {component.direction} is better]"
         rows.append(row)
     return rows
 
 
-def _installed(name: str, component: Any) -> dict[str, Any]:
+def _installed(component: Any) -> dict[str, Any]:
     """Whether a framework's packages are there, looked up without importing any."""
     versions = []
     for package in component.requires:
         try:
             versions.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
-            return {"about": f"not installed; remedy: pip install 'deep5[{name}]'", "installed": False}
+            return {"about": f"not installed; remedy: {install_command(package)}", "installed": False}
     about = _first_sentence(inspect.getdoc(component))
     return {"about": f"{about} [{', '.join(versions) or 'always there'}]", "installed": True}
 
@@ -55,10 +56,13 @@ def _recipe_about(module: str) -> str:
     import ast
     from pathlib import Path
 
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:
-        return ""
-    return _first_sentence(ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))))
+    try:
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None:
+            raise UsageError(f"registered as {module!r}, which is not there")
+        return _first_sentence(ast.get_docstring(ast.parse(Path(spec.origin).read_bytes())))
+    except (ModuleNotFoundError, OSError, SyntaxError, ValueError) as error:
+        raise UsageError(f"registered as {module!r}, which cannot be read ({error})") from error
 
 
 def _first_sentence(text: str | None) -> str:

@@ -32,16 +32,16 @@ class Sample(NamedTuple):
     time_s: float | None = None
 
 
-class Observer(Event):
+class Observer(Event, ABC):
     """Watches one run for one metric; made anew for every run, so nothing leaks from one into the next."""
 
+    @abstractmethod
     def samples(self) -> list[Sample]:
         """Every raw value, in the order of time."""
-        raise NotImplementedError
 
+    @abstractmethod
     def value(self) -> float | None:
         """The number that is held against the goal, in the metric's unit; None where the run did not yield one."""
-        raise NotImplementedError
 
     def interval(self) -> tuple[float, float] | None:
         """An interval for `value` where the samples allow one."""
@@ -96,7 +96,7 @@ class Goal:
         return value < self.bound
 
     def __str__(self) -> str:
-        return f"{self.relation} {self.bound:g}"
+        return f"{self.relation} {self.bound:.15g}"
 
 
 _GOAL = re.compile(r"\s*(>=|<=|>|<)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*")
@@ -132,10 +132,15 @@ def parse_goal(metric: Metric, goal: float | str | None) -> Goal | None:
     elif isinstance(goal, bool) or not isinstance(goal, (int, float)):
         raise GoalError(f"{where} is of type {type(goal).__name__}; {allowed}")
     else:
-        bound = float(goal)
+        try:
+            bound = float(goal)
+        except OverflowError:
+            bound = math.inf
     if not math.isfinite(bound):
         raise GoalError(f"{where} is not finite; {allowed}")
     if (relation[0] == ">") != (metric.direction == "higher"):
-        better = "higher is better: use '>' or '>='" if metric.direction == "higher" else "lower is better: use '<' or '<='"
+        better = (
+            "higher is better: use '>' or '>='" if metric.direction == "higher" else "lower is better: use '<' or '<='"
+        )
         raise GoalError(f"{where} points the wrong way: for this metric {better}")
     return Goal(relation=relation, bound=bound)

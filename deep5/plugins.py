@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Mapping
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
-from deep5.errors import Deep5Error, MissingDependency, UnknownName
+from deep5.errors import Deep5Error, MissingDependency, UnknownName, UsageError
 
 if TYPE_CHECKING:
     from deep5.backend import Framework
 
-__all__ = ["KINDS", "framework", "load", "missing_dependency", "name_of", "registered"]
+__all__ = [
+    "KINDS",
+    "framework",
+    "install_command",
+    "load",
+    "missing_dependency",
+    "name_of",
+    "registered",
+    "uninterrupted",
+]
 
 KINDS = {
     "recipes": "recipe",
@@ -33,8 +43,20 @@ _EXTRAS = {
     "tensorflow": "tensorflow",
     "onnxruntime": "onnxruntime",
     "jax": "jax",
-    "array_api_strict": "dev",
 }
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold SIGINT and SIGTERM back until the block ends.
+
+    For imports of compiled libraries: an exception in the middle of one (of NumPy's, say) can crash the interpreter.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @functools.cache
@@ -59,22 +81,39 @@ def load(kind: str, name: str) -> Any:
     if name not in points:
         raise UnknownName(KINDS[kind], name, points, remedy=f"'deep5 list {kind}' shows them")
     try:
-        return points[name].load()
-    except ModuleNotFoundError as error:
-        raise missing_dependency(f"{KINDS[kind]} {name!r}", error) from error
-    except AttributeError as error:
-        raise Deep5Error(
-            f"{KINDS[kind]} {name!r} is registered as {points[name].value!r}, which is not there ({error}); "
-            "remedy: install that package again"
+        with uninterrupted():
+            return points[name].load()
+    except Exception as error:
+        what = f"{KINDS[kind]} {name!r}"
+        if isinstance(error, ModuleNotFoundError) and error.name and not _is_part(error.name, points[name].module):
+            raise missing_dependency(what, error) from error
+        raise UsageError(
+            f"{what} is registered as {points[name].value!r}, which cannot be loaded "
+            f"({type(error).__name__}: {error}); remedy: install the package that brings it again"
         ) from error
+
+
+def _is_part(module: str, of: str) -> bool:
+    """Whether a module that is missing belongs to the package that asked for it."""
+    return module.partition(".")[0] == of.partition(".")[0]
+
+
+def install_command(package: str) -> str:
+    """The command that installs a distribution, by deep5's extra where it has one.
+
+    >>> install_command("torch"), install_command("yaml")
+    ("pip install 'deep5[pytorch]'", 'pip install yaml')
+    """
+    extra = _EXTRAS.get(package)
+    return f"pip install 'deep5[{extra}]'" if extra else f"pip install {package}"
 
 
 def missing_dependency(what: str, error: ModuleNotFoundError) -> MissingDependency:
     """The error for a package that is not installed, with the command that installs it."""
-    package = (error.name or "").partition(".")[0]
-    extra = _EXTRAS.get(package)
-    command = f"pip install 'deep5[{extra}]'" if extra else f"pip install {package or 'the missing package'}"
-    return MissingDependency(f"{what} needs the package {package!r}, which is not installed; remedy: {command}")
+    package = (error.name or "the missing package").partition(".")[0]
+    return MissingDependency(
+        f"{what} needs the package {package!r}, which is not installed; remedy: {install_command(package)}"
+    )
 
 
 def name_of(kind: str, component: Any) -> str | None:
@@ -85,9 +124,9 @@ def name_of(kind: str, component: Any) -> str | None:
             return name
     # A registered path may re-export: compare by identity, but only within the same package.
     for name, point in registered(kind).items():
-        if module and point.attr == qualified and module.startswith(re.split(r"[:.]", point.value)[0]):
-            if load(kind, name) is component:
-                return name
+        same = module and point.attr == qualified and _is_part(module, point.module)
+        if same and load(kind, name) is component:
+            return name
     return None
 
 
@@ -109,7 +148,11 @@ def framework(name: str) -> Framework:
 
     found = load("frameworks", name)
     if isinstance(found, type):
-        found = found()
+        try:
+            with uninterrupted():
+                found = found()
+        except ModuleNotFoundError as error:
+            raise missing_dependency(f"framework {name!r}", error) from error
     if not isinstance(found, Framework):
         raise Deep5Error(f"framework {name!r} is a {type(found).__name__}; allowed: a Framework or a class of it")
     return found

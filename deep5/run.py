@@ -1,32 +1,29 @@
-"""Components to a result: the folder is there from the first moment, and true at every moment."""
+"""`run_recipe` and `execute`: a recipe to a result."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from deep5.errors import Deep5Error, RunFailed
+from deep5.canonical import canonical_hash
+from deep5.errors import Deep5Error, RecipeError
 from deep5.events import Event
-from deep5.metric import Goal, Metric, Observer
 from deep5.recipe import FULL, Recipe
+from deep5.record import RunRecord, SampleSaver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from deep5.assemble import Components
+    from deep5.communicator import Communicator
     from deep5.results.result import Result
+    from deep5.training.trainer import Trainer
 
-__all__ = ["execute", "run_recipe"]
+__all__ = ["execute", "progress", "run_recipe"]
 
 _CLOCK = "time.perf_counter_ns"
-# Samples and observers are written this often at most: after a kill, what is missing is no older.
-_SAVE_INTERVAL_S = 5.0
 
 
 def run_recipe(
@@ -71,18 +68,17 @@ def run_recipe(
             mutable,
             metrics,
             name=path.stem if path else "recipe",
-            sizes=sizes if sizes is not None else caller.get("SIZES") if script else None,
+            sizes=caller.get("SIZES") if sizes is None and script else sizes,
             path=path,
-            source=path.read_text(encoding="utf-8") if path else None,
+            source=path.read_bytes() if path else None,
         )
         recipe = recipe.at_size(size).with_settings(settings or {})
-        result = execute(recipe, out=out, events=() if quiet else _progress(recipe), quiet=quiet)
+        result = execute(recipe, out=out, events=() if quiet else progress(recipe), quiet=quiet)
     except (Deep5Error, KeyboardInterrupt) as error:
         if not script:
             raise
-        message, status = ("interrupted", 130) if isinstance(error, KeyboardInterrupt) else (error, error.exit_status)
-        print(f"deep5: {message}", file=sys.stderr)  # noqa: T201 - this is the recipe's own terminal
-        sys.exit(status)
+        print(f"deep5: {str(error) or 'interrupted'}", file=sys.stderr)  # noqa: T201 - this is the recipe's own terminal
+        sys.exit(error.exit_status if isinstance(error, Deep5Error) else 130)
     if not quiet:
         from rich.console import Console
 
@@ -92,7 +88,8 @@ def run_recipe(
     return result
 
 
-def _progress(recipe: Recipe) -> tuple[Event, ...]:
+def progress(recipe: Recipe) -> tuple[Event, ...]:
+    """The listeners that show a run on a terminal."""
     from deep5.training.progress import ProgressBar
 
     return () if recipe.timing else (ProgressBar(),)
@@ -113,6 +110,7 @@ def execute(
         UsageError: The recipe cannot be assembled, or the folder cannot be written; nothing is left behind.
         RunFailed: The run started and could not be completed; its folder is named, marked and readable.
     """
+    recipe.describe()  # what cannot be hashed is refused before anything is loaded or built
     return _time(recipe, out) if recipe.timing else _train(recipe, out, tuple(events), quiet)
 
 
@@ -121,7 +119,6 @@ def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bo
     from deep5.communicator import SingleRank
     from deep5.results.mllog import MLLog
     from deep5.training.progress import ProgressBar
-    from deep5.training.trainer import Trainer
 
     begin = perf_counter()
     parts = assemble(recipe)
@@ -130,16 +127,9 @@ def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bo
     own = [event for event in parts.events if not (quiet and isinstance(event, ProgressBar))]
     listeners = (*own, *(event for event in events if type(event) not in kinds))
     communicator = SingleRank()
-    trainer = Trainer(
-        parts.executor,
-        parts.optimizer,
-        parts.train_sampler,
-        parts.validation_sampler,
-        seed=parts.seeds["noise"],
-        communicator=communicator,
-    )
+    trainer = _trainer(recipe, parts, communicator)
     settings = parts.executor.settings()
-    run = _Run(
+    run = RunRecord(
         recipe,
         out,
         framework={
@@ -158,7 +148,7 @@ def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bo
             "first_call_s": None,
         },
         provenance={
-            "data": parts.splits.train.content_hash(),
+            "data": canonical_hash([parts.splits.train.content_hash(), parts.splits.test.content_hash()]),
             "split": parts.splits.split_hash,
             "initial_weights": network.weights_hash(),
             "batch_order": parts.train_sampler.order_hash(epochs),
@@ -182,9 +172,31 @@ def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bo
     )
     with run.guarded():
         run.folder.write_file("dataset.json", json.dumps(parts.splits.description, indent=2) + "\n")
-        trainer.train(epochs, [log, *run.observers.values(), _Saver(run), *listeners])
+        trainer.train(epochs, [log, *run.observers, SampleSaver(run), *listeners])
         run.folder.write_file("network.onnx", parts.executor.export().to_onnx().SerializeToString(deterministic=True))
         return run.finish(stopped=trainer.reason if trainer.status == "stopped" else None)
+
+
+def _trainer(recipe: Recipe, parts: Components, communicator: Communicator) -> Trainer:
+    """The trainer, its optimizer bound: the first moment at which a rule of the user's runs."""
+    from deep5.training.trainer import Trainer
+
+    try:
+        return Trainer(
+            parts.executor,
+            parts.optimizer,
+            parts.train_sampler,
+            parts.validation_sampler,
+            seed=parts.seeds["noise"],
+            communicator=communicator,
+        )
+    except Deep5Error as error:
+        raise RecipeError(f"{recipe.where('optimizer')}{error}") from error
+    except Exception as error:
+        raise RecipeError(
+            f"{recipe.where('optimizer')}the optimizer raised {type(error).__name__} while it was bound: {error}; "
+            "remedy: --debug shows where"
+        ) from error
 
 
 def _how(trainer: Any) -> str | None:
@@ -195,12 +207,13 @@ def _how(trainer: Any) -> str | None:
 
 def _time(recipe: Recipe, out: str | Path) -> Result:
     from deep5.assemble import make_candidate
+    from deep5.metric import Sample
     from deep5.results.samples_file import sample_rows
     from deep5.timing import time_rounds
 
     candidate = make_candidate(recipe, "candidate")
     baseline, again = make_candidate(recipe, "baseline"), make_candidate(recipe, "baseline")
-    run = _Run(
+    run = RunRecord(
         recipe,
         out,
         level=2,
@@ -226,167 +239,8 @@ def _time(recipe: Recipe, out: str | Path) -> Result:
             seed=recipe.value("seed"),
         )
         run.document["measurement"] |= {"warmups": rounds.warmups, "first_call_s": rounds.first_call_s}
-        from deep5.metric import Sample
-
         for name in ("candidate", "baseline", "baseline_again"):
             run.extra_rows += sample_rows(f"{name}_time", "s", [Sample(value) for value in getattr(rounds, name)])
-        for observer in run.observers.values():
+        for observer in run.observers:
             observer.after_timing(rounds)
         return run.finish()
-
-
-class _Run:
-    """The result folder of a run under way, and what goes into it."""
-
-    def __init__(self, recipe: Recipe, out: str | Path, *, set_up_s: float = 0.0, **known: Any) -> None:
-        from deep5.environment import describe_software, describe_system, environment_hash
-        from deep5.results.folder import ResultFolder
-        from deep5.results.schema import blank_document
-
-        self.recipe = recipe
-        self.observers: dict[tuple[Metric, Goal | None], Observer] = {
-            (metric, goal): metric.observer() for metric, goal in recipe.metrics
-        }
-        self.extra_rows: list[Any] = []
-        self._begin, self._cpu, self._set_up_s = perf_counter(), process_time(), set_up_s
-        system, software = describe_system(), describe_software()
-        provenance = {
-            **known.pop("provenance", {}),
-            "recipe_source": recipe.source_hash(),
-            "environment": environment_hash(system, software),
-        }
-        self.document = blank_document(
-            recipe={
-                "name": recipe.name,
-                "hash": recipe.fixed_hash(),
-                **recipe.describe(),
-                "size": recipe.size,
-                "division": "closed" if recipe.published else "open",
-            },
-            system=system,
-            software=software,
-            provenance=provenance,
-            metrics=self._rows(judged=False),
-            started=_now(),
-            **known,
-        )
-        name = "".join(letter if letter.isalnum() or letter in "_.-" else "_" for letter in recipe.name)
-        self.folder = ResultFolder.create(out, name, self.document)
-        self.document["run_id"] = self.folder.run_id
-
-    def _rows(self, *, judged: bool) -> list[dict[str, Any]]:
-        from deep5.results.schema import metric_row
-
-        return [
-            metric_row(
-                metric,
-                goal,
-                value=observer.value(),
-                judged=judged,
-                interval=observer.interval(),
-                samples=len(observer.samples()),
-                scope=_scope(metric),
-            )
-            for (metric, goal), observer in self.observers.items()
-        ]
-
-    @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """Whatever ends the run, the folder says what it was."""
-        try:
-            self._write_inputs()
-            yield
-        except KeyboardInterrupt:
-            self._end("aborted", "interrupted by the user")
-            raise
-        except Deep5Error as error:
-            self._end("failed", str(error))
-            raise RunFailed(f"the run failed: {error}; what it left is in {self.folder.path}") from error
-        except Exception as error:
-            self._end("failed", f"{type(error).__name__}: {error}")
-            raise RunFailed(
-                f"the run failed: {type(error).__name__}: {error}; what it left is in {self.folder.path}; "
-                "remedy: --debug shows where"
-            ) from error
-
-    def _write_inputs(self) -> None:
-        if self.recipe.source is not None:
-            self.folder.write_file("recipe.py", self.recipe.source)
-        environment = {"system": self.document["system"]["before"], "software": self.document["software"]}
-        self.folder.write_file("environment.json", json.dumps(environment, indent=2) + "\n")
-
-    def save_samples(self) -> None:
-        """Write every sample so far."""
-        from deep5.results.samples_file import sample_rows
-
-        rows = list(self.extra_rows)
-        for (metric, _), observer in self.observers.items():
-            rows += sample_rows(metric.name, metric.unit, observer.samples())
-        self.folder.write_samples(rows)
-
-    def _close(self) -> None:
-        from deep5.environment import describe_system
-
-        self.save_samples()
-        self.document["system"]["after"] = describe_system()
-        self.document["finished"] = _now()
-        self.document["resources"] = {
-            "set_up_s": self._set_up_s,
-            "wall_time_s": perf_counter() - self._begin,
-            "cpu_time_s": process_time() - self._cpu,
-        }
-
-    def _end(self, status: str, reason: str) -> None:
-        self._close()
-        self.document |= {"status": status, "reasons": [reason], "accepted": None}
-        self.document["metrics"] = self._rows(judged=False)
-        self.folder.write_result(self.document)
-
-    def finish(self, stopped: str | None = None) -> Result:
-        """Judge, write, and read back what was written."""
-        from deep5.results.result import load
-
-        self._close()
-        rows = self._rows(judged=True)
-        failed = [row["name"] for row in rows if row["passed"] is False]
-        judged = any(row["passed"] is not None for row in rows)
-        reasons = [f"{name} did not meet its goal" for name in failed] + ([f"stopped: {stopped}"] if stopped else [])
-        self.document |= {
-            "status": "success",
-            "reasons": reasons,
-            "accepted": not failed if judged else None,
-            "metrics": rows,
-        }
-        self.folder.write_result(self.document)
-        return load(self.folder.path)
-
-
-class _Saver(Event):
-    """Writes samples while the run goes on."""
-
-    def __init__(self, run: _Run) -> None:
-        self._run, self._last = run, perf_counter()
-
-    def after_epoch(self, trainer: Any, epoch: int) -> None:
-        """Every few seconds, at the end of an epoch."""
-        if perf_counter() - self._last >= _SAVE_INTERVAL_S:
-            self._run.save_samples()
-            self._last = perf_counter()
-
-
-def _scope(metric: Metric) -> str | None:
-    """What a metric's docstring says of the clock."""
-    import inspect
-
-    text = " ".join((inspect.getdoc(type(metric)) or "").split())
-    begin = text.find("On the clock:")
-    if begin < 0:
-        return None
-    end = text.find(" Args:", begin)
-    return text[begin : end if end > 0 else None].strip()
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-

@@ -84,10 +84,10 @@ def device(text: str | Device) -> Device:
     """
     if isinstance(text, Device):
         return text
-    match = re.fullmatch(r"(cpu|cuda|gpu)(?::(\d+))?", str(text))
+    match = re.fullmatch(r"(cpu|cuda(?::(\d+))?)", str(text))
     if match is None:
         raise UsageError(f"unknown device {text!r}; allowed: cpu, cuda, cuda:N")
-    return Device(kind="cpu" if match[1] == "cpu" else "cuda", index=int(match[2] or 0))
+    return Device(kind=match[1].partition(":")[0], index=int(match[2] or 0))
 
 
 def CPUDevice() -> Device:  # noqa: N802 - the name that recipes of the tutorial use
@@ -104,23 +104,23 @@ def array_namespace(*arrays: Array) -> Any:
     """The array API namespace of the arrays (https://data-apis.org/array-api).
 
     Args:
-        arrays: At least one array of NumPy, PyTorch, JAX, `array_api_strict`, or of deep5's tracer.
+        arrays: At least one array of NumPy, PyTorch, JAX, `array_api_strict`, or of deep5's tracer; numbers may stand
+            among them.
 
     Raises:
-        Unsupported: No array, or a library without a namespace.
+        Unsupported: No array, arrays of several libraries, or a library without a namespace.
     """
-    for array in arrays:
-        namespace = getattr(array, "__array_namespace__", None)
-        # NumPy 2 follows the standard itself; only libraries that do not (PyTorch) need the compatibility layer.
-        if namespace is not None:
-            return namespace()
+    given = [array for array in arrays if not isinstance(array, (bool, int, float, complex))]
+    # NumPy 2 follows the standard itself; only libraries that do not (PyTorch) need the compatibility layer.
+    if given and all(type(array) is type(given[0]) for array in given) and hasattr(given[0], "__array_namespace__"):
+        return given[0].__array_namespace__()
     import array_api_compat
 
     try:
         return array_api_compat.array_namespace(*arrays)
     except TypeError as error:
         got = ", ".join(type(array).__name__ for array in arrays) or "no array"
-        raise Unsupported(f"no array namespace for {got}; allowed: arrays of NumPy, PyTorch, JAX") from error
+        raise Unsupported(f"no array namespace for {got}; allowed: arrays of one of NumPy, PyTorch, JAX") from error
 
 
 def to_numpy(value: Array) -> Any:
@@ -136,13 +136,17 @@ def to_numpy(value: Array) -> Any:
 
     if isinstance(value, np.ndarray):
         return value
-    if hasattr(value, "detach"):  # PyTorch: autograd and device are left behind
-        value = value.detach().cpu()
-        return value.numpy()
     try:
-        return np.from_dlpack(value)
-    except (AttributeError, TypeError, RuntimeError, BufferError):
+        if hasattr(value, "detach"):  # PyTorch: autograd and device are left behind
+            return value.detach().cpu().numpy()
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+    except (TypeError, RuntimeError, BufferError):
+        pass  # an element type or a layout that the exchange does not know; NumPy may
+    try:
         array = np.asarray(value)
-    if array.dtype == object:
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise Unsupported(f"cannot make a NumPy array of {type(value).__name__} ({error})") from error
+    if array.dtype.kind in "OSUMm":
         raise Unsupported(f"cannot make a NumPy array of {type(value).__name__}; allowed: arrays and numbers")
     return array

@@ -1,0 +1,1 @@
+"""The back-ends, one folder each, the same file names in each."""

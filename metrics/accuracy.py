@@ -83,7 +83,9 @@ class TimeToAccuracy(Metric):
 
     def __init__(self, target: float) -> None:
         if isinstance(target, bool) or not isinstance(target, (int, float)) or not 0 < target <= 100:
-            raise UsageError(f"time_to_accuracy with target {target!r}; allowed: a number above 0 up to 100, in percent")
+            raise UsageError(
+                f"time_to_accuracy with target {target!r}; allowed: a number above 0 up to 100, in percent"
+            )
         self.target = float(target)
 
     def observer(self) -> Observer:

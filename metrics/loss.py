@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import perf_counter_ns
 from typing import Any
 
+from deep5.errors import UnknownName
 from deep5.events import StepInfo
 from deep5.metric import Metric, Observer, Sample
 from deep5.tensors import Arrays, to_numpy
@@ -20,6 +21,8 @@ class _Losses(Observer):
         self._weights: list[int] = []
 
     def before_training(self, trainer: Any) -> None:
+        if self._output not in trainer.executor.network.outputs:
+            raise UnknownName("output", self._output, trainer.executor.network.outputs)
         self._begin = perf_counter_ns()
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from pathlib import Path
 from typing import Any
 
 from deep5.metric import Metric, Observer, Sample
@@ -12,9 +13,14 @@ __all__ = ["PeakMemory"]
 
 
 def _peak_mib() -> float:
-    """The high-water mark of the resident set: Linux counts in KiB, macOS in bytes."""
+    """The high-water mark of the resident set of this program."""
+    # Linux lets getrusage's mark live on through exec: a small program that a large one starts would report the large.
+    if (status := Path("/proc/self/status")).is_file():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1024 if sys.platform != "darwin" else peak / 1024**2
+    return peak / 1024 if sys.platform != "darwin" else peak / 1024**2  # KiB, but bytes on macOS
 
 
 class _Peak(Observer):

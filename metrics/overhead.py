@@ -32,7 +32,9 @@ class _Overhead(Observer):
 
 
 class Overhead(Metric):
-    """Microseconds a step that the candidate takes longer than the baseline: the upper end of the interval of the median.
+    """Microseconds a step that the candidate takes longer than the baseline.
+
+    The value is the upper end of the interval of the median difference.
 
     On the clock: whole calls of many steps, divided by their number; each round's difference is to the mean of two
     instances of the baseline.

@@ -240,3 +240,10 @@ def test_a_planted_type_error_in_a_room_is_caught(copied: Path) -> None:
     assert re.search(r"deep5/metrics/planted\.py:2: error: Incompatible return value type", result.stdout), (
         result.stdout
     )
+
+
+def test_type_checkers_see_every_public_name() -> None:
+    tree = ast.parse((ROOT / "deep5/__init__.py").read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    seen = {alias.asname for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen | {"__version__"} == set(deep5.__all__)

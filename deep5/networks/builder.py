@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
-from onnx_ir.passes import common as passes
 
 from deep5.errors import NetworkError
 from deep5.networks.network import Network
@@ -79,6 +79,8 @@ class NetworkBuilder:
 
     def input(self, name: str, shape: Sequence[int | str], dtype: str | None = None) -> ir.Value:
         """Declare an input; a string in the shape is a symbolic extent."""
+        if name in self._graph.initializers or any(value.name == name for value in self._graph.inputs):
+            raise NetworkError(f"the name {name!r} is taken; remedy: name every input once")
         value = ir.Value(
             name=name,
             shape=ir.Shape(shape),
@@ -91,7 +93,7 @@ class NetworkBuilder:
         """Declare a parameter (or buffer) with its initial distribution; drawn when first asked for."""
         extents, dtype, seed = tuple(shape), self.dtype, self._seed
 
-        def draw() -> ir.Tensor:
+        def draw() -> ir.TensorProtocol:
             return ir.Tensor(initializer(generator(seed, "weights", name), extents).astype(dtype), name=name)
 
         return self._initial(name, ir.LazyTensor(draw, ir.DataType.from_numpy(dtype), ir.Shape(extents), name=name))
@@ -101,7 +103,7 @@ class NetworkBuilder:
         return self._initial(name, ir.Tensor(array, name=name))
 
     def _initial(self, name: str, tensor: Any) -> ir.Value:
-        if name in self._graph.initializers:
+        if name in self._graph.initializers or any(value.name == name for value in self._graph.inputs):
             raise NetworkError(f"the name {name!r} is taken; remedy: name every parameter once")
         value = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
         self._graph.initializers[name] = value
@@ -122,14 +124,39 @@ class NetworkBuilder:
         Raises:
             NetworkError: The graph is not valid ONNX.
         """
+        taken = {*self._graph.initializers, *(str(value.name) for value in self._graph.inputs)}
+        if len({id(value) for value in outputs.values()}) < len(outputs) or taken & outputs.keys():
+            raise NetworkError(
+                f"the outputs {list(outputs)} clash; allowed: a computed value once, under a name that no input or "
+                "parameter has"
+            )
         for name, value in outputs.items():
             value.name = name
             self._graph.outputs.append(value)
         model = ir.Model(self._graph, ir_version=_IR_VERSION, producer_name="deep5")
         try:
-            passes.ShapeInferencePass()(model)
-            return Network(model)
-        except NetworkError:
-            raise
+            _infer_shapes(model)
         except Exception as error:  # onnx's shape inference raises its own private classes
             raise NetworkError(f"network {self._graph.name!r} is not valid: {error}") from error
+        return Network(model)
+
+
+def _infer_shapes(model: ir.Model) -> None:
+    """Check the graph and note the shape and dtype of every value, without drawing a single parameter."""
+    graph = model.graph
+    lazy = [value for value in graph.initializers.values() if isinstance(value.const_value, ir.LazyTensor)]
+    inputs = list(graph.inputs)
+    for value in lazy:
+        del graph.initializers[str(value.name)]
+    try:
+        graph.inputs.extend(lazy)
+        proto = ir.to_proto(model)
+    finally:
+        graph.inputs.clear()
+        graph.inputs.extend(inputs)
+        graph.initializers.update((str(value.name), value) for value in lazy)
+    proto = onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
+    onnx.checker.check_model(proto)
+    for node, known in zip(graph, ir.from_proto(proto).graph, strict=True):
+        for value, same in zip(node.outputs, known.outputs, strict=True):
+            value.shape, value.type = same.shape, same.type

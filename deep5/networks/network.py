@@ -5,22 +5,31 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from deep5.errors import NetworkError
+from deep5.errors import NetworkError, OutputError
 from deep5.tensors import TensorSpec
 
 __all__ = ["Network"]
 
 # Inputs of BatchNormalization that training changes but no gradient reaches: running mean and variance.
 _STATISTICS = {"BatchNormalization": (3, 4)}
-# Float inputs that say how an operator works and are not for training: a padding value, bounds, scales, a ratio.
-_SETTINGS = {"Pad": (2,), "Clip": (1, 2), "Resize": (1, 2), "Dropout": (1,)}
+# Float inputs that say how an operator works and are not for training: a padding value, bounds, scales, a ratio,
+# the weights of classes.
+_SETTINGS = {
+    "Pad": (2,),
+    "Clip": (1, 2),
+    "Resize": (1, 2),
+    "Dropout": (1,),
+    "SoftmaxCrossEntropyLoss": (2,),
+    "NegativeLogLikelihoodLoss": (2,),
+}
+# Older versions of Softmax, Slice, Pad and others mean something else by the same name.
+_OLDEST_OPSET = 13
 _FLOATS = {"float16", "bfloat16", "float32", "float64"}
 
 
@@ -53,15 +62,15 @@ class Network:
         self.outputs: dict[str, TensorSpec] = {_name(value): _spec(value) for value in graph.outputs}
         self.parameters: dict[str, TensorSpec] = {}
         self.buffers: dict[str, TensorSpec] = {}
+        _separate(model)
         for node in graph:
-            statistics, settings = _STATISTICS.get(node.op_type, ()), _SETTINGS.get(node.op_type, ())
             for position, value in enumerate(node.inputs):
                 if value is None or value.name not in graph.initializers:
                     continue
-                spec = _spec(value)
-                if position in statistics:
+                role, spec = _role(node, position), _spec(value)
+                if role == "statistics":
                     self.buffers[_name(value)] = spec
-                elif spec.dtype in _FLOATS and position not in settings:
+                elif role == "value" and spec.dtype in _FLOATS:
                     self.parameters[_name(value)] = spec
 
     @classmethod
@@ -76,6 +85,8 @@ class Network:
         """
         if isinstance(path_or_model, onnx.ModelProto):
             what, proto = "the model", path_or_model
+        elif not isinstance(path_or_model, (str, Path)):
+            raise NetworkError(f"got a {type(path_or_model).__name__}; allowed: an ONNX file or an onnx.ModelProto")
         else:
             what = f"the file {path_or_model}"
             if not Path(path_or_model).is_file():
@@ -89,8 +100,15 @@ class Network:
             proto = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
         except Exception as error:  # as above
             raise NetworkError(f"{what} is not valid ONNX: {_first_line(error)}") from error
+        opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), _OLDEST_OPSET)
+        if opset < _OLDEST_OPSET:
+            raise NetworkError(
+                f"{what} is written in opset {opset}; allowed: {_OLDEST_OPSET} and newer; remedy: "
+                "onnx.version_converter.convert_version(model, 20)"
+            )
         model = ir.from_proto(proto)
-        passes.LiftConstantsToInitializersPass()(model)
+        # By default the pass leaves constants of fewer than sixteen elements where they are.
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
         return cls(model)
 
     @property
@@ -101,7 +119,7 @@ class Network:
     @property
     def opset(self) -> int:
         """The version of ONNX's own operator set that the network is written in."""
-        return self.model.graph.opset_imports[""]
+        return self.model.graph.opset_imports.get("", _OLDEST_OPSET)
 
     @property
     def constants(self) -> dict[str, np.ndarray]:
@@ -130,14 +148,15 @@ class Network:
             NetworkError: An unknown name, or a value that does not fit.
         """
         model = self.model.clone()
-        for name, array in values.items():
+        for name, given in values.items():
             value = model.graph.initializers.get(name)
             if value is None:
                 raise NetworkError(f"no initial value {name!r}; allowed: {', '.join(model.graph.initializers)}")
+            array = np.array(given, order="C")
             reason = _spec(value).mismatch(array.shape, str(array.dtype))
             if reason:
                 raise NetworkError(f"the value for {name!r} does not fit: {reason}")
-            value.const_value = ir.tensor(np.array(array, order="C"), name=name)
+            value.const_value = ir.tensor(array, name=name)
         return Network(model)
 
     def with_outputs(self, names: Iterable[str]) -> Network:
@@ -163,10 +182,19 @@ class Network:
         return ir.to_proto(self.model)
 
     def save(self, path: str | Path) -> None:
-        """Write the network as one ONNX file, atomically."""
+        """Write the network as one ONNX file, atomically.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
         from deep5.files import write_atomically
 
-        write_atomically(path, self.to_onnx().SerializeToString(deterministic=True))
+        try:
+            write_atomically(path, self.to_onnx().SerializeToString(deterministic=True))
+        except OSError as error:
+            raise OutputError(
+                f"the network cannot be written to {path} ({error.strerror}); allowed: a writable file"
+            ) from error
 
     def weights_hash(self) -> str:
         """SHA-256 over names, shapes, dtypes and bytes of all initial parameters and buffers."""
@@ -177,8 +205,9 @@ class Network:
         return digest.hexdigest()
 
     def structure_hash(self) -> str:
-        """SHA-256 over nodes, attributes, inputs and outputs, without the weights."""
-        lines = [f"input {name} {spec}" for name, spec in self.inputs.items()]
+        """SHA-256 over opset, nodes, attributes, inputs and outputs, without the weights."""
+        lines = [f"opset {domain} {version}" for domain, version in sorted(self.model.graph.opset_imports.items())]
+        lines += [f"input {name} {spec}" for name, spec in self.inputs.items()]
         lines += [f"parameter {name} {spec}" for name, spec in {**self.parameters, **self.buffers}.items()]
         lines += [f"constant {name} {array.dtype} {array.tolist()}" for name, array in self.constants.items()]
         for node in self.nodes:
@@ -187,6 +216,39 @@ class Network:
             lines.append(f"{node.domain}:{node.op_type} {sources} {[v.name for v in node.outputs]} {attributes}")
         lines += [f"output {name}" for name in self.outputs]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _role(node: ir.Node, position: int) -> str:
+    """What an operator does with an initial value: `"statistics"`, `"setting"` or `"value"`."""
+    if position in _STATISTICS.get(node.op_type, ()):
+        return "statistics"
+    return "setting" if position in _SETTINGS.get(node.op_type, ()) else "value"
+
+
+def _separate(model: ir.Model) -> None:
+    """Give each role an initial value of its own.
+
+    Exporters store equal values once: the zeros of a bias and of a running mean, say, which part when training begins.
+    """
+    graph = model.graph
+    for value in list(graph.initializers.values()):
+        owner = None
+        for node, position in [(use.node, use.idx) for use in value.uses()]:
+            role = _role(node, position)
+            # Running statistics belong to their node alone; other roles share.
+            key = (role, node) if role == "statistics" else role
+            owner = key if owner is None else owner
+            if key != owner:
+                copy = ir.Value(
+                    name=f"{value.name}/{node.name or node.op_type}/{position}",
+                    shape=value.shape,
+                    type=value.type,
+                    const_value=value.const_value,
+                )
+                while copy.name in graph.initializers:
+                    copy.name = f"{copy.name}'"
+                graph.initializers[str(copy.name)] = copy
+                node.replace_input_with(position, copy)
 
 
 def _attribute(attribute: ir.Attr) -> str:
@@ -204,10 +266,14 @@ def _name(value: ir.Value) -> str:
 
 def _spec(value: ir.Value) -> TensorSpec:
     if value.dtype is None and value.const_value is not None:
-        return TensorSpec(shape=tuple(map(int, value.const_value.shape)), dtype=str(value.const_value.dtype.numpy()))
+        return TensorSpec(shape=tuple(value.const_value.shape.numpy()), dtype=str(value.const_value.dtype.numpy()))
     if value.shape is None or value.dtype is None:
         raise NetworkError(f"the value {value.name!r} has no shape or dtype; remedy: declare it, or infer shapes")
-    shape = tuple(extent if isinstance(extent, int) else str(extent.value) for extent in value.shape)
+    # An unknown extent without a name gets one of its own: two of them need not be equal.
+    shape = tuple(
+        extent if isinstance(extent, int) else str(extent.value or f"{value.name}:{axis}")
+        for axis, extent in enumerate(value.shape)
+    )
     return TensorSpec(shape=shape, dtype=str(value.dtype.numpy()))
 
 

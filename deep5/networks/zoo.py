@@ -31,7 +31,7 @@ def lenet(
         Inputs `input` (N, 1, 28, 28) and `label` (N,) int64; outputs `logits` (N, classes) and the scalar `loss`.
 
     Raises:
-        UsageError: An unknown activation or pooling.
+        UsageError: An unknown activation, pooling or dtype, or a size that is no whole number of at least 1.
 
     References:
         LeCun et al., Gradient-based learning applied to document recognition, Proc. IEEE 86(11), 1998, figure 2;
@@ -42,6 +42,7 @@ def lenet(
     nonlinear = _choice("activation", activation, {"tanh": "Tanh", "relu": "Relu"})
     pool = _choice("pooling", pooling, {"average": "AveragePool", "max": "MaxPool"})
     init = glorot_uniform if activation == "tanh" else he_normal
+    _check(dtype, classes=classes)
     build = NetworkBuilder("lenet", dtype=dtype, seed=seed)
     x, label = build.input("input", ("N", 1, 28, 28)), build.input("label", ("N",), "int64")
 
@@ -71,6 +72,7 @@ def mlp(
 
     nonlinear = _choice("activation", activation, {"tanh": "Tanh", "relu": "Relu"})
     init = glorot_uniform if activation == "tanh" else he_normal
+    _check(dtype, features=features, hidden=hidden, classes=classes)
     build = NetworkBuilder("mlp", dtype=dtype, seed=seed)
     x, label = build.input("input", ("N", features)), build.input("label", ("N",), "int64")
     x = build.op(nonlinear, _linear(build, x, "fc1", (hidden, features), init))
@@ -91,7 +93,7 @@ def resnet(*, depth: int = 44, classes: int = 10, dtype: str = "float32", seed: 
         Inputs `input` (N, 3, 32, 32) and `label` (N,) int64; outputs `logits` (N, classes) and the scalar `loss`.
 
     Raises:
-        UsageError: A depth that is not 6n + 2.
+        UsageError: A depth that is not 6n + 2, an unknown dtype, or classes that are no whole number of at least 1.
 
     References:
         He et al., Deep residual learning for image recognition, CVPR 2016, section 4.2 (option A shortcuts:
@@ -99,6 +101,7 @@ def resnet(*, depth: int = 44, classes: int = 10, dtype: str = "float32", seed: 
     """
     from deep5.networks.builder import NetworkBuilder, glorot_uniform, he_normal, ones, zeros
 
+    _check(dtype, depth=depth, classes=classes)
     if depth < 8 or (depth - 2) % 6:
         raise UsageError(f"a resnet of depth {depth!r} does not exist; allowed: 6n + 2, such as 8, 20, 44, 110")
     build = NetworkBuilder(f"resnet{depth}", dtype=dtype, seed=seed)
@@ -108,7 +111,10 @@ def resnet(*, depth: int = 44, classes: int = 10, dtype: str = "float32", seed: 
         weight = build.parameter(f"{name}.weight", (out, into, 3, 3), he_normal)
         x = build.op("Conv", x, weight, kernel_shape=[3, 3], pads=[1] * 4, strides=[stride] * 2)
         scale, bias = build.parameter(f"{name}.scale", (out,), ones), build.parameter(f"{name}.bias", (out,), zeros)
-        mean, variance = build.parameter(f"{name}.mean", (out,), zeros), build.parameter(f"{name}.variance", (out,), ones)
+        mean, variance = (
+            build.parameter(f"{name}.mean", (out,), zeros),
+            build.parameter(f"{name}.variance", (out,), ones),
+        )
         return build.op("BatchNormalization", x, scale, bias, mean, variance, epsilon=1e-5, momentum=0.9)
 
     x = build.op("Relu", conv_bn(x, "conv0", 16, 3, 1))
@@ -134,7 +140,12 @@ def _option_a(build: Any, x: Any, name: str, channels: int) -> Any:
 
     end = np.iinfo(np.int64).max
     x = build.op(
-        "Slice", x, constant("starts", 0, 0), constant("ends", end, end), constant("axes", 2, 3), constant("steps", 2, 2)
+        "Slice",
+        x,
+        constant("starts", 0, 0),
+        constant("ends", end, end),
+        constant("axes", 2, 3),
+        constant("steps", 2, 2),
     )
     return build.op("Pad", x, constant("pads", 0, channels // 2, 0, 0, 0, channels - channels // 2, 0, 0))
 
@@ -144,6 +155,14 @@ def _linear(build: Any, x: Any, name: str, sizes: tuple[int, int], init: Any) ->
 
     weight, bias = build.parameter(f"{name}.weight", sizes, init), build.parameter(f"{name}.bias", sizes[:1], zeros)
     return build.op("Gemm", x, weight, bias, transB=1)
+
+
+def _check(dtype: str, **sizes: int) -> None:
+    if dtype not in ("float32", "float64"):
+        raise UsageError(f"unknown dtype {dtype!r} of a network; allowed: float32, float64")
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise UsageError(f"got {name} = {size!r}; allowed: a whole number of at least 1")
 
 
 def _choice(what: str, got: str, allowed: dict[str, str]) -> str:

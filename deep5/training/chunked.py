@@ -2,14 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ctypes
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from deep5.training.trace import OPERATIONS, Expr, topological
+from deep5.training.emit_c import Phase
+from deep5.training.expression import OPERATIONS, Expr, topological
+from deep5.training.trace import TracedRule
 
-__all__ = ["run_phase"]
+__all__ = ["run_chunks", "run_phase"]
+
+
+def run_chunks(
+    phase: Phase,
+    traced: TracedRule,
+    *,
+    given: Mapping[str, float],
+    memory: Mapping[str, np.ndarray],
+    state: Mapping[str, Sequence[np.ndarray]],
+    sizes: Sequence[int],
+    per_tensor: bool,
+    dtype: str,
+    chunk: int,
+) -> None:
+    """One pass over all parameters in place: what the C function of that name does.
+
+    Args:
+        phase: The pass.
+        traced: The rule that it is of.
+        given: Values of hyperparameters and inputs.
+        memory: The kernel's memory by the names of the C structure.
+        state: The arrays of each state, one a parameter.
+        sizes: Elements of each parameter.
+        per_tensor: Whether sums run over each parameter and not over all.
+        dtype: Element type of the parameters.
+        chunk: Elements at a time.
+    """
+    scalar_states = [name for name in traced.states if traced.scalar_state(name)]
+    if phase.name == "sums":
+        memory["sums"][...] = 0.0
+    for tensor, size in enumerate(sizes):
+        row, own = memory["sums"][tensor if per_tensor else 0], memory["scalar_state"][tensor]
+        known = {**given, **{f"state:{name}": own[index] for index, name in enumerate(scalar_states)}}
+        if phase.name != "sums":
+            known |= {f"sum:{name}": row[index] for index, name in enumerate(traced.sums)}
+        arrays = {name: _view(memory[name][tensor], size, dtype) for name in ("grad", "param", "live")}
+        arrays |= {f"state:{name}": views[tensor] for name, views in state.items()}
+        for begin in range(0, size, chunk):
+            part = {name: array[begin : begin + chunk] for name, array in arrays.items() if array is not None}
+            for destination, value in run_phase(phase.elements, known, part, dtype).items():
+                if destination.startswith("sum:"):
+                    # A constant under a sum counts once an element.
+                    terms = np.broadcast_to(value, (min(chunk, size - begin),))
+                    row[list(traced.sums).index(destination[4:])] += np.sum(terms, dtype=np.float64)
+                else:
+                    part[destination][...] = value
+        for name, value in run_phase(phase.new_scalars, known, {}, "float64").items():
+            own[scalar_states.index(name)] = value
 
 
 def run_phase(
@@ -47,3 +98,10 @@ def run_phase(
                 value = OPERATIONS[node.op][3](*(operand(arg, node) for arg in node.args))
             values[node.serial] = value
     return {name: values[root.serial] for name, root in roots.items()}
+
+
+def _view(address: int, size: int, dtype: str) -> np.ndarray | None:
+    if not address:
+        return None
+    memory: Any = (ctypes.c_byte * (size * np.dtype(dtype).itemsize)).from_address(int(address))
+    return np.ndarray((size,), dtype=dtype, buffer=memory)

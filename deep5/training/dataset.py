@@ -71,14 +71,15 @@ class ArrayDataset(Dataset):
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
-        lengths = {name: len(array) for name, array in arrays.items()}
-        if len(set(lengths.values())) != 1 or 0 in lengths.values():
-            raise UsageError(f"a data set of {lengths or 'no arrays'} samples; allowed: one number above zero for all")
+        lengths = {name: np.shape(array)[:1] for name, array in arrays.items()}
+        if len(set(lengths.values())) != 1 or {(), (0,)} & set(lengths.values()):
+            got = ", ".join(f"{name}: {array.shape}" for name, array in arrays.items()) or "no arrays"
+            raise UsageError(f"a data set of {got}; allowed: the same first extent for all, above zero")
         self._arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         self.specs = {
             name: TensorSpec(shape=array.shape[1:], dtype=str(array.dtype)) for name, array in self._arrays.items()
         }
-        self._length = next(iter(lengths.values()))
+        self._length: int = next(iter(lengths.values()))[0]
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -107,7 +108,8 @@ class ArrayDataset(Dataset):
         arrays = {}
         for name, array in self._arrays.items():
             want = specs[name]
-            if want.mismatch((1, *array.shape[1:]), want.dtype):
+            batch = next((extent for extent in want.shape[:1] if isinstance(extent, int)), 1)
+            if want.mismatch((batch, *array.shape[1:]), want.dtype):
                 raise UsageError(f"samples {name!r} are {self.specs[name]} but the network takes {want}")
             if array.dtype != want.dtype and not (array.dtype.kind == "f" and np.dtype(want.dtype).kind == "f"):
                 raise UsageError(f"samples {name!r} are {array.dtype} but the network takes {want.dtype}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from deep5.training.trace import OPERATIONS, Expr, TracedRule, topological
+from deep5.training.expression import OPERATIONS, Expr, topological
+from deep5.training.trace import TracedRule
 
-__all__ = ["Phase", "emit_c", "phases"]
+__all__ = ["POINTERS", "KernelArgs", "Phase", "emit_c", "phases"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +55,7 @@ def _phase(name: str, elements: Mapping[str, Expr], new_scalars: Mapping[str, Ex
             used.update((arg.serial, arg) for arg in node.args if isinstance(arg, Expr) and not arg.element)
     # A state may be made constant; then the root itself is the scalar that every element gets.
     used.update((root.serial, root) for root in elements.values() if not root.element)
-    return Phase(
-        name=name, elements=dict(elements), scalars=tuple(used.values()), new_scalars=dict(new_scalars or {})
-    )
+    return Phase(name=name, elements=dict(elements), scalars=tuple(used.values()), new_scalars=dict(new_scalars or {}))
 
 
 _HEADER = """\
@@ -77,6 +78,28 @@ typedef struct {{
     double *partial;
 }} Args;
 """
+_FIELDS = ("tensors", "chunks", "threads", "sum_stride")
+POINTERS = (
+    "chunk_tensor",
+    "chunk_begin",
+    "chunk_end",
+    "grad",
+    "param",
+    "live",
+    "state",
+    "scalar_state",
+    "given",
+    "sums",
+    "scratch",
+    "partial",
+)
+"""The memory that a kernel works on, in the order of the C structure."""
+
+
+class KernelArgs(ctypes.Structure):
+    """The C structure above, field by field."""
+
+    _fields_ = [*((name, ctypes.c_int64) for name in _FIELDS), *((name, ctypes.c_void_p) for name in POINTERS)]
 
 
 def emit_c(traced: TracedRule, dtype: str) -> str:
@@ -111,7 +134,7 @@ def _emit_phase(phase: Phase, traced: TracedRule, suffix: str) -> str:
         lines.append("        T *const live = a->live[t];")
     for index, name in enumerate(arrays):
         if f"state:{name}" in leaves or f"state:{name}" in phase.elements:
-            lines.append(f"        T *const state_{name} = a->state[{index} * a->tensors + t];")
+            lines.append(f"        T *const state{index} = a->state[{index} * a->tensors + t];")
     names: dict[int, str] = {}
     for index, node in enumerate(phase.scalars):
         names[node.serial] = f"c{index}"
@@ -124,7 +147,7 @@ def _emit_phase(phase: Phase, traced: TracedRule, suffix: str) -> str:
         # Every element is read before it is written and no other is touched: there is no dependence to respect.
         lines.append("        #pragma GCC ivdep")
     lines.append("        for (int64_t i = begin; i < end; ++i) {")
-    lines += _emit_elements(phase, names, suffix)
+    lines += _emit_elements(phase, names, arrays, suffix)
     for destination, root in phase.elements.items():
         value = names[root.serial]
         if destination.startswith("sum:"):
@@ -132,7 +155,7 @@ def _emit_phase(phase: Phase, traced: TracedRule, suffix: str) -> str:
         elif destination == "live":
             lines.append(f"            live[i] = {value};")
         else:
-            lines.append(f"            state_{destination[6:]}[i] = {value};")
+            lines.append(f"            state{arrays.index(destination[6:])}[i] = {value};")
     lines.append("        }")
     if reduce:
         lines += [f"        a->partial[c * {len(sums)} + {index}] = sum{index};" for index in range(len(sums))]
@@ -180,13 +203,14 @@ def _emit_scalars(phase: Phase, traced: TracedRule) -> list[str]:
     return lines
 
 
-def _emit_elements(phase: Phase, names: dict[int, str], suffix: str) -> list[str]:
+def _emit_elements(phase: Phase, names: dict[int, str], arrays: list[str], suffix: str) -> list[str]:
     lines = []
     for number, node in enumerate(node for node in topological(phase.elements.values()) if node.element):
         names[node.serial] = f"v{number}"
         if node.op == "load":
             leaf = node.args[0]
-            value = f"{leaf if leaf in ('grad', 'param') else 'state_' + leaf[6:]}[i]"
+            # By number: a state's name may hold letters that C does not know.
+            value = f"{leaf if leaf in ('grad', 'param') else f'state{arrays.index(leaf[6:])}'}[i]"
         elif node.op == "broadcast":
             value = names[node.args[0].serial]
         else:
@@ -196,8 +220,8 @@ def _emit_elements(phase: Phase, names: dict[int, str], suffix: str) -> list[str
 
 
 def _literal(value: float) -> str:
-    if value != value:
+    if math.isnan(value):
         return "NAN"
-    if value in (float("inf"), float("-inf")):
+    if math.isinf(value):
         return "INFINITY" if value > 0 else "-INFINITY"
     return float(value).hex()

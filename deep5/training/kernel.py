@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from deep5 import compiler
-from deep5.errors import RuleError, ShapeError
+from deep5.errors import RuleError, ShapeError, UsageError
 from deep5.events import StepInfo
 from deep5.tensors import TensorSpec
-from deep5.training.chunked import run_phase
-from deep5.training.emit_c import emit_c, phases
+from deep5.training.chunked import run_chunks, run_phase
+from deep5.training.emit_c import POINTERS, KernelArgs, emit_c, phases
 from deep5.training.rule import UpdateRule
 from deep5.training.trace import trace_rule
 
@@ -29,25 +29,6 @@ __all__ = ["RuleKernel", "aligned_empty", "bind_rule"]
 _CHUNK = 8192
 # Below this many elements a second thread costs more than it brings (about 10 µs to wake it).
 _PARALLEL = 1 << 17
-_FIELDS = ("tensors", "chunks", "threads", "sum_stride")
-_POINTERS = (
-    "chunk_tensor",
-    "chunk_begin",
-    "chunk_end",
-    "grad",
-    "param",
-    "live",
-    "state",
-    "scalar_state",
-    "given",
-    "sums",
-    "scratch",
-    "partial",
-)
-
-
-class _Args(ctypes.Structure):
-    _fields_ = [*((name, ctypes.c_int64) for name in _FIELDS), *((name, ctypes.c_void_p) for name in _POINTERS)]
 
 
 def aligned_empty(size: int, dtype: str) -> np.ndarray:
@@ -108,7 +89,8 @@ class RuleKernel:
         unknown = set(hyper) - set(rule.hyper)
         if unknown:
             raise RuleError(
-                f"a parameter group sets {sorted(unknown)}; allowed: hyperparameters of {type(rule).__name__}, {rule.hyper}"
+                f"a parameter group sets {sorted(unknown)}; allowed: hyperparameters of {type(rule).__name__}, "
+                f"{', '.join(rule.hyper) or 'none'}"
             )
         self.rule, self._overrides = rule, dict(hyper)
         self.names, self.dtype = tuple(specs), dtypes.pop()
@@ -131,6 +113,8 @@ class RuleKernel:
         self._state = {name: self._packed() for name in self._arrays}
         self._master = self._packed() if self.prepares or self.averages else None
         self._live: list[np.ndarray] = []
+        # Whether the live memory holds the point of the gradient, or what evaluation uses, and `_master` the parameter.
+        self._prepared = self._averaging = False
 
         chunks = [
             (tensor, begin, min(begin + _CHUNK, size))
@@ -155,17 +139,17 @@ class RuleKernel:
             "scratch": np.zeros((tensors, scratch)),
             "partial": np.zeros((len(chunks), width)),
         }
-        self._args = _Args(
+        self._args = KernelArgs(
             tensors=tensors,
             chunks=len(chunks),
             threads=threads if sum(self.sizes) >= _PARALLEL else 1,
             sum_stride=width if per_tensor else 0,
-            **{name: self._memory[name].ctypes.data for name in _POINTERS},
+            **{name: self._memory[name].ctypes.data for name in POINTERS},
         )
         self._pointer = ctypes.addressof(self._args)
         # The same memory as the NumPy array's, but assigning a list to it takes a third of the time.
-        self._grad = (ctypes.c_uint64 * tensors).from_buffer(self._memory["grad"])
-        self._given = (ctypes.c_double * given).from_buffer(self._memory["given"]) if given else []
+        self._grad: Any = (ctypes.c_uint64 * tensors).from_buffer(self._memory["grad"])
+        self._given: Any = (ctypes.c_double * given).from_buffer(self._memory["given"]) if given else []
 
     def _packed(self) -> list[np.ndarray]:
         """One block for all parameters, and a view of it for each, every view aligned."""
@@ -192,11 +176,10 @@ class RuleKernel:
             if not (array.flags.c_contiguous and array.flags.writeable):
                 raise ShapeError(f"parameter {name!r}: got strided or read-only memory; allowed: contiguous, writable")
             live.append(array.reshape(-1))
-        self._live = live
+        self._live, self._prepared = live, False
         self._memory["live"][:] = [_address(view) for view in live]
-        self._memory["param"][:] = [_address(view) for view in self._master or live]
-        if not self.prepares:
-            self._memory["param"][:] = self._memory["live"]
+        # Where nothing is prepared, `_master` is filled for the time of `averaged` alone.
+        self._memory["param"][:] = [_address(view) for view in (self._master if self.prepares else None) or live]
         self._set_given(StepInfo(batch_size=1))
         for index, name in enumerate(self._scalars):
             self._memory["scalar_state"][:, index] = self._initial(name, None)
@@ -222,21 +205,46 @@ class RuleKernel:
             for name, value in self._overrides.items():
                 object.__setattr__(rule, name, value)
         values = [getattr(rule, name) for name in self._traced.hyper]
-        if self._traced.inputs:
-            extra = rule.new_input(info)
-            values += [extra[name] for name in self._traced.inputs]
-        if values:
-            self._given[:] = values
+        try:
+            if self._traced.inputs:
+                extra = rule.new_input(info)
+                values += [extra[name] for name in self._traced.inputs]
+            if values:
+                self._given[:] = values
+        except (KeyError, TypeError) as error:
+            names = (*self._traced.hyper, *self._traced.inputs)
+            raise RuleError(
+                f"{type(rule).__name__} at step {info.step}: {type(error).__name__}: {error}; allowed: numbers named "
+                f"{', '.join(names)}, the same at every step"
+            ) from error
 
     def prepare(self, info: StepInfo) -> None:
-        """Before the gradient: keep the parameter and put the point of the gradient in its place."""
+        """Before the gradient: keep the parameter and put the point of the gradient in its place.
+
+        Several gradients may be taken before one update: a second call starts from the parameter, too.
+        """
         if self.prepares:
             self._set_given(info)
+            if not self._prepared:
+                self._keep()
             self._substitute("prepare")
+            self._prepared = True
 
-    def _substitute(self, phase: str) -> None:
+    def cancel(self) -> None:
+        """Undo `prepare`, where no update can follow: the live memory holds the parameter again."""
+        if self._prepared:
+            self._restore()
+            self._prepared = False
+
+    def _keep(self) -> None:
         for kept, live in zip(self._master or (), self._live, strict=True):
             kept[...] = live
+
+    def _restore(self) -> None:
+        for kept, live in zip(self._master or (), self._live, strict=True):
+            live[...] = kept
+
+    def _substitute(self, phase: str) -> None:
         before = self._memory["param"].copy()
         self._memory["param"][:] = [_address(view) for view in self._master or ()]
         self._run(phase)
@@ -248,7 +256,8 @@ class RuleKernel:
         Raises:
             ShapeError: A gradient is missing or of another shape or dtype.
         """
-        self.update_from([_address(array) for array in self.check_gradients(gradients)], info)
+        kept = self.check_gradients(gradients)  # what was copied has to outlive the call
+        self.update_from([_address(array) for array in kept], info)
 
     def check_gradients(self, gradients: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The gradients in the kernel's order, contiguous (copied only where they are not).
@@ -269,45 +278,77 @@ class RuleKernel:
     def update_from(self, addresses: Sequence[int], info: StepInfo) -> None:
         """One update in place from the addresses of contiguous gradients, in the order of `names`.
 
-        Nothing is checked: this is the path of executors, which know their own memory.
+        The addresses are not checked: this is the path of executors, which know their own memory.
+
+        Raises:
+            UsageError: `attach`, or `prepare` where the rule needs it, was not called.
         """
-        self._grad[:] = addresses
-        self._set_given(info)
+        self._begin(addresses, info)
         if "sums" in self._phases:
             self._run("sums")
         self._run("update")
+        self._prepared = False
+
+    def _begin(self, addresses: Sequence[int], info: StepInfo) -> None:
+        if not self._live or self._prepared != self.prepares:
+            call = "prepare(info)" if self._live else "attach(parameters)"
+            raise UsageError(f"an update by {type(self.rule).__name__} before {call}; remedy: call it first")
+        self._grad[:] = addresses
+        self._set_given(info)
 
     def partial_sums(self, addresses: Sequence[int], info: StepInfo) -> np.ndarray:
         """The rule's sums over these gradients, shape (parameters or 1, sums); to be added across shards and written
         back into the array that is returned, before `update_after_sums`."""
-        self._grad[:] = addresses
-        self._set_given(info)
-        self._run("sums")
-        return self._memory["sums"]
+        self._begin(addresses, info)
+        if "sums" in self._phases:
+            self._run("sums")
+        sums: np.ndarray = self._memory["sums"]
+        return sums
 
     def update_after_sums(self) -> None:
         """The second half of `update_from`, after `partial_sums`."""
         self._run("update")
+        self._prepared = False
 
     def _run(self, phase: str) -> None:
         if self._library is not None:
             self._calls[phase](self._pointer)
         else:
-            self._run_chunked(phase)
+            run_chunks(
+                self._phases[phase],
+                self._traced,
+                given=self._given_by_name(),
+                memory=self._memory,
+                state=self._state,
+                sizes=self.sizes,
+                per_tensor=self.rule.scope == "tensor",
+                dtype=self.dtype,
+                chunk=_CHUNK,
+            )
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """While inside, the live parameters hold `eval_param`; they are restored after it, also after an exception."""
-        if not self.averages:
+        """While inside, the live parameters hold `eval_param`; they are restored after it, also after an exception.
+
+        May be entered again inside itself (an export during evaluation).
+
+        Raises:
+            UsageError: Between `prepare` and the update.
+        """
+        if not self.averages or self._averaging:
             yield
             return
+        if self._prepared:
+            raise UsageError("evaluation between backprop and apply; remedy: finish the step first")
         self._set_given(StepInfo(batch_size=1))
-        self._substitute("evaluate")
+        self._keep()
+        self._averaging = True
         try:
+            self._substitute("evaluate")
             yield
         finally:
-            for kept, live in zip(self._master or (), self._live, strict=True):
-                live[...] = kept
+            self._restore()
+            self._averaging = False
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """The state as copies, `"<state>/<parameter>"`; states of shape () in float64."""
@@ -330,7 +371,9 @@ class RuleKernel:
         expected = self.state_dict()
         if state.keys() != expected.keys():
             odd = sorted(state.keys() ^ expected.keys())
-            raise ShapeError(f"the optimizer's state has missing or unknown entries: {odd}; allowed: {sorted(expected)}")
+            raise ShapeError(
+                f"the optimizer's state has missing or unknown entries: {odd}; allowed: {sorted(expected)}"
+            )
         for key, value in expected.items():
             got = np.asarray(state[key])
             if got.shape != value.shape or got.dtype != value.dtype:
@@ -342,41 +385,6 @@ class RuleKernel:
             for tensor, parameter in enumerate(self.names):
                 self._memory["scalar_state"][tensor, index] = float(state[f"{name}/{parameter}"])
 
-    def _run_chunked(self, phase: str) -> None:
-        memory, plan = self._memory, self._phases[phase]
-        scalars = self._given_by_name()
-        per_tensor = self.rule.scope == "tensor"
-        if phase == "sums":
-            memory["sums"][...] = 0.0
-        for tensor, size in enumerate(self.sizes):
-            row = memory["sums"][tensor if per_tensor else 0]
-            known = {
-                **scalars,
-                **{f"state:{name}": memory["scalar_state"][tensor, i] for i, name in enumerate(self._scalars)},
-            }
-            if phase != "sums":
-                known |= {f"sum:{name}": row[i] for i, name in enumerate(self._traced.sums)}
-            arrays = {name: _view(memory[name][tensor], size, self.dtype) for name in ("grad", "param", "live")}
-            arrays |= {f"state:{name}": self._state[name][tensor] for name in self._arrays}
-            for begin in range(0, size, _CHUNK):
-                part = {name: array[begin : begin + _CHUNK] for name, array in arrays.items() if array is not None}
-                values = run_phase(plan.elements, known, part, self.dtype)
-                for destination, value in values.items():
-                    if destination.startswith("sum:"):
-                        row[list(self._traced.sums).index(destination[4:])] += np.sum(value, dtype=np.float64)
-                    else:
-                        part[destination][...] = value
-            new = run_phase(plan.new_scalars, known, {}, "float64")
-            for name, value in new.items():
-                memory["scalar_state"][tensor, self._scalars.index(name)] = value
-
 
 def _address(array: np.ndarray) -> int:
     return int(array.__array_interface__["data"][0])
-
-
-def _view(address: int, size: int, dtype: str) -> np.ndarray | None:
-    if not address:
-        return None
-    itemsize = np.dtype(dtype).itemsize
-    return np.frombuffer((ctypes.c_char * (size * itemsize)).from_address(int(address)), dtype=dtype)

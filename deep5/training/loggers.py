@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 from typing import Any, TextIO
 
-from deep5.errors import OutputError
+from deep5.errors import OutputError, UnknownName
 from deep5.events import Event, StepInfo
 from deep5.tensors import Arrays, to_numpy
 
@@ -35,11 +35,16 @@ class CSVLogger(Event):
 
         Raises:
             OutputError: It cannot be written.
+            UnknownName: The network has no such output.
         """
+        if self._loss not in trainer.executor.network.outputs:
+            raise UnknownName("output", self._loss, trainer.executor.network.outputs)
         try:
-            self._file = Path(self._path).open("w", newline="", encoding="utf-8")
+            self._file = Path(self._path).open("w", newline="", encoding="utf-8")  # noqa: SIM115 - closed when training ends
         except OSError as error:
-            raise OutputError(f"the log {self._path} cannot be written ({error.strerror}); allowed: a writable file") from error
+            raise OutputError(
+                f"the log {self._path} cannot be written ({error.strerror}); allowed: a writable file"
+            ) from error
         self._writer = csv.writer(self._file)
         self._writer.writerow(["step", "epoch", "loss", "seconds", "test_accuracy"])
         self._rows = []
@@ -50,18 +55,20 @@ class CSVLogger(Event):
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
         """Write the epoch's rows; the accuracy stands in the last one."""
-        if self._file is None:
-            return
-        accuracy = trainer.scores.get("accuracy", "")
-        for number, (step, at, loss, nanoseconds) in enumerate(self._rows, start=1):
-            last = accuracy if number == len(self._rows) else ""
-            self._writer.writerow([step, at, repr(float(to_numpy(loss))), nanoseconds / 1e9, last])
-        self._file.flush()
-        self._rows.clear()
+        self._write(trainer.scores.get("accuracy", ""))
 
     def after_training(self, trainer: Any) -> None:
         """Write what an unfinished epoch left, and close."""
         if self._file is not None:
-            self.after_epoch(trainer, trainer.epoch)
-            self._file.close()
+            with self._file:
+                self._write("")
             self._file = None
+
+    def _write(self, accuracy: float | str) -> None:
+        if self._file is None:
+            return
+        for number, (step, at, loss, nanoseconds) in enumerate(self._rows, start=1):
+            last = accuracy if number == len(self._rows) else ""
+            self._writer.writerow([step, at, repr(float(to_numpy(loss))), nanoseconds / 1e9, last])
+        self._rows.clear()
+        self._file.flush()

@@ -45,7 +45,8 @@ class ProgressBar(Event):
         self._console = self._console or Console(file=sys.stderr)
         self._begin = self._last = perf_counter_ns()
         self._gap, self._samples, self._paused = _INTERVAL_NS, 0, 0
-        if not self._console.is_terminal:
+        self._first_step, self._first_epoch = trainer.step, trainer.epoch
+        if not self._console.is_terminal or self._console.is_dumb_terminal:
             return
         self._progress = Progress(
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
@@ -61,7 +62,6 @@ class ProgressBar(Event):
         self._task = self._progress.add_task(
             "", total=steps, epoch=trainer.epoch + 1, epochs=trainer.epochs, figures=""
         )
-        self._first_step = trainer.step
         self._progress.start()
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
@@ -70,8 +70,6 @@ class ProgressBar(Event):
         self._outputs = outputs
         if end_ns - self._last >= self._gap and self._progress is not None:
             self._draw(trainer, info.epoch)
-            now = perf_counter_ns()
-            self._gap, self._last = max(_INTERVAL_NS, int((now - end_ns) / _SHARE)), now
 
     def before_evaluation(self, trainer: Any, epoch: int) -> None:
         """Evaluation is no part of samples a second."""
@@ -82,12 +80,14 @@ class ProgressBar(Event):
         self._paused += perf_counter_ns() - self._pause_begin
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
-        """Draw, or print the epoch's line."""
+        """Draw where it is time and after the last epoch, or print the epoch's line."""
+        now = perf_counter_ns()
         if self._progress is not None:
-            self._draw(trainer, epoch)
+            if now - self._last >= self._gap or epoch + 1 == trainer.epochs:
+                self._draw(trainer, epoch)
             return
-        elapsed = (perf_counter_ns() - self._begin) / 1e9
-        left = elapsed / (epoch + 1) * (trainer.epochs - epoch - 1)
+        elapsed = (now - self._begin) / 1e9
+        left = elapsed / (epoch + 1 - self._first_epoch) * (trainer.epochs - epoch - 1)
         self._console.print(
             f"epoch {epoch + 1}/{trainer.epochs}  step {trainer.step}  {self._figures(trainer)}  {left:.0f} s left",
             highlight=False,
@@ -102,6 +102,7 @@ class ProgressBar(Event):
         self._outputs = None
 
     def _draw(self, trainer: Any, epoch: int) -> None:
+        begin = perf_counter_ns()
         self._progress.update(
             self._task,
             completed=trainer.step - self._first_step,
@@ -109,10 +110,12 @@ class ProgressBar(Event):
             figures=self._figures(trainer),
             refresh=True,
         )
+        self._last = perf_counter_ns()
+        self._gap = max(_INTERVAL_NS, int((self._last - begin) / _SHARE))
 
     def _figures(self, trainer: Any) -> str:
         # An output may be any size on any device: only the loss is read, and only now.
-        loss = next((value for name, value in (self._outputs or {}).items() if name == "loss"), None)
+        loss = (self._outputs or {}).get(trainer.loss)
         accuracy = trainer.scores.get("accuracy")
         rate = self._samples / max((perf_counter_ns() - self._begin - self._paused) / 1e9, 1e-9)
         return "  ".join(

@@ -71,7 +71,9 @@ class UpdateRule:
         Returns:
             The new parameter and the new state, with the same names.
         """
-        raise RuleError(f"{type(self).__name__} has no update_rule; remedy: define update_rule(self, grad, param, state)")
+        raise RuleError(
+            f"{type(self).__name__} has no update_rule; remedy: define update_rule(self, grad, param, state)"
+        )
 
     def eval_param(self, param: Array, state: State) -> Array:
         """The value that evaluation and export use, of the parameter's shape."""

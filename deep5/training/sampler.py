@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
@@ -29,7 +30,9 @@ class Sampler(ABC):
 
     def __init__(self, dataset: Dataset, batch_size: int, *, seed: int = 0) -> None:
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or not 1 <= batch_size <= len(dataset):
-            raise UsageError(f"batch size {batch_size!r}; allowed: a whole number from 1 to {len(dataset)} (all samples)")
+            raise UsageError(
+                f"batch size {batch_size!r}; allowed: a whole number from 1 to {len(dataset)} (all samples)"
+            )
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
 
     @abstractmethod
@@ -38,7 +41,7 @@ class Sampler(ABC):
 
     def __len__(self) -> int:
         """Batches an epoch."""
-        return -(-len(self.dataset) // self.batch_size)
+        return math.ceil(len(self.dataset) / self.batch_size)
 
     def batches(self, epoch: int) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
         """The epoch's batches: indices, shape (batch,), and the samples by name."""
@@ -68,4 +71,5 @@ class ShuffleSampler(Sampler):
 
     def order(self, epoch: int) -> np.ndarray:
         """A permutation that is a function of (seed, epoch)."""
-        return generator(self.seed, "order", epoch).permutation(len(self.dataset)).astype(np.int64)
+        order: np.ndarray = generator(self.seed, "order", epoch).permutation(len(self.dataset)).astype(np.int64)
+        return order

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from deep5.backend import GraphExecutor, ParameterGroup
 from deep5.errors import RuleError
 from deep5.events import StepInfo
-from deep5.backend import GraphExecutor, ParameterGroup
 from deep5.tensors import Array, Arrays, TensorSpec, to_numpy
 from deep5.training.kernel import RuleKernel, bind_rule
 from deep5.training.rule import UpdateRule
@@ -30,8 +30,8 @@ class KernelStep:
         groups: Parameter groups; the first that matches a name gives its hyperparameters.
         modifier: `gradient_modifier(name, param, grad) -> grad`.
         threads: How many threads the kernel may use.
-        address: The address of a gradient's first element, or None where it is not contiguous or not of the
-            parameters' dtype; where given, gradients are not looked at through NumPy at all.
+        address: The address of a gradient's first element, or None where it is not contiguous. Where given, the
+            executor's own gradients are not looked at through NumPy at all; those of `apply` and of a modifier are.
 
     Raises:
         RuleError: The rule breaks its contract, or a group sets an unknown hyperparameter or matches nothing.
@@ -75,7 +75,10 @@ class KernelStep:
     def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """One whole step; see `TrainStep`."""
         outputs = self.backprop(inputs, info)
-        self.apply(self._executor.gradients(), info)
+        if self._modifier is None:
+            self._update(self._executor.gradients(), info, self._address)
+        else:
+            self.apply(self._executor.gradients(), info)
         return outputs
 
     def backprop(
@@ -85,40 +88,39 @@ class KernelStep:
         if self._prepares:
             for kernel in self._kernels:
                 kernel.prepare(info)
-        if on_gradient is None:
-            return self._executor.inference_and_backprop(inputs, self._loss, info=info)
-        return self._executor.inference_and_backprop(inputs, self._loss, info=info, on_gradient=on_gradient)
+        try:
+            if on_gradient is None:
+                return self._executor.inference_and_backprop(inputs, self._loss, info=info)
+            return self._executor.inference_and_backprop(inputs, self._loss, info=info, on_gradient=on_gradient)
+        except BaseException:
+            for kernel in self._kernels:
+                kernel.cancel()
+            raise
 
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
         """The update; see `TrainStep`."""
         if self._modifier is not None:
             parameters = self._executor.parameters()
-            gradients = {name: self._modifier(name, parameters[name], grad) for name, grad in gradients.items()}
+            gradients = {
+                name: self._modifier(name, parameters[name], grad)
+                for name, grad in gradients.items()
+                if name in parameters
+            }
+        # They come from outside, so every one is looked at.
+        self._update(gradients, info, None)
+
+    def _update(self, gradients: Arrays, info: StepInfo, address: Callable[[Array], int | None] | None) -> None:
+        # All of them before the first update: a step that is refused has changed nothing.
+        found = [_addresses(kernel, gradients, address) for kernel in self._kernels]
         if self._shared_sums:
-            self._apply_with_shared_sums(gradients, info)
-            return
-        for kernel in self._kernels:
-            addresses, kept = self._addresses(kernel, gradients)
-            kernel.update_from(addresses, info)
-            del kept  # the gradients' memory had to outlive the call
+            self._update_with_shared_sums([addresses for addresses, _ in found], info)
+        else:
+            for kernel, (addresses, _) in zip(self._kernels, found, strict=True):
+                kernel.update_from(addresses, info)
+        del found  # what was copied had to outlive the calls
 
-    def _addresses(self, kernel: RuleKernel, gradients: Arrays) -> tuple[list[int], Any]:
-        if self._address is not None:
-            try:
-                addresses = [self._address(gradients[name]) for name in kernel.names]
-            except KeyError:
-                addresses = [None]
-            if None not in addresses:
-                return addresses, gradients  # type: ignore[return-value]  # None was just excluded
-        kept = kernel.check_gradients({name: to_numpy(grad) for name, grad in gradients.items()})
-        return [array.__array_interface__["data"][0] for array in kept], kept
-
-    def _apply_with_shared_sums(self, gradients: Arrays, info: StepInfo) -> None:
-        kept, parts = [], []
-        for kernel in self._kernels:
-            addresses, keep = self._addresses(kernel, gradients)
-            kept.append(keep)
-            parts.append(kernel.partial_sums(addresses, info))
+    def _update_with_shared_sums(self, addresses: Sequence[Sequence[int]], info: StepInfo) -> None:
+        parts = [kernel.partial_sums(own, info) for kernel, own in zip(self._kernels, addresses, strict=True)]
         total = np.sum(parts, axis=0)
         for kernel, part in zip(self._kernels, parts, strict=True):
             part[...] = total
@@ -144,6 +146,19 @@ class KernelStep:
             part = {key: rest.pop(key) for key in list(rest) if key.partition("/")[2] in own}
             # What belongs to nobody goes to the last kernel, whose message names it.
             kernel.load_state_dict({**part, **rest} if number == len(self._kernels) else part)
+
+
+def _addresses(
+    kernel: RuleKernel, gradients: Arrays, address: Callable[[Array], int | None] | None
+) -> tuple[list[int], Any]:
+    """The addresses of a kernel's gradients, and what must be kept alive as long as they are used."""
+    if address is not None:
+        found = [address(gradients[name]) for name in kernel.names]
+        contiguous = [place for place in found if place is not None]
+        if len(contiguous) == len(found):
+            return contiguous, gradients
+    kept = kernel.check_gradients({name: to_numpy(gradients[name]) for name in kernel.names if name in gradients})
+    return [array.__array_interface__["data"][0] for array in kept], kept
 
 
 def _partition(

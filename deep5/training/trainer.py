@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from time import perf_counter_ns
-from typing import Any
 
 import numpy as np
 
@@ -36,6 +35,7 @@ class Trainer:
         communicator: Adds up the scores of all ranks; None: this process is alone.
 
     Attributes:
+        loss: Name of the output that is minimised.
         step: Steps done.
         epoch: Epochs done.
         scores: Of the last evaluation: `accuracy` in percent, mean `loss`, `samples`.
@@ -73,9 +73,14 @@ class Trainer:
                 raise UsageError(f"the network has no {name!r}; allowed: {', '.join(where)}")
         self.executor, self.train_sampler, self.validation_sampler = executor, train_sampler, validation_sampler
         self.optimizer = as_step_optimizer(optimizer, loss=loss)
+        own = getattr(self.optimizer, "loss", loss)
+        if own != loss:
+            raise UsageError(
+                f"the trainer's loss is {loss!r} but its optimizer's is {own!r}; remedy: name the same one"
+            )
         self.optimizer.bind(executor)
         self.seed, self.communicator = seed, communicator
-        self._loss, self._logits, self._label = loss, logits, label
+        self.loss, self._logits, self._label = loss, logits, label
         self.listeners = Listeners()
         self.step = self.epoch = self.epochs = 0
         self.scores: dict[str, float] = {}
@@ -101,20 +106,33 @@ class Trainer:
             self.epochs = self.epoch + epochs
             self.status, self.reason = "running", ""
             try:
-                for call in self.listeners.before_training:
-                    call(self)
-                for epoch in range(self.epoch, self.epochs):
-                    self._train_epoch(epoch)
-                self.status = "success"
-            except StopTraining as request:
-                self.status, self.reason = "stopped", str(request)
+                with ExitStack() as stack:
+                    # Every event is told of the end, whatever becomes of the others.
+                    for call in reversed(self.listeners.after_training):
+                        stack.callback(call, self)
+                    self._train_epochs()
             except BaseException as error:
-                self.status = "failed" if isinstance(error, Exception) else "aborted"
-                self.reason = str(error) or type(error).__name__
-                raise
-            finally:
-                for call in self.listeners.after_training:
-                    call(self)
+                self._ended_by(error)
+                if not isinstance(error, StopTraining):
+                    raise
+
+    def _train_epochs(self) -> None:
+        try:
+            for call in self.listeners.before_training:
+                call(self)
+            for epoch in range(self.epoch, self.epochs):
+                self._train_epoch(epoch)
+            self.status = "success"
+        except BaseException as error:
+            self._ended_by(error)
+            raise
+
+    def _ended_by(self, error: BaseException) -> None:
+        if isinstance(error, StopTraining):
+            self.status, self.reason = "stopped", str(error)
+        else:
+            self.status = "failed" if isinstance(error, Exception) else "aborted"
+            self.reason = str(error) or type(error).__name__
 
     def _train_epoch(self, epoch: int) -> None:
         listeners = self.listeners
@@ -158,12 +176,9 @@ class Trainer:
             for ids, inputs in sampler.batches(0):
                 outputs = self.executor.inference(inputs)
                 predicted = to_numpy(outputs[self._logits]).argmax(axis=-1)
-                totals += (
-                    np.count_nonzero(predicted == inputs[self._label]),
-                    float(to_numpy(outputs[self._loss])) * len(ids),
-                    len(ids),
-                )
+                correct = np.count_nonzero(predicted == to_numpy(inputs[self._label]))
+                totals += np.array([correct, float(to_numpy(outputs[self.loss])) * len(ids), len(ids)])
         if self.communicator is not None:
             self.communicator.all_reduce(totals, op="sum", timeout_s=60.0)
-        correct, loss, samples = totals.tolist()
-        return {"accuracy": 100.0 * correct / samples, "loss": loss / samples, "samples": samples}
+        right, loss, samples = totals.tolist()
+        return {"accuracy": 100.0 * right / samples, "loss": loss / samples, "samples": samples}

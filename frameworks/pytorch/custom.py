@@ -23,7 +23,7 @@ def native_operator(operator: Operator) -> Callable[..., Any]:
         A function of tensors; gives what `operator.forward` gives.
     """
 
-    class Function(torch.autograd.Function):
+    class Function(torch.autograd.Function):  # type: ignore[misc]  # torch is not type-checked
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
             outputs = operator.forward(*inputs)
@@ -44,4 +44,5 @@ def native_operator(operator: Operator) -> Callable[..., Any]:
                 )
             return grads
 
-    return lambda *inputs: Function.apply(*inputs)
+    apply: Callable[..., Any] = Function.apply
+    return apply

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
-from deep5.errors import Unsupported
 from deep5.frameworks.pytorch.operators import OPERATORS
 from deep5.networks.network import Network
 
@@ -22,8 +20,8 @@ class Emitter:
         bound: What the source refers to by name: parameters, buffers, constants, functions.
     """
 
-    def __init__(self, network: Network) -> None:
-        self._network = network
+    def __init__(self, network: Network, place: Any) -> None:
+        self._network, self._place = network, place
         self._constants = network.constants
         self._names: dict[str, str] = {}
         self._lines: list[str] = []
@@ -39,18 +37,8 @@ class Emitter:
             if key in self._constants:
                 import torch
 
-                self.bound[self._names[key]] = torch.from_numpy(self._constants[key])
+                self.bound[self._names[key]] = torch.from_numpy(self._constants[key]).to(self._place)
         return self._names[key]
-
-    def constant(self, value: ir.Value) -> np.ndarray:
-        """The value of an input that must be known before anything runs.
-
-        Raises:
-            Unsupported: It is computed.
-        """
-        if value.name not in self._constants:
-            raise Unsupported(f"the input {value.name!r} is computed; allowed: a constant of the network")
-        return self._constants[str(value.name)]
 
     def function(self, function: Callable[..., Any]) -> str:
         """The identifier of a function."""
@@ -77,23 +65,24 @@ class Emitter:
             dead += [key for key in made if key not in last and key not in keep]
             if dead:
                 self.line(f"del {', '.join(self._names[key] for key in dead if key in self._names)}")
-        results = ", ".join(self._names[name] for name in network.outputs)
-        defaults = [f"{name}={name}" for name in self.bound]
-        head = f"def forward({', '.join([*arguments, 'training', '*', *defaults])}):"
+        results = ", ".join(self.name(value) for value in network.model.graph.outputs)
+        defaults = ["*", *(f"{name}={name}" for name in self.bound)] if self.bound else []
+        head = f"def forward({', '.join([*arguments, 'training', *defaults])}):"
         return "\n    ".join([head, *self._lines, f"return ({results},)"])
 
 
-def compile_forward(network: Network, live: dict[str, Any]) -> tuple[Callable[..., tuple[Any, ...]], str]:
+def compile_forward(network: Network, live: dict[str, Any], place: Any) -> tuple[Callable[..., tuple[Any, ...]], str]:
     """Generate and compile the forward function.
 
     Args:
         network: The network.
         live: Live parameters and buffers by name.
+        place: The `torch.device` that constants go to.
 
     Returns:
         The function of (inputs in order, training), and its source.
     """
-    emitter = Emitter(network)
+    emitter = Emitter(network, place)
     for name, tensor in live.items():
         identifier = emitter._names.setdefault(name, f"v{len(emitter._names)}")
         emitter.bound[identifier] = tensor

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from deep5.errors import ShapeError, Unsupported
-from deep5.events import StepInfo
 from deep5.backend import ParameterGroup, TrainStep
+from deep5.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError, suggestion
+from deep5.events import StepInfo
 from deep5.frameworks.pytorch.emit import compile_forward
 from deep5.networks.network import Network
 from deep5.tensors import Array, Arrays, Device
@@ -20,6 +20,9 @@ from deep5.training.rule import UpdateRule
 from deep5.training.step import KernelStep
 
 __all__ = ["PyTorchExecutor"]
+
+# Combinations of shapes to remember; a network for sequences may meet many.
+_FITTING = 256
 
 
 class PyTorchExecutor:
@@ -42,14 +45,10 @@ class PyTorchExecutor:
         self._buffers = {
             name: torch.from_numpy(network.initial(name)).clone().to(self._place) for name in network.buffers
         }
-        self._forward, self.source = compile_forward(network, {**self._parameters, **self._buffers})
-        self._inputs = [
-            (name, getattr(torch, spec.dtype), torch.Size(extent for extent in spec.shape[1:] if isinstance(extent, int)))
-            for name, spec in network.inputs.items()
-        ]
-        self._fixed = all(
-            isinstance(extent, int) for spec in network.inputs.values() for extent in spec.shape[1:]
-        ) and all(spec.shape and isinstance(spec.shape[0], str) for spec in network.inputs.values())
+        self._forward, self.source = compile_forward(network, self._live(), self._place)
+        self._inputs = [(name, getattr(torch, spec.dtype)) for name, spec in network.inputs.items()]
+        # Shapes that were found to fit: to look one up costs less than to check it again.
+        self._fitting: set[tuple[Any, ...]] = set()
         self._outputs = tuple(network.outputs)
         self._seeds: dict[tuple[Any, ...], Any] = {}
         self._wrt: dict[str, Any] | None = None
@@ -74,20 +73,20 @@ class PyTorchExecutor:
         """Run forward and backward; see `GraphExecutor`."""
         feed = self._feed(inputs)
         targets = self._parameters if wrt is None else self._targets(wrt, feed)
-        if not accumulate:
-            for tensor in (self._wrt or {}).values():
+        before, self._wrt = (self._wrt if accumulate else None), None  # none, should what follows fail
+        if before is None:
+            for tensor in self._parameters.values():
                 tensor.grad = None
-            for tensor in targets.values():
-                tensor.grad = None
-        elif self._wrt is not None:
-            self._keep_input_gradients(targets)
+        else:
+            for name, tensor in targets.items():
+                tensor.grad = before[name].grad if name in before else None  # an input is a new leaf each time
         values = self._forward(*feed, True)
         outputs = dict(zip(self._outputs, values, strict=True))
-        root = outputs.get(loss)
-        if root is None or root.numel() != 1 or not root.requires_grad:
+        root = outputs[loss] if loss in outputs else self._refuse_loss(loss)
+        if root.numel() != 1 or not root.requires_grad:
             raise Unsupported(
-                f"the output {loss!r} cannot be differentiated; allowed: a scalar output that depends on a parameter, "
-                f"of {', '.join(self._outputs)}"
+                f"the output {loss!r}, {self.network.outputs[loss]}, cannot be differentiated; allowed: a scalar that "
+                "depends on what is differentiated by"
             )
         seed = self._seed(root, loss_scale)
         chosen = None if wrt is None else tuple(targets.values())
@@ -96,7 +95,7 @@ class PyTorchExecutor:
         else:
             with _hooks(targets, on_gradient):
                 torch.autograd.backward((root,), (seed,), inputs=chosen)
-        self._wrt = {**(self._wrt or {}), **targets} if accumulate else targets
+        self._wrt = targets if before is None else {**before, **targets}
         return {name: value.detach() for name, value in outputs.items()}
 
     def gradients(self) -> Arrays:
@@ -105,7 +104,7 @@ class PyTorchExecutor:
             raise Unsupported("there are no gradients; remedy: call inference_and_backprop first")
         # A parameter that the loss does not depend on has the gradient zero, as mathematics has it.
         return {
-            name: tensor.grad if tensor.grad is not None else torch.zeros_like(tensor)
+            name: tensor.grad if tensor.grad is not None else torch.zeros_like(tensor, requires_grad=False)
             for name, tensor in self._wrt.items()
         }
 
@@ -123,17 +122,18 @@ class PyTorchExecutor:
 
     def read(self, names: Sequence[str], out: Array) -> None:
         """Packed copy out; see `GraphExecutor`."""
-        packed, offset = torch.from_numpy(np.asarray(out)), 0
-        for tensor in self._named(names, packed):
-            packed[offset : offset + tensor.numel()] = tensor.detach().reshape(-1)
+        offset = 0
+        for tensor in self._named(names, out):
+            out[offset : offset + tensor.numel()] = tensor.detach().cpu().numpy().reshape(-1)
             offset += tensor.numel()
 
     def write(self, names: Sequence[str], packed: Array) -> None:
         """Packed copy in; see `GraphExecutor`."""
-        source, offset = torch.from_numpy(np.asarray(packed)), 0
+        offset = 0
         with torch.no_grad():
-            for tensor in self._named(names, source):
-                tensor.copy_(source[offset : offset + tensor.numel()].reshape(tensor.shape))
+            for tensor in self._named(names, packed):
+                part = packed[offset : offset + tensor.numel()].reshape(tensor.shape)
+                tensor.copy_(torch.from_numpy(part if part.flags.writeable else part.copy()))
                 offset += tensor.numel()
 
     def train_step(
@@ -170,14 +170,17 @@ class PyTorchExecutor:
         """Restore parameters and buffers; see `GraphExecutor`."""
         live = self._live()
         if state.keys() != live.keys():
-            raise ShapeError(f"missing or unknown values: {sorted(state.keys() ^ live.keys())}; allowed: {sorted(live)}")
+            missing, unknown = sorted(live.keys() - state.keys()), sorted(state.keys() - live.keys())
+            raise NetworkError(
+                f"the state does not fit: missing {missing}, unknown {unknown}; expected the network's own"
+            )
+        values = {name: np.array(state[name], order="C") for name in live}
+        for name, spec in {**self.network.parameters, **self.network.buffers}.items():
+            if reason := spec.mismatch(values[name].shape, str(values[name].dtype)):
+                raise ShapeError(f"the state of {name!r}: {reason}")
         with torch.no_grad():
             for name, tensor in live.items():
-                value = np.asarray(state[name])
-                reason = {**self.network.parameters, **self.network.buffers}[name].mismatch(value.shape, str(value.dtype))
-                if reason:
-                    raise ShapeError(f"the value for {name!r} does not fit: {reason}")
-                tensor.copy_(torch.from_numpy(value.copy()))
+                tensor.copy_(torch.from_numpy(values[name]))
 
     def export(self, *, evaluation: bool = True) -> Network:
         """The network with the live values; see `GraphExecutor`."""
@@ -194,13 +197,13 @@ class PyTorchExecutor:
 
     def settings(self) -> dict[str, Any]:
         """Read back from torch; see `GraphExecutor`."""
-        dtypes = {spec.dtype for spec in self.network.parameters.values()}
+        specs = (*self.network.parameters.values(), *self.network.inputs.values())
         return {
             "framework": "pytorch",
             "version": torch.__version__,
             "device": str(self.device),
             "threads": torch.get_num_threads(),
-            "dtype": ", ".join(sorted(dtypes)),
+            "dtype": next((spec.dtype for spec in specs if spec.dtype.startswith("float")), "none"),
             "tf32": bool(torch.backends.cuda.matmul.allow_tf32) if self._place.type == "cuda" else False,
             "deterministic": torch.are_deterministic_algorithms_enabled() or self._place.type == "cpu",
         }
@@ -210,15 +213,16 @@ class PyTorchExecutor:
 
     def _named(self, names: Sequence[str], packed: Any) -> list[Any]:
         live = self._live()
-        unknown = [name for name in names if name not in live]
-        if unknown:
-            raise ShapeError(f"no parameter or buffer {unknown}; allowed: {', '.join(live)}")
+        for name in names:
+            if name not in live:
+                raise UnknownName("parameter or buffer", name, live)
+        if not isinstance(packed, np.ndarray) or not packed.flags.c_contiguous:
+            raise UsageError(f"got {type(packed).__name__} that is not contiguous; allowed: a C-contiguous NumPy array")
         tensors = [live[name] for name in names]
-        size = sum(tensor.numel() for tensor in tensors)
-        if packed.shape != (size,) or any(packed.dtype != tensor.dtype for tensor in tensors):
+        size, dtypes = sum(tensor.numel() for tensor in tensors), {_dtype(tensor) for tensor in tensors}
+        if packed.shape != (size,) or dtypes - {str(packed.dtype)}:
             raise ShapeError(
-                f"got packed memory {packed.dtype}{tuple(packed.shape)}, expected one dtype, {[t.dtype for t in tensors]}, "
-                f"and the shape ({size},)"
+                f"packed array: got {packed.dtype}{list(packed.shape)}, expected {' and '.join(sorted(dtypes))}[{size}]"
             )
         return tensors
 
@@ -226,33 +230,60 @@ class PyTorchExecutor:
         if len(inputs) != len(self._inputs):
             self._refuse_names(inputs)
         feed = []
-        for name, dtype, tail in self._inputs:
+        for name, dtype in self._inputs:
             try:
                 value = inputs[name]
             except KeyError:
                 self._refuse_names(inputs)
-            if not isinstance(value, torch.Tensor):
-                value = torch.from_numpy(np.require(value, requirements="W"))
-            if value.dtype is not dtype or (self._fixed and value.shape[1:] != tail):
-                self._refuse(name, value)
-            elif not self._fixed and self._mismatch(name, value):
-                self._refuse(name, value)
+            if isinstance(value, torch.Tensor):
+                # Whatever the caller computed it from is not part of this network.
+                value = value.detach() if value.requires_grad else value
+            elif isinstance(value, np.ndarray) and value.flags.carray:
+                try:
+                    value = torch.from_numpy(value)
+                except (TypeError, ValueError):  # of another byte order, or no numbers
+                    value = _tensor(name, value)
+            else:
+                value = _tensor(name, value)
+            if value.dtype is not dtype:
+                raise ShapeError(f"input {name!r}: got dtype {_dtype(value)}, expected {self.network.inputs[name]}")
             feed.append(value if value.device == self._place else value.to(self._place))
+        shapes = tuple([value.shape for value in feed])
+        if shapes not in self._fitting:
+            self._check_shapes(shapes)
         return feed
 
-    def _mismatch(self, name: str, value: Any) -> str | None:
-        return self.network.inputs[name].mismatch(tuple(value.shape), str(value.dtype).removeprefix("torch."))
-
-    def _refuse(self, name: str, value: Any) -> None:
-        raise ShapeError(f"input {name!r}: {self._mismatch(name, value) or 'does not fit'}")
+    def _check_shapes(self, shapes: tuple[Any, ...]) -> None:
+        """Each input fits its declaration, and an extent with a name is the same wherever it stands."""
+        extents: dict[str, tuple[int, str]] = {}
+        for (name, spec), shape in zip(self.network.inputs.items(), shapes, strict=True):
+            if reason := spec.mismatch(tuple(shape), spec.dtype):
+                raise ShapeError(f"input {name!r}: {reason}")
+            for symbol, extent in zip(spec.shape, shape, strict=True):
+                if isinstance(symbol, str) and extents.setdefault(symbol, (extent, name))[0] != extent:
+                    known, other = extents[symbol]
+                    raise ShapeError(
+                        f"input {name!r}: got {symbol} = {extent} in shape {tuple(shape)}, "
+                        f"expected {symbol} = {known} as in input {other!r}"
+                    )
+        if len(self._fitting) >= _FITTING:
+            self._fitting.clear()
+        self._fitting.add(shapes)
 
     def _refuse_names(self, inputs: Arrays) -> None:
-        wanted = [name for name, _, _ in self._inputs]
-        raise ShapeError(f"got the inputs {sorted(inputs)}, expected {sorted(wanted)}")
+        wanted = [name for name, _ in self._inputs]
+        unknown = [name for name in inputs if name not in wanted]
+        tail = suggestion(unknown[0], wanted) if unknown else ""
+        raise ShapeError(f"got the inputs {', '.join(inputs) or 'none'}; expected: {', '.join(wanted)}{tail}")
+
+    def _refuse_loss(self, loss: str) -> Any:
+        raise UnknownName("loss", loss, self._outputs)
 
     def _targets(self, wrt: Sequence[str], feed: list[Any]) -> dict[str, Any]:
         targets = {}
-        positions = {name: index for index, (name, _, _) in enumerate(self._inputs)}
+        positions = {name: index for index, (name, _) in enumerate(self._inputs)}
+        if not wrt:
+            raise UsageError("nothing to differentiate by; allowed: None (all parameters), or names")
         for name in wrt:
             if name in self._parameters:
                 targets[name] = self._parameters[name]
@@ -260,17 +291,13 @@ class PyTorchExecutor:
                 # A leaf of its own: the caller's tensor must not start to require a gradient.
                 feed[positions[name]] = feed[positions[name]].detach().requires_grad_()
                 targets[name] = feed[positions[name]]
+            elif name in positions:
+                raise Unsupported(
+                    f"no gradient by {name!r}, which is {self.network.inputs[name]}; allowed: floating-point inputs"
+                )
             else:
-                floats = [name for name, dtype, _ in self._inputs if dtype.is_floating_point]
-                raise Unsupported(f"no gradient by {name!r}; allowed: {', '.join([*self._parameters, *floats])}")
+                raise UnknownName("parameter or input", name, [*self._parameters, *positions])
         return targets
-
-    def _keep_input_gradients(self, targets: dict[str, Any]) -> None:
-        """With `accumulate`, a new input leaf goes on where the last call's leaf of that name stopped."""
-        for name, tensor in targets.items():
-            before = (self._wrt or {}).get(name)
-            if before is not None and before is not tensor:
-                tensor.grad = before.grad
 
     def _seed(self, root: Any, loss_scale: float) -> Any:
         key = (root.dtype, root.shape, loss_scale)
@@ -280,15 +307,34 @@ class PyTorchExecutor:
         return self._seeds[key]
 
 
+def _tensor(name: str, value: Any) -> Any:
+    """A copy of what torch cannot share: memory that is read-only, not C-contiguous or of another byte order."""
+    try:
+        array = np.asarray(value)
+        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"input {name!r}: got {type(value).__name__} that torch cannot take ({error})") from error
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
 def _address(tensor: Any) -> int | None:
     return int(tensor.data_ptr()) if tensor.is_contiguous() else None
 
 
 @contextmanager
 def _hooks(targets: Mapping[str, Any], on_gradient: Callable[[str, Array], None]) -> Iterator[None]:
-    """Call back as soon as each gradient is complete."""
+    """Call back as soon as each gradient is complete; at the end, for those that the loss does not depend on."""
+    waiting = dict(targets)
+
+    def complete(name: str, leaf: Any) -> None:
+        del waiting[name]
+        on_gradient(name, leaf.grad)
+
     handles = [
-        tensor.register_post_accumulate_grad_hook(lambda leaf, name=name: on_gradient(name, leaf.grad))
+        tensor.register_post_accumulate_grad_hook(lambda leaf, name=name: complete(name, leaf))
         for name, tensor in targets.items()
     ]
     try:
@@ -296,3 +342,6 @@ def _hooks(targets: Mapping[str, Any], on_gradient: Callable[[str, Array], None]
     finally:
         for handle in handles:
             handle.remove()
+    for name, tensor in waiting.items():
+        gradient = tensor.grad
+        on_gradient(name, torch.zeros_like(tensor, requires_grad=False) if gradient is None else gradient)

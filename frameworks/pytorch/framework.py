@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from deep5.errors import Unsupported
 from deep5.backend import Framework, GraphExecutor, StepOptimizer, Support
+from deep5.errors import Unsupported, UsageError
 from deep5.tensors import Device
 from deep5.tensors import device as read_device
 
@@ -65,7 +65,13 @@ class PyTorch(Framework):
         return NATIVE
 
     def set_threads(self, threads: int) -> None:
-        """Threads within an operator."""
+        """Threads within an operator.
+
+        Raises:
+            UsageError: Not a positive whole number.
+        """
+        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+            raise UsageError(f"got {threads!r} threads; allowed: a whole number of at least 1")
         self._torch.set_num_threads(threads)
 
 

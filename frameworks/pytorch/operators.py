@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +10,18 @@ import onnx_ir as ir
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
-from deep5.errors import Unsupported
 from deep5.backend import Support
 
 if TYPE_CHECKING:
     from deep5.frameworks.pytorch.emit import Emitter
 
 __all__ = ["OPERATORS", "supports"]
+
+_DTYPES = {
+    getattr(ir.DataType, name)
+    for name in ("BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FLOAT16", "FLOAT", "DOUBLE")
+}
+_FLOATING = {"AveragePool", "Conv", "Gemm", "MaxPool"}
 
 Emit = Callable[["Emitter", ir.Node], None]
 OPERATORS: dict[str, Emit] = {}
@@ -28,8 +34,51 @@ def supports(node: ir.Node) -> Support:
         return Support(False, f"the domain {node.domain!r} is not ONNX's own")
     if node.op_type not in OPERATORS:
         return Support(False, "the PyTorch back-end has no such operator")
-    reason = _CHECKS[node.op_type](node) if node.op_type in _CHECKS else None
+    reason = _check_dtypes(node)
+    if reason is None and node.op_type in _CHECKS:
+        reason = _CHECKS[node.op_type](node)
     return Support(reason is None, reason or "")
+
+
+def _check_dtypes(node: ir.Node) -> str | None:
+    """Element types that torch computes with; the others it can at most store."""
+    for value in (*node.inputs, *node.outputs):
+        if value is None or not value.name:
+            continue
+        if value.dtype is None or value.shape is None:
+            return f"the value {value.name!r} has no shape or element type; shape inference did not reach it"
+        if value.dtype not in _DTYPES:
+            return f"the element type {value.dtype.name} of {value.name!r}"
+    first = node.inputs[0] if node.inputs else None
+    if node.op_type in _FLOATING and first is not None and first.dtype is not None and first.dtype.is_integer():
+        return f"whole numbers ({first.dtype.name})"
+    return None
+
+
+def _fixed(node: ir.Node, position: int) -> Any:
+    """The value of an input as a NumPy array; None where it is left out or computed."""
+    value = node.inputs[position] if position < len(node.inputs) else None
+    return None if value is None or value.const_value is None else value.const_value.numpy()
+
+
+def _computed(node: ir.Node, *positions: int) -> str | None:
+    """Why the node cannot run where one of these inputs is not known before anything runs."""
+    for position in positions:
+        value = node.inputs[position] if position < len(node.inputs) else None
+        if value is not None and value.const_value is None:
+            return f"the input {value.name!r} is computed; a constant is supported"
+    return None
+
+
+def _spare(node: ir.Node) -> str | None:
+    """Why the node cannot run where more than its first output is asked for."""
+    named = [value.name for value in node.outputs[1:] if value.name]
+    return f"the further outputs {', '.join(map(str, named))}" if named else None
+
+
+def _number(value: float) -> str:
+    """A float as source text; infinities and NaN have no literal."""
+    return repr(value) if math.isfinite(value) else f"float('{value}')"
 
 
 def _attribute(node: ir.Node, name: str, default: Any) -> Any:
@@ -116,34 +165,41 @@ def _flatten(emitter: Emitter, node: ir.Node) -> None:
     axis, rank = _attribute(node, "axis", 1), len(node.inputs[0].shape)  # type: ignore[union-attr,arg-type]
     axis += rank if axis < 0 else 0
     x, out = emitter.name(node.inputs[0]), emitter.name(node.outputs[0])
-    if axis == 1:
+    if axis == 1 and rank > 1:
         emitter.line(f"{out} = {x}.flatten(1)")
     else:
         rows = " * ".join([f"{x}.shape[{index}]" for index in range(axis)] or ["1"])
         emitter.line(f"{out} = {x}.reshape({rows}, -1)")
 
 
-@_operator("Reshape")
+def _check_reshape(node: ir.Node) -> str | None:
+    return _computed(node, 1)
+
+
+@_operator("Reshape", _check_reshape)
 def _reshape(emitter: Emitter, node: ir.Node) -> None:
     x = emitter.name(node.inputs[0])
-    extents = emitter.constant(node.inputs[1]).tolist()  # type: ignore[arg-type]
+    extents = _fixed(node, 1).tolist()
     copies = not _attribute(node, "allowzero", 0)
     shape = [f"{x}.shape[{index}]" if extent == 0 and copies else str(extent) for index, extent in enumerate(extents)]
     emitter.line(f"{emitter.name(node.outputs[0])} = {x}.reshape({', '.join(shape) or '()'})")
 
 
 def _check_slice(node: ir.Node) -> str | None:
-    return None if all(value is None or value.const_value is not None for value in node.inputs[1:]) else "computed bounds"
+    reason = _computed(node, 1, 2, 3, 4)
+    steps = _fixed(node, 4)
+    if reason is None and steps is not None and min(steps.tolist(), default=1) < 1:
+        reason = f"steps {steps.tolist()}; torch has positive ones"
+    return reason
 
 
 @_operator("Slice", _check_slice)
 def _slice(emitter: Emitter, node: ir.Node) -> None:
-    starts, ends, *rest = (emitter.constant(value).tolist() for value in node.inputs[1:] if value is not None)
+    starts, ends = _fixed(node, 1).tolist(), _fixed(node, 2).tolist()
+    axes, steps = _fixed(node, 3), _fixed(node, 4)
     rank = len(node.inputs[0].shape)  # type: ignore[union-attr,arg-type]
-    axes = [axis % rank for axis in (rest[0] if rest else range(len(starts)))]
-    steps = rest[1] if len(rest) > 1 else [1] * len(starts)
-    if min(steps) < 1:
-        raise Unsupported(f"Slice with steps {steps}; allowed: positive steps, which torch has")
+    axes = [axis % rank for axis in (range(len(starts)) if axes is None else axes.tolist())]
+    steps = [1] * len(starts) if steps is None else steps.tolist()
     parts = ["slice(None)"] * rank
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         parts[axis] = f"slice({start}, {end}, {step})"
@@ -153,20 +209,20 @@ def _slice(emitter: Emitter, node: ir.Node) -> None:
 def _check_pad(node: ir.Node) -> str | None:
     if _attribute(node, "mode", "constant") != "constant":
         return "padding other than constant"
-    return None if all(value is None or value.const_value is not None for value in node.inputs[1:]) else "computed pads"
+    return _computed(node, 1, 2, 3)
 
 
 @_operator("Pad", _check_pad)
 def _pad(emitter: Emitter, node: ir.Node) -> None:
-    given = [None if value is None else emitter.constant(value) for value in node.inputs[1:]]
-    pads, rank = given[0].tolist(), len(node.inputs[0].shape)  # type: ignore[union-attr,arg-type]
-    fill = float(given[1]) if len(given) > 1 and given[1] is not None else 0.0
-    axes = [axis % rank for axis in (given[2].tolist() if len(given) > 2 and given[2] is not None else range(rank))]
+    pads, fill, axes = _fixed(node, 1).tolist(), _fixed(node, 2), _fixed(node, 3)
+    rank = len(node.inputs[0].shape)  # type: ignore[union-attr,arg-type]
+    value = 0.0 if fill is None or not fill.size else float(fill.reshape(-1)[0])
+    axes = [axis % rank for axis in (range(rank) if axes is None else axes.tolist())]
     both = {axis: (pads[index], pads[index + len(axes)]) for index, axis in enumerate(axes)}
     # torch counts from the last axis.
     flat = [extent for axis in reversed(range(rank)) for extent in both.get(axis, (0, 0))]
     x, pad = emitter.name(node.inputs[0]), emitter.function(F.pad)
-    emitter.line(f"{emitter.name(node.outputs[0])} = {pad}({x}, {flat}, 'constant', {fill!r})")
+    emitter.line(f"{emitter.name(node.outputs[0])} = {pad}({x}, {flat}, 'constant', {_number(value)})")
 
 
 @_operator("Gemm")
@@ -182,10 +238,12 @@ def _gemm(emitter: Emitter, node: ir.Node) -> None:
         return
     b = f"{b}.t()" if trans_b else b
     if c is None:
-        emitter.line(f"{out} = {emitter.function(torch.mm)}({a}, {b})" + ("" if alpha == 1.0 else f" * {alpha!r}"))
+        emitter.line(
+            f"{out} = {emitter.function(torch.mm)}({a}, {b})" + ("" if alpha == 1.0 else f" * {_number(alpha)}")
+        )
     else:
         addmm = emitter.function(torch.addmm)
-        emitter.line(f"{out} = {addmm}({emitter.name(c)}, {a}, {b}, beta={beta!r}, alpha={alpha!r})")
+        emitter.line(f"{out} = {addmm}({emitter.name(c)}, {a}, {b}, beta={_number(beta)}, alpha={_number(alpha)})")
 
 
 def _check_window(node: ir.Node) -> str | None:
@@ -193,11 +251,13 @@ def _check_window(node: ir.Node) -> str | None:
     rank = node.inputs[0].shape and len(node.inputs[0].shape) - 2 if node.inputs[0] is not None else None
     if auto not in ("NOTSET", "VALID"):
         return f"auto_pad={auto}; explicit pads are supported"
+    if any(pad < 0 for pad in _attribute(node, "pads", ())):
+        return "negative padding"
     return None if rank in (1, 2, 3) else f"{rank} spatial axes; 1 to 3 are supported"
 
 
-def _window(emitter: Emitter, node: ir.Node, kernel: Sequence[int], fill: float) -> tuple[str, Any, Any, Any]:
-    """Input (padded first where torch cannot), strides, pads, dilations."""
+def _window(emitter: Emitter, node: ir.Node, kernel: Sequence[int]) -> tuple[str, Any, Any, Any]:
+    """Input (zeros put around it first where torch cannot), strides, pads, dilations."""
     rank = len(kernel)
     strides = tuple(_attribute(node, "strides", (1,) * rank))
     dilations = tuple(_attribute(node, "dilations", (1,) * rank))
@@ -206,38 +266,39 @@ def _window(emitter: Emitter, node: ir.Node, kernel: Sequence[int], fill: float)
     if even:
         return x, strides, tuple(pads[:rank]), dilations
     flat = [extent for axis in reversed(range(rank)) for extent in (pads[axis], pads[axis + rank])]
-    padded = f"{emitter.name(node.outputs[0])}_in"
-    emitter.line(f"{padded} = {emitter.function(F.pad)}({x}, {flat}, 'constant', {fill!r})")
-    return padded, strides, (0,) * rank, dilations
+    return f"{emitter.function(F.pad)}({x}, {flat})", strides, (0,) * rank, dilations
 
 
 @_operator("Conv", _check_window)
 def _conv(emitter: Emitter, node: ir.Node) -> None:
     weight = node.inputs[1]
     kernel = tuple(_attribute(node, "kernel_shape", None) or weight.shape[2:])  # type: ignore[union-attr,index]
-    x, strides, pads, dilations = _window(emitter, node, kernel, 0.0)
+    x, strides, pads, dilations = _window(emitter, node, kernel)
     function = emitter.function((F.conv1d, F.conv2d, F.conv3d)[len(kernel) - 1])
     bias = emitter.name(node.inputs[2] if len(node.inputs) > 2 else None)
     out, group = emitter.name(node.outputs[0]), _attribute(node, "group", 1)
     emitter.line(f"{out} = {function}({x}, {emitter.name(weight)}, {bias}, {strides}, {pads}, {dilations}, {group})")
 
 
-def _check_average(node: ir.Node) -> str | None:
-    pads = list(_attribute(node, "pads", (0,)))
-    kernel = node.attributes["kernel_shape"].value
-    if pads[: len(pads) // 2] != pads[len(pads) // 2 :] and any(pads):
+def _check_pool(node: ir.Node) -> str | None:
+    pads, kernel = list(_attribute(node, "pads", ())), node.attributes["kernel_shape"].value
+    if pads[: len(pads) // 2] != pads[len(pads) // 2 :]:
         return "different padding on both sides"
     if any(2 * pad > extent for pad, extent in zip(pads, kernel, strict=False)):
         return "padding of more than half the window"
+    return _check_window(node)
+
+
+def _check_average(node: ir.Node) -> str | None:
     if any(extent != 1 for extent in _attribute(node, "dilations", ())):
         return "dilations"
-    return _check_window(node)
+    return _check_pool(node)
 
 
 @_operator("AveragePool", _check_average)
 def _average_pool(emitter: Emitter, node: ir.Node) -> None:
     kernel = tuple(node.attributes["kernel_shape"].value)
-    x, strides, pads, _ = _window(emitter, node, kernel, 0.0)
+    x, strides, pads, _ = _window(emitter, node, kernel)
     function = emitter.function((F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[len(kernel) - 1])
     ceil, include = bool(_attribute(node, "ceil_mode", 0)), bool(_attribute(node, "count_include_pad", 0))
     out = emitter.name(node.outputs[0])
@@ -245,20 +306,13 @@ def _average_pool(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _check_max(node: ir.Node) -> str | None:
-    if len([value for value in node.outputs if value.name]) > 1:
-        return "the indices as a second output"
-    pads, kernel = list(_attribute(node, "pads", (0,))), node.attributes["kernel_shape"].value
-    if pads[: len(pads) // 2] != pads[len(pads) // 2 :] and any(pads):
-        return "different padding on both sides"
-    if any(2 * pad > extent for pad, extent in zip(pads, kernel, strict=False)):
-        return "padding of more than half the window"
-    return _check_window(node)
+    return _spare(node) or _check_pool(node)
 
 
 @_operator("MaxPool", _check_max)
 def _max_pool(emitter: Emitter, node: ir.Node) -> None:
     kernel = tuple(node.attributes["kernel_shape"].value)
-    x, strides, pads, dilations = _window(emitter, node, kernel, 0.0)
+    x, strides, pads, dilations = _window(emitter, node, kernel)
     # The public functions choose by return_indices at every call; these are what they choose.
     function = emitter.function((torch.max_pool1d, torch.max_pool2d, torch.max_pool3d)[len(kernel) - 1])
     ceil, out = bool(_attribute(node, "ceil_mode", 0)), emitter.name(node.outputs[0])
@@ -273,9 +327,10 @@ def _global_average_pool(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _check_batch_norm(node: ir.Node) -> str | None:
-    if len([value for value in node.outputs if value.name]) > 1 and _attribute(node, "training_mode", 0):
-        return "running statistics as outputs; deep5 keeps them as buffers of the executor"
-    return None
+    if reason := _spare(node):
+        return f"{reason}; running statistics are buffers of the executor"
+    # Training writes into them: they must not be somebody's input.
+    return _computed(node, 3, 4)
 
 
 def _batch_norm(
@@ -287,7 +342,7 @@ def _batch_norm(
     y, batch_mean, inverse = torch.native_batch_norm(x, scale, bias, None, None, True, 0.0, epsilon)
     with torch.no_grad():
         mean.mul_(momentum).add_(batch_mean, alpha=1 - momentum)
-        variance.mul_(momentum).add_(inverse.pow(-2).sub_(epsilon), alpha=1 - momentum)
+        variance.mul_(momentum).add_(inverse.pow(-2).sub_(epsilon).clamp_(min=0), alpha=1 - momentum)
     return y
 
 
@@ -298,12 +353,14 @@ def _batch_normalization(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _check_cross_entropy(node: ir.Node) -> str | None:
-    return "the logarithms as a second output" if len([value for value in node.outputs if value.name]) > 1 else None
+    return _spare(node)
 
 
 @_operator("SoftmaxCrossEntropyLoss", _check_cross_entropy)
 def _cross_entropy(emitter: Emitter, node: ir.Node) -> None:
     x, label, *weight = (emitter.name(value) for value in node.inputs)
+    if node.inputs[1].dtype is not ir.DataType.INT64:  # type: ignore[union-attr]
+        label = f"{label}.long()"
     function = emitter.function(F.cross_entropy)
     ignore = _attribute(node, "ignore_index", None)
     options = [f"weight={weight[0]}"] if weight else []

@@ -1,0 +1,1 @@
+"""Recipes that time deep5 itself against hand-written code."""

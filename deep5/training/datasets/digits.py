@@ -35,17 +35,18 @@ def digits(*, size: int = 28, test_share: float = 0.2, split_seed: int = 0, limi
     """
     if not (isinstance(size, int) and size >= 8):
         raise UsageError(f"digits of size {size!r}; allowed: a whole number of at least 8")
-    if not 0.0 < test_share < 1.0:
+    if not (isinstance(test_share, (int, float)) and 0.0 < test_share < 1.0):
         raise UsageError(f"digits with test_share {test_share!r}; allowed: a number between 0 and 1")
-    if limit is not None and not (isinstance(limit, int) and limit >= 1):
-        raise UsageError(f"digits with limit {limit!r}; allowed: None or a whole number of at least 1")
     with (files("deep5.training.datasets") / "digits.npz").open("rb") as file:
         archive = np.load(file, allow_pickle=False)
         raw, labels = archive["images"], archive["labels"].astype(np.int64)
     images = enlarge(raw.astype(np.float32) / np.float32(16), size)[:, None]
 
     train, test = _stratified(labels, test_share, split_seed)
-    train = train[:limit]
+    if limit is not None:
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= len(train):
+            raise UsageError(f"digits with limit {limit!r}; allowed: None or a whole number from 1 to {len(train)}")
+        train = train[:limit]
     return Splits(
         train=ArrayDataset({"input": images[train], "label": labels[train]}),
         test=ArrayDataset({"input": images[test], "label": labels[test]}),
@@ -85,7 +86,7 @@ def _stratified(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray
     for label in np.unique(labels):
         own = np.flatnonzero(labels == label)
         own = own[generator(seed, "split", int(label)).permutation(len(own))]
-        cut = max(1, round(share * len(own)))
+        cut = min(max(1, round(share * len(own))), len(own) - 1)
         test.append(own[:cut])
         train.append(own[cut:])
     longest = max(map(len, train))

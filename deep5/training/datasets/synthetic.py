@@ -30,10 +30,14 @@ def synthetic(
         Samples `input` float32 `shape` and `label` int64 ().
 
     Raises:
-        UsageError: A size below one.
+        UsageError: A size that is no whole number of at least 1.
     """
-    if min(train, test, classes, *shape) < 1:
-        raise UsageError(f"synthetic data of {train} + {test} samples, {classes} classes, {tuple(shape)}; allowed: >= 1")
+    shape = tuple(shape)
+    if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in (train, test, classes, *shape)):
+        raise UsageError(
+            f"synthetic data of {train!r} + {test!r} samples, {classes!r} classes, shape {shape}; "
+            "allowed: whole numbers of at least 1"
+        )
     templates = generator(data_seed, "templates").standard_normal((classes, *shape), dtype=np.float32)
 
     def part(name: str, count: int) -> ArrayDataset:
@@ -41,7 +45,10 @@ def synthetic(
         noise = generator(data_seed, "noise", name).standard_normal((count, *shape), dtype=np.float32)
         return ArrayDataset({"input": templates[labels] + noise, "label": labels})
 
-    rule = f"x = template[label] + noise, standard normal, seed {data_seed}, {train} + {test} samples"
+    rule = (
+        f"x = template[label] + noise, standard normal, seed {data_seed}, shape {shape}, {classes} classes, "
+        f"{train} + {test} samples"
+    )
     return Splits(
         train=part("train", train),
         test=part("test", test),

@@ -19,6 +19,9 @@ class AcceleGrad(ThreeStepOptimizer):
     Evaluation uses the average of the y, weighted by αₜ, as the paper's output does. The parameter between steps
     is y. The domain is all of space, so the projection of the paper is the identity.
 
+    A learning rate of zero does not stop the parameter at once, as it does in other rules: y ← x, and x lies between
+    z and y, so y moves towards z for as long as the two differ.
+
     Args:
         lr: Scale of the step; the paper's algorithm has 1.
         diameter: D, the diameter of the set that holds the solution.

@@ -1,0 +1,259 @@
+"""`check_executor`: the conformance suite of back-ends, ours and yours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from deep5 import plugins
+from deep5.backend import Framework, GraphExecutor, ParameterGroup
+from deep5.errors import Deep5Error, ShapeError, Unsupported
+from deep5.events import StepInfo
+from deep5.networks.judge import ConformanceError, Judge
+from deep5.networks.network import Network
+from deep5.networks.zoo import lenet, mlp, resnet
+from deep5.seeds import generator
+from deep5.tensors import Arrays, to_numpy
+
+__all__ = ["check_executor"]
+
+# Relative to the norm of what is compared. The networks are smooth, so that roundings do not grow over the 20 steps.
+_TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
+# Step of the central difference and what it may be off by: its own truncation, h², and the loss's rounding over h.
+_DIFFERENCE = {"float64": (1e-5, 1e-6), "float32": (1e-2, 1e-2)}
+_STEPS = 20
+
+
+def check_executor(framework: str | Framework) -> None:
+    """Check that a back-end computes what the reference computes and keeps the contract of `GraphExecutor`.
+
+    In float64 where the back-end has it: outputs and gradients of small networks against the reference and against
+    central differences, the options of `inference_and_backprop`, copies in and out, refusal of wrong inputs, and
+    training steps under three update rules.
+
+    Args:
+        framework: The back-end, or its registered name.
+
+    Raises:
+        ConformanceError: What does not hold, with what was got and what is allowed.
+        UnknownName: No back-end has that name.
+    """
+    checked = plugins.framework(framework) if isinstance(framework, str) else framework
+    probe: Any = checked.executor(mlp(features=6, hidden=5, classes=3))
+    if not isinstance(probe, GraphExecutor):
+        missing = [name for name in vars(GraphExecutor) if not name.startswith("_") and not hasattr(probe, name)]
+        raise ConformanceError(
+            f"the executor of {checked.name} lacks {', '.join(missing)}; allowed: all of GraphExecutor"
+        )
+    dtype = "float64" if "float64" in probe.capabilities else "float32"
+    for network in (mlp(features=6, hidden=5, classes=3, dtype=dtype), lenet(classes=4, dtype=dtype)):
+        suite = _Suite(checked, network, dtype)
+        for check in (
+            suite.check_inference,
+            suite.check_gradients,
+            suite.check_differences,
+            suite.check_options,
+            suite.check_callbacks,
+            suite.check_copies,
+            suite.check_refusals,
+            suite.check_training,
+        ):
+            before = network.structure_hash(), network.weights_hash()
+            check()
+            after = network.structure_hash(), network.weights_hash()
+            suite.judge.require(after == before, "changed the network", "an executor of its own values")
+    suite = _Suite(checked, resnet(depth=8, dtype=dtype), dtype)
+    suite.check_inference()
+
+
+class _Suite:
+    def __init__(self, framework: Framework, network: Network, dtype: str) -> None:
+        self.framework, self.network, self.dtype = framework, network, dtype
+        self.judge = Judge(f"{framework.name} on {network.model.graph.name} in {dtype}", _TOLERANCE[dtype])
+        self.executor: GraphExecutor = framework.executor(network)
+        self.reference: GraphExecutor = plugins.framework("reference").executor(network)
+        self.feed, self.other = self.batch(0), self.batch(1)
+        self.names = list(network.parameters)
+
+    def batch(self, step: int, size: int = 4) -> dict[str, np.ndarray]:
+        draw = generator(0, "check_executor", step)
+        shape = [int(extent) for extent in self.network.inputs["input"].shape[1:]]
+        classes = int(self.network.outputs["logits"].shape[-1])
+        return {
+            "input": draw.standard_normal((size, *shape)).astype(self.dtype),
+            "label": draw.integers(0, classes, size).astype(np.int64),
+        }
+
+    def check_inference(self) -> None:
+        """Outputs are the reference's, whatever the inputs' strides, and nothing changes."""
+        before = self.executor.state_dict()
+        want = _numpy(self.reference.inference(self.feed))
+        wide = {name: np.repeat(value, 2, axis=0)[::2] for name, value in self.feed.items()}
+        turned = {name: np.asfortranarray(value) for name, value in self.feed.items()}
+        frozen = {name: value.copy() for name, value in self.feed.items()}
+        for value in frozen.values():
+            value.flags.writeable = False
+        for what, feed in {"": self.feed, "strided ": wide, "Fortran ": turned, "read-only ": frozen}.items():
+            got = _numpy(self.executor.inference(feed))
+            self.judge.require(list(got) == list(want), f"returned the outputs {list(got)}", list(want))
+            for name, value in want.items():
+                self.judge.close(got[name], value, f"inference on {what}inputs: the output {name!r}")
+        self.judge.identical(self.executor.state_dict(), before, "inference(training=False) changed")
+        settings = self.executor.settings().keys()
+        self.judge.require({"threads", "dtype"} <= settings, f"has the settings {sorted(settings)}", "threads, dtype")
+
+    def check_gradients(self) -> None:
+        """Gradients are the reference's; before the first backward pass there are none."""
+        fresh = self.framework.executor(self.network)
+        self.judge.refuses(Unsupported, fresh.gradients, "gradients() before inference_and_backprop")
+        outputs = _numpy(self.executor.inference_and_backprop(self.feed))
+        want = _numpy(self.reference.inference_and_backprop(self.feed))
+        self.judge.close(outputs["loss"], want["loss"], "inference_and_backprop: the loss")
+        self.gradients_are(self.expected(), "inference_and_backprop")
+
+    def check_differences(self) -> None:
+        """Gradients are the derivative of the executor's own loss, half along the gradient and half at random."""
+        step, tolerance = _DIFFERENCE[self.dtype]
+        start = self.executor.state_dict()
+        draw = generator(0, "check_executor", "direction")
+        self.executor.inference_and_backprop(self.feed)
+        gradients = _numpy(self.executor.gradients())
+        noise = {name: draw.standard_normal(start[name].shape) for name in self.names}
+        scale, spread = _norm(gradients), _norm(noise)
+        direction = {name: gradients[name] / scale + noise[name] / spread for name in self.names}
+        slope = sum(float(np.sum(gradients[name] * direction[name])) for name in self.names)
+        losses = []
+        for sign in (1, -1):
+            moved = {name: (start[name] + sign * step * direction[name]).astype(self.dtype) for name in self.names}
+            self.executor.load_state_dict({**start, **moved})
+            losses.append(float(to_numpy(self.executor.inference(self.feed)["loss"])))
+        self.executor.load_state_dict(start)
+        difference = (losses[0] - losses[1]) / (2 * step)
+        self.judge.require(
+            abs(slope - difference) <= tolerance * scale,
+            f"has a gradient of slope {slope:.9g} in a direction",
+            f"{difference:.9g}, the central difference of its loss, within {tolerance * scale:.2g}",
+        )
+
+    def check_options(self) -> None:
+        """`accumulate`, `loss_scale` and `wrt` mean what they say; inputs are not changed."""
+        first, second = self.expected(self.feed), self.expected(self.other)
+        self.executor.inference_and_backprop(self.feed)
+        self.executor.inference_and_backprop(self.other, accumulate=True)
+        self.gradients_are({name: first[name] + second[name] for name in first}, "accumulate=True")
+        self.executor.inference_and_backprop(self.feed)
+        self.gradients_are(first, "accumulate=False after accumulate=True")
+        self.executor.inference_and_backprop(self.feed, loss_scale=8.0)
+        self.gradients_are({name: 8 * value for name, value in first.items()}, "loss_scale=8")
+        wrt = ["input", self.names[-1]]
+        kept = {name: value.copy() for name, value in self.feed.items()}
+        self.reference.inference_and_backprop(self.feed, wrt=wrt)
+        self.executor.inference_and_backprop(self.feed, wrt=wrt)
+        self.gradients_are(_numpy(self.reference.gradients()), f"wrt={wrt}")
+        self.judge.identical(self.feed, kept, "inference_and_backprop changed")
+        self.executor.inference_and_backprop(self.feed)
+        self.gradients_are(first, "wrt=None after wrt")
+
+    def check_callbacks(self) -> None:
+        """`on_gradient` gets each gradient once, with the value that `gradients` gives."""
+        for accumulate in (False, True):
+            calls: list[tuple[str, np.ndarray]] = []
+            self.executor.inference_and_backprop(
+                self.feed,
+                accumulate=accumulate,
+                on_gradient=lambda name, value: calls.append((name, to_numpy(value).copy())),  # noqa: B023 - called within
+            )
+            names = sorted(name for name, _ in calls)
+            self.judge.require(names == sorted(self.names), f"called on_gradient for {names}", sorted(self.names))
+            what = f"accumulate={accumulate}: on_gradient got a value that is not of gradients():"
+            self.judge.identical(dict(calls), _numpy(self.executor.gradients()), what)
+
+    def check_copies(self) -> None:
+        """`read`, `write`, `state_dict` and `export` carry every bit, and are copies."""
+        executor, same = self.framework.executor(self.network), self.judge.identical
+        start, initial = executor.state_dict(), {name: self.network.initial(name) for name in self.names}
+        same(start, initial, "starts from other values than the network's:")
+        same(executor.parameters(), initial, "parameters() has other values than state_dict():")
+        packed = np.concatenate([initial[name].reshape(-1) for name in self.names])
+        out = np.empty_like(packed)
+        executor.read(self.names, out)
+        same({"packed": out}, {"packed": packed}, "read gave other bits:")
+        executor.write(self.names, packed * 2)
+        doubled = {name: value * 2 for name, value in initial.items()}
+        same(executor.state_dict(), doubled, "write gave other bits, or state_dict:")
+        same(start, initial, "write changed an earlier state_dict:")
+        exported = executor.export()
+        same({name: exported.initial(name) for name in initial}, doubled, "export gave other bits:")
+        loss = executor.inference(self.feed)["loss"]
+        self.judge.close(
+            self.framework.executor(exported).inference(self.feed)["loss"], loss, "the exported network: the loss"
+        )
+        executor.load_state_dict(start)
+        same(executor.state_dict(), initial, "load_state_dict gave other bits:")
+        del start[self.names[0]]
+        self.judge.refuses(Deep5Error, partial(executor.load_state_dict, start), "a state_dict without a parameter")
+
+    def check_refusals(self) -> None:
+        """Wrong inputs are refused before anything runs."""
+        x, label = self.feed["input"], self.feed["label"]
+        other = "float32" if self.dtype == "float64" else "float64"
+        wrong = {
+            "without 'label'": {"input": x},
+            "with an unknown input": {**self.feed, "inptu": x},
+            "with a misspelt input": {"inptu": x, "label": label},
+            "with an extent too small": {"input": x[..., :-1], "label": label},
+            "with an axis too few": {"input": x[0], "label": label},
+            f"of dtype {other}": {"input": x.astype(other), "label": label},
+            "with labels of a floating dtype": {"input": x, "label": label.astype(self.dtype)},
+        }
+        for what, feed in wrong.items():
+            self.judge.refuses(ShapeError, partial(self.executor.inference, feed), f"inference {what}")
+            self.judge.refuses(ShapeError, partial(self.executor.inference_and_backprop, feed), f"backprop {what}")
+
+    def check_training(self) -> None:
+        """Steps are the reference's, also where `lr` changes, a group has its own, and gradients are modified."""
+        bias = ParameterGroup(lambda name: name.endswith("bias"), lr=0.01)
+        arguments: dict[str, dict[str, Any]] = {
+            "adam": {},
+            "momentum": {"groups": (bias,), "modifier": lambda name, param, grad: grad * 0.5},
+            "accelegrad": {},
+        }
+        for name, keywords in arguments.items():
+            losses, ends = [], []
+            for framework in (self.framework, plugins.framework("reference")):
+                executor, rule = framework.executor(self.network), plugins.load("optimizers", name)(lr=0.02)
+                step = executor.train_step(rule, **keywords)
+                values = []
+                for index in range(_STEPS):
+                    rule.lr = 0.02 if index < _STEPS // 2 else 0.005
+                    info = StepInfo(step=index, batch_size=4)
+                    values.append(float(to_numpy(step(self.batch(index), info)["loss"])))
+                executor.synchronize()
+                self.judge.require(step.traces == 1, f"traced {name} {step.traces} times while lr changed", 1)
+                exported = executor.export()
+                losses.append(np.array(values))
+                ends.append({f"{key} exported": exported.initial(key) for key in self.names} | executor.state_dict())
+            self.judge.close(losses[0], losses[1], f"the losses of {_STEPS} steps of {name}")
+            for key, value in ends[1].items():
+                self.judge.close(ends[0][key], value, f"after {_STEPS} steps of {name} {key!r}")
+
+    def expected(self, feed: Arrays | None = None) -> dict[str, np.ndarray]:
+        self.reference.inference_and_backprop(self.feed if feed is None else feed)
+        return _numpy(self.reference.gradients())
+
+    def gradients_are(self, want: Mapping[str, np.ndarray], what: str) -> None:
+        got = _numpy(self.executor.gradients())
+        self.judge.require(got.keys() == want.keys(), f"{what}: gives gradients by {sorted(got)}", sorted(want))
+        for name, value in want.items():
+            self.judge.close(got[name], value, f"{what}: the gradient by {name!r}")
+
+
+def _norm(values: Arrays) -> float:
+    return float(np.sqrt(sum(np.sum(np.square(value)) for value in values.values())))
+
+
+def _numpy(values: Arrays) -> dict[str, np.ndarray]:
+    return {name: np.array(to_numpy(value)) for name, value in values.items()}

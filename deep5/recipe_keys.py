@@ -1,0 +1,154 @@
+"""The keys of FIXED and MUTABLE: what each holds, and what is wrong with what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deep5.errors import RecipeError, UsageError, suggestion
+from deep5.plugins import KINDS, registered
+
+__all__ = ["Key", "allowed_keys", "base", "check_parts", "keys_of"]
+
+_REQUIRED = object()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """What a key holds.
+
+    Attributes:
+        kind: Of the component it names (a key of `KINDS`, or "candidates"), or None for a plain value.
+        default: What stands there where the recipe says nothing.
+        least: The smallest whole number allowed, or None where it holds no number.
+    """
+
+    kind: str | None = None
+    default: Any = _REQUIRED
+    least: int | None = None
+
+
+_TRAINING = {
+    "model": Key(kind="networks"),
+    "dataset": Key(kind="datasets"),
+    "train_sampler": Key(kind="samplers", default="shuffle"),
+    "validation_sampler": Key(kind="samplers", default="ordered"),
+    "epochs": Key(least=1),
+    "batch_size": Key(least=1),
+    "framework": Key(kind="frameworks", default=None),
+    "executor": Key(kind="frameworks", default=None),
+    "device": Key(default="cpu"),
+    "optimizer": Key(kind="optimizers"),
+    "events": Key(kind="events", default=()),
+    "seed": Key(default=0, least=0),
+}
+_TIMING = {
+    "candidate": Key(kind="candidates"),
+    "baseline": Key(kind="candidates"),
+    "rounds": Key(default=60, least=1),
+    "steps": Key(default=20, least=1),
+    "threads": Key(default=1, least=1),
+    "seed": Key(default=0, least=0),
+}
+
+
+def keys_of(*parts: Mapping[str, Any]) -> Mapping[str, Key]:
+    """The keys of a recipe that trains a network, or of one that times a candidate against a baseline."""
+    return _TIMING if any("candidate" in part for part in parts) else _TRAINING
+
+
+def base(key: str) -> str:
+    """`"optimizer_kwargs"` -> `"optimizer"`."""
+    return key.removesuffix("_args").removesuffix("_kwargs")
+
+
+def allowed_keys(keys: Mapping[str, Key]) -> list[str]:
+    """Every key, those for arguments included."""
+    return [
+        name for key, about in keys.items() for name in ([key, f"{key}_args", f"{key}_kwargs"] if about.kind else [key])
+    ]
+
+
+def check_parts(fixed: Mapping[str, Any], mutable: Mapping[str, Any], where: Callable[[str], str]) -> None:
+    """Hold both parts against the table of keys; nothing that they name is loaded.
+
+    Args:
+        fixed: FIXED.
+        mutable: MUTABLE.
+        where: From a key to its file and line, ending in `": "`, or an empty text.
+
+    Raises:
+        RecipeError: The first thing that is wrong.
+    """
+    keys = keys_of(fixed, mutable)
+    allowed = allowed_keys(keys)
+    for what, part in (("FIXED", fixed), ("MUTABLE", mutable)):
+        for key, value in part.items():
+            if key not in allowed:
+                raise RecipeError(
+                    f"{where(key)}unknown key {key!r} in {what}; allowed: {', '.join(keys)}, each component with "
+                    f"_args and _kwargs{suggestion(key, allowed)}"
+                )
+            fault = _fault(key, keys.get(key), value)
+            if fault is not None:
+                raise RecipeError(f"{where(key)}{fault}")
+    both = {**fixed, **mutable}
+    missing = [key for key, about in keys.items() if about.default is _REQUIRED and key not in both]
+    if missing:
+        raise RecipeError(
+            f"{where('')}the key {missing[0]!r} is missing; allowed: in FIXED or in MUTABLE, one of them; "
+            f"remedy: add {missing[0]!r}"
+        )
+    if keys is _TRAINING:
+        given = [key for key in ("framework", "executor") if both.get(key) is not None]
+        if len(given) != 1:
+            got = "both" if given else "none of them"
+            at = where("executor" if given else "")
+            raise RecipeError(f"{at}the recipe names {got}; allowed: one of 'framework' and 'executor'")
+
+
+def _fault(key: str, about: Key | None, value: Any) -> str | None:
+    """What is wrong with the value of a known key, or None."""
+    if about is None:
+        if key.endswith("_kwargs"):
+            if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+                return f"{key!r} is {value!r}; allowed: a dict of keyword arguments, with strings as keys"
+        elif not isinstance(value, (list, tuple)):
+            return f"{key!r} is {value!r}; allowed: a tuple or list of arguments"
+        return None
+    if about.least is not None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < about.least:
+            return f"{key!r} is {value!r}; allowed: a whole number of at least {about.least}"
+        return None
+    if about.kind is None:
+        return _device_fault(value)
+    if key == "events" and isinstance(value, (list, tuple)):
+        return next((fault for item in value if (fault := _component_fault(key, about.kind, item))), None)
+    if value is None and key in ("framework", "executor"):
+        return None
+    return _component_fault(key, about.kind, value)
+
+
+def _device_fault(value: Any) -> str | None:
+    from deep5.tensors import device
+
+    try:
+        device(value)
+    except UsageError as error:
+        return f"'device': {error}"
+    return None
+
+
+def _component_fault(key: str, kind: str, value: Any) -> str | None:
+    """A name must be registered (nothing is loaded); what is an object is seen when it is used."""
+    if value is None or isinstance(value, (bool, int, float, complex, bytes, list, tuple, set, Mapping)):
+        return f"{key!r} is {value!r}; allowed: the name of a component, a class, a function or an object"
+    if not isinstance(value, str) or ".py:" in value or kind not in KINDS:
+        return None
+    if key == "optimizer" and value.startswith("native:"):
+        return None  # the framework knows its own
+    names = registered(kind)
+    if value in names:
+        return None
+    return f"unknown {KINDS[kind]} {value!r}; allowed: {', '.join(names)}, or FILE.py:NAME{suggestion(value, names)}"

@@ -1,0 +1,251 @@
+"""`RunRecord`: the result folder of a run under way; there from the first moment, and true at every moment."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import TYPE_CHECKING, Any
+
+from deep5.errors import Deep5Error, OutputError, RecipeError, RunFailed
+from deep5.events import Event, StepInfo
+from deep5.metric import Metric, Observer
+from deep5.recipe import Recipe
+from deep5.tensors import Arrays
+
+if TYPE_CHECKING:
+    from deep5.results.result import Result
+    from deep5.results.samples_file import SampleRow
+
+__all__ = ["RunRecord", "SampleSaver"]
+
+# Samples are written this often at most: after a kill, what is missing is no older.
+_SAVE_INTERVAL_S = 5.0
+
+
+class RunRecord:
+    """Makes the folder, marked aborted, and fills it until the run is over.
+
+    Args:
+        recipe: What is run.
+        out: Where the folder goes.
+        set_up_s: Seconds that it took to get so far.
+        known: Further fields of the document, as `blank_document` takes them.
+
+    Attributes:
+        folder: The result folder.
+        document: result.json as it will be written next.
+        observers: A fresh observer for each of the recipe's metrics, in their order.
+        extra_rows: Samples beside those of the observers.
+
+    Raises:
+        OutputError: The folder cannot be written; nothing is left behind.
+        RecipeError: A metric does not give an observer.
+    """
+
+    def __init__(self, recipe: Recipe, out: str | Path, *, set_up_s: float = 0.0, **known: Any) -> None:
+        from deep5.environment import describe_software, describe_system, environment_hash
+        from deep5.results.folder import ResultFolder
+        from deep5.results.schema import blank_document
+
+        self.recipe = recipe
+        self.observers = [_observer(recipe, metric) for metric, _ in recipe.metrics]
+        self.extra_rows: list[SampleRow] = []
+        self._begin, self._cpu, self._set_up_s = perf_counter(), process_time(), set_up_s
+        system, software = describe_system(), describe_software()
+        provenance = {
+            **known.pop("provenance", {}),
+            "recipe_source": recipe.source_hash(),
+            "environment": environment_hash(system, software),
+        }
+        self.document = blank_document(
+            recipe={
+                "name": recipe.name,
+                "hash": recipe.fixed_hash(),
+                **recipe.describe(),
+                "size": recipe.size,
+                "division": recipe.division,
+            },
+            system=system,
+            software=software,
+            provenance=provenance,
+            metrics=self._rows(judged=False, valued=False),
+            started=_now(),
+            **known,
+        )
+        name = "".join(
+            letter if (letter.isascii() and letter.isalnum()) or letter in "_-" else "_" for letter in recipe.name
+        )
+        self.folder = ResultFolder.create(out, name.lstrip("-") or "recipe", self.document)
+        self.document["run_id"] = self.folder.run_id
+
+    def _rows(self, *, judged: bool, valued: bool) -> list[dict[str, Any]]:
+        from deep5.results.schema import metric_row
+
+        rows = []
+        for (metric, goal), observer in zip(self.recipe.metrics, self.observers, strict=True):
+            seen: dict[str, Any] = {}
+            if valued:
+                seen = {
+                    "value": observer.value(),
+                    "interval": observer.interval(),
+                    "samples": len(observer.samples()),
+                }
+            rows.append(metric_row(metric, goal, judged=judged, scope=_scope(metric), **seen))
+        return rows
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Whatever ends the run, the folder says what it was.
+
+        Raises:
+            RunFailed: In place of every error; the message names the folder.
+            KeyboardInterrupt: The run was interrupted; the message names the folder.
+        """
+        try:
+            self._write_inputs()
+            yield
+        except KeyboardInterrupt:
+            self._end("aborted", "interrupted by the user")
+            raise KeyboardInterrupt(f"interrupted; what the run left is in {self.folder.path}") from None
+        except Deep5Error as error:
+            self._end("failed", str(error))
+            raise RunFailed(f"the run failed: {error}; what it left is in {self.folder.path}") from error
+        except Exception as error:
+            self._end("failed", f"{type(error).__name__}: {error}")
+            raise RunFailed(
+                f"the run failed: {type(error).__name__}: {error}; what it left is in {self.folder.path}; "
+                "remedy: --debug shows where"
+            ) from error
+
+    def _write_inputs(self) -> None:
+        if self.recipe.source is not None:
+            self.folder.write_file("recipe.py", self.recipe.source)
+        environment = {"system": self.document["system"]["before"], "software": self.document["software"]}
+        self.folder.write_file("environment.json", json.dumps(environment, indent=2) + "\n")
+
+    def save_samples(self) -> None:
+        """Write every sample so far."""
+        from deep5.results.samples_file import sample_rows
+
+        rows = list(self.extra_rows)
+        names = [metric.name for metric, _ in self.recipe.metrics]
+        for (metric, _), observer in zip(self.recipe.metrics, self.observers, strict=True):
+            # Metrics that differ in their parameters alone are told apart by them.
+            name = metric.name if names.count(metric.name) == 1 else f"{metric.name}{_parameters(metric)}"
+            rows += sample_rows(name, metric.unit, observer.samples())
+        self.folder.write_samples(rows)
+
+    def _close(self) -> None:
+        from deep5.environment import describe_system
+
+        self.document["system"]["after"] = describe_system()
+        self.document["finished"] = _now()
+        self.document["resources"] = {
+            "set_up_s": self._set_up_s,
+            "wall_time_s": perf_counter() - self._begin,
+            "cpu_time_s": process_time() - self._cpu,
+        }
+
+    def _end(self, status: str, reason: str) -> None:
+        """Write down a run that came to nothing; what goes wrong here must not hide what went wrong before."""
+        reasons = [reason]
+        self._close()
+        for what in (self.save_samples, self._note_values):
+            try:
+                what()
+            except Exception as error:
+                reasons.append(f"its samples are not complete: {type(error).__name__}: {error}")
+        self.document |= {"status": status, "reasons": reasons, "accepted": None}
+        try:
+            self.folder.write_result(self.document)
+        except OutputError as error:
+            # The result.json that stands says that the run was aborted, which is true as well.
+            self.document["reasons"].append(str(error))
+
+    def _note_values(self) -> None:
+        self.document["metrics"] = self._rows(judged=False, valued=True)
+
+    def finish(self, stopped: str | None = None) -> Result:
+        """Judge, write, and read back what was written.
+
+        Args:
+            stopped: Why an event ended the run before its time, or None.
+        """
+        from deep5.results.result import load
+
+        self.save_samples()
+        self._close()
+        rows = self._rows(judged=True, valued=True)
+        failed = [row["name"] for row in rows if row["passed"] is False]
+        judged = any(row["passed"] is not None for row in rows)
+        reasons = [f"{name} did not meet its goal" for name in failed]
+        if stopped is not None:
+            reasons.append(f"stopped: {stopped}")
+        document = {
+            **self.document,
+            "status": "success",
+            "reasons": reasons,
+            "accepted": not failed if judged else None,
+            "metrics": rows,
+        }
+        self.folder.write_result(document)
+        self.document = document
+        return load(self.folder.path)
+
+
+class SampleSaver(Event):
+    """Writes samples while the run goes on, and notes how long the first step took."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record, self._last = record, perf_counter()
+
+    def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
+        """Once, after the first step."""
+        if info.step == 0:
+            self._record.document["measurement"]["first_call_s"] = (end_ns - begin_ns) / 1e9
+
+    def after_epoch(self, trainer: Any, epoch: int) -> None:
+        """Every few seconds, at the end of an epoch."""
+        if perf_counter() - self._last >= _SAVE_INTERVAL_S:
+            self._record.save_samples()
+            self._last = perf_counter()
+
+
+def _observer(recipe: Recipe, metric: Metric) -> Observer:
+    try:
+        observer: Any = metric.observer()
+    except Exception as error:
+        raise RecipeError(
+            f"{recipe.where('METRICS')}the metric {metric.name!r} raised {type(error).__name__} when asked for an "
+            f"observer: {error}; remedy: --debug shows where"
+        ) from error
+    if not isinstance(observer, Observer):
+        got = type(observer).__name__
+        raise RecipeError(
+            f"{recipe.where('METRICS')}the metric {metric.name!r} gave a {got} as its observer; allowed: an object of "
+            "a class that extends deep5.metric.Observer"
+        )
+    return observer
+
+
+def _parameters(metric: Metric) -> str:
+    return "[" + ", ".join(f"{key}={value}" for key, value in vars(metric).items()) + "]"
+
+
+def _scope(metric: Metric) -> str:
+    """What a metric's docstring says of the clock."""
+    text = " ".join((inspect.getdoc(type(metric)) or "").split())
+    begin = next((at for words in ("On the clock:", "Nothing is on a clock") if (at := text.find(words)) >= 0), -1)
+    if begin < 0:
+        return "the metric does not say what is on the clock"
+    end = text.find(" Args:", begin)
+    return text[begin : end if end > 0 else None].strip()
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,360 @@
+"""`check_optimizer`: the conformance suite of update rules, ours and yours."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from deep5 import compiler
+from deep5.errors import RuleError
+from deep5.events import StepInfo
+from deep5.seeds import generator
+from deep5.tensors import TensorSpec, to_numpy
+from deep5.training.eager import EagerRule
+from deep5.training.expression import topological
+from deep5.training.kernel import RuleKernel, bind_rule
+from deep5.training.rule import UpdateRule
+from deep5.training.trace import TracedRule, trace_rule
+
+__all__ = ["check_optimizer"]
+
+Outcome = dict[str, np.ndarray]
+Schedule = Callable[[int], None]
+
+# Relative to the largest element of a tensor. Scalars round alike and elements nearly so; what may differ is the order
+# of sums and powers written as products: some 1e-16 a step. What a wrong rule does is off by 1e-3.
+_TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
+# The C library and NumPy round these each in its own way; all other operations are rounded as IEEE 754 has it.
+_INEXACT = {"pow", "exp", "expm1", "log", "log1p", "tanh", "sin", "cos"}
+# Enough elements that a kernel uses its second thread.
+_LARGE = (1 << 17) + 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Problem:
+    """Quadratic bowls with noise, one an element: the gradient at x is 0.5 (x - target) + noise of the step."""
+
+    start: Outcome
+    target: Outcome
+    noise: tuple[Outcome, ...]
+
+    @classmethod
+    def make(cls, shapes: Mapping[str, tuple[int, ...]], steps: int, seed: int) -> _Problem:
+        def draw(*purpose: str | int) -> Outcome:
+            return {
+                name: np.asarray(generator(seed, "check_optimizer", name, *purpose).standard_normal(shape))
+                for name, shape in shapes.items()
+            }
+
+        return cls(start=draw("start"), target=draw("target"), noise=tuple(draw("noise", k) for k in range(steps)))
+
+    def of(self, function: Callable[[Outcome], Outcome]) -> _Problem:
+        """The same problem with every set of arrays mapped."""
+        return _Problem(
+            start=function(self.start), target=function(self.target), noise=tuple(map(function, self.noise))
+        )
+
+    def gradients(self, points: Mapping[str, Any], step: int, dtype: str) -> Outcome:
+        return {
+            name: np.asarray(0.5 * (to_numpy(x) - self.target[name]) + 0.1 * self.noise[step][name], dtype)
+            for name, x in points.items()
+        }
+
+
+def check_optimizer(rule: UpdateRule, *, steps: int = 20, seed: int = 0) -> None:
+    """Check that an update rule keeps its contract, so that every back-end computes what it says.
+
+    The rule is traced, and a short trajectory over parameters of several shapes is computed by the kernels (C where
+    there is a compiler, and NumPy) and by the rule itself on arrays of `array_api_strict`. All have to agree, each
+    hyperparameter has to be read at every step, and the sums have to run over the scope that the rule declares.
+
+    Args:
+        rule: The rule; its hyperparameters are changed meanwhile and restored.
+        steps: Length of the trajectory, at least 6.
+        seed: Of parameters and gradients.
+
+    Raises:
+        RuleError: What does not hold, with what was got, what is allowed and how to mend it.
+    """
+    traced = trace_rule(rule)
+    suite = _Suite(rule, traced, max(steps, 6), seed)
+    suite.check_deterministic()
+    suite.check_against_itself()
+    suite.check_scope()
+    for name in rule.hyper:
+        suite.check_hyper(name)
+    if compiler.compiler():
+        suite.check_compiled()
+        suite.check_threads()
+
+
+class _Suite:
+    def __init__(self, rule: UpdateRule, traced: TracedRule, steps: int, seed: int) -> None:
+        self.rule, self.traced, self.steps, self.seed = rule, traced, steps, seed
+        self.name = type(rule).__name__
+        self.problem = _Problem.make({"a": (5, 4), "b": (7,), "c": (1,), "d": ()}, steps, seed)
+
+    def check_deterministic(self) -> None:
+        """Twice the same, by the kernel and by the rule itself."""
+        for run in (self.kernel, self.eager):
+            _same(
+                run(self.problem),
+                run(self.problem),
+                0.0,
+                f"{self.name} is not deterministic: two runs from one start differ",
+                "what changes from step to step must come from info in new_input, or be a state",
+            )
+
+    def check_against_itself(self) -> None:
+        """The kernel does what the rule does."""
+        _same(
+            self.kernel(self.problem),
+            self.eager(self.problem),
+            _TOLERANCE["float64"],
+            f"{self.name} as a kernel differs from {self.name} as it stands under array_api_strict",
+            "the methods must do the same whenever they are called: no decision by Python values that change, no "
+            "values kept from call to call",
+        )
+
+    def check_scope(self) -> None:
+        """What the rule sums over is what it declares."""
+        if self.rule.scope == "element":
+            self._check_split()
+            return
+        if self.rule.scope == "tensor":
+            self._check_others()
+        self._check_shards()
+
+    def _check_split(self) -> None:
+        parts = self.problem.of(lambda arrays: {**_half(arrays, 0), **_half(arrays, 1)})
+        for run in (self.kernel, self.eager):
+            whole, split = run(self.problem), run(parts)
+            joined = {
+                key: np.concatenate([split[f"{key}[0]"], split[f"{key}[1]"]]) if value.size > 1 else value
+                for key, value in whole.items()
+                if f"{key}[0]" in split
+            }
+            _same(
+                joined,
+                {key: whole[key].reshape(-1) for key in joined},
+                _TOLERANCE["float64"],
+                f"{self.name} declares the scope 'element', but gives another result where a parameter is split in two",
+                "scope = 'tensor' or 'model' with sums, and no values kept from call to call",
+            )
+
+    def _check_others(self) -> None:
+        others = _Problem.make({"other1": (3, 3), "other2": (2,)}, self.steps, self.seed)
+        more = _Problem(
+            start={**others.start, **self.problem.start},
+            target={**others.target, **self.problem.target},
+            noise=tuple({**a, **b} for a, b in zip(others.noise, self.problem.noise, strict=True)),
+        )
+        for run in (self.kernel, self.eager):
+            alone, together = run(self.problem), run(more)
+            _same(
+                {key: together[key] for key in alone},
+                alone,
+                _TOLERANCE["float64"],
+                f"{self.name} declares the scope 'tensor', but a parameter depends on the others",
+                "scope = 'model', and no values kept from call to call",
+            )
+
+    def _check_shards(self) -> None:
+        """Sums over two shards, added, are the sums over the whole."""
+        problem = self.problem.of(lambda arrays: {name: arrays[name] for name in ("a", "b")})
+        whole = self.kernel(problem)
+        halves = [problem.of(partial(_half, half=half, rename=False)) for half in (0, 1)]
+        runs = [_KernelRun(self.rule, half, "float64", "numpy") for half in halves]
+        for step in range(self.steps):
+            info = _info(step)
+            sums = [run.partial_sums(info) for run in runs]
+            total = sums[0] + sums[1]
+            for run, part in zip(runs, sums, strict=True):
+                part[...] = total
+                run.kernel.update_after_sums()
+        first, second = (run.outcome() for run in runs)
+        scalars = {key for key, value in whole.items() if value.ndim == 0}
+        joined = {key: first[key] if key in scalars else np.concatenate([first[key], second[key]]) for key in whole}
+        _same(
+            joined,
+            {key: value if key in scalars else value.reshape(-1) for key, value in whole.items()},
+            _TOLERANCE["float64"],
+            f"{self.name} gives another result where its sums are added over two shards",
+            "every sum is xp.sum of an expression of single elements",
+        )
+
+    def check_hyper(self, hyper: str) -> None:
+        """A hyperparameter is read at every step, and nowhere else."""
+        value = getattr(self.rule, hyper)
+        changed = 0.75 * value if value else 0.05
+        remedy = f"read self.{hyper} in the methods, and keep nothing that was computed from it"
+
+        def schedule(step: int) -> None:
+            setattr(self.rule, hyper, changed if step >= self.steps // 2 else value)
+
+        with _restored(self.rule, hyper):
+            got, want = self.kernel(self.problem, schedule), self.eager(self.problem, schedule)
+        what = f"the hyperparameter {self.name}.{hyper}, changed from {value} to {changed} in mid-run, "
+        _same(got, want, _TOLERANCE["float64"], f"{what}does not change the kernel as it changes the rule", remedy)
+        with _restored(self.rule, hyper):
+            setattr(self.rule, hyper, changed)
+            assigned, inputs = self.kernel(self.problem), self.rule.new_input(_info(1))
+        fresh = _rebuilt(self.rule, {hyper: changed})
+        if fresh is not None and _equal(self.kernel(self.problem), self._of(_rebuilt(self.rule, {}))):
+            what = f"{self.name}({hyper}={changed}) differs from one whose {hyper} was set to {changed} afterwards"
+            _same(assigned, self._of(fresh), 0.0, f"{what}: a value computed from it was kept", remedy)
+        elif inputs == self.rule.new_input(_info(1)) and not any(
+            node.op == "input" and node.args == (hyper,) for node in topological(self.traced.roots())
+        ):
+            raise RuleError(f"the hyperparameter {self.name}.{hyper} has no effect; allowed: {remedy}")
+
+    def check_compiled(self) -> None:
+        """The C kernel computes what NumPy computes: the same bits, but for sums and transcendental functions."""
+        exact = not self.traced.sums and not _INEXACT & {node.op for node in topological(self.traced.roots())}
+        for dtype, tolerance in _TOLERANCE.items():
+            _same(
+                self.kernel(self.problem, dtype=dtype, backend="c"),
+                self.kernel(self.problem, dtype=dtype),
+                0.0 if exact else tolerance,
+                f"{self.name} compiled differs in {dtype} from {self.name} in NumPy",
+                "please report it: the fault is deep5's",
+            )
+
+    def check_threads(self) -> None:
+        """The bits do not depend on the number of threads."""
+        problem = _Problem.make({"large": (_LARGE,), "small": (3,)}, 2, self.seed)
+        one, two = (_KernelRun(self.rule, problem, "float32", "c", threads=threads) for threads in (1, 2))
+        for step in range(2):
+            one.step(step)
+            two.step(step)
+        _same(
+            one.outcome(),
+            two.outcome(),
+            0.0,
+            f"{self.name} depends on the number of threads",
+            "please report it: the fault is deep5's",
+        )
+
+    def _of(self, rule: UpdateRule | None) -> Outcome:
+        return self.kernel(self.problem, rule=rule)
+
+    def kernel(
+        self,
+        problem: _Problem,
+        schedule: Schedule | None = None,
+        *,
+        dtype: str = "float64",
+        backend: str = "numpy",
+        rule: UpdateRule | None = None,
+    ) -> Outcome:
+        run = _KernelRun(rule or self.rule, problem, dtype, backend)
+        for step in range(self.steps):
+            if schedule is not None:
+                schedule(step)
+            run.step(step)
+        return run.outcome()
+
+    def eager(self, problem: _Problem, schedule: Schedule | None = None) -> Outcome:
+        import array_api_strict as xp
+
+        run = EagerRule(self.rule, {name: xp.asarray(value) for name, value in problem.start.items()})
+        for step in range(self.steps):
+            if schedule is not None:
+                schedule(step)
+            points = run.prepare(_info(step))
+            gradients = problem.gradients(points, step, "float64")
+            run.update({name: xp.asarray(value) for name, value in gradients.items()}, _info(step))
+        found = {f"param/{name}": value for name, value in run.parameters.items()}
+        found |= {f"eval/{name}": value for name, value in run.evaluated().items()}
+        found |= {f"{key}/{name}": value for name, states in run.states.items() for key, value in states.items()}
+        return {key: np.array(to_numpy(value)) for key, value in found.items()}
+
+
+class _KernelRun:
+    def __init__(self, rule: UpdateRule, problem: _Problem, dtype: str, backend: str, *, threads: int = 1) -> None:
+        self.problem, self.dtype = problem, dtype
+        self.live = {name: np.array(value, dtype) for name, value in problem.start.items()}
+        specs = {name: TensorSpec(shape=value.shape, dtype=dtype) for name, value in self.live.items()}
+        self.kernel: RuleKernel = bind_rule(rule, specs, threads=threads, backend=backend)
+        self.kernel.attach(self.live)
+
+    def step(self, step: int) -> None:
+        self.kernel.prepare(_info(step))
+        self.kernel.update(self.problem.gradients(self.live, step, self.dtype), _info(step))
+
+    def partial_sums(self, info: StepInfo) -> np.ndarray:
+        self.kernel.prepare(info)
+        self.gradients = self.problem.gradients(self.live, info.step, self.dtype)
+        addresses = [array.ctypes.data for array in self.kernel.check_gradients(self.gradients)]
+        return self.kernel.partial_sums(addresses, info)
+
+    def outcome(self) -> Outcome:
+        found = {f"param/{name}": value.copy() for name, value in self.live.items()}
+        with self.kernel.averaged():
+            found |= {f"eval/{name}": value.copy() for name, value in self.live.items()}
+        return found | self.kernel.state_dict()
+
+
+def _info(step: int) -> StepInfo:
+    return StepInfo(step=step, batch_size=1)
+
+
+def _half(arrays: Outcome, half: int, *, rename: bool = True) -> Outcome:
+    """One half of each array, flat; an array of one element is left out, or whole where names are kept."""
+    return {
+        f"{name}[{half}]" if rename else name: np.array_split(value.reshape(-1), 2)[half]
+        for name, value in arrays.items()
+        if value.size > 1
+    }
+
+
+@contextmanager
+def _restored(rule: UpdateRule, hyper: str) -> Iterator[None]:
+    own, value = hyper in vars(rule), getattr(rule, hyper)
+    try:
+        yield
+    finally:
+        if own:
+            setattr(rule, hyper, value)
+        else:
+            delattr(rule, hyper)
+
+
+def _rebuilt(rule: UpdateRule, changed: Mapping[str, float]) -> UpdateRule | None:
+    """The rule made anew from its attributes, or None where its constructor takes others or refuses the values."""
+    parameters = list(inspect.signature(type(rule)).parameters.values())
+    plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    names = [parameter.name for parameter in parameters]
+    if not all(parameter.kind in plain and hasattr(rule, parameter.name) for parameter in parameters):
+        return None
+    if not changed.keys() <= set(names):
+        return None
+    try:
+        return type(rule)(**{name: changed.get(name, getattr(rule, name)) for name in names})
+    except Exception:  # whatever a constructor has against a value: then it cannot be compared this way
+        return None
+
+
+def _equal(got: Outcome, want: Outcome) -> bool:
+    return all(np.array_equal(got[key], value, equal_nan=True) for key, value in want.items())
+
+
+def _same(got: Outcome, want: Outcome, tolerance: float, what: str, remedy: str) -> None:
+    for key, value in want.items():
+        if np.array_equal(got[key], value, equal_nan=True):
+            continue
+        with np.errstate(all="ignore"):
+            scale = float(np.max(np.abs(value[np.isfinite(value)]), initial=1e-300))
+            error = float(np.max(np.abs(got[key] - value) / scale))
+        if not error <= tolerance:
+            state, _, name = key.partition("/")
+            raise RuleError(
+                f"{what}; got a relative difference of {error:.2g} in {state!r} of the parameter {name!r} of shape "
+                f"{value.shape}, allowed: {tolerance:g}; remedy: {remedy}"
+            )

@@ -1,0 +1,308 @@
+"""Symbols: what stands for an array while an update rule is traced, and what may be done with it.
+
+The graph has two kinds of nodes. A *scalar* one is the same for all elements of a parameter (hyperparameters, the
+host's extra inputs, sums, what is computed from these); it is evaluated once a parameter in float64. An *element*
+one differs from element to element and is evaluated in the parameter's dtype.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from deep5.errors import RuleError
+
+__all__ = ["OPERATIONS", "Expr", "lift", "topological"]
+
+# name: (number of arguments, result is a truth value, C expression, NumPy function). {S} is the suffix of the
+# C library's function for the element type: "f" for float, nothing for double.
+OPERATIONS: dict[str, tuple[int, bool, str, Callable[..., Any]]] = {
+    "add": (2, False, "{0} + {1}", np.add),
+    "subtract": (2, False, "{0} - {1}", np.subtract),
+    "multiply": (2, False, "{0} * {1}", np.multiply),
+    "divide": (2, False, "{0} / {1}", np.divide),
+    "negative": (1, False, "-{0}", np.negative),
+    "pow": (2, False, "pow{S}({0}, {1})", np.power),
+    "sqrt": (1, False, "sqrt{S}({0})", np.sqrt),
+    "abs": (1, False, "fabs{S}({0})", np.abs),
+    "exp": (1, False, "exp{S}({0})", np.exp),
+    "expm1": (1, False, "expm1{S}({0})", np.expm1),
+    "log": (1, False, "log{S}({0})", np.log),
+    "log1p": (1, False, "log1p{S}({0})", np.log1p),
+    "tanh": (1, False, "tanh{S}({0})", np.tanh),
+    "sin": (1, False, "sin{S}({0})", np.sin),
+    "cos": (1, False, "cos{S}({0})", np.cos),
+    "floor": (1, False, "floor{S}({0})", np.floor),
+    "ceil": (1, False, "ceil{S}({0})", np.ceil),
+    "sign": (1, False, "{0} > 0 ? 1 : {0} < 0 ? -1 : {0} == 0 ? 0 : {0}", np.sign),
+    # As the array API has it: a NaN on either side comes out.
+    "maximum": (2, False, "({0} > {1} || {0} != {0}) ? {0} : {1}", np.maximum),
+    "minimum": (2, False, "({0} < {1} || {0} != {0}) ? {0} : {1}", np.minimum),
+    "where": (3, False, "{0} ? {1} : {2}", np.where),
+    "less": (2, True, "{0} < {1}", np.less),
+    "less_equal": (2, True, "{0} <= {1}", np.less_equal),
+    "greater": (2, True, "{0} > {1}", np.greater),
+    "greater_equal": (2, True, "{0} >= {1}", np.greater_equal),
+    "equal": (2, True, "{0} == {1}", np.equal),
+    "not_equal": (2, True, "{0} != {1}", np.not_equal),
+    "isnan": (1, True, "{0} != {0}", np.isnan),
+    "isfinite": (1, True, "{0} - {0} == 0", np.isfinite),
+    "logical_and": (2, True, "{0} && {1}", np.logical_and),
+    "logical_or": (2, True, "{0} || {1}", np.logical_or),
+    "logical_not": (1, True, "!{0}", np.logical_not),
+}
+
+# What takes truth values; equality and `where` take both kinds, everything else numbers alone.
+_LOGICAL = ("logical_and", "logical_or", "logical_not")
+_serial = itertools.count()
+
+
+class Expr:
+    """A node of the graph. Behaves like an array of the standard as far as an update rule may use one.
+
+    Attributes:
+        op: A key of `OPERATIONS`, or `"const"`, `"input"` (a scalar by name), `"load"` (an array by name),
+            `"broadcast"` (a scalar made an array), `"sum"`.
+        args: Operands; for the leaves a number or a name.
+        element: Whether it differs from element to element.
+        boolean: Whether it is a truth value.
+    """
+
+    __slots__ = ("args", "boolean", "element", "op", "serial")
+    __array_ufunc__ = None  # NumPy must not take the operators over
+
+    def __init__(self, op: str, args: tuple[Any, ...], element: bool, boolean: bool = False) -> None:
+        self.op, self.args, self.element, self.boolean = op, args, element, boolean
+        self.serial = next(_serial)
+
+    def __array_namespace__(self, api_version: str | None = None) -> Any:
+        return _NAMESPACE
+
+    @property
+    def dtype(self) -> str:
+        """What the functions that make arrays may be given as `dtype`."""
+        return "the parameter's dtype"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # a library asks which protocols there are
+            raise AttributeError(name)
+        raise RuleError(
+            f"an update rule used '.{name}' of an array; allowed: operators and the functions of "
+            "xp = d5.array_namespace(param), which do not depend on the parameter's shape"
+        )
+
+    def _refuse(self, what: str) -> Any:
+        raise RuleError(
+            f"an update rule {what}, which cannot be traced; remedy: xp.where(condition, a, b) and the functions of "
+            "xp = d5.array_namespace(param)"
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self._refuse("decided by the value of an array"))
+
+    def __float__(self) -> float:
+        return float(self._refuse("made a Python number of an array or hyperparameter"))
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        self._refuse("called a function of NumPy")
+
+    def __len__(self) -> int:
+        return int(self._refuse("asked for the length of an array"))
+
+    def __iter__(self) -> Any:
+        self._refuse("iterated over an array")
+
+    def __getitem__(self, key: Any) -> Any:
+        self._refuse("indexed an array")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._refuse("assigned into an array (rules are pure)")
+
+    def __add__(self, other: Any) -> Any:
+        return _apply("add", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _apply("add", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return _apply("subtract", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _apply("subtract", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return _apply("multiply", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return _apply("multiply", other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return _apply("divide", self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _apply("divide", other, self)
+
+    def __pow__(self, other: Any) -> Any:
+        return _power(self, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return _power(other, self)
+
+    def __neg__(self) -> Any:
+        return _apply("negative", self)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return _apply("abs", self)
+
+    def __lt__(self, other: Any) -> Any:
+        return _apply("less", self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return _apply("less_equal", self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return _apply("greater", self, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return _apply("greater_equal", self, other)
+
+    def __eq__(self, other: object) -> Any:
+        return _apply("equal", self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return _apply("not_equal", self, other)
+
+    def __and__(self, other: Any) -> Any:
+        return _apply("logical_and", self, other)
+
+    def __or__(self, other: Any) -> Any:
+        return _apply("logical_or", self, other)
+
+    def __invert__(self) -> Any:
+        return _apply("logical_not", self)
+
+    __hash__ = object.__hash__
+
+
+def lift(value: Any) -> Expr:
+    """The symbol itself, or the constant symbol of a number; anything else cannot be traced."""
+    if isinstance(value, Expr):
+        return value
+    if isinstance(value, (bool, int, float, np.floating, np.integer)):
+        return Expr("const", (float(value),), element=False)
+    raise RuleError(
+        f"an update rule combined an array with a {type(value).__name__}; allowed: arrays that it was given and Python "
+        "numbers"
+    )
+
+
+def _apply(op: str, *operands: Any) -> Expr:
+    args = tuple(lift(operand) for operand in operands)
+    if len(args) != OPERATIONS[op][0]:
+        raise RuleError(f"xp.{op} in an update rule got {len(args)} arguments; allowed: {OPERATIONS[op][0]}")
+    conditions = args[:1] if op == "where" else args if op in _LOGICAL else ()
+    for arg in args:
+        if arg.boolean != any(arg is condition for condition in conditions):
+            wanted = "numbers where it got a condition" if arg.boolean else "a condition, such as grad > 0"
+            raise RuleError(
+                f"an update rule computed xp.{op} of the wrong kind of value; allowed: {wanted}; remedy: "
+                "xp.where(condition, a, b)"
+            )
+    return Expr(op, args, any(arg.element for arg in args), OPERATIONS[op][1])
+
+
+def _power(base: Any, exponent: Any) -> Expr:
+    """Small whole powers and the root become multiplications and sqrt: exact, and a loop over them vectorises."""
+    base, exponent = lift(base), lift(exponent)
+    if exponent.op == "const":
+        value = exponent.args[0]
+        if value == 0.5:
+            return _apply("sqrt", base)
+        if value.is_integer() and 1 <= value <= 8:
+            product: Expr = base
+            for _ in range(int(value) - 1):
+                product = _apply("multiply", product, base)
+            return product
+    return _apply("pow", base, exponent)
+
+
+class _Namespace:
+    """The functions of the array API that an update rule may use while it is traced."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in OPERATIONS:
+            return lambda *operands: _apply(name, *operands)
+        if name.startswith("__"):  # a library asks which protocols there are
+            raise AttributeError(name)
+        raise RuleError(f"an update rule used xp.{name}; allowed: {', '.join(sorted([*OPERATIONS, *_EXTRA]))}")
+
+    def pow(self, base: Any, exponent: Any) -> Expr:
+        return _power(base, exponent)
+
+    def square(self, x: Any) -> Expr:
+        return _apply("multiply", x, x)
+
+    def positive(self, x: Any) -> Expr:
+        return lift(x)
+
+    def clip(self, x: Any, min: Any = None, max: Any = None) -> Expr:  # noqa: A002 - the standard's names
+        x = x if min is None else _apply("maximum", x, min)
+        return lift(x) if max is None else _apply("minimum", x, max)
+
+    def sum(self, x: Any) -> Expr:
+        x = lift(x)
+        if not x.element:
+            raise RuleError("an update rule summed a scalar; allowed: xp.sum of an array of the parameter's shape")
+        return Expr("sum", (x,), element=False)
+
+    def full_like(self, x: Any, fill_value: Any, *, dtype: Any = None) -> Expr:
+        value = lift(fill_value)
+        return Expr("broadcast", (value,), element=True) if lift(x).element else value
+
+    def zeros_like(self, x: Any, *, dtype: Any = None) -> Expr:
+        return self.full_like(x, 0.0)
+
+    def ones_like(self, x: Any, *, dtype: Any = None) -> Expr:
+        return self.full_like(x, 1.0)
+
+    def full(self, shape: Any, fill_value: Any, *, dtype: Any = None) -> Expr:
+        if tuple(shape) != ():
+            raise RuleError(
+                f"an update rule made an array of shape {shape}; allowed: (), or xp.full_like(param, value)"
+            )
+        return lift(fill_value)
+
+    def zeros(self, shape: Any, *, dtype: Any = None) -> Expr:
+        return self.full(shape, 0.0)
+
+    def ones(self, shape: Any, *, dtype: Any = None) -> Expr:
+        return self.full(shape, 1.0)
+
+    def asarray(self, x: Any, *, dtype: Any = None, copy: bool | None = None) -> Expr:
+        return lift(x)
+
+
+_EXTRA = tuple(name for name in vars(_Namespace) if not name.startswith("_"))
+_NAMESPACE = _Namespace()
+
+
+def topological(roots: Iterable[Expr]) -> list[Expr]:
+    """Every node under the roots, operands before users."""
+    seen: set[int] = set()
+    order: list[Expr] = []
+    stack = [(root, False) for root in reversed(list(roots))]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            order.append(node)
+        elif node.serial not in seen:
+            seen.add(node.serial)
+            stack.append((node, True))
+            stack.extend((arg, False) for arg in reversed(node.args) if isinstance(arg, Expr))
+    return order

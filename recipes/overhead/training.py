@@ -1,0 +1,203 @@
+"""What the overhead recipes time: the trainer, and the same work written by hand.
+
+Each function returns a function of no arguments that does `steps` steps and returns when they are finished. The
+candidates are deep5 as a user runs it; the baselines are what somebody would write who has no deep5.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from time import perf_counter_ns
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+import deep5 as d5
+from deep5.results.mllog import MLLog
+from deep5.training.dataset import ArrayDataset
+from deep5.training.datasets.digits import digits
+
+__all__ = ["bare_loop", "lenet_by_hand", "lenet_by_trainer", "logging_trainer", "noop_trainer"]
+
+Work = Callable[[], object]
+
+
+class NoOpExecutor:
+    """An executor that does nothing, or waits a stated time: what remains is what the trainer adds.
+
+    Of `GraphExecutor` it has what the trainer touches when the optimizer owns the step.
+    """
+
+    def __init__(self, busy_us: float = 0.0) -> None:
+        self.network: Any = SimpleNamespace(outputs={"loss": None, "logits": None}, inputs={"label": None})
+        self._outputs = {"loss": np.float32(0.0)}
+        self._busy_ns = int(busy_us * 1000)
+
+    def synchronize(self) -> None:
+        """Nothing is under way."""
+
+    def work(self) -> dict[str, Any]:
+        """Wait, if asked to, in a loop that a scheduler does not take for idle."""
+        if self._busy_ns:
+            end = perf_counter_ns() + self._busy_ns
+            while perf_counter_ns() < end:
+                pass
+        return self._outputs
+
+
+class NoOpOptimizer:
+    """An optimizer whose step is the executor's."""
+
+    def bind(self, executor: Any) -> None:
+        """Keep the executor's work."""
+        self._work = executor.work
+
+    def step(self, inputs: Mapping[str, Any], info: d5.StepInfo) -> Mapping[str, Any]:
+        """Whatever the executor does."""
+        outputs: Mapping[str, Any] = self._work()
+        return outputs
+
+    def state_dict(self) -> dict[str, Any]:
+        """There is none."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """There is none."""
+
+
+class PreparedSampler(d5.OrderedSampler):
+    """Batches that are there already: gathering samples is measured elsewhere."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__(ArrayDataset({"input": np.zeros(steps), "label": np.zeros(steps)}), 1)
+        self._batches = [(np.arange(64), {"input": np.zeros(1), "label": np.zeros(1)}) for _ in range(steps)]
+
+    def batches(self, epoch: int) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """The same batches every epoch."""
+        return iter(self._batches)
+
+
+def _metrics() -> list[d5.Event]:
+    metrics = (d5.TrainingLoss(), d5.WallClockTime(), d5.Throughput(), d5.StepLatency(), d5.PeakMemory())
+    return [metric.observer() for metric in metrics]
+
+
+def noop_trainer(*, steps: int) -> Work:
+    """The trainer with all training metrics attached, on an executor that does nothing."""
+    executor: Any = NoOpExecutor()
+    trainer = d5.Trainer(executor, NoOpOptimizer(), PreparedSampler(steps))
+    return lambda: trainer.train(1, _metrics())
+
+
+def logging_trainer(*, steps: int, busy_us: float) -> Work:
+    """The same with progress bar on a terminal, CSV log and MLPerf log.
+
+    Each step is busy for a stated time: an epoch that is over before the bar was drawn once would not show what
+    drawing costs.
+    """
+    from rich.console import Console
+
+    executor: Any = NoOpExecutor(busy_us)
+    trainer = d5.Trainer(executor, NoOpOptimizer(), PreparedSampler(steps))
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+
+    def work() -> None:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            (Path(folder) / "events.mllog").open("a", buffering=1, encoding="utf-8") as file,
+        ):
+            log = MLLog(lambda line: print(line, file=file))
+            logger = d5.CSVLogger(f"{folder}/steps.csv")
+            trainer.train(1, [*_metrics(), d5.ProgressBar(console=console), logger, log])
+
+    return work
+
+
+def bare_loop(*, steps: int, busy_us: float = 0.0) -> Work:
+    """The loop that nobody could leave out: fetch a batch, call the step."""
+    executor, optimizer, sampler = NoOpExecutor(busy_us), NoOpOptimizer(), PreparedSampler(steps)
+    optimizer.bind(executor)
+    info = d5.StepInfo()
+
+    def work() -> None:
+        step = optimizer.step
+        for _, inputs in sampler.batches(0):
+            step(inputs, info)
+
+    return work
+
+
+def _samples(steps: int, batch_size: int) -> dict[str, np.ndarray]:
+    """As many of the digits as the steps take, over and over where they take more than there are."""
+    train = digits().train
+    return train.batch(np.arange(steps * batch_size) % len(train))
+
+
+def lenet_by_trainer(*, steps: int, seed: int, threads: int, batch_size: int, optimizer: Any) -> Work:
+    """An epoch of LeNet on the digits under the trainer, on PyTorch.
+
+    Args:
+        steps: Batches in the epoch.
+        seed: Of weights and order.
+        threads: Of PyTorch.
+        batch_size: Samples a batch.
+        optimizer: Makes an update rule or a step optimizer.
+    """
+    framework = d5.framework("pytorch")
+    framework.set_threads(threads)
+    executor = framework.executor(d5.networks.lenet(seed=seed))
+    sampler = d5.ShuffleSampler(ArrayDataset(_samples(steps, batch_size)), batch_size, seed=seed)
+    trainer = d5.Trainer(executor, optimizer(), sampler, seed=seed)
+    return lambda: trainer.train(1)
+
+
+def lenet_by_hand(*, steps: int, seed: int, threads: int, batch_size: int, optimizer: str) -> Work:
+    """The same epoch as PyTorch's users write it: a module, `torch.optim` with `fused=True`, a shuffled epoch.
+
+    Args:
+        steps: Batches in the epoch.
+        seed: Of weights and order.
+        threads: Of PyTorch.
+        batch_size: Samples a batch.
+        optimizer: `"adam"`, `"momentum"` or `"sgd"`.
+    """
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    from deep5.recipes.overhead.optimizers import fused
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+
+    class LeNet(nn.Module):  # type: ignore[misc]  # torch is not followed
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1 = nn.Conv2d(1, 6, 5, padding=2)
+            self.conv2 = nn.Conv2d(6, 16, 5)
+            self.fc1, self.fc2, self.fc3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, 10)
+
+        def forward(self, x: Any) -> Any:
+            x = functional.avg_pool2d(torch.tanh(self.conv1(x)), 2)
+            x = functional.avg_pool2d(torch.tanh(self.conv2(x)), 2)
+            x = torch.flatten(x, 1)
+            return self.fc3(torch.tanh(self.fc2(torch.tanh(self.fc1(x)))))
+
+    model = LeNet()
+    update = fused(optimizer, list(model.parameters()))
+    arrays = _samples(steps, batch_size)
+    images, labels = torch.from_numpy(arrays["input"]), torch.from_numpy(arrays["label"])
+
+    def work() -> None:
+        model.train()
+        for indices in torch.randperm(len(images)).split(batch_size):
+            update.zero_grad()
+            loss = functional.cross_entropy(model(images[indices]), labels[indices])
+            loss.backward()
+            update.step()
+
+    return work

@@ -1,0 +1,378 @@
+"""Bad input: a clear message (what, got, allowed or remedy), the right status, and nothing left behind."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from deep5 import cli
+
+RECIPE = """\
+import deep5 as d5
+
+FIXED = {
+    "model": "mlp",
+    "model_kwargs": {"features": 4, "hidden": 8, "classes": 3},
+    "dataset": "synthetic",
+    "dataset_kwargs": {"shape": (4,), "classes": 3, "train": 60, "test": 30},
+    "epochs": 1,
+}
+MUTABLE = {
+    "batch_size": 16,
+    "framework": "reference",
+    "optimizer": "sgd",
+    "optimizer_kwargs": {"lr": 0.1},
+}
+METRICS = [("test_accuracy", None)]
+"""
+
+
+class Answer(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture
+def deep5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    """The command, run in this process in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def command(*arguments: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["deep5", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        captured = capsys.readouterr()
+        return Answer(int(stop.value.code or 0), captured.out, captured.err)
+
+    yield command
+    signal.signal(signal.SIGTERM, before)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recipe with one thing changed, or a command line; and what the message has to say.
+
+    Attributes:
+        what: Name of the case.
+        says: Patterns that standard error matches.
+        old: Text of `RECIPE` to be replaced.
+        new: What by.
+        line: Line of the file that the message names, or None.
+        command: Arguments after `deep5 run`.
+        status: Exit status.
+        checked: Whether `deep5 check` finds it, too.
+        files: Other files, by name.
+    """
+
+    what: str
+    says: tuple[str, ...]
+    old: str = ""
+    new: str = ""
+    line: int | None = None
+    command: tuple[str, ...] = ("own.py",)
+    status: int = 2
+    checked: bool = True
+    files: dict[str, str] = field(default_factory=dict)
+
+
+def changed(what: str, old: str, new: str, line: int | None, *says: str, status: int = 2, checked: bool = True) -> Case:
+    return Case(what, says, old, new, line, status=status, checked=checked)
+
+
+def called(what: str, command: tuple[str, ...], *says: str, checked: bool = True, status: int = 2) -> Case:
+    return Case(what, says, command=command, checked=checked, status=status)
+
+
+EPOCHS, BATCH, RATE = '"epochs": 1', '"batch_size": 16', '"optimizer_kwargs": {"lr": 0.1}'
+OPTIMIZER, FRAMEWORK, METRIC = '"optimizer": "sgd"', '"framework": "reference"', '("test_accuracy", None)'
+NUMBER = "allowed: a whole number of at least 1"
+PAIRS = r"allowed: a list of pairs \(metric, goal\)"
+
+IN_THE_RECIPE = [
+    changed(
+        "key in both parts", BATCH, f"{BATCH}, {EPOCHS}", 11, "'epochs' stands in FIXED and in MUTABLE", "allowed:"
+    ),
+    changed("unknown key", EPOCHS, f'{EPOCHS}, "colour": 1', 8, "unknown key 'colour' in FIXED", "allowed: model"),
+    changed("misspelt key", EPOCHS, '"epocs": 1', 8, "unknown key 'epocs'", "did you mean 'epochs'"),
+    changed("misspelt argument key", "model_kwargs", "model_kwarg", 5, "'model_kwarg'", "did you mean 'model_kwargs'"),
+    changed(
+        "missing key", f"    {EPOCHS},\n", "", None, "the key 'epochs' is missing", "allowed: in FIXED or in MUTABLE"
+    ),
+    changed(
+        "no framework", f"    {FRAMEWORK},\n", "", None, "names none", "allowed: one of 'framework' and 'executor'"
+    ),
+    changed("two", FRAMEWORK, f'{FRAMEWORK}, "executor": "reference"', 12, "names both", "allowed: one of"),
+    changed("key is no text", EPOCHS, "1: 1", 3, "FIXED is {", "allowed: a dict with strings as keys"),
+    changed("misspelt model", '"mlp"', '"mlq"', 4, "unknown network 'mlq'; allowed: .*lenet", "did you mean 'mlp'"),
+    changed("misspelt data set", '"synthetic"', '"syntetic"', 6, "unknown data set", "did you mean 'synthetic'"),
+    changed("misspelt optimizer", '"sgd"', '"sdg"', 13, "unknown optimizer 'sdg'", "did you mean 'sgd'"),
+    changed("misspelt framework", '"reference"', '"referense"', 12, "unknown framework", "did you mean 'reference'"),
+    changed("misspelt sampler", EPOCHS, f'{EPOCHS}, "train_sampler": "shufle"', 8, "sampler", "did you mean 'shuffle'"),
+    changed("misspelt event", BATCH, f'{BATCH}, "events": ["progresbar"]', 11, "event", "did you mean 'progress_bar'"),
+    changed(
+        "misspelt metric", '"test_accuracy"', '"test_acuracy"', 16, "unknown metric", "did you mean 'test_accuracy'"
+    ),
+    changed("misspelt argument", '"lr": 0.1', '"rl": 0.1', 14, "unexpected keyword argument 'rl'", r"allowed: \(.*lr"),
+    changed(
+        "misspelt model argument", '"hidden"', '"hiden"', 5, "'hiden'", r"allowed: \(.*hidden", "did you mean 'hidden'"
+    ),
+    changed("too many arguments", RATE, '"optimizer_args": (1, 2, 3)', 14, "too many positional", r"allowed: \("),
+    changed(
+        "goal is no goal", METRIC, '("test_accuracy", "good")', 16, "goal 'good'.*cannot be read", "allowed: a number"
+    ),
+    changed("goal wrong way", METRIC, '("test_accuracy", "< 97")', 16, "points the wrong way", "use '>' or '>='"),
+    changed("goal in another unit", METRIC, '("test_accuracy", "> 97 s")', 16, "is in 's'; allowed: '%'"),
+    changed("goal is infinite", METRIC, '("test_accuracy", float("inf"))', 16, "goal inf .*is not finite", "allowed:"),
+    changed("goal is huge", METRIC, '("test_accuracy", 10**400)', 16, "goal 10+.* is not finite", "allowed:"),
+    changed("goal is a truth", METRIC, '("test_accuracy", True)', 16, "goal True .*of type bool", "allowed: a number"),
+    changed("metrics no list", f"[{METRIC}]", '"test_accuracy"', 16, "METRICS is 'test_accuracy'", PAIRS),
+    changed("metric no pair", METRIC, '"test_accuracy"', 16, "METRICS holds 'test_accuracy'", PAIRS),
+    changed("metric no metric", METRIC, "(3, None)", 16, "METRICS holds 3 as a metric", "allowed: a metric's name"),
+    changed(
+        "metric needs more", METRIC, '("time_to_accuracy", None)', 16, "cannot be made.*target", "remedy: give it as"
+    ),
+    changed("metric refuses", METRIC, "(d5.TimeToAccuracy(0), 1)", 16, "target 0; allowed: a number above 0"),
+    changed("metric twice", METRIC, f"{METRIC}, {METRIC}", 16, "METRICS holds TestAccuracy.* twice; allowed: once"),
+    changed("epochs in words", EPOCHS, '"epochs": "ten"', 8, "'epochs' is 'ten'", NUMBER),
+    changed("no epochs", EPOCHS, '"epochs": 0', 8, "'epochs' is 0", NUMBER),
+    changed("half an epoch", EPOCHS, '"epochs": 0.5', 8, "'epochs' is 0.5", NUMBER),
+    changed("batch size a truth", BATCH, '"batch_size": True', 11, "'batch_size' is True", NUMBER),
+    changed("batch too large", BATCH, '"batch_size": 61', 11, "'batch_size' is 61; allowed: at most 60", checked=False),
+    changed(
+        "seed below zero", BATCH, f'{BATCH}, "seed": -1', 11, "'seed' is -1; allowed: a whole number of at least 0"
+    ),
+    changed("no such device", BATCH, f'{BATCH}, "device": "tpu"', 11, "unknown device 'tpu'; allowed: cpu, cuda"),
+    changed("device a number", BATCH, f'{BATCH}, "device": 1', 11, "unknown device 1; allowed: cpu, cuda"),
+    changed("model a number", '"mlp"', "3", 4, "'model' is 3; allowed: the name of a component"),
+    changed("model nothing", '"mlp"', "None", 4, "'model' is None; allowed: the name of a component"),
+    changed(
+        "arguments no tuple", RATE, '"optimizer_args": 0.1', 14, "'optimizer_args' is 0.1; allowed: a tuple or list"
+    ),
+    changed("keywords no dict", RATE, '"optimizer_kwargs": [1]', 14, r"'optimizer_kwargs' is \[1\]; allowed: a dict"),
+    changed(
+        "keyword no text", RATE, '"optimizer_kwargs": {1: 1}', 14, r"'optimizer_kwargs' is \{1: 1\}; allowed: a dict"
+    ),
+    changed("fixed no dict", "FIXED = {", "FIXED = 3\nOTHER = {", 3, "FIXED is 3; allowed: a dict"),
+    changed("no FIXED", "FIXED", "FIX", None, "no FIXED; allowed: a file that defines FIXED, MUTABLE, METRICS"),
+    changed("nothing", RECIPE, "", None, "no FIXED and no MUTABLE and no METRICS; allowed: a file that defines"),
+    changed("sizes no dict", "METRICS", "SIZES = 3\nMETRICS", 16, "SIZES is 3; allowed: a dict"),
+    changed("size no dict", "METRICS", "SIZES = {'s': 3}\nMETRICS", 16, "the size 's' is 3; allowed: a dict"),
+    changed(
+        "size full", "METRICS", "SIZES = {'full': {}}\nMETRICS", 16, "names the size 'full'; allowed: a text other"
+    ),
+    changed(
+        "size key", "METRICS", "SIZES = {'s':\n {'epocs': 1}}\nMETRICS", 17, "unknown key 'epocs'", "mean 'epochs'"
+    ),
+    changed("not Python", "FIXED = {", "FIXED = = {", 3, "not valid Python: invalid syntax", "allowed: a Python file"),
+    changed("binary", "FIXED", "\0", None, "not valid Python", "allowed: a Python file"),
+    changed(
+        "raises", "FIXED =", "1 / 0\nFIXED =", 3, "the recipe raised ZeroDivisionError: division by zero", "remedy:"
+    ),
+    changed("exits", "FIXED =", "exit(1)\nFIXED =", 3, r"called exit\(1\) while it was read; remedy: put that under"),
+    changed(
+        "imports what is missing", "FIXED =", "import sklearm\nFIXED =", 3, "'sklearm'.*remedy: pip install sklearm"
+    ),
+    changed("misspelt d5 name", "FIXED =", "d5.Trainr\nFIXED =", 3, "no attribute 'Trainr'", "did you mean 'Trainer'"),
+    changed("lambda in FIXED", '"mlp"', "lambda: 1", 4, "'model' holds a lambda", "remedy: define a function"),
+    changed(
+        "undescribed", EPOCHS, f'{EPOCHS}, "events": [object()]', 8, "holds a object.*no canonical form", "remedy:"
+    ),
+    changed("object with arguments", '"sgd"', "d5.Adam()", 13, "is an object already; allowed: no optimizer_args"),
+    changed(
+        "no optimizer", OPTIMIZER, '"optimizer": dict', 13, "gives a dict; allowed: a d5.UpdateRule", checked=False
+    ),
+    changed("no network", '"mlp"', "dict", 4, "'model' gives a dict; allowed: a d5.Network", checked=False),
+    changed(
+        "no event", BATCH, f'{BATCH}, "events": dict', 11, "'events' gives a dict; allowed: d5.Event", checked=False
+    ),
+    changed("misspelt native", '"sgd"', '"native:sgd"', 13, "unknown native optimizer of reference", checked=False),
+    changed(
+        "data of another shape", '"shape": (4,)', '"shape": (5,)', 6, "do not fit.*the network takes", checked=False
+    ),
+    changed("bad value", '"train": 60', '"train": -3', 6, "'dataset': ", "allowed: ", checked=False),
+    changed("optimizer file missing", '"sgd"', '"gone.py:Foo"', 13, "gone.py.*cannot be read", "allowed: FILE.py:NAME"),
+]
+
+ON_THE_COMMAND_LINE = [
+    called("no recipe", (), "Missing argument 'RECIPE'"),
+    called("misspelt recipe", ("digits_lennet",), "unknown recipe 'digits_lennet'", "did you mean 'digits_lenet'"),
+    called("missing file", ("gone.py",), "the recipe file gone.py is not there; allowed: .*digits_lenet"),
+    called("folder", (".",), "the recipe . is a folder; allowed: .*the path of a Python file"),
+    called("misspelt size", ("digits_lenet", "--size", "smok"), "no size 'smok'; allowed: full, smoke", "mean 'smoke'"),
+    called(
+        "no equals sign", ("own.py", "--set", "batch_size"), "cannot read the setting 'batch_size'; allowed: KEY=VALUE"
+    ),
+    called("unknown setting", ("own.py", "--set", "batch=3"), "unknown key 'batch'; allowed: .*batch_size"),
+    called("fixed setting", ("own.py", "--set", "epochs=3"), "'epochs' is fixed by the recipe 'own'", "remedy: copy"),
+    called("fixed entry", ("own.py", "--set", "model_kwargs.hidden=3"), "'model_kwargs' is fixed", "remedy: copy"),
+    called("set twice", ("own.py", "--set", "seed=1", "--set", "seed=2"), "--set seed is given twice; allowed: once"),
+    called("set two ways", ("own.py", "--seed", "1", "--set", "seed=2"), "both given; allowed: one of them"),
+    called("wrong type", ("own.py", "--set", "batch_size=ten"), "'batch_size' is 'ten'", NUMBER),
+    called("seed below zero", ("own.py", "--seed", "-1"), "Invalid value for '--seed'"),
+    called("unknown option", ("own.py", "--sed", "1"), "No such option.*--seed"),
+    called("no such device", ("own.py", "--device", "tpu"), "unknown device 'tpu'; allowed: cpu, cuda"),
+    called("misspelt framework", ("own.py", "--framework", "torhc"), "unknown framework 'torhc'; allowed: .*pytorch"),
+    called("misspelt argument", ("own.py", "--set", "optimizer_kwargs.rl=1"), "argument 'rl'", r"allowed: \(.*lr"),
+    called(
+        "no such file", ("own.py", "--set", "optimizer=gone.py:Foo"), "gone.py.*cannot be read", "allowed: FILE.py:NAME"
+    ),
+    called(
+        "device not there",
+        ("own.py", "--device", "cuda"),
+        "does not run on device 'cuda:0'; allowed: cpu",
+        checked=False,
+    ),
+    called(
+        "no cuda",
+        ("own.py", "--framework", "pytorch", "--device", "cuda:99"),
+        "no device cuda:99 for pytorch here; allowed: cpu",
+        checked=False,
+    ),
+]
+
+RULE = """\
+import deep5 as d5
+
+class Nothing(d5.UpdateRule):
+    pass
+
+class Raising(d5.UpdateRule):
+    def update_rule(self, grad, param, state):
+        return param - {}["lr"], state
+
+class Other:
+    pass
+
+def odd(seed=0):
+    build = d5.NetworkBuilder("odd", seed=seed)
+    x, label = build.input("input", ("N", 4)), build.input("label", ("N",), "int64")
+    x = build.op("Hardmax", x, axis=1)
+    return build.network({"logits": x, "loss": build.op("SoftmaxCrossEntropyLoss", x, label, reduction="mean")})
+"""
+
+WITH_FILES = [
+    Case(
+        "rule without update_rule",
+        ("own.py:13: Nothing has no update_rule; remedy: define update_rule",),
+        *('"sgd"', '"rule.py:Nothing"'),
+    ),
+    Case("rule that raises", ("own.py:13: .*KeyError: 'lr'",), '"sgd"', '"rule.py:Raising"'),
+    Case(
+        "name not in the file",
+        ("rule.py has no 'Nothin'; allowed: .*Nothing.*; did you mean 'Nothing'",),
+        *('"sgd"', '"rule.py:Nothin"'),
+    ),
+    Case(
+        "no rule at all",
+        ("own.py:13: 'optimizer' gives a Other; allowed: a d5.UpdateRule",),
+        *('"sgd"', '"rule.py:Other"'),
+        checked=False,
+    ),
+]
+
+
+def check(case: Case, answer: Answer, folder: Path) -> None:
+    assert answer.status == case.status, answer
+    for pattern in case.says:
+        assert re.search(pattern, answer.err, re.DOTALL), answer.err
+    if case.line is not None:
+        assert f"own.py:{case.line}: " in answer.err
+    assert "Traceback" not in answer.err
+    assert len(answer.err.splitlines()) <= 3
+    assert answer.out == ""
+    assert not (folder / "results").exists()
+
+
+def run_case(case: Case, deep5: Command, folder: Path) -> None:
+    assert case.old in RECIPE, "the case changes nothing"
+    text = RECIPE.replace(case.old, case.new, 1) if case.old else RECIPE
+    (folder / "own.py").write_text(text, encoding="utf-8")
+    if case.checked:
+        check(case, deep5("check", *case.command), folder)
+    check(case, deep5("run", *case.command), folder)
+
+
+@pytest.mark.parametrize("case", IN_THE_RECIPE, ids=lambda case: case.what)
+def test_recipe(case: Case, deep5: Command, tmp_path: Path) -> None:
+    run_case(case, deep5, tmp_path)
+
+
+@pytest.mark.parametrize("case", ON_THE_COMMAND_LINE, ids=lambda case: case.what)
+def test_command_line(case: Case, deep5: Command, tmp_path: Path) -> None:
+    run_case(case, deep5, tmp_path)
+
+
+@pytest.mark.parametrize("case", WITH_FILES, ids=lambda case: case.what)
+def test_component_files(case: Case, deep5: Command, tmp_path: Path) -> None:
+    (tmp_path / "rule.py").write_text(RULE)
+    # Read without their arguments: none of these components takes any.
+    text = RECIPE.replace('    "optimizer_kwargs": {"lr": 0.1},\n', "")
+    assert case.old in text
+    (tmp_path / "own.py").write_text(text.replace(case.old, case.new, 1))
+    for command in ("check", "run") if case.checked else ("run",):
+        check(case, deep5(command, "own.py"), tmp_path)
+
+
+def test_the_case_that_is_not_bad(deep5: Command, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(RECIPE)
+    assert deep5("check", "own.py").status == 0
+    answer = deep5("run", "own.py", "--quiet")
+    assert (answer.status, answer.out, answer.err) == (0, "", "")
+    assert len(list((tmp_path / "results").iterdir())) == 1
+
+
+def test_operator_that_the_framework_lacks(deep5: Command, tmp_path: Path) -> None:
+    (tmp_path / "rule.py").write_text(RULE)
+    text = RECIPE.replace('"mlp"', '"rule.py:odd"').replace(
+        '    "model_kwargs": {"features": 4, "hidden": 8, "classes": 3},\n', ""
+    )
+    (tmp_path / "own.py").write_text(text)
+    answer = deep5("run", "own.py")
+    check(
+        Case("", (r"own.py:11: 'framework': the reference cannot run the network.*Hardmax.*allowed: ",)),
+        answer,
+        tmp_path,
+    )
+
+
+@pytest.mark.parametrize("out", ["file/results", "file"])
+def test_out_folder_below_a_file(out: str, deep5: Command, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(RECIPE)
+    (tmp_path / "file").write_text("kept")
+    case = Case("", ("cannot write results to .*file.*; allowed: a folder that can be written; .*--out",))
+    check(case, deep5("run", "own.py", "--out", out), tmp_path)
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_out_folder_without_permission(deep5: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.py").write_text(RECIPE)
+
+    def refuse(self: Path, *arguments: object, **named: object) -> None:
+        raise PermissionError(13, "Permission denied")  # simulated: the superuser may write everywhere
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    case = Case("", ("cannot write results to .*results: Permission denied; allowed: .*; give yourself write",))
+    check(case, deep5("run", "own.py"), tmp_path)
+
+
+def test_a_file_that_cannot_be_read(deep5: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.py").write_text(RECIPE)
+
+    def refuse(self: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    case = Case("", (r"own.py cannot be read \(Permission denied\); allowed: a Python file that you may read",))
+    check(case, deep5("check", "own.py"), tmp_path)

@@ -1,0 +1,455 @@
+"""The command line: options, exit statuses, what goes to which output, speed, and interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jsonschema
+import pytest
+
+from deep5 import __version__, cli, plugins
+from deep5.results.result import load, result_folders
+from deep5.results.schema import schema
+
+COMMAND = str(Path(sys.executable).parent / "deep5")
+SMOKE = ("digits_lenet", "--size", "smoke", "--framework", "reference")
+KINDS = ("recipes", "frameworks", "metrics", "networks", "datasets", "samplers", "optimizers", "events")
+
+RECIPE = """\
+import deep5 as d5
+
+class Own(d5.Event):
+    def after_step(self, trainer, info, outputs, begin_ns, end_ns):
+        {body}
+
+FIXED = {{
+    "model": "mlp",
+    "model_kwargs": {{"features": 4, "hidden": 8, "classes": 3}},
+    "dataset": "synthetic",
+    "dataset_kwargs": {{"shape": (4,), "classes": 3, "train": 60, "test": 30}},
+    "epochs": {epochs},
+}}
+MUTABLE = {{
+    "batch_size": 16,
+    "framework": "reference",
+    "optimizer": "sgd",
+    "optimizer_kwargs": {{"lr": 0.1}},
+    "events": Own,
+}}
+METRICS = [("test_accuracy", {goal}), ("training_loss", None)]
+"""
+
+
+class Answer(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture
+def deep5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    """The command, run in this process in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def command(*arguments: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["deep5", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        captured = capsys.readouterr()
+        return Answer(int(stop.value.code or 0), captured.out, captured.err)
+
+    yield command
+    signal.signal(signal.SIGTERM, before)
+
+
+def write(folder: Path, *, body: str = "pass", epochs: int = 2, goal: str = "None") -> Path:
+    file = folder / "own.py"
+    file.write_text(RECIPE.format(body=body, epochs=epochs, goal=goal))
+    return file
+
+
+def process(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COMMAND, *arguments],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+# -- exit statuses ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "says"),
+    [
+        ({"goal": "0"}, 0, "accepted (closed; success)"),
+        ({}, 0, "not judged (closed; success)"),
+        ({"goal": "'> 100'"}, 1, "not accepted (closed; success)"),
+        ({"epochs": 0}, 2, "own.py:12: 'epochs' is 0"),
+        ({"body": "raise ValueError('boom')"}, 3, "the run failed: ValueError: boom; what it left is in "),
+        ({"body": "raise KeyboardInterrupt"}, 130, "interrupted; what the run left is in "),
+    ],
+)
+def test_exit_status(changes: dict[str, Any], status: int, says: str, deep5: Command, tmp_path: Path) -> None:
+    write(tmp_path, **changes)
+    answer = deep5("run", "own.py", "--out", "here")
+    assert answer.status == status
+    assert says in (answer.out if status < 2 else answer.err)
+    assert "Traceback" not in answer.err
+    if status != 2:
+        (folder,) = result_folders(tmp_path / "here")
+        assert str(folder) in (answer.out + answer.err).replace("\n", "")
+        assert load(folder).status == {3: "failed", 130: "aborted"}.get(status, "success")
+
+
+def test_the_table_names_metrics_goals_verdicts_and_the_folder(deep5: Command, tmp_path: Path) -> None:
+    write(tmp_path, goal="'>= 1 %'")
+    answer = deep5("run", "own.py")
+    for word in ("test_accuracy", ">= 1", "passed", "training_loss", "nat", "reported"):
+        assert word in answer.out
+    assert "epoch 2/2  step 8" in answer.err  # plain lines: this is no terminal
+    (folder,) = result_folders(tmp_path / "results")
+    assert answer.out.splitlines()[-1].endswith(str(folder))
+
+
+def test_quiet(deep5: Command, tmp_path: Path) -> None:
+    write(tmp_path)
+    assert deep5("run", "own.py", "--quiet") == (0, "", "")
+    assert deep5("check", "own.py", "--quiet") == (0, "", "")
+    assert len(result_folders(tmp_path / "results")) == 1
+
+
+def test_options_change_the_run(deep5: Command, tmp_path: Path) -> None:
+    write(tmp_path)
+    answer = deep5(
+        *("run", "own.py", "--json", "--quiet", "--seed", "7", "--framework", "pytorch", "--device", "cpu"),
+        *("--set", "batch_size=30", "--set", "optimizer=momentum", "--set", "optimizer_kwargs.lr=0.5"),
+    )
+    found = json.loads(answer.out)
+    assert found["seeds"]["run"] == 7
+    assert found["framework"]["name"] == "pytorch"
+    assert found["recipe"]["mutable"]["batch_size"] == 30
+    assert found["recipe"]["mutable"]["optimizer"] == "momentum"
+    assert found["recipe"]["mutable"]["optimizer_kwargs"] == {"lr": 0.5}
+    assert found["recipe"]["division"] == "closed"
+    assert found["recipe"]["hash"] == json.loads(deep5("check", "own.py", "--json").out)["hash"]
+
+
+# -- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def test_json_is_one_document_whatever_the_recipe_prints(deep5: Command, tmp_path: Path) -> None:
+    file = write(tmp_path, body="print('noise')", goal="'> 100'")
+    file.write_text("print('loud')\n" + file.read_text())
+    answer = deep5("run", "own.py", "--json")
+    assert answer.status == 1
+    found = json.loads(answer.out)
+    assert Path(found.pop("folder")).is_dir()
+    jsonschema.Draft202012Validator(schema()).validate(found)
+    assert "noise" in answer.err
+    assert "loud" in answer.err
+    assert json.loads(deep5("check", "own.py", "--json").out)["recipe"] == "own"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (("run", "gone.py", "--json"), 2, "the recipe file gone.py is not there"),
+        (("run", "--json"), 2, "Missing argument 'RECIPE'"),
+        (("run", "own.py", "--json", "--sed", "3"), 2, "No such option"),
+        (("run", "own.py", "--json"), 3, "the run failed: ValueError: boom"),
+        (("check", "own.py", "--json", "--size", "tiny"), 2, "no size 'tiny'"),
+        (("list", "modles", "--json"), 2, "unknown kind of component 'modles'"),
+    ],
+)
+def test_json_of_an_error(arguments: tuple[str, ...], status: int, says: str, deep5: Command, tmp_path: Path) -> None:
+    write(tmp_path, body="raise ValueError('boom')")
+    answer = deep5(*arguments)
+    found = json.loads(answer.out)
+    assert (answer.status, found["exit_status"]) == (status, status)
+    assert says in found["error"]
+    assert found["error"] in answer.err
+
+
+def test_debug_shows_the_traceback_and_keeps_the_status(deep5: Command, tmp_path: Path) -> None:
+    write(tmp_path, body="raise ValueError('boom')")
+    answer = deep5("run", "own.py", "--debug", "--json")
+    assert answer.status == 3
+    assert "Traceback" in answer.err
+    assert "raise ValueError('boom')" in answer.err
+    assert json.loads(answer.out)["exit_status"] == 3
+    assert "Traceback" in deep5("check", "gone.py", "--debug").err
+
+
+def test_an_unforeseen_error_is_told_in_a_line(deep5: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any) -> None:
+        raise RuntimeError("never seen")
+
+    monkeypatch.setattr("deep5.check.check_recipe", broken)
+    answer = deep5("check", str(write(tmp_path)))
+    assert answer == (
+        3,
+        "",
+        "deep5: unexpected RuntimeError: never seen; remedy: run again with --debug and report what it shows\n",
+    )
+
+
+# -- the other commands -----------------------------------------------------------------------------------------------
+
+
+def test_help_names_commands_and_statuses(deep5: Command) -> None:
+    answer = deep5("--help")
+    assert answer.status == 0
+    for word in ("run", "check", "list", "info", "clean", "130  interrupted"):
+        assert word in answer.out
+    assert deep5("--version").out == f"deep5 {__version__}\n"
+    for option in ("--framework", "--set", "--seed", "--device", "--size", "--out", "--json", "--quiet", "--debug"):
+        assert option in deep5("run", "--help").out
+
+
+def test_python_dash_m(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "deep5", "check", "digits_lenet"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("digits_lenet is a valid recipe (fixed part ")
+
+
+def test_check_tells_what_it_found(deep5: Command, tmp_path: Path) -> None:
+    answer = deep5("check", *SMOKE)
+    assert answer.out.endswith("size smoke)\n")
+    found = json.loads(deep5("check", "cifar10_resnet44", "--json").out)
+    assert found["fixed"]["model_kwargs"] == {"depth": 44}
+    assert (found["size"], found["division"]) == ("full", "closed")
+
+
+def test_check_runs_a_recipes_own_rule_as_strictly_as_it_can(deep5: Command, tmp_path: Path) -> None:
+    rule = """
+class Own(d5.UpdateRule):
+    hyper = ("lr",)
+    def __init__(self, lr=0.1): self.lr = lr
+    def update_rule(self, grad, param, state): return {update}, state
+
+"""
+    text = write(tmp_path).read_text().replace('"sgd"', "Own").replace('    "events": Own,\n', "")
+    head, tail = text.split("class Own")[0], text[text.index("FIXED") :]
+    file = tmp_path / "own.py"
+    file.write_text(head + rule.format(update="param - self.lr * grad") + tail)
+    answer = deep5("check", "own.py")
+    assert answer.status == 0, answer.err
+    assert "Own keeps the contract of an update rule (also under array_api_strict)" in answer.out
+    assert deep5("run", "own.py", "--quiet").status == 0
+    file.write_text(head + rule.format(update="param - self.lr * grad.clip(0, 1)") + tail)
+    answer = deep5("check", "own.py")
+    assert answer.status == 2
+    assert "own.py:" in answer.err
+    assert "clip" in answer.err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_list(kind: str, deep5: Command) -> None:
+    rows = json.loads(deep5("list", kind, "--json").out)[kind]
+    assert {row["name"] for row in rows} == set(plugins.registered(kind))
+    text = deep5("list", kind).out
+    for row in rows:
+        assert row["about"], row
+        assert f"{row['name']} " in text
+    assert f"{kind}:\n" in deep5("list").out
+
+
+def test_info(deep5: Command) -> None:
+    text = deep5("info").out
+    for word in (__version__, "numpy", "python", "logical_cores"):
+        assert word in text
+    assert json.loads(deep5("info", "--json").out)["deep5"]["version"] == __version__
+
+
+def test_clean(deep5: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEP5_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache" / "kernels").mkdir(parents=True)
+    (tmp_path / "cache" / "kernels" / "old.so").write_bytes(bytes(2048))
+    (tmp_path / "cache" / "other").write_text("kept")
+    assert deep5("clean").out == f"freed 2 KiB in {tmp_path / 'cache' / 'kernels'}\n"
+    assert not (tmp_path / "cache" / "kernels" / "old.so").exists()
+    assert (tmp_path / "cache" / "other").exists()
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{COMMAND} list metrics --json | true"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# -- a framework that is not there ------------------------------------------------------------------------------------
+
+HIDE = """
+import importlib.metadata, sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+sys.meta_path.insert(0, Hidden())
+found = importlib.metadata.version
+
+def version(name):
+    if name == "torch":
+        raise importlib.metadata.PackageNotFoundError(name)
+    return found(name)
+
+importlib.metadata.version = version
+"""
+
+
+@pytest.fixture
+def without_torch(tmp_path: Path) -> str:
+    """A folder for `PYTHONPATH` that hides torch and what the installer knows of it."""
+    folder = tmp_path / "hide"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(HIDE)
+    return str(folder)
+
+
+def test_a_missing_framework_is_listed_with_the_command_that_installs_it(tmp_path: Path, without_torch: str) -> None:
+    done = process("list", "frameworks", cwd=tmp_path, PYTHONPATH=without_torch)
+    assert done.returncode == 0
+    line = next(line for line in done.stdout.splitlines() if line.startswith("pytorch"))
+    assert line.endswith("not installed; remedy: pip install 'deep5[pytorch]'")
+    assert "not installed" not in next(line for line in done.stdout.splitlines() if line.startswith("reference"))
+    rows = json.loads(process("list", "--json", cwd=tmp_path, PYTHONPATH=without_torch).stdout)["frameworks"]
+    assert {row["name"]: row["installed"] for row in rows}["pytorch"] is False
+
+
+@pytest.mark.parametrize("recipe", ["digits_lenet", "cifar10_resnet44"])
+def test_running_without_the_framework(recipe: str, tmp_path: Path, without_torch: str) -> None:
+    done = process("run", recipe, "--framework", "pytorch", cwd=tmp_path, PYTHONPATH=without_torch)
+    assert done.returncode == 2
+    assert "needs the package 'torch', which is not installed; remedy: pip install 'deep5[pytorch]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_the_other_framework_runs_without_it(tmp_path: Path, without_torch: str) -> None:
+    assert process("run", *SMOKE, "--quiet", cwd=tmp_path, PYTHONPATH=without_torch).returncode == 0
+
+
+# -- interruption -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_in_good_order(which: signal.Signals, tmp_path: Path) -> None:
+    # Steps of 10 ms, far more than there is time for.
+    write(tmp_path, body="__import__('time').sleep(0.01)", epochs=100_0)
+    with subprocess.Popen(
+        [COMMAND, "run", "own.py", "--json"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        log = None
+        for _ in range(600):
+            log = next(tmp_path.glob("results/*/events.mllog"), None)
+            if log is not None and "epoch" in log.read_text():
+                break
+            time.sleep(0.05)
+        assert log is not None
+        time.sleep(0.3)
+        child.send_signal(which)
+        out, err = child.communicate(timeout=30)
+    assert child.returncode == 130
+    assert "Traceback" not in err
+    (folder,) = result_folders(tmp_path / "results")
+    assert f"interrupted; what the run left is in {folder}" in err
+    assert json.loads(out)["exit_status"] == 130
+    result = load(folder)
+    assert (result.status, result.reasons) == ("aborted", ("interrupted by the user",))
+    assert result.document["finished"] is not None
+    assert len(result.samples()["training_loss"]) > 0
+
+
+def test_a_signal_during_the_start_is_no_crash(tmp_path: Path) -> None:
+    program = """
+import sys
+sys.argv = ["deep5", "check", "digits_lenet"]
+from deep5.cli import main
+print("ready", flush=True)
+main()
+"""
+    rng = random.Random(3)  # noqa: S311 - moments, not secrets
+    statuses = []
+    for which in (signal.SIGINT, signal.SIGTERM) * 6:
+        with subprocess.Popen(
+            [sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            time.sleep(0.01 + rng.uniform(0.0, 0.12))
+            child.send_signal(which)
+            _, err = child.communicate(timeout=30)
+        statuses.append(child.returncode)
+        assert "Traceback" not in err
+    # Before `main` and while the interpreter ends, the signal itself ends the process, which a shell calls 130 or 143.
+    assert set(statuses) <= {0, 130, -signal.SIGINT, -signal.SIGTERM}, statuses
+    assert 130 in statuses
+
+
+# -- speed ------------------------------------------------------------------------------------------------------------
+
+HEAVY = {"torch", "tensorflow", "jax", "onnxruntime", "onnx", "onnx_ir", "rich", "scipy", "sklearn", "pandas"}
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("check", "digits_lenet"), ("list",)])
+def test_nothing_heavy_is_imported(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    program = f"""
+import sys
+sys.argv = ["deep5", *{arguments!r}]
+from deep5.cli import main
+try:
+    main()
+except SystemExit as stop:
+    assert not stop.code, stop.code
+print(*sorted({{name.partition(".")[0] for name in sys.modules}}), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stderr.split())
+    assert "click" in loaded
+    heavy = HEAVY - {"scipy"} if arguments == ("list",) else HEAVY
+    assert not loaded & heavy
+    if arguments[0].startswith("--"):
+        assert "numpy" not in loaded
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("arguments", [("--help",), ("check", "digits_lenet")])
+def test_answers_within_three_tenths_of_a_second(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    seconds = []
+    for _ in range(7):
+        begin = time.perf_counter()
+        assert process(*arguments, cwd=tmp_path).returncode == 0
+        seconds.append(time.perf_counter() - begin)
+    assert statistics.median(seconds) <= 0.3, seconds

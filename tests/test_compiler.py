@@ -1,0 +1,197 @@
+"""The kernel cache: by content, whole or compiled again, shared by processes; and machines without a compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import deep5 as d5
+from deep5 import compiler
+from deep5.errors import Deep5Error
+from deep5.events import StepInfo
+from deep5.tensors import TensorSpec
+
+SOURCE = "int answer(void) { return %d; }\n"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the kernels of an empty cache."""
+    monkeypatch.setenv("DEEP5_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "kernels"
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the compiler was called for."""
+    seen: list[str] = []
+    inner = compiler._call_compiler
+
+    def counted(command: str, code: Path, built: Path) -> None:
+        seen.append(code.read_text(encoding="utf-8"))
+        inner(command, code, built)
+
+    monkeypatch.setattr(compiler, "_call_compiler", counted)
+    return seen
+
+
+def libraries(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.so"))
+
+
+def replace(path: Path, data: bytes) -> None:
+    """As another process would: a new file, for the old one may be mapped here."""
+    path.unlink()
+    path.write_bytes(data)
+
+
+def test_the_cache_is_by_content(cache: Path, calls: list[str]) -> None:
+    assert compiler.load_library(SOURCE % 1).answer() == 1
+    assert compiler.load_library(SOURCE % 1).answer() == 1
+    assert calls == [SOURCE % 1]
+    assert compiler.load_library(SOURCE % 2).answer() == 2
+    assert calls == [SOURCE % 1, SOURCE % 2]
+    assert len(libraries(cache)) == 2
+    assert sorted(path.suffix for path in cache.iterdir()) == [".sha256", ".sha256", ".so", ".so"]
+
+
+def test_flags_and_processor_are_part_of_the_key(
+    cache: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler.load_library(SOURCE % 3)
+    monkeypatch.setattr(compiler, "FLAGS", (*compiler.FLAGS, "-DOTHER"))
+    compiler.load_library(SOURCE % 3)
+    monkeypatch.setattr(compiler, "_machine", lambda: "another processor")
+    compiler.load_library(SOURCE % 3)
+    assert len(calls) == len(libraries(cache)) == 3
+
+
+@pytest.mark.parametrize("damage", ["truncated", "tampered", "no checksum", "wrong checksum", "empty"])
+def test_a_library_that_is_not_whole_is_compiled_again(cache: Path, calls: list[str], damage: str) -> None:
+    source = SOURCE % (100 + len(damage))
+    compiler.load_library(source)
+    (library,) = libraries(cache)
+    whole, checksum = library.read_bytes(), library.with_suffix(".sha256")
+    if damage == "truncated":
+        replace(library, whole[: len(whole) // 2])
+    elif damage == "tampered":
+        replace(library, whole[:-1] + bytes([whole[-1] ^ 1]))
+    elif damage == "empty":
+        replace(library, b"")
+    elif damage == "no checksum":
+        checksum.unlink()
+    else:
+        checksum.write_text("0" * 64)
+    assert compiler.load_library(source).answer() == 100 + len(damage)
+    assert len(calls) == 2
+    assert ctypes.CDLL(str(library)).answer() == 100 + len(damage)
+    assert compiler._intact(library, checksum)
+
+
+def test_two_processes_at_once(cache: Path) -> None:
+    program = (
+        "import sys; sys.stdin.readline()\n"
+        "from deep5.compiler import load_library\n"
+        f"print(load_library({SOURCE % 7!r}).answer())"
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert [process.communicate(timeout=60)[0].strip() for process in processes] == ["7", "7"]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert sorted(path.suffix for path in cache.iterdir()) == [".sha256", ".so"]  # nothing temporary stays
+
+
+def test_clear_cache_says_how_much_it_freed(cache: Path) -> None:
+    assert compiler.clear_cache() == 0
+    compiler.load_library(SOURCE % 8)
+    size = sum(path.stat().st_size for path in cache.iterdir())
+    other = cache / "notes.txt"
+    other.write_text("mine")
+    assert compiler.clear_cache() == size > 0
+    assert list(cache.iterdir()) == [other]
+
+
+def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEEP5_CACHE", "/somewhere")
+    assert compiler.cache_folder() == Path("/somewhere")
+    monkeypatch.delenv("DEEP5_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert compiler.cache_folder() == Path("/xdg/deep5")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", "/home/nobody")
+    assert compiler.cache_folder() == Path("/home/nobody/.cache/deep5")
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.write_text("a file where the folder should be")
+    monkeypatch.setenv("DEEP5_CACHE", str(file))
+    with pytest.raises(
+        Deep5Error, match=r"the kernel cache .*file/kernels cannot be written \(Not a directory\); remedy"
+    ):
+        compiler.load_library(SOURCE % 9)
+
+
+def test_a_library_that_cannot_be_loaded_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_call_compiler", lambda command, code, built: built.write_bytes(b"no library"))
+    with pytest.raises(Deep5Error, match=r"the kernel .*\.so cannot be loaded .*; remedy: set DEEP5_CACHE"):
+        compiler.load_library(SOURCE % 10)
+
+
+def test_source_that_the_compiler_refuses(cache: Path) -> None:
+    with pytest.raises(Deep5Error, match=r"refused the generated kernel:\n[\s\S]*error"):
+        compiler.load_library("this is not C")
+    assert list(cache.iterdir()) == []
+
+
+def test_a_compiler_that_hangs_or_cannot_start(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = tmp_path / "cc"
+    command.write_text("#!/bin/sh\nsleep 10\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("CC", str(command))
+    monkeypatch.setattr(compiler, "_COMPILE_TIMEOUT_S", 0.1)
+    with pytest.raises(Deep5Error, match=r"cc did not finish within 0\.1 s"):
+        compiler.load_library(SOURCE % 11)
+    command.write_text("#!/no/such/interpreter\n")
+    with pytest.raises(Deep5Error, match=r"the compiler .*cc cannot be started \(.*\); remedy: set CC"):
+        compiler.load_library(SOURCE % 12)
+
+
+def test_without_a_compiler_the_rule_runs_in_numpy_and_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    assert compiler.compiler() is None
+    kernel = d5.bind_rule(d5.SGD(0.5), {"w": TensorSpec(shape=(2,), dtype="float64")})
+    assert kernel.how == "numpy"
+    live = np.ones(2)
+    kernel.attach({"w": live})
+    kernel.update({"w": np.ones(2)}, StepInfo(batch_size=1))
+    assert live.tolist() == [0.5, 0.5]
+    executor = d5.framework("reference").executor(d5.networks.mlp(features=2, hidden=2, classes=2))
+    assert executor.train_step(d5.SGD()).how == "numpy"  # type: ignore[attr-defined]
+    d5.check_optimizer(d5.Momentum())
+    assert not cache.exists()
+    with pytest.raises(Deep5Error, match="no C compiler on this machine; remedy: install gcc or clang, or set CC"):
+        compiler.load_library(SOURCE % 13)
+
+
+def test_cc_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = tmp_path / "mycc"
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("CC", str(command))
+    assert compiler.compiler() == str(command)
+    monkeypatch.setenv("CC", str(tmp_path / "nothing"))
+    assert os.path.basename(compiler.compiler() or "") in ("cc", "gcc", "clang")  # noqa: PTH119 - a name, no path

@@ -1,0 +1,104 @@
+"""What the documents show runs: every Python block, every command, every doctest."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import deep5
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+KINDS = {"python", "sh", "text", "toml", ""}
+
+
+def blocks(kind: str) -> list[tuple[str, str]]:
+    return [(page.name, body) for page in PAGES for found, body in BLOCK.findall(page.read_text()) if found == kind]
+
+
+def test_no_block_is_of_a_kind_that_nobody_checks() -> None:
+    kinds = {kind for page in PAGES for kind, _ in BLOCK.findall(page.read_text())}
+    assert kinds <= KINDS
+    assert blocks("python")
+
+
+@pytest.mark.parametrize(("page", "code"), blocks("python"))
+def test_python_blocks_run(page: str, code: str, tmp_path: Path) -> None:
+    script = tmp_path / "snippet.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"{page}: {done.stderr}"
+
+
+def commands() -> list[tuple[str, str]]:
+    lines = [(page, line.partition("#")[0].strip()) for page, body in blocks("sh") for line in body.splitlines()]
+    return [(page, line) for page, line in lines if line.startswith("deep5 ")]
+
+
+@pytest.mark.parametrize(("page", "line"), commands())
+def test_commands_are_understood(page: str, line: str, tmp_path: Path) -> None:
+    """Runs are tried at their smoke size, or validated; the rest is run as it stands."""
+    words = shlex.split(line)[1:]
+    if "my_recipe.py" in words:
+        recipe = next(body for _, body in blocks("python") if "METRICS" in body)
+        (tmp_path / "my_recipe.py").write_text(recipe)
+    elif words[0] == "run" and words[1].startswith("overhead_"):
+        words += ["--size", "smoke"]
+    elif words[0] == "run" and "--size" not in words:
+        words[0] = "check"
+    done = subprocess.run(
+        [sys.executable, "-m", "deep5", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"{page}: {line}: {done.stderr}"
+
+
+def modules() -> list[str]:
+    found = ["deep5"]
+    for name in ("deep5", "deep5.frameworks", "deep5.metrics"):
+        package = importlib.import_module(name)
+        prefix = f"{name}."
+        found += [info.name for info in pkgutil.walk_packages(package.__path__, prefix) if "__main__" not in info.name]
+    return sorted(set(found))
+
+
+@pytest.mark.parametrize("name", modules())
+def test_doctests(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.failed == 0
+
+
+def test_there_are_doctests() -> None:
+    finder = doctest.DocTestFinder()
+    assert sum(bool(test.examples) for name in modules() for test in finder.find(importlib.import_module(name))) >= 8
+
+
+def test_the_readme_names_the_version_of_the_package() -> None:
+    assert f'version = "{deep5.__version__}"' in (ROOT / "pyproject.toml").read_text()
+    assert f"## {deep5.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,0 +1,277 @@
+"""Metrics: values worked by hand on tiny runs of an executor that does what the test says."""
+
+from __future__ import annotations
+
+import gc
+import math
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deep5 as d5
+from deep5.errors import UnknownName, UsageError
+from deep5.metric import Metric, Observer, Sample
+from deep5.plugins import load
+
+ALL: list[Metric] = [
+    d5.TestAccuracy(),
+    d5.TrainingLoss(),
+    d5.WallClockTime(),
+    d5.TimeToAccuracy(90),
+    d5.Throughput(),
+    d5.StepLatency(),
+    d5.PeakMemory(),
+]
+
+
+class Fake:
+    """Executor and optimizer in one: losses in turn, and right answers by count, each step a stated time."""
+
+    def __init__(
+        self, losses: list[float], right: list[int], *, step_s: float = 0.0, evaluation_s: float = 0.0
+    ) -> None:
+        self.network = SimpleNamespace(outputs={"loss": None, "logits": None}, inputs={"label": None})
+        self.losses, self.right = iter(losses), iter(right)
+        self.step_s, self.evaluation_s = step_s, evaluation_s
+        self.synchronized = 0
+        self.wrap: Callable[[float], Any] = np.float32
+
+    def synchronize(self) -> None:
+        self.synchronized += 1
+
+    def inference(self, inputs: Any) -> Any:
+        time.sleep(self.evaluation_s)
+        label, right = inputs["label"], next(self.right)
+        predicted = np.where(np.arange(len(label)) < right, label, 1 - label)
+        return {"logits": np.eye(2)[predicted], "loss": np.float32(1)}
+
+    def bind(self, executor: Any) -> None:
+        pass
+
+    def step(self, inputs: Any, info: Any) -> Any:
+        time.sleep(self.step_s)
+        return {"loss": self.wrap(next(self.losses))}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        pass
+
+
+class Batches:
+    def __init__(self, *sizes: int, fetch_s: float = 0.0) -> None:
+        self.sizes, self.fetch_s = sizes, fetch_s
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def batches(self, epoch: int) -> Iterator[Any]:
+        for size in self.sizes:
+            time.sleep(self.fetch_s)
+            yield np.arange(size), {"label": np.arange(size) % 2}
+
+
+def run(
+    metric: Metric, fake: Fake, epochs: int, *, train: Batches | None = None, test: Batches | None = None
+) -> Observer:
+    observer = metric.observer()
+    trainer = d5.Trainer(fake, fake, train or Batches(4, 4, 2), test or Batches(3, 1))  # type: ignore[arg-type]
+    trainer.train(epochs, [observer])
+    return observer
+
+
+def test_accuracy_after_the_last_epoch_not_the_best() -> None:
+    observer = run(d5.TestAccuracy(), Fake([1] * 9, [1, 1, 3, 1, 2, 0]), 3)
+    assert observer.value() == 50.0  # 2 of 4: batches of 3 and 1 count by their samples
+    assert [(s.value, s.step, s.epoch) for s in observer.samples()] == [(50.0, 3, 1), (100.0, 6, 2), (50.0, 9, 3)]
+    times = [s.time_s or 0 for s in observer.samples()]
+    assert times == sorted(times)
+
+
+def test_loss_weights_the_partial_batch_right() -> None:
+    observer = run(d5.TrainingLoss(), Fake([9, 9, 9, 1, 2, 5], [0] * 4), 2)
+    assert observer.value() == (4 * 1 + 4 * 2 + 2 * 5) / 10
+    assert [s.value for s in observer.samples()] == [9, 9, 9, 1, 2, 5]
+    assert [(s.step, s.epoch) for s in observer.samples()] == [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 1)]
+
+
+def test_loss_of_a_run_that_was_cut_short() -> None:
+    class Stop(d5.Event):
+        def after_step(self, trainer: Any, info: Any, outputs: Any, begin_ns: int, end_ns: int) -> None:
+            if info.step == 4:
+                raise d5.StopTraining
+
+    fake, observer = Fake([9, 9, 9, 1, 2], [0] * 4), d5.TrainingLoss().observer()
+    d5.Trainer(fake, fake, Batches(4, 4, 2), Batches(3, 1)).train(2, [observer, Stop()])  # type: ignore[arg-type]
+    assert observer.value() == 1.5
+    assert len(observer.samples()) == 5
+
+
+def test_a_loss_that_the_network_does_not_have() -> None:
+    with pytest.raises(UnknownName, match="unknown output 'los'; allowed: logits, loss; did you mean 'loss'"):
+        run(d5.TrainingLoss("los"), Fake([1] * 3, [0, 0]), 1)
+
+
+def test_losses_are_read_after_the_epoch_and_dropped() -> None:
+    read: list[int] = []
+    kept: list[Any] = []
+
+    class Native:
+        def __init__(self, value: float) -> None:
+            self.value = value
+            kept.append(weakref.ref(self))
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            read.append(len(kept))
+            return np.array(self.value)
+
+    fake = Fake([1, 2, 3], [0, 0])
+    fake.wrap = Native
+    observer = run(d5.TrainingLoss(), fake, 1)
+    assert read == [3, 3, 3]  # none before the last step was done
+    gc.collect()
+    assert [reference() for reference in kept] == [None] * 3
+    assert observer.value() == (4 * 1 + 4 * 2 + 2 * 3) / 10
+
+
+def test_observers_hold_no_graph() -> None:
+    torch = pytest.importorskip("torch")
+    executor = d5.framework("pytorch").executor(d5.networks.mlp(features=4, hidden=3, classes=2))
+    sampler = d5.OrderedSampler(load("datasets", "synthetic")(shape=(4,), classes=2, train=6, test=2).train, 3)
+    seen: list[bool] = []
+
+    class Look(d5.Event):
+        def after_step(self, trainer: Any, info: Any, outputs: Any, begin_ns: int, end_ns: int) -> None:
+            seen.extend(value.requires_grad for value in outputs.values())
+
+    observers = [metric.observer() for metric in ALL]
+    d5.Trainer(executor, d5.Adam(), sampler).train(2, [*observers, Look()])
+    assert not any(seen)
+    for observer in observers:
+        assert not any(isinstance(value, torch.Tensor) for value in gc.get_referents(vars(observer)))
+
+
+def test_time_to_accuracy() -> None:
+    fake = Fake([1] * 9, [1, 1, 2, 1, 0, 0], step_s=0.01)
+    observer = run(d5.TimeToAccuracy(75), fake, 3)
+    value = observer.value()
+    assert value is not None
+    assert len(observer.samples()) == 2  # up to the evaluation that reached it
+    assert value == observer.samples()[-1].value == observer.samples()[-1].time_s
+    # Six steps of 10 ms at least; a loaded machine may sleep ten times longer, not a hundred times.
+    assert 0.06 <= value < 6
+
+
+def test_time_to_an_accuracy_never_reached_is_infinite() -> None:
+    observer = run(d5.TimeToAccuracy(100), Fake([1] * 6, [1, 1, 2, 1]), 2)
+    assert observer.value() == math.inf
+    assert len(observer.samples()) == 2
+    goal = d5.Goal(relation="<=", bound=1e9)
+    assert not goal.met(observer.value())
+    assert d5.TimeToAccuracy(100).observer().value() == math.inf
+
+
+@pytest.mark.parametrize("target", [0, -1, 100.1, True, "97", float("nan"), None])
+def test_targets_that_nothing_can_reach(target: Any) -> None:
+    with pytest.raises(UsageError, match="allowed: a number above 0 up to 100, in percent"):
+        d5.TimeToAccuracy(target)
+
+
+def test_times_around_known_sleeps() -> None:
+    """Lower bounds are what was slept; upper ones are ten times that: a loaded machine wakes late, not that late."""
+
+    def fake() -> Fake:
+        return Fake([1] * 6, [0] * 4, step_s=0.02, evaluation_s=0.04)
+
+    train = Batches(4, 4, 2, fetch_s=0.01)
+    # Two epochs of 3 steps (20 ms and 10 ms of data) and 2 evaluations of 40 ms.
+    observer = run(d5.WallClockTime(), fake(), 2, train=train)
+    samples = observer.samples()
+    assert 2 * 0.17 <= (observer.value() or 0) < 3.4
+    assert 0.17 <= samples[0].value < samples[1].value == observer.value()
+    # 20 samples in 2 x 90 ms: evaluation is off the clock.
+    observer = run(d5.Throughput(), fake(), 2, train=train)
+    assert 11 < (observer.value() or 0) <= 20 / 0.18
+    assert all(11 < s.value <= 10 / 0.09 for s in observer.samples())
+    # 20 ms a step: data is off the clock.
+    slow = fake()
+    observer = run(d5.StepLatency(), slow, 2, train=train)
+    assert 20 <= (observer.value() or 0) < 200
+    assert len(observer.samples()) == 6
+    assert slow.synchronized >= 6  # the device is waited for after every step
+    other = fake()
+    run(d5.Throughput(), other, 2, train=train)
+    assert other.synchronized == 2  # at the end of each epoch alone
+
+
+def test_latency_leaves_the_first_epoch_out() -> None:
+    observer = d5.StepLatency().observer()
+    for step in range(20):
+        info = d5.StepInfo(step=step, epoch=step // 10)
+        observer.after_step(None, info, {}, 0, (100 if step < 10 else step - 9) * 1_000_000)
+    assert observer.value() == 5.5
+    interval = observer.interval()
+    assert interval is not None
+    assert interval[0] <= 5.5 <= interval[1]
+    few = d5.StepLatency().observer()
+    few.after_step(None, d5.StepInfo(), {}, 0, 3_000_000)
+    assert (few.value(), few.interval()) == (3.0, None)
+
+
+def test_throughput_is_over_all_epochs_and_not_a_mean_of_rates() -> None:
+    observer = run(d5.Throughput(), Fake([1] * 6, [0] * 4, step_s=0.01), 2)
+    samples = observer.samples()
+    seconds = sum(10 / s.value for s in samples)
+    assert observer.value() == pytest.approx(20 / seconds, rel=1e-9)
+
+
+def test_peak_memory_never_falls_and_sees_an_allocation() -> None:
+    first = run(d5.PeakMemory(), Fake([1] * 6, [0] * 4), 2)
+    assert [s.epoch for s in first.samples()] == [1, 2]
+    peak = first.value() or 0
+    assert 10 < peak < 1e6  # a Python process with NumPy, in MiB
+    # In a process of its own, whose peak is not yet that of a long test run.
+    program = (
+        "import numpy as np, deep5 as d5\n"
+        "for mib in (0, 256):\n"
+        "    block = np.ones(mib * 2**17); o = d5.PeakMemory().observer()\n"
+        "    class T: step = 1\n"
+        "    o.after_epoch(T, 0); print(o.value())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    before, after = map(float, done.stdout.split())
+    assert 200 < after - before < 300  # the block, and what the allocator adds or had left
+
+
+@pytest.mark.parametrize("metric", ALL, ids=lambda metric: metric.name)
+def test_every_run_has_its_own_observer(metric: Metric) -> None:
+    first = run(metric, Fake([1] * 9, [1] * 6), 3)
+    second = run(metric, Fake([1] * 3, [1] * 2), 1)
+    assert len(second.samples()) < len(first.samples())
+    assert first is not second
+    fresh = metric.observer()
+    assert fresh.samples() == []
+    assert fresh.value() in (None, math.inf)
+    first.samples().clear()  # a copy
+    assert first.samples()
+    assert all(isinstance(sample, Sample) for sample in first.samples())
+
+
+@pytest.mark.parametrize("metric", ALL, ids=lambda metric: metric.name)
+def test_what_a_metric_says_of_itself(metric: Metric) -> None:
+    assert metric.direction in ("higher", "lower")
+    assert metric.unit
+    document = type(metric).__doc__ or ""
+    assert "clock" in document
+    assert metric.describe()["metric"] == metric.name
+    found: Any = load("metrics", metric.name)
+    assert found is type(metric)
+    assert not vars(metric).keys() & {"samples", "values"}

@@ -1,0 +1,132 @@
+"""Every recipe runs at its smoke size, and every overhead recipe can fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deep5.events import StepInfo
+from deep5.plugins import registered
+from deep5.recipe import Recipe, load_recipe
+from deep5.results.result import Result
+from deep5.run import execute
+from deep5.timing import time_rounds
+
+RECIPES = sorted(registered("recipes"))
+OVERHEAD = [name for name in RECIPES if name.startswith("overhead_")]
+WITH_TRAINER = [name for name in OVERHEAD if "lenet" in name or "trainer" in name]
+PLANTED_US = 300
+
+
+def busy(microseconds: float) -> None:
+    end = perf_counter_ns() + int(microseconds * 1000)
+    while perf_counter_ns() < end:
+        pass
+
+
+def slow_step_info(*fields: Any) -> StepInfo:
+    busy(PLANTED_US)
+    return StepInfo(*fields)
+
+
+def shortened(name: str, **sizes: int) -> Recipe:
+    """The recipe with its own goal, in fewer rounds: what is planted is far above what fewer rounds can show."""
+    recipe = load_recipe(name)
+    return replace(recipe, fixed={**recipe.fixed, **sizes}, published=False)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_runs_at_its_smoke_size(name: str, tmp_path: Path) -> None:
+    recipe = load_recipe(name)
+    assert "smoke" in recipe.sizes
+    result = execute(recipe.at_size("smoke"), out=tmp_path)
+    assert result.status == "success"
+    assert result.division == "open"
+    assert all(result.samples()[verdict.name] for verdict in result.verdicts)
+
+
+def test_overhead_recipes_cover_what_was_promised() -> None:
+    rules, places = ("adam", "momentum", "sgd", "yogi"), ("small", "large", "lenet_64", "lenet_1")
+    wanted = {f"overhead_{rule}_{place}" for rule in rules for place in places}
+    wanted |= {"overhead_trainer", "overhead_trainer_logging", "overhead_lenet_native_64", "overhead_lenet_native_1"}
+    assert wanted <= set(OVERHEAD)
+    for name in wanted:
+        ((metric, goal),) = load_recipe(name).metrics
+        assert goal is not None, name
+        assert metric.name in ("overhead", "slowdown")
+
+
+def run_planted(name: str, tmp_path: Path) -> Result:
+    sizes = {"steps": 100, "rounds": 12} if "trainer" in name else {"steps": 20, "rounds": 20}
+    return execute(shortened(name, **sizes), out=tmp_path)
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("name", WITH_TRAINER)
+def test_a_wait_planted_in_the_trainer_turns_the_recipe_red(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deep5.training.trainer.StepInfo", slow_step_info)
+    result = run_planted(name, tmp_path)
+    assert result.status == "success"
+    assert result.accepted is False
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("name", [name for name in OVERHEAD if name not in WITH_TRAINER])
+def test_a_wait_planted_in_the_kernel_turns_the_recipe_red(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deep5.training.kernel import RuleKernel
+
+    # The large ones take milliseconds and are faster than what they are held against by more than 300 us: a wait as
+    # long as a quarter of the slowest of them has to be seen.
+    wait_us = 2000 if name.endswith("large") else PLANTED_US
+    update = RuleKernel.update_from
+
+    def slow(self: RuleKernel, addresses: Any, info: StepInfo) -> None:
+        busy(wait_us)
+        update(self, addresses, info)
+
+    monkeypatch.setattr(RuleKernel, "update_from", slow)
+    result = execute(shortened(name, steps=2 if name.endswith("large") else 20, rounds=12), out=tmp_path)
+    assert result.accepted is False
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("name", ["overhead_trainer", "overhead_trainer_logging"])
+def test_the_trainer_adds_little(name: str, tmp_path: Path) -> None:
+    # Half the limit is used on a machine like those that run this; a second try makes room for a busy one.
+    assert any(execute(load_recipe(name), out=tmp_path).accepted for _ in range(2))
+
+
+@pytest.mark.slow
+@pytest.mark.timing
+@pytest.mark.parametrize("name", OVERHEAD)
+def test_every_overhead_recipe_is_accepted(name: str, tmp_path: Path) -> None:
+    assert any(execute(load_recipe(name), out=tmp_path).accepted for _ in range(2))
+
+
+def test_rounds_keep_every_sample_and_alternate() -> None:
+    calls: list[str] = []
+    rounds = time_rounds(
+        lambda: calls.append("c"), lambda: calls.append("b"), lambda: calls.append("a"), rounds=50, steps=1, seed=3
+    )
+    counted = calls[1 + 3 * rounds.warmups :]
+    assert [len(times) for times in (rounds.candidate, rounds.baseline, rounds.baseline_again)] == [50, 50, 50]
+    turns = ["".join(counted[index : index + 3]) for index in range(0, 150, 3)]
+    assert all(sorted(turn) == ["a", "b", "c"] for turn in turns)
+    assert len(set(turns)) == 6, "each of the six orders comes up within fifty rounds"
+
+
+@pytest.mark.timing
+def test_a_known_wait_is_measured_as_it_is() -> None:
+    rounds = time_rounds(lambda: busy(2000), lambda: busy(1000), lambda: busy(1000), rounds=20, steps=1)
+    # The clock is read at the start and the end of the wait: 1 % is ten times what those readings take.
+    assert np.median(rounds.candidate) == pytest.approx(2000e-6, rel=0.01)
+    assert np.median(rounds.baseline) == pytest.approx(1000e-6, rel=0.01)

@@ -1,0 +1,782 @@
+"""PyTorch: every operator against ONNX Runtime, the executor's interface, its optimizers and custom operators."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+import torch
+from onnx.reference import ReferenceEvaluator
+from torch.nn import functional as F  # noqa: N812 - torch's own name for it
+
+import deep5 as d5
+from deep5.backend import GraphExecutor, StepOptimizer
+from deep5.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError
+from deep5.frameworks.pytorch.executor import PyTorchExecutor
+from deep5.frameworks.pytorch.framework import PyTorch, from_model
+from deep5.frameworks.pytorch.operators import OPERATORS
+from deep5.networks import Network, NetworkBuilder, lenet, mlp, resnet
+from deep5.training.dataset import ArrayDataset
+
+RNG = np.random.default_rng(7)
+SMALL: dict[str, Any] = {"features": 4, "hidden": 3, "classes": 2}
+END = np.iinfo(np.int64).max
+TORCH = PyTorch()
+
+
+def normal(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def single(
+    op: str, feeds: dict[str, np.ndarray], constants: tuple[Any, ...] = (), outputs: int = 1, **attributes: Any
+) -> Network:
+    build = NetworkBuilder("single")
+    inputs = [build.input(name, value.shape, str(value.dtype)) for name, value in feeds.items()]
+    inputs += [None if c is None else build.constant(f"c{i}", np.asarray(c)) for i, c in enumerate(constants)]
+    results = build.op(op, *inputs, outputs=outputs, **attributes)
+    return build.network({f"y{i}": value for i, value in enumerate((results,) if outputs == 1 else results)})
+
+
+def named(values: tuple[np.ndarray, ...]) -> dict[str, np.ndarray]:
+    return {f"x{i}": value for i, value in enumerate(values)}
+
+
+def runtime(network: Network, feeds: dict[str, np.ndarray]) -> list[Any]:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(network.to_onnx().SerializeToString(), options)
+    return list(session.run(list(network.outputs), feeds))
+
+
+def batch(count: int = 5, dtype: str = "float32") -> dict[str, np.ndarray]:
+    return {"input": RNG.standard_normal((count, 4)).astype(dtype), "label": np.arange(count) % 2}
+
+
+def executor(network: Network | None = None, **options: Any) -> Any:
+    return TORCH.executor(network or mlp(**SMALL), **options)
+
+
+# Every operator
+
+X, Y, P = normal(2, 3, 4), normal(3, 1), np.abs(normal(2, 3, 4)) + 0.1
+BIT = X > 0
+I7 = np.array([7, -7, 7, -7], np.int64)
+CASES: list[tuple[str, tuple[np.ndarray, ...], dict[str, Any]]] = [
+    *((op, (X, Y), {}) for op in ("Add", "Sub", "Mul", "Div")),
+    *((op, (X,), {}) for op in ("Abs", "Erf", "Exp", "Identity", "Neg", "Relu", "Sigmoid", "Tanh", "Transpose")),
+    *((op, (P,), {}) for op in ("Log", "Sqrt")),
+    *((op, (I7, np.array([2, 2, -2, -2])), {}) for op in ("Add", "Sub", "Mul", "Div")),
+    ("Where", (BIT, X, Y), {}),
+    ("Transpose", (X,), {"perm": [1, 2, 0]}),
+    ("MatMul", (normal(2, 3), normal(3, 4)), {}),
+    ("MatMul", (normal(3), normal(3)), {}),
+    ("MatMul", (normal(5, 2, 3), normal(3, 4)), {}),
+    ("MatMul", (normal(2, 1, 3, 4), normal(5, 4, 2)), {}),
+    *((op, (4 * X,), {"axis": axis}) for op in ("Softmax", "LogSoftmax") for axis in (0, 1, -1, -2)),
+    *((op, (100 * X,), {}) for op in ("Softmax", "LogSoftmax")),
+    *(("Concat", (X, normal(2, 3, 4)), {"axis": axis}) for axis in (0, 2, -2)),
+    ("Concat", (X,), {"axis": 0}),
+    *(("Flatten", (normal(2, 3, 4, 5),), {"axis": axis}) for axis in (0, 1, 2, 4, -1, -3)),
+    *(("Flatten", (normal(3),), {"axis": axis}) for axis in (0, 1)),
+    *(("Reshape", (X,), {"constants": (np.array(to),)}) for to in ([0, -1], [-1], [4, 0, 2], [2, 1, 3, 4], [0, 0, 0])),
+    ("Reshape", (normal(1, 1),), {"constants": (np.array([], np.int64),)}),
+    ("Reshape", (normal(0, 3),), {"constants": (np.array([3, 0]),), "allowzero": 1}),
+    ("Slice", (X,), {"constants": ([1], [END], [-1], [2])}),
+    ("Slice", (X,), {"constants": ([0, 1], [1, 3])}),
+    ("Slice", (X,), {"constants": ([0, 1], [2, 3], None, [1, 2])}),
+    ("Slice", (X,), {"constants": ([-3, -100], [-1, 100], [2, 0])}),
+    ("Slice", (X,), {"constants": ([2], [1], [1])}),
+    ("Pad", (X,), {"constants": ([0, 1, 0, 0, 2, 3],)}),
+    ("Pad", (X,), {"constants": ([1, 0, 0, 0, 2, 3], np.float32(1.5))}),
+    ("Pad", (X,), {"constants": ([1, 2], np.float32(-np.inf), [-1])}),
+    ("Pad", (X,), {"constants": ([1, -1, 2, 0], None, [0, 2])}),
+    ("Gemm", (normal(2, 3), normal(3, 4)), {}),
+    ("Gemm", (normal(2, 3), normal(3, 4)), {"alpha": 0.5}),
+    ("Gemm", (normal(3, 2), normal(4, 3), normal(4)), {"transA": 1, "transB": 1}),
+    ("Gemm", (normal(3, 2), normal(4, 3), normal(4)), {"transA": 1, "transB": 1, "alpha": 0.5, "beta": 2.0}),
+    ("Gemm", (normal(2, 3), normal(4, 3)), {"transB": 1, "beta": 2.0}),
+    *(("Gemm", (normal(2, 3), normal(4, 3), normal(*c)), {"transB": 1}) for c in ((), (1,), (2, 1), (1, 4), (2, 4))),
+    ("GlobalAveragePool", (normal(2, 3, 4, 5),), {}),
+    ("GlobalAveragePool", (normal(2, 3, 4),), {}),
+    ("SoftmaxCrossEntropyLoss", (normal(4, 3), np.array([0, 2, 1, 1])), {}),
+    ("SoftmaxCrossEntropyLoss", (normal(4, 3), np.array([0, 2, 1, 1], np.int32)), {"reduction": "sum"}),
+    ("SoftmaxCrossEntropyLoss", (normal(4, 3), np.array([0, 2, -1, 1])), {"ignore_index": -1}),
+    ("SoftmaxCrossEntropyLoss", (normal(2, 3, 5), np.arange(10).reshape(2, 5) % 3), {"reduction": "none"}),
+    (
+        "SoftmaxCrossEntropyLoss",
+        (normal(4, 3), np.array([0, 2, 1, 1])),
+        {"constants": (np.array([1, 2, 3], np.float32),), "ignore_index": 0},
+    ),
+]
+CONVOLUTIONS = [
+    ((2, 3, 7, 6), (4, 3, 3, 2), {}),
+    ((2, 3, 7, 6), (4, 3, 3, 2), {"kernel_shape": [3, 2], "auto_pad": "VALID"}),
+    ((2, 3, 7, 6), (4, 3, 1, 1), {"strides": [2, 2]}),
+    ((2, 3, 7, 6), (4, 3, 3, 3), {"pads": [1, 2, 1, 2]}),
+    ((2, 4, 9, 8), (6, 2, 3, 3), {"group": 2, "strides": [2, 1], "pads": [1, 2, 0, 1]}),
+    ((2, 4, 9, 8), (4, 1, 3, 3), {"group": 4, "dilations": [2, 2]}),
+    ((2, 3, 11), (4, 3, 4), {"strides": [3], "pads": [2, 1]}),
+    ((2, 2, 5, 4, 6), (3, 2, 2, 2, 3), {"strides": [1, 2, 1], "pads": [0, 1, 0, 1, 0, 2]}),
+]
+WINDOWS = [
+    ((2, 3, 6, 4), {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    ((2, 3, 7, 9), {"kernel_shape": [3, 2]}),
+    ((2, 3, 7, 9), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    ((2, 3, 8, 9), {"kernel_shape": [2, 3], "strides": [3, 2], "ceil_mode": 1}),
+    ((2, 3, 8, 9), {"kernel_shape": [3, 3], "strides": [3, 3], "pads": [1, 0, 1, 0], "ceil_mode": 1}),
+    ((2, 3, 8, 9), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1], "ceil_mode": 1}),
+    ((2, 3, 9), {"kernel_shape": [4], "strides": [2], "auto_pad": "VALID"}),
+    ((1, 2, 5, 4, 6), {"kernel_shape": [2, 2, 3], "strides": [1, 2, 3]}),
+]
+STATISTICS = [np.array([1, 2, 0.5], np.float32), np.array([0, 1, -1], np.float32)]
+CASES += [
+    *(("Conv", (normal(*x), normal(*w)), a) for x, w, a in CONVOLUTIONS),
+    *(("Conv", (normal(*x), normal(*w), normal(w[0])), a) for x, w, a in CONVOLUTIONS),
+    *(("AveragePool", (normal(*x),), {**a, "count_include_pad": c}) for x, a in WINDOWS for c in (0, 1)),
+    *(("MaxPool", (normal(*x) - 9,), a) for x, a in WINDOWS),  # all negative: padding must not win
+    ("MaxPool", (normal(2, 3, 9, 9),), {"kernel_shape": [2, 3], "dilations": [3, 2], "strides": [1, 2]}),
+    *(
+        ("BatchNormalization", (normal(*shape), *STATISTICS), {"constants": (STATISTICS[1], STATISTICS[0]), **a})
+        for shape in ((4, 3), (4, 3, 5), (2, 3, 4, 5))
+        for a in ({}, {"epsilon": 0.1})
+    ),
+]
+
+
+@pytest.mark.parametrize(("op", "values", "options"), CASES, ids=lambda value: value if isinstance(value, str) else "")
+def test_operator_against_onnxruntime(op: str, values: tuple[np.ndarray, ...], options: dict[str, Any]) -> None:
+    feeds = named(values)
+    network = single(op, feeds, **options)
+    assert not TORCH.unsupported(network.nodes)
+    for got, want in zip(executor(network).inference(feeds).values(), runtime(network, feeds), strict=True):
+        want = np.asarray(want)  # noqa: PLW2901 - a scalar comes as a number
+        assert (tuple(got.shape), got.numpy().dtype) == (want.shape, want.dtype)
+        # Sums of at most a hundred float32 products of size one.
+        np.testing.assert_allclose(got.numpy(), want, rtol=2e-5, atol=2e-5)
+
+
+def test_every_operator_of_the_table_is_tried() -> None:
+    assert {op for op, _, _ in CASES} == OPERATORS.keys()
+
+
+def test_an_input_that_is_an_output_and_a_constant_that_is_one() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 20]>'
+        "g (float[N, 2] x) => (float[N, 2] x, float[N, 2] y, float[2] c) <float[2] c = {1, 2}> { y = Mul(x, c) }"
+    )
+    x = normal(3, 2)
+    outputs = executor(Network.from_onnx(model)).inference({"x": x})
+    np.testing.assert_array_equal(outputs["x"], x)
+    np.testing.assert_array_equal(outputs["c"].detach(), [1, 2])
+
+
+REFUSED: list[tuple[str, tuple[np.ndarray, ...], dict[str, Any], str]] = [
+    ("Slice", (X,), {"constants": ([-1], [-END], [1], [-1])}, r"steps \[-1\]; torch has positive ones"),
+    ("Slice", (X, np.array([0]), np.array([1])), {}, "the input 'x1' is computed"),
+    ("Reshape", (X, np.array([4, 6])), {}, "the input 'x1' is computed; a constant is supported"),
+    ("Pad", (X, np.array([1, 1, 1, 1, 1, 1])), {}, "the input 'x1' is computed"),
+    ("Pad", (X,), {"constants": ([0, 1, 0, 0, 1, 0],), "mode": "reflect"}, "padding other than constant"),
+    ("MaxPool", (normal(1, 1, 4, 4),), {"kernel_shape": [2, 2], "pads": [0, 0, 1, 1]}, "different padding"),
+    ("MaxPool", (normal(1, 1, 4, 4),), {"kernel_shape": [2, 2], "outputs": 2}, "the further outputs"),
+    ("AveragePool", (normal(1, 1, 4, 4),), {"kernel_shape": [2, 2], "pads": [0, 1, 0, 0]}, "different padding"),
+    ("AveragePool", (normal(1, 1, 9, 9),), {"kernel_shape": [3, 3], "pads": [2, 2, 2, 2]}, "more than half"),
+    ("AveragePool", (normal(1, 1, 9, 9),), {"kernel_shape": [3, 3], "dilations": [2, 2]}, "dilations"),
+    ("AveragePool", (normal(1, 1, 5, 5),), {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER"}, "auto_pad=SAME_UPPER"),
+    ("Conv", (normal(1, 1, 5, 5), normal(1, 1, 3, 3)), {"auto_pad": "SAME_LOWER"}, "auto_pad=SAME_LOWER"),
+    ("Conv", (normal(1, 1, 3, 3, 3, 3), normal(1, 1, 2, 2, 2, 2)), {}, "4 spatial axes; 1 to 3"),
+    ("SoftmaxCrossEntropyLoss", (normal(4, 3), np.array([0, 2, 1, 1])), {"outputs": 2}, "the further outputs"),
+    ("BatchNormalization", (normal(4, 2), *[normal(2)] * 4), {}, "the input 'x3' is computed"),
+    (
+        "BatchNormalization",
+        (normal(4, 2), *[normal(2)] * 4),
+        {"training_mode": 1, "outputs": 3},
+        "running statistics are buffers",
+    ),
+    ("Gemm", (I7[:, None], I7[None]), {}, "whole numbers"),
+    ("Add", (I7.astype(np.uint32), I7.astype(np.uint32)), {}, "the element type UINT32"),
+    ("Softplus", (X,), {}, "the PyTorch back-end has no such operator"),
+]
+
+
+@pytest.mark.parametrize(("op", "values", "options", "reason"), REFUSED, ids=[case[0] for case in REFUSED])
+def test_what_cannot_run_is_refused_with_its_reason(
+    op: str, values: tuple[np.ndarray, ...], options: dict[str, Any], reason: str
+) -> None:
+    network = single(op, named(values), **options)
+    answer = TORCH.supports(network.nodes[0])
+    assert not answer
+    with pytest.raises(Unsupported, match=rf"(?s)pytorch cannot run this network:\n  {op}_1 \({op}\): .*{reason}"):
+        executor(network)
+
+
+def test_all_nodes_that_cannot_run_are_listed() -> None:
+    build = NetworkBuilder("two")
+    x = build.op("Softplus", build.op("Tanh", build.op("Softplus", build.input("x", ("N", 3)))))
+    with pytest.raises(Unsupported, match=r"Softplus_1 \(Softplus\): .*\n  Softplus_2 \(Softplus\): .*$"):
+        executor(build.network({"y": x}))
+    foreign = ir.node("Add", [ir.Value(name="a")], domain="com.example", name="n")
+    assert TORCH.supports(foreign).reason == "the domain 'com.example' is not ONNX's own"
+
+
+def test_names_from_the_model_never_enter_the_source() -> None:
+    proto = mlp(**SMALL).to_onnx()
+    evil = '"); import os; os.abort() #\n'
+    for node in proto.graph.node:
+        node.name = evil + node.name
+        for names in (node.input, node.output):
+            names[:] = [evil if name == "fc1.weight" else name for name in names]
+    for initializer in proto.graph.initializer:
+        initializer.name = evil if initializer.name == "fc1.weight" else initializer.name
+    run = executor(Network.from_onnx(proto))
+    run.inference_and_backprop(batch())
+    assert evil in run.gradients()
+    for name in ("abort", "fc1", "logits", "label", "input"):
+        assert name not in run.source
+    plain = executor()
+    plain.inference_and_backprop(batch())
+    assert len(run.source.splitlines()) == len(plain.source.splitlines())
+
+
+def test_the_source_is_a_straight_line() -> None:
+    source = executor(lenet()).source
+    assert source.count("def ") == 1
+    assert not any(word in source for word in (" for ", " if ", "while", "import", "exec", "eval("))
+    assert "del " in source  # activations go as soon as nothing needs them
+
+
+# Forward, backward
+
+
+def test_interfaces_are_met() -> None:
+    run = executor()
+    assert isinstance(run, GraphExecutor)
+    assert isinstance(run, PyTorchExecutor)
+    assert isinstance(from_model(mlp(**SMALL)), GraphExecutor)
+    assert run.capabilities == {"early_gradients", "float64"}
+    for make in TORCH.optimizers().values():
+        assert isinstance(make(), StepOptimizer)
+    with pytest.raises(UnknownName, match="unknown native optimizer of pytorch 'adm'; allowed: adam, momentum, sgd"):
+        TORCH.optimizer("adm")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_lenet_against_torch_by_hand(dtype: str) -> None:
+    network = lenet(dtype=dtype, seed=1)
+    x, label = RNG.standard_normal((3, 1, 28, 28)).astype(dtype), np.array([1, 5, 9])
+    run = executor(network)
+    outputs = run.inference_and_backprop({"input": x, "label": label})
+    w = {name: torch.from_numpy(network.initial(name)).requires_grad_() for name in network.parameters}
+    h = F.avg_pool2d(torch.tanh(F.conv2d(torch.from_numpy(x), w["conv1.weight"], w["conv1.bias"], padding=2)), 2)
+    h = F.avg_pool2d(torch.tanh(F.conv2d(h, w["conv2.weight"], w["conv2.bias"])), 2).flatten(1)
+    for name in ("fc1", "fc2"):
+        h = torch.tanh(F.linear(h, w[f"{name}.weight"], w[f"{name}.bias"]))
+    loss = F.cross_entropy(F.linear(h, w["fc3.weight"], w["fc3.bias"]), torch.from_numpy(label))
+    loss.backward()
+    assert outputs["loss"].item() == loss.item()  # the same calls, so the same bits
+    for name, gradient in run.gradients().items():
+        assert torch.equal(gradient, w[name].grad)  # type: ignore[arg-type]
+
+
+def test_outputs_hold_no_graph() -> None:
+    run = executor()
+    for outputs in (run.inference(batch()), run.inference_and_backprop(batch())):
+        for value in outputs.values():
+            assert value.grad_fn is None
+            assert not value.requires_grad
+    for gradient in run.gradients().values():
+        assert gradient.grad_fn is None
+    # A function that is part of the graph dies with the call.
+    died: list[int] = []
+
+    class Witness(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            weakref.finalize(ctx, died.append, 1)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Any) -> Any:  # type: ignore[override]
+            return grad
+
+    inner = run._forward
+    run._forward = lambda *arguments: tuple(Witness.apply(v) if v.requires_grad else v for v in inner(*arguments))
+    outputs = run.inference_and_backprop(batch())
+    gc.collect()
+    assert died
+    del outputs
+
+
+def test_training_and_evaluation_are_chosen_a_call() -> None:
+    x, scale, bias = normal(6, 3, 4), normal(3), normal(3)
+    mean, variance = normal(3), np.abs(normal(3)) + 0.5
+    build = NetworkBuilder("bn")
+    inputs = [build.input("x", ("N", 3, 4))]
+    inputs += [build.constant(n, v) for n, v in zip("sbmv", (scale, bias, mean, variance), strict=True)]
+    y = build.op("BatchNormalization", *inputs, epsilon=1e-3, momentum=0.7)
+    network = build.network({"y": y})
+    assert list(network.buffers) == ["m", "v"]
+    run = executor(network)
+    before = run.inference({"x": x})["y"].numpy()
+    proto = network.to_onnx()
+    node = proto.graph.node[0]
+    node.attribute.append(onnx.helper.make_attribute("training_mode", 1))
+    node.output.extend(["new_mean", "new_variance"])
+    for name in ("new_mean", "new_variance"):
+        proto.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3]))
+    want, want_mean, want_variance = ReferenceEvaluator(proto).run(None, {"x": x})
+    got = run.inference({"x": x}, training=True)["y"].numpy()
+    # Two float32 reductions of 24 elements in another order.
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(run.buffers()["m"], want_mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(run.buffers()["v"], want_variance, rtol=1e-5, atol=1e-6)
+    after = run.inference({"x": x})["y"].numpy()
+    shape = (1, 3, 1)
+    expected = (x - want_mean.reshape(shape)) / np.sqrt(want_variance.reshape(shape) + 1e-3)
+    np.testing.assert_allclose(after, expected * scale.reshape(shape) + bias.reshape(shape), rtol=1e-5, atol=1e-5)
+    assert not np.allclose(after, before)
+    np.testing.assert_array_equal(network.initial("m"), mean)
+
+
+def test_the_variance_of_a_constant_is_not_negative() -> None:
+    run = executor(resnet(depth=8))
+    for value in (0.0, 1e3):
+        run.inference({"input": np.full((2, 3, 32, 32), value, np.float32), "label": np.array([0, 1])}, training=True)
+    assert all((value >= 0).all() for name, value in run.buffers().items() if "variance" in name)
+
+
+def test_resnet_trains_its_statistics() -> None:
+    run = executor(resnet(depth=8))
+    feed = {"input": normal(4, 3, 32, 32), "label": np.arange(4)}
+    mean = run.buffers()["conv0.mean"].clone()
+    assert torch.isfinite(run.inference_and_backprop(feed)["loss"])
+    assert not torch.equal(mean, run.buffers()["conv0.mean"])
+    mean = run.buffers()["conv0.mean"].clone()
+    run.inference(feed)
+    assert torch.equal(mean, run.buffers()["conv0.mean"])
+    assert not run.gradients().keys() & run.buffers().keys()
+
+
+def test_accumulate_and_loss_scale() -> None:
+    run, feed, other = executor(), batch(), batch()
+    run.inference_and_backprop(feed)
+    first = {name: value.clone() for name, value in run.gradients().items()}
+    run.inference_and_backprop(other)
+    second = {name: value.clone() for name, value in run.gradients().items()}
+    run.inference_and_backprop(feed, accumulate=True)
+    for name, value in run.gradients().items():
+        torch.testing.assert_close(value, first[name] + second[name])
+    run.inference_and_backprop(feed, loss_scale=4.0)  # a power of two: exact
+    for name, value in run.gradients().items():
+        assert torch.equal(value, 4 * first[name])
+    run.inference_and_backprop(feed, loss_scale=1.0)
+    for name, value in run.gradients().items():
+        assert torch.equal(value, first[name])
+
+
+def test_wrt_inputs_and_subsets() -> None:
+    run, feed = executor(mlp(**SMALL, dtype="float64")), batch(dtype="float64")
+    run.inference_and_backprop(feed, wrt=["input", "fc2.weight"])
+    gradients = {name: value.clone() for name, value in run.gradients().items()}
+    assert list(gradients) == ["input", "fc2.weight"]
+    step = 1e-6
+    shifted = {**feed, "input": feed["input"].copy()}
+    shifted["input"][2, 1] += step
+    slope = (run.inference(shifted)["loss"] - run.inference(feed)["loss"]).item() / step
+    # A forward difference of step 1e-6 in float64 is right to about the step.
+    assert gradients["input"][2, 1].item() == pytest.approx(slope, abs=1e-6)
+    run.inference_and_backprop(feed, wrt=["input", "fc1.weight"], accumulate=True)
+    assert set(run.gradients()) == {"input", "fc1.weight", "fc2.weight"}
+    torch.testing.assert_close(run.gradients()["input"], 2 * gradients["input"])
+    torch.testing.assert_close(run.gradients()["fc2.weight"], gradients["fc2.weight"])
+    native = torch.from_numpy(feed["input"])
+    run.inference_and_backprop({**feed, "input": native}, wrt=["input"])
+    assert not native.requires_grad
+    assert native.grad is None
+    for wrt, error, message in (
+        (["label"], Unsupported, r"no gradient by 'label', which is int64\[N\]"),
+        (["fc9"], UnknownName, "unknown parameter or input 'fc9'"),
+        ([], UsageError, "nothing to differentiate by"),
+    ):
+        with pytest.raises(error, match=message):
+            run.inference_and_backprop(feed, wrt=wrt)
+
+
+def test_the_callers_graph_is_left_alone() -> None:
+    source = torch.from_numpy(normal(5, 4)).requires_grad_()
+    run = executor()
+    run.inference_and_backprop({"input": source * 2, "label": np.arange(5) % 2})
+    assert source.grad is None
+
+
+def test_a_parameter_that_the_loss_does_not_depend_on_has_gradient_zero() -> None:
+    build = NetworkBuilder("idle")
+    x = build.input("x", ("N", 3))
+    used = build.op("MatMul", x, build.parameter("used", (3, 1)))
+    idle = build.op("MatMul", x, build.parameter("idle", (3, 2)))
+    shape = build.constant("shape", np.array([], np.int64))
+    network = build.network({"loss": build.op("Reshape", used, shape), "other": idle})
+    run, told = executor(network), {}
+    run.inference_and_backprop({"x": normal(1, 3)}, on_gradient=told.__setitem__)
+    assert torch.equal(run.gradients()["idle"], torch.zeros(3, 2))
+    assert torch.equal(told["idle"], torch.zeros(3, 2))
+    assert not run.gradients()["idle"].requires_grad
+    run.inference_and_backprop({"x": normal(1, 3)}, wrt=["idle"])
+    assert torch.equal(run.gradients()["idle"], torch.zeros(3, 2))
+
+
+def test_on_gradient_tells_each_once_and_the_sum() -> None:
+    run, feed = executor(), batch()
+    told: list[tuple[str, Any]] = []
+    run.inference_and_backprop(feed, on_gradient=lambda name, grad: told.append((name, grad.clone())))
+    assert sorted(name for name, _ in told) == sorted(run.gradients())
+    assert told[0][0].startswith("fc2")  # the last layer's are known first
+    once = dict(told)
+    told.clear()
+    run.inference_and_backprop(feed, accumulate=True, on_gradient=lambda name, grad: told.append((name, grad.clone())))
+    for name, value in told:
+        assert torch.equal(value, run.gradients()[name])
+        assert torch.equal(value, 2 * once[name])
+    told.clear()
+    run.inference_and_backprop(feed)
+    assert not told
+
+
+def test_gradients_are_never_stale() -> None:
+    run = executor()
+    with pytest.raises(Unsupported, match="there are no gradients; remedy: call inference_and_backprop first"):
+        run.gradients()
+    run.inference_and_backprop(batch())
+
+    def fail(name: str, gradient: Any) -> None:
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        run.inference_and_backprop(batch(), on_gradient=fail)
+    with pytest.raises(Unsupported, match="there are no gradients"):
+        run.gradients()
+    feed = batch()
+    run.inference_and_backprop(feed, accumulate=True)  # nothing of the failed call is added to
+    got = {name: value.clone() for name, value in run.gradients().items()}
+    run.inference_and_backprop(feed)
+    for name, value in run.gradients().items():
+        assert torch.equal(value, got[name])
+
+
+def test_wrong_losses() -> None:
+    run = executor()
+    with pytest.raises(UnknownName, match="unknown loss 'los'; allowed: logits, loss; did you mean 'loss'"):
+        run.inference_and_backprop(batch(), "los")
+    with pytest.raises(Unsupported, match=r"'logits', float32\[N, 2\], cannot be differentiated; allowed: a scalar"):
+        run.inference_and_backprop(batch(), "logits")
+
+
+# Inputs
+
+
+def test_inputs_that_do_not_fit() -> None:
+    run, good = executor(), batch()
+    for feed, message in (
+        ({"input": good["input"]}, "got the inputs input; expected: input, label"),
+        ({}, "got the inputs none; expected: input, label"),
+        ({**good, "extra": 1}, "got the inputs input, label, extra; expected"),
+        ({"inptu": good["input"], "label": good["label"]}, "expected: input, label; did you mean 'input'"),
+        ({**good, "input": good["input"].astype(np.float64)}, "'input': got dtype float64, expected float32"),
+        ({**good, "label": good["label"].astype(np.float32)}, "'label': got dtype float32, expected int64"),
+        ({**good, "input": good["input"][:, :3]}, r"'input': got shape \(5, 3\), expected float32\[N, 4\]"),
+        ({**good, "input": good["input"][0]}, r"'input': got shape \(4,\), expected"),
+        ({**good, "label": np.array(1)}, r"'label': got shape \(\), expected int64\[N\]"),
+        (
+            {**good, "label": good["label"][:4]},
+            r"'label': got N = 4 in shape \(4,\), expected N = 5 as in input 'input'",
+        ),
+        ({**good, "input": np.array(["a"])}, "'input': got ndarray that torch cannot take"),
+        ({**good, "input": object()}, "'input': got object that torch cannot take"),
+    ):
+        for call in (run.inference, run.inference_and_backprop):
+            with pytest.raises(ShapeError, match=message):
+                call(feed)
+    run.inference(good)
+
+
+def test_any_layout_of_numpy_memory_is_read_right() -> None:
+    run, good = executor(), batch(6)
+    want = run.inference(good)["logits"]
+    x = good["input"]
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    wide = np.zeros((12, 8), np.float32)
+    wide[::2, ::2] = x
+    for value in (
+        np.asfortranarray(x),
+        frozen,
+        wide[::2, ::2],
+        x[::-1].copy()[::-1],  # negative strides
+        x.astype(">f4"),
+        torch.from_numpy(x),
+        torch.from_numpy(np.ascontiguousarray(x.T)).T,
+    ):
+        assert torch.equal(run.inference({**good, "input": value})["logits"], want)
+    assert not frozen.flags.writeable
+    lists = {"input": x, "label": good["label"].tolist()}
+    assert torch.equal(run.inference(lists)["logits"], want)
+
+
+def test_many_shapes_are_accepted_and_remembered_within_bounds() -> None:
+    run = executor()
+    for count in range(1, 300):
+        run.inference({"input": np.zeros((count, 4), np.float32), "label": np.zeros(count, np.int64)})
+    assert len(run._fitting) <= 256
+
+
+# Values
+
+
+def test_parameters_are_live() -> None:
+    run, feed = executor(), batch()
+    before = run.inference(feed)["logits"].clone()
+    run.parameters()["fc2.bias"].add_(1)
+    torch.testing.assert_close(run.inference(feed)["logits"], before + 1)
+    np.testing.assert_array_equal(run.network.initial("fc2.bias"), 0)
+
+
+def test_read_and_write() -> None:
+    run = executor(resnet(depth=8))
+    names = ["conv0.mean", "fc.bias", "conv0.scale"]
+    out = np.empty(16 + 10 + 16, np.float32)
+    run.read(names, out)
+    np.testing.assert_array_equal(out[:16], 0)
+    np.testing.assert_array_equal(out[26:], 1)
+    packed = np.arange(42, dtype=np.float32)
+    packed.flags.writeable = False
+    run.write(names, packed)
+    run.read(names, out)
+    np.testing.assert_array_equal(out, packed)
+    np.testing.assert_array_equal(run.buffers()["conv0.mean"], packed[:16])
+    for call in (run.read, run.write):
+        with pytest.raises(UnknownName, match=r"unknown parameter or buffer 'fc\.bia'; .*did you mean 'fc\.bias'"):
+            call(["fc.bia"], out)
+        with pytest.raises(ShapeError, match=r"got float32\[42\], expected float32\[10\]"):
+            call(["fc.bias"], out)
+        with pytest.raises(ShapeError, match=r"got float64\[10\], expected float32\[10\]"):
+            call(["fc.bias"], np.zeros(10))
+        with pytest.raises(UsageError, match="allowed: a C-contiguous NumPy array"):
+            call(["fc.bias"], [0.0] * 10)
+        with pytest.raises(UsageError, match="allowed: a C-contiguous NumPy array"):
+            call(["fc.bias"], np.zeros(20, np.float32)[::2])
+
+
+def test_state_dict_and_export_round_trip() -> None:
+    run = executor(resnet(depth=8, seed=1))
+    feed = {"input": normal(4, 3, 32, 32), "label": np.arange(4)}
+    run.inference(feed, training=True)
+    state = run.state_dict()
+    assert state.keys() == {*run.parameters(), *run.buffers()}
+    other = executor(resnet(depth=8, seed=2))
+    other.load_state_dict(state)
+    assert torch.equal(other.inference(feed)["logits"], run.inference(feed)["logits"])
+    state["fc.bias"][:] = 7
+    assert not (run.parameters()["fc.bias"] == 7).any()
+    assert not (other.parameters()["fc.bias"] == 7).any()
+    exported = run.export()
+    assert exported.structure_hash() == run.network.structure_hash()
+    again = executor(exported)
+    for name, value in run.state_dict().items():
+        np.testing.assert_array_equal(again.state_dict()[name], value)
+    # Float32 convolutions of 8 layers by another library.
+    np.testing.assert_allclose(runtime(exported, feed)[0], run.inference(feed)["logits"], rtol=1e-4, atol=1e-4)
+
+
+def test_a_state_that_does_not_fit_changes_nothing() -> None:
+    run = executor()
+    before = run.state_dict()
+    good = {name: value + 1 for name, value in before.items()}
+    for bad, error, message in (
+        ({**good, "extra": good["fc1.bias"]}, NetworkError, r"missing \[\], unknown \['extra'\]"),
+        ({name: good[name] for name in list(good)[1:]}, NetworkError, r"missing \['fc1.weight'\]"),
+        ({**good, "fc2.bias": np.zeros(3, np.float32)}, ShapeError, r"'fc2.bias': got shape \(3,\), expected"),
+        ({**good, "fc2.bias": np.zeros(2)}, ShapeError, "'fc2.bias': got dtype float64"),
+    ):
+        with pytest.raises(error, match=message):
+            run.load_state_dict(bad)
+        for name, value in run.state_dict().items():
+            np.testing.assert_array_equal(value, before[name])
+
+
+def test_export_gives_what_evaluation_uses() -> None:
+    run = executor()
+    step = run.train_step(d5.AcceleGrad(lr=0.1))
+    for number in range(3):
+        step(batch(), d5.StepInfo(step=number, batch_size=5))
+    live = run.state_dict()
+    with step.averaged():
+        averaged = run.state_dict()
+    assert any((live[name] != averaged[name]).any() for name in live)
+    for evaluation, values in ((True, averaged), (False, live)):
+        exported = run.export(evaluation=evaluation)
+        for name, value in values.items():
+            np.testing.assert_array_equal(exported.initial(name), value)
+    np.testing.assert_array_equal(run.state_dict()["fc1.weight"], live["fc1.weight"])
+
+
+def test_settings_are_read_back() -> None:
+    threads = torch.get_num_threads()
+    try:
+        for number in (1, 2):
+            TORCH.set_threads(number)
+            assert executor().settings()["threads"] == number == torch.get_num_threads()
+    finally:
+        torch.set_num_threads(threads)
+    settings = executor(mlp(**SMALL, dtype="float64")).settings()
+    assert (settings["dtype"], settings["device"], settings["tf32"]) == ("float64", "cpu", False)
+    assert settings["version"] == torch.__version__ == TORCH.version()
+    for bad in (0, -1, 1.5, True):
+        with pytest.raises(UsageError, match="threads; allowed: a whole number of at least 1"):
+            TORCH.set_threads(bad)  # type: ignore[arg-type]
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    index = torch.cuda.device_count()
+    with pytest.raises(Unsupported, match=f"no device cuda:{index} for pytorch here; allowed: cpu"):
+        executor(device=f"cuda:{index}")
+    with pytest.raises(UsageError, match="unknown device 'tpu'"):
+        executor(device="tpu")
+
+
+@pytest.mark.gpu
+def test_a_network_runs_on_a_graphics_processor() -> None:
+    network = resnet(depth=8)
+    feed = {"input": normal(4, 3, 32, 32), "label": np.arange(4)}
+    here, there = executor(network), executor(network, device="cuda")
+    # TF32 is off by default for products and on for convolutions: ten bits of mantissa.
+    for run in (here, there):
+        run.inference_and_backprop(feed)
+    there.synchronize()
+    for name, value in here.gradients().items():
+        other = d5.to_numpy(there.gradients()[name])
+        assert np.linalg.norm(value - other) <= 2e-2 * np.linalg.norm(value) + 1e-6
+    packed = np.empty(10, np.float32)
+    there.read(["fc.bias"], packed)
+    there.write(["fc.bias"], packed + 1)
+    np.testing.assert_allclose(there.state_dict()["fc.bias"], packed + 1)
+    with pytest.raises(Unsupported, match="update rules on cuda:0: the compiled rule works on host memory"):
+        there.train_step(d5.Adam())
+    optimizer = TORCH.optimizer("adam")()
+    optimizer.bind(there)
+    losses = [d5.to_numpy(optimizer.step(feed, d5.StepInfo())["loss"]) for _ in range(5)]
+    assert losses[-1] < losses[0]
+
+
+# Optimizers
+
+BY_HAND: dict[str, Any] = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05, fused=True),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.8, nesterov=True, fused=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.8, 0.99), eps=1e-7, fused=True),
+}
+NATIVE: dict[str, dict[str, Any]] = {
+    "sgd": {"lr": 0.05},
+    "momentum": {"lr": 0.05, "momentum": 0.8, "nesterov": True},
+    "adam": {"lr": 0.05, "beta1": 0.8, "beta2": 0.99, "epsilon": 1e-7},
+}
+
+
+@pytest.mark.parametrize("name", list(BY_HAND))
+def test_native_optimizers_are_torchs_bit_for_bit(name: str) -> None:
+    network, feeds = mlp(**SMALL, seed=4), [batch(8) for _ in range(20)]
+    run = executor(network)
+    optimizer: Any = TORCH.optimizer(name)(**NATIVE[name])
+    optimizer.bind(run)
+    w = [torch.from_numpy(network.initial(key)).clone().requires_grad_() for key in network.parameters]
+    theirs = BY_HAND[name](w)
+    for number, feed in enumerate(feeds):
+        loss = optimizer.step(feed, d5.StepInfo(step=number))["loss"]
+        theirs.zero_grad()
+        hidden = torch.tanh(F.linear(torch.from_numpy(feed["input"]), w[0], w[1]))
+        by_hand = F.cross_entropy(F.linear(hidden, w[2], w[3]), torch.from_numpy(feed["label"]))
+        by_hand.backward()
+        theirs.step()
+        assert loss.item() == by_hand.item()
+    for ours, other in zip(run.parameters().values(), w, strict=True):
+        assert torch.equal(ours, other.detach())
+
+
+@pytest.mark.parametrize("kind", ["sgd", "momentum", "adam", d5.Adam(lr=0.05), d5.AcceleGrad(lr=0.05)])
+def test_a_resumed_run_is_the_same_bit_for_bit(kind: Any) -> None:
+    feeds = [batch(8) for _ in range(12)]
+
+    def start() -> tuple[Any, Any]:
+        run = executor(mlp(**SMALL, seed=4))
+        optimizer: Any = TORCH.optimizer(kind)(**NATIVE[kind]) if isinstance(kind, str) else None
+        if optimizer is None:
+            return run, run.train_step(kind)
+        optimizer.bind(run)
+        return run, optimizer
+
+    def go(optimizer: Any, first: int, last: int) -> None:
+        call = getattr(optimizer, "step", optimizer)
+        for number in range(first, last):
+            call(feeds[number], d5.StepInfo(step=number, batch_size=8))
+
+    whole, optimizer = start()
+    go(optimizer, 0, 12)
+    half, optimizer = start()
+    go(optimizer, 0, 6)
+    states = half.state_dict(), optimizer.state_dict()
+    assert all(isinstance(value, (np.ndarray, np.generic)) for state in states for value in state.values())
+    resumed, optimizer = start()
+    resumed.load_state_dict(states[0])
+    optimizer.load_state_dict(states[1])
+    go(optimizer, 6, 12)
+    for name, value in whole.state_dict().items():
+        np.testing.assert_array_equal(resumed.state_dict()[name], value)
+
+
+def test_native_optimizer_errors() -> None:
+    optimizer: Any = TORCH.optimizer("adam")()
+    for call in (lambda: optimizer.step({}, None), optimizer.state_dict, lambda: optimizer.set_hyper("lr", 1.0)):
+        with pytest.raises(UsageError, match=r"not bound to an executor; remedy: call bind\(executor\) first"):
+            call()
+    with pytest.raises(UsageError, match="native optimizer of pytorch cannot drive a ReferenceExecutor"):
+        optimizer.bind(d5.framework("reference").executor(mlp(**SMALL)))
+    with pytest.raises(UsageError, match=r"torch refuses the optimizer .*'lr': -1.*Invalid learning rate"):
+        TORCH.optimizer("sgd")(lr=-1.0).bind(executor())
+    optimizer.bind(executor())
+    with pytest.raises(UsageError, match="no hyperparameter 'learning_rate'; allowed: lr, betas"):
+        optimizer.set_hyper("learning_rate", 0.1)
+    with pytest.raises(ShapeError, match=r"unknown entry 'exp_avg/fc9'; allowed: of fc1.weight"):
+        optimizer.load_state_dict({"exp_avg/fc9": np.zeros(1)})
+    with pytest.raises(ShapeError, match=r"'exp_avg/fc1.bias' has shape \(9,\); allowed: \(3,\) or \(\)"):
+        optimizer.load_state_dict({"exp_avg/fc1.bias": np.zeros(9, np.float32)})
+
+
+def test_set_hyper_acts_at_once() -> None:
+    run = executor()
+    optimizer: Any = TORCH.optimizer("sgd")(lr=0.1)
+    optimizer.bind(run)
+    optimizer.set_hyper("lr", 0.0)
+    before = run.state_dict()
+    optimizer.step(batch(), d5.StepInfo())
+    for name, value in run.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+    assert optimizer.describe() == {"native": "pytorch", "optimizer": "GradientDescentOptimizer", "lr": 0.1}
+
+
+def test_a_native_optimizer_minimises_the_loss_it_is_told() -> None:
+    build = NetworkBuilder("renamed")
+    x, label = build.input("input", ("N", 4)), build.input("label", ("N",), "int64")
+    logits = build.op("MatMul", x, build.parameter("w", (4, 2)))
+    network = build.network({"logits": logits, "total": build.op("SoftmaxCrossEntropyLoss", logits, label)})
+    optimizer: Any = TORCH.optimizer("adam")(loss="total")
+    optimizer.bind(executor(network))
+    optimizer.step(batch(), d5.StepInfo())
+    data = ArrayDataset(batch())
+    with pytest.raises(UsageError, match="the trainer's loss is 'total' but its optimizer's is 'loss'"):
+        d5.Trainer(executor(network), TORCH.optimizer("adam")(), d5.OrderedSampler(data, 5), loss="total")

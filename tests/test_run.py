@@ -1,0 +1,541 @@
+"""Runs: what a result folder holds, that a seed repeats one bit for bit, and what is left where one ended badly."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import csv
+import hashlib
+import json
+import math
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import onnx
+import pytest
+
+import deep5 as d5
+from deep5.canonical import canonical_hash
+from deep5.errors import RecipeError, RunFailed
+from deep5.metric import Observer
+from deep5.recipe import Recipe, load_recipe
+from deep5.results.mllog import read_mllog
+from deep5.results.result import Result, load, result_folders
+from deep5.results.schema import schema
+from deep5.run import execute
+from deep5.training.datasets.digits import digits
+
+VALIDATOR = jsonschema.Draft202012Validator(schema())
+EACH = pytest.mark.parametrize("framework", ["reference", "pytorch"])
+
+FIXED: dict[str, Any] = {
+    "model": "mlp",
+    "model_kwargs": {"features": 4, "hidden": 8, "classes": 3},
+    "dataset": "synthetic",
+    "dataset_kwargs": {"shape": (4,), "classes": 3, "train": 60, "test": 30},
+    "epochs": 3,
+}
+MUTABLE: dict[str, Any] = {
+    "batch_size": 16,
+    "framework": "reference",
+    "optimizer": "sgd",
+    "optimizer_kwargs": {"lr": 0.1},
+}
+METRICS = [("test_accuracy", None), ("training_loss", None), ("step_latency", None)]
+
+
+def recipe(mutable: dict[str, Any] | None = None, *, metrics: Any = METRICS, **fixed: Any) -> Recipe:
+    return Recipe.make({**FIXED, **fixed}, {**MUTABLE, **(mutable or {})}, metrics)
+
+
+def losses(result: Result) -> list[float]:
+    return [row.value for row in result.samples()["training_loss"]]
+
+
+def document(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    VALIDATOR.validate(found)
+    return found
+
+
+@pytest.fixture(scope="module", params=["reference", "pytorch"])
+def smoke(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """`digits_lenet` at its smoke size on each framework."""
+    made = load_recipe("digits_lenet").at_size("smoke").with_settings({"framework": request.param})
+    return execute(made, out=tmp_path_factory.mktemp("results"))
+
+
+# -- what a folder holds ----------------------------------------------------------------------------------------------
+
+
+def test_result_is_valid_and_complete(smoke: Result) -> None:
+    found = document(smoke.folder)
+    assert (found["status"], found["accepted"], smoke.division) == ("success", None, "open")
+    made = load_recipe("digits_lenet").at_size("smoke")
+    assert found["recipe"]["hash"] == made.fixed_hash()
+    for name, value in found["provenance"].items():
+        assert value is not None, name
+        assert len(value) == 64, name
+    assert found["provenance"]["recipe_source"] == hashlib.sha256(made.source or b"").hexdigest()
+    for key in ("clock", "scope", "mode", "processes", "first_call_s"):
+        assert found["measurement"][key], key
+    assert [row["name"] for row in found["metrics"]] == [metric.name for metric, _ in made.metrics]
+    for row in found["metrics"]:
+        assert "clock" in row["scope"], row
+        assert row["value"] is not None
+        assert row["passed"] is None
+        assert row["samples"] > 0
+    assert found["resources"]["wall_time_s"] > 0
+    assert found["system"]["before"]["host"] == found["system"]["after"]["host"]
+    assert {"run", "weights", "order", "noise"} == set(found["seeds"])
+
+
+def test_every_step_is_in_the_samples(smoke: Result) -> None:
+    with (smoke.folder / "samples.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for metric in ("training_loss", "step_latency"):
+        own = [row for row in rows if row["metric"] == metric]
+        assert [int(row["step"]) for row in own] == list(range(10))  # 320 samples by 64, twice
+        assert [int(row["epoch"]) for row in own] == [0] * 5 + [1] * 5
+    assert smoke.metric("training_loss") == pytest.approx(np.mean(losses(smoke)[5:]))
+
+
+def test_summaries_and_mllog_agree_with_the_samples(smoke: Result) -> None:
+    accuracies = [row.value for row in smoke.samples()["test_accuracy"]]
+    assert accuracies[-1] == smoke.metric("test_accuracy")
+    logged = read_mllog(smoke.folder / "events.mllog")
+    shares = [event.value for event in logged if event.key == "eval_accuracy"]
+    assert [100 * share for share in shares] == pytest.approx(accuracies)
+
+
+def test_network_is_the_trained_one(smoke: Result) -> None:
+    onnx.checker.check_model(onnx.load(smoke.folder / "network.onnx"), full_check=True)
+    network = d5.Network.from_onnx(smoke.folder / "network.onnx")
+    test = digits().test
+    samples = test.batch(np.arange(len(test)))
+    outputs = d5.framework("reference").executor(network).inference(samples)
+    right = d5.to_numpy(outputs["logits"]).argmax(axis=-1) == samples["label"]
+    # One sample may lie so near a boundary that another framework sees it on the other side.
+    assert abs(100 * right.mean() - (smoke.metric("test_accuracy") or 0)) <= 100 / len(test) + 1e-9
+
+
+def test_recipe_copy_is_the_file_byte_for_byte(smoke: Result) -> None:
+    path = load_recipe("digits_lenet").path
+    assert path is not None
+    assert (smoke.folder / "recipe.py").read_bytes() == path.read_bytes()
+
+
+def test_recipe_copy_keeps_line_ends_and_encoding(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    content = (
+        f"# -*- coding: latin-1 -*-\r\n# caf\xe9\r\nFIXED = {FIXED!r}\r\nMUTABLE = {MUTABLE!r}\r\nMETRICS = []\r\n"
+    )
+    file.write_bytes(content.encode("latin-1"))
+    result = execute(load_recipe(file), out=tmp_path / "out")
+    assert (result.folder / "recipe.py").read_bytes() == file.read_bytes()
+    assert result.document["provenance"]["recipe_source"] == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_nothing_in_a_folder_is_pickled_or_hidden(smoke: Result) -> None:
+    names = {entry.name for entry in smoke.folder.iterdir()}
+    assert names == {
+        "dataset.json",
+        "environment.json",
+        "events.mllog",
+        "network.onnx",
+        "recipe.py",
+        "result.json",
+        "samples.csv",
+    }
+    for name in ("dataset.json", "environment.json", "result.json"):
+        json.loads((smoke.folder / name).read_text())
+    for entry in smoke.folder.iterdir():
+        assert not entry.read_bytes().startswith((b"\x80", b"PK\x03\x04")), entry  # pickle, torch.save, npz
+    ast.parse((smoke.folder / "recipe.py").read_text())
+
+
+# -- repeatable -------------------------------------------------------------------------------------------------------
+
+
+@EACH
+def test_a_seed_repeats_a_run_bit_for_bit_and_another_does_not(framework: str, tmp_path: Path) -> None:
+    runs = [
+        execute(recipe({"framework": framework, "seed": seed, "optimizer": "adam"}), out=tmp_path) for seed in (1, 1, 2)
+    ]
+    first, again, other = map(losses, runs)
+    assert len(first) == 12
+    assert first == again
+    assert first[0] != other[0]
+    hashes = [run.document["provenance"] for run in runs]
+    assert hashes[0] == hashes[1]
+    for name in ("initial_weights", "batch_order"):
+        assert hashes[0][name] != hashes[2][name]
+    for name in ("data", "split", "network"):
+        assert hashes[0][name] == hashes[2][name]
+    assert len({run.document["recipe"]["hash"] for run in runs}) == 1
+
+
+def test_what_the_caller_passes_is_unchanged_by_a_run(tmp_path: Path) -> None:
+    fixed, mutable = copy.deepcopy(FIXED), copy.deepcopy({**MUTABLE, "events": ["progress_bar"]})
+    metrics: list[Any] = [["test_accuracy", None], (d5.TimeToAccuracy(50), None)]
+    before = copy.deepcopy((fixed, mutable, metrics))
+    result = d5.run_recipe(fixed, mutable, metrics, out=tmp_path, quiet=True)
+    assert result
+    assert (fixed, mutable, metrics) == before
+
+
+def test_the_hash_is_of_the_recipe_and_not_of_what_a_component_made_of_it(tmp_path: Path) -> None:
+    def network(sizes: list[int]) -> Any:
+        features, hidden, classes = sizes
+        sizes.clear()
+        return d5.networks.mlp(features=features, hidden=hidden, classes=classes)
+
+    made = recipe(model=network, model_kwargs={"sizes": [4, 8, 3]})
+    result = execute(made, out=tmp_path)
+    assert result.document["recipe"]["fixed"]["model_kwargs"] == {"sizes": [4, 8, 3]}
+    assert result.document["recipe"]["hash"] == made.fixed_hash()
+
+
+def test_data_hash_covers_the_test_set(tmp_path: Path) -> None:
+    made = recipe()
+    data = made.value("dataset_kwargs")
+    hashes = [
+        execute(recipe(dataset_kwargs={**data, "test": test}), out=tmp_path).document["provenance"]["data"]
+        for test in (30, 33)
+    ]
+    assert hashes[0] != hashes[1]
+
+
+# -- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def test_verdicts(tmp_path: Path) -> None:
+    met = execute(recipe(metrics=[("test_accuracy", 0), ("training_loss", None)]), out=tmp_path)
+    assert (met.accepted, bool(met), met.division) == (True, True, "closed")
+    assert [verdict.word for verdict in met.verdicts] == ["passed", "reported"]
+    missed = execute(recipe(metrics=[("test_accuracy", "> 100")]), out=tmp_path)
+    assert (missed.accepted, bool(missed), missed.status) == (False, False, "success")
+    assert missed.reasons == ("test_accuracy did not meet its goal",)
+
+
+def test_metrics_that_differ_in_parameters_keep_their_samples_apart(tmp_path: Path) -> None:
+    two = [(d5.TimeToAccuracy(1), None), (d5.TimeToAccuracy(100), None)]
+    result = execute(recipe(metrics=two), out=tmp_path)
+    assert set(result.samples()) == {"time_to_accuracy[target=1.0]", "time_to_accuracy[target=100.0]"}
+
+
+def test_own_metric_without_a_word_on_the_clock(tmp_path: Path) -> None:
+    class Steps(d5.Metric):
+        """Steps done."""
+
+        name, unit, direction = "steps", "", "higher"
+
+        def observer(self) -> Observer:
+            return StepCount()
+
+    class StepCount(Observer):
+        steps = 0
+
+        def after_step(self, trainer: Any, *rest: Any) -> None:
+            self.steps = trainer.step
+
+        def value(self) -> float:
+            return self.steps
+
+        def samples(self) -> list[Any]:
+            return []
+
+    result = execute(recipe(metrics=[(Steps, 12)]), out=tmp_path)
+    assert result.metric("steps") == 12
+    assert result.document["metrics"][0]["scope"] == "the metric does not say what is on the clock"
+
+
+# -- ending badly -----------------------------------------------------------------------------------------------------
+
+
+class Raising(d5.Event):
+    def __init__(self, error: BaseException, at: int = 5) -> None:
+        self.error, self.at = error, at
+
+    def after_step(self, trainer: Any, info: d5.StepInfo, *rest: Any) -> None:
+        if info.step == self.at:
+            raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "raised", "message"),
+    [
+        (
+            ValueError("boom"),
+            "failed",
+            RunFailed,
+            "the run failed: ValueError: boom; what it left is in .*remedy: --debug",
+        ),
+        (d5.Deep5Error("bad"), "failed", RunFailed, "the run failed: bad; what it left is in "),
+        (KeyboardInterrupt(), "aborted", KeyboardInterrupt, "interrupted; what the run left is in "),
+    ],
+)
+def test_an_event_that_raises(
+    error: BaseException, status: str, raised: type[BaseException], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(raised, match=message) as caught:
+        execute(recipe({"events": [Raising(error)]}), out=tmp_path)
+    (folder,) = result_folders(tmp_path)
+    assert str(folder) in str(caught.value)
+    found = document(folder)
+    assert (found["status"], found["accepted"]) == (status, None)
+    assert [row["value"] is not None for row in found["metrics"]] == [True, True, True]
+    assert load(folder).verdicts[0].word == "reported"
+    assert len(losses(load(folder))) >= 4  # what was measured before is kept
+    assert not (folder / "network.onnx").exists()
+
+
+def test_an_observer_that_cannot_be_read_does_not_hide_why_the_run_failed(tmp_path: Path) -> None:
+    class Unreadable(Observer):
+        def samples(self) -> list[Any]:
+            raise ArithmeticError("no samples")
+
+        def value(self) -> None:
+            return None
+
+    class Broken(d5.Metric):
+        name, unit, direction = "broken", "", "higher"
+
+        def observer(self) -> Observer:
+            return Unreadable()
+
+    with pytest.raises(RunFailed, match="boom"):
+        execute(recipe({"events": [Raising(ValueError("boom"))]}, metrics=[(Broken, None)]), out=tmp_path)
+    found = document(next(iter(result_folders(tmp_path))))
+    assert found["reasons"][0] == "ValueError: boom"
+    assert found["reasons"][1] == "its samples are not complete: ArithmeticError: no samples"
+
+
+@pytest.mark.parametrize(("observer", "says"), [(Observer, "raised TypeError"), (dict, "gave a dict as its observer")])
+def test_a_metric_that_gives_no_observer(observer: Any, says: str, tmp_path: Path) -> None:
+    class Broken(d5.Metric):
+        name, unit, direction = "broken", "", "higher"
+
+        def observer(self) -> Observer:
+            made: Observer = observer()
+            return made
+
+    with pytest.raises(RecipeError, match=f"the metric 'broken' {says}"):
+        execute(recipe(metrics=[(Broken, None)]), out=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deep5.results import folder as module
+
+    written = module.write_atomically
+
+    def full(path: Path, data: bytes | str) -> None:
+        if path.name == "samples.csv":
+            raise OSError(28, "No space left on device")
+        written(path, data)
+
+    monkeypatch.setattr(module, "write_atomically", full)
+    with pytest.raises(RunFailed, match=r"No space left on device.*free some space"):
+        execute(recipe(), out=tmp_path)
+    assert document(next(iter(result_folders(tmp_path))))["status"] == "failed"
+
+
+def test_stopping_is_no_failure(tmp_path: Path) -> None:
+    result = execute(recipe({"events": [Raising(d5.StopTraining("enough"))]}), out=tmp_path)
+    assert (result.status, result.reasons) == ("success", ("stopped: enough",))
+
+
+@pytest.mark.filterwarnings("ignore:.*(overflow|invalid value|divide by zero).*:RuntimeWarning")
+@EACH
+def test_a_diverged_run_counts(framework: str, tmp_path: Path) -> None:
+    goals = [("training_loss", "< 10"), (d5.TimeToAccuracy(100), None), ("test_accuracy", None)]
+    result = execute(recipe({"framework": framework, "optimizer_kwargs": {"lr": 3e38}}, metrics=goals), out=tmp_path)
+    found = document(result.folder)
+    assert found["metrics"][0]["value"] in ("nan", "inf")
+    assert found["metrics"][1]["value"] == "inf"
+    assert (result.status, result.accepted) == ("success", False)
+    assert not all(map(math.isfinite, losses(result)))
+
+
+# -- a recipe's own rule ----------------------------------------------------------------------------------------------
+
+OWN = f"""
+import deep5 as d5
+
+class Sign(d5.UpdateRule):
+    hyper = ("lr",)
+
+    def __init__(self, lr: float = 0.01) -> None:
+        self.lr = lr
+
+    def update_rule(self, grad, param, state):
+        xp = d5.array_namespace(param)
+        return param - self.lr * xp.sign(grad), state
+
+FIXED = {FIXED!r}
+MUTABLE = {{**{MUTABLE!r}, "optimizer": Sign, "optimizer_kwargs": {{"lr": 0.02}}}}
+METRICS = [("test_accuracy", 0), ("training_loss", None)]
+SIZES = {{"smoke": {{"epochs": 1}}}}
+if __name__ == "__main__":
+    import copy, sys
+    before = copy.deepcopy((FIXED, MUTABLE, METRICS))
+    accepted = d5.run_recipe(FIXED, MUTABLE, METRICS)
+    assert (FIXED, MUTABLE, METRICS) == before
+    accepted or exit(1)
+"""
+
+
+@EACH
+def test_a_recipes_own_rule(framework: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    result = execute(load_recipe(file).with_settings({"framework": framework}), out=tmp_path / "out")
+    assert result.accepted
+    assert losses(result)[-1] < losses(result)[0]
+    assert result.document["recipe"]["mutable"]["optimizer"]["object"] == "Sign"
+    assert result.document["threads"]["optimizer"]
+
+
+def test_both_frameworks_follow_one_rule(tmp_path: Path) -> None:
+    runs = [execute(recipe({"framework": name}, epochs=5), out=tmp_path) for name in ("reference", "pytorch")]
+    np.testing.assert_allclose(losses(runs[0]), losses(runs[1]), rtol=1e-4)
+
+
+# -- as a program -----------------------------------------------------------------------------------------------------
+
+
+def script(file: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, file.name], cwd=file.parent, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_a_recipe_is_a_program(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    done = script(file)
+    assert done.returncode == 0, done.stderr
+    assert "accepted (closed; success)" in done.stdout
+    (folder,) = result_folders(tmp_path / "results")
+    found = document(folder)
+    assert found["recipe"]["name"] == "own"
+    assert found["recipe"]["hash"] == load_recipe(file).fixed_hash()
+    assert (folder / "recipe.py").read_bytes() == file.read_bytes()
+
+    file.write_text(OWN.replace('("test_accuracy", 0)', '("test_accuracy", "> 100")'))
+    done = script(file)
+    assert (done.returncode, done.stderr.count("Traceback")) == (1, 0)
+    assert "not accepted" in done.stdout
+
+
+def test_a_program_that_cannot_run_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(OWN.replace("'epochs': 3", "'epochs': 0"))
+    done = script(file)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"deep5: {file}:14: 'epochs' is 0; allowed: a whole number")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_other_code_gets_the_exception(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="'epochs' is 0"):
+        d5.run_recipe({**FIXED, "epochs": 0}, MUTABLE, METRICS, out=tmp_path)
+
+
+def test_run_recipe_takes_sizes_and_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = d5.run_recipe(
+        FIXED,
+        MUTABLE,
+        METRICS,
+        sizes={"smoke": {"epochs": 1}},
+        size="smoke",
+        settings={"batch_size": 30},
+        out=tmp_path,
+    )
+    assert len(losses(result)) == 2
+    captured = capsys.readouterr()
+    assert "test_accuracy" in captured.out
+    assert "epoch 1/1" in captured.err
+
+
+# -- timing recipes ---------------------------------------------------------------------------------------------------
+
+
+def busy(*, steps: int, us: float = 0.0) -> Any:
+    def work() -> None:
+        for _ in range(steps):
+            end = time.perf_counter() + us / 1e6
+            while time.perf_counter() < end:
+                pass
+
+    return work
+
+
+def test_a_recipe_that_times(tmp_path: Path) -> None:
+    timed = {"candidate": busy, "candidate_kwargs": {"us": 40.0}, "baseline": busy, "baseline_kwargs": {"us": 20.0}}
+    made = Recipe.make({**timed, "steps": 20, "rounds": 8}, {}, [("overhead", "< 1 us"), ("slowdown", None)])
+    result = execute(made, out=tmp_path)
+    document(result.folder)
+    assert result.accepted is False
+    samples = result.samples()
+    for name in ("candidate_time", "baseline_time", "baseline_again_time", "overhead", "slowdown"):
+        assert len(samples[name]) == 8, name
+
+
+# -- killed -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_kill_at_any_moment_leaves_a_true_folder_or_none(tmp_path: Path) -> None:
+    """The interpreter is warm when the run starts: the kill falls into the run and not into the imports."""
+    out = tmp_path / "out"
+    program = f"""
+import sys
+from deep5.environment import describe_system
+from deep5.recipe import load_recipe
+from deep5.run import execute
+describe_system()
+recipe = load_recipe("digits_lenet").at_size(sys.argv[1]).with_settings({{"framework": "reference"}})
+import deep5.assemble, deep5.record, deep5.training.trainer
+deep5.assemble.assemble(recipe)
+print("ready", flush=True)
+execute(recipe, out={str(out)!r}, quiet=True)
+print("done", flush=True)
+sys.stdin.read()
+"""
+    rng = random.Random(5)  # noqa: S311 - moments, not secrets
+    statuses = []
+    for size, latest in [("smoke", 0.15), ("full", 1.5)] * 4:
+        before = set(out.iterdir()) if out.exists() else set()
+        with subprocess.Popen(
+            [sys.executable, "-c", program, size], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            time.sleep(rng.uniform(0.0, latest))
+            child.send_signal(signal.SIGKILL)
+            ended = child.stdout.read() == "done\n"
+        left = [folder for folder in set(out.iterdir() if out.exists() else ()) - before if folder.name[0] != "."]
+        for folder in left:
+            found = document(folder)
+            VALIDATOR.validate(load(folder).document)
+            load(folder).samples()
+            assert found["status"] == "success" if ended else found["status"] in ("aborted", "success")
+            if found["status"] == "success":
+                assert (folder / "network.onnx").exists()
+        statuses += [document(folder)["status"] for folder in left] or ["none"]
+    assert "aborted" in statuses, statuses
+
+
+def test_hash_of_data_is_a_hash_of_hashes() -> None:
+    parts = digits(limit=20)
+    both = [parts.train.content_hash(), parts.test.content_hash()]
+    assert canonical_hash(both) != canonical_hash(both[::-1])
