@@ -158,6 +158,10 @@ def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bo
         ranks=communicator.size,
         set_up_s=perf_counter() - begin,
     )
+    if _how(trainer) == "numpy":
+        run.document["warnings"].append(
+            "there is no C compiler, so the update rule ran in NumPy; remedy: install gcc or clang"
+        )
     log = MLLog(
         run.folder.append_event,
         keys={
@@ -205,6 +209,15 @@ def _how(trainer: Any) -> str | None:
     return describe().get("kernel") if callable(describe) else None
 
 
+def _pools() -> dict[str, int]:
+    """Threads of every pool that is loaded in this process, as read back from it."""
+    from threadpoolctl import threadpool_info
+
+    return {
+        f"{pool['internal_api']} ({Path(pool['filepath']).name})": pool["num_threads"] for pool in threadpool_info()
+    }
+
+
 def _time(recipe: Recipe, out: str | Path) -> Result:
     from deep5.assemble import make_candidate
     from deep5.metric import Sample
@@ -217,7 +230,7 @@ def _time(recipe: Recipe, out: str | Path) -> Result:
         recipe,
         out,
         level=2,
-        threads={"asked": recipe.value("threads")},
+        threads={"asked": recipe.value("threads"), "pools": _pools()},
         measurement={
             "mode": "quick",
             "clock": _CLOCK,
