@@ -9,6 +9,8 @@ import tempfile
 
 import pytest
 
+from command import deep5  # noqa: F401 - a fixture
+
 _CACHE = pytest.StashKey[str]()
 
 

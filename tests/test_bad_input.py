@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-import signal
-import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from deep5 import cli
+from command import Answer, Command
 
 RECIPE = """\
 import deep5 as d5
@@ -32,32 +28,6 @@ MUTABLE = {
 }
 METRICS = [("test_accuracy", None)]
 """
-
-
-class Answer(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Answer]
-
-
-@pytest.fixture
-def deep5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    """The command, run in this process in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    before = signal.getsignal(signal.SIGTERM)
-
-    def command(*arguments: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["deep5", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        captured = capsys.readouterr()
-        return Answer(int(stop.value.code or 0), captured.out, captured.err)
-
-    yield command
-    signal.signal(signal.SIGTERM, before)
 
 
 @dataclass(frozen=True)

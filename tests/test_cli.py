@@ -10,14 +10,14 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jsonschema
 import pytest
 
-from deep5 import __version__, cli, plugins
+from command import Command
+from deep5 import __version__, plugins
 from deep5.results.result import load, result_folders
 from deep5.results.schema import schema
 
@@ -48,32 +48,6 @@ MUTABLE = {{
 }}
 METRICS = [("test_accuracy", {goal}), ("training_loss", None)]
 """
-
-
-class Answer(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Answer]
-
-
-@pytest.fixture
-def deep5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    """The command, run in this process in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    before = signal.getsignal(signal.SIGTERM)
-
-    def command(*arguments: str) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["deep5", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        captured = capsys.readouterr()
-        return Answer(int(stop.value.code or 0), captured.out, captured.err)
-
-    yield command
-    signal.signal(signal.SIGTERM, before)
 
 
 def write(folder: Path, *, body: str = "pass", epochs: int = 2, goal: str = "None") -> Path:
