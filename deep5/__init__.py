@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from deep5.events import StopTraining as StopTraining
     from deep5.metric import Goal as Goal
     from deep5.metric import Metric as Metric
+    from deep5.metric import Observer as Observer
+    from deep5.metric import Sample as Sample
     from deep5.metrics.accuracy import TestAccuracy as TestAccuracy
     from deep5.metrics.accuracy import TimeToAccuracy as TimeToAccuracy
     from deep5.metrics.loss import TrainingLoss as TrainingLoss
@@ -79,6 +81,8 @@ _CORE = {
     "TrainStep": "backend",
     "Goal": "metric",
     "Metric": "metric",
+    "Observer": "metric",
+    "Sample": "metric",
     "framework": "plugins",
     "run_recipe": "run",
     "CPUDevice": "tensors",

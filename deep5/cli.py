@@ -86,17 +86,34 @@ def run(out: str, as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> NoR
 
         recipe = _configured(**chosen)
         result = execute(recipe, out=out, events=() if quiet else progress(recipe), quiet=quiet)
-        if as_json:
-            from deep5.results.table import to_json
+        status = 0 if result else 1
+        if as_json or not quiet:
+            try:
+                show(_shown(result, as_json))
+                sys.stdout.flush()
+            except OSError:
+                # Nobody can be told any more, but the run is done and judged, and its folder written.
+                _discard(sys.stdout)
+    sys.exit(status)
 
-            show(to_json(result))
-        elif not quiet:
-            from rich.console import Console
 
-            from deep5.results.table import verdict_table
+def _shown(result: Any, as_json: bool) -> str:
+    """The result as JSON, or as the table, with colours where the output is a terminal."""
+    from deep5.results.table import to_json, verdict_table
 
-            verdict_table(result, Console())
-    sys.exit(0 if result else 1)
+    if as_json:
+        return to_json(result)
+    from rich.console import Console
+
+    console = Console()
+    with console.capture() as table:
+        verdict_table(result, console)
+    return table.get().rstrip("\n")
+
+
+def _discard(stream: Any) -> None:
+    """What is still to be written goes nowhere: Python flushes once more at the end, and would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @_cli.command()
@@ -115,6 +132,8 @@ def check(as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> None:
             about = {"hash": recipe.fixed_hash(), "size": recipe.size, "division": recipe.division}
             show(json.dumps({"recipe": recipe.name, **about, **recipe.describe(), "notes": notes}, indent=2))
         elif not quiet:
+            for metric, goal in recipe.metrics:
+                show(f"{metric.name}: " + (f"{goal} {metric.unit}" if goal else "reported, not judged"))
             for note in notes:
                 show(note)
             show(f"{recipe.name} is a valid recipe (fixed part {recipe.fixed_hash()[:12]}, size {recipe.size})")
@@ -190,8 +209,7 @@ def _errors(debug: bool, as_json: bool) -> Iterator[Callable[[str], None]]:
             yield lambda text: click.echo(text, file=out)
         out.flush()
     except BrokenPipeError:
-        # Whoever read the output has gone. Python flushes once more at the end: into nothing, or it would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        _discard(out)
         sys.exit(3)
     except (Exception, KeyboardInterrupt) as error:
         if debug:
@@ -228,7 +246,7 @@ def _fail(message: str, status: int, as_json: bool) -> NoReturn:
 
 
 def _terminated(signum: int, frame: Any) -> NoReturn:
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt("ended by SIGTERM")
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from deep5.errors import UsageError
+from deep5.errors import UsageError, suggestion
 from deep5.tensors import Arrays
 
 __all__ = ["HOOKS", "Event", "Listeners", "StepInfo", "StopTraining"]
@@ -43,6 +43,20 @@ class Event:
     Times are host times of one clock (`time.perf_counter_ns`), taken by the trainer.
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a hook that nobody would call.
+
+        Raises:
+            UsageError: A method is named like a hook and is none.
+        """
+        super().__init_subclass__(**kwargs)
+        for name in vars(cls):
+            if name.startswith(("before_", "after_")) and not hasattr(super(cls, cls), name):
+                hooks = [hook for hook in dir(Event) if hook.startswith(("before_", "after_"))]
+                raise UsageError(
+                    f"{cls.__qualname__}.{name} is no hook; allowed: {', '.join(hooks)}{suggestion(name, hooks)}"
+                )
+
     synchronous = False
     """True where `after_step` needs the device to have finished; the trainer then synchronises every step."""
 
@@ -70,8 +84,11 @@ class Event:
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
         """After evaluation; `scores` holds `accuracy` (percent), `loss` and `samples`."""
 
+    def after_timing(self, rounds: Any) -> None:
+        """Once, after the last round of a timing recipe, which has no trainer; `rounds` is a `deep5.timing.Rounds`."""
 
-HOOKS = tuple(name for name in vars(Event) if name.startswith(("before_", "after_")))
+
+HOOKS = tuple(name for name in vars(Event) if name.startswith(("before_", "after_")) and name != "after_timing")
 
 
 class Listeners:

@@ -47,9 +47,6 @@ class Observer(Event, ABC):
         """An interval for `value` where the samples allow one."""
         return None
 
-    def after_timing(self, rounds: Any) -> None:
-        """Once, after the last round of a timing recipe; `rounds` is a `deep5.timing.Rounds`."""
-
 
 class Metric(ABC):
     """A quantity that a recipe may judge. Metrics hold parameters, never samples: those are the observer's."""

@@ -111,9 +111,15 @@ def install_command(package: str) -> str:
 def missing_dependency(what: str, error: ModuleNotFoundError) -> MissingDependency:
     """The error for a package that is not installed, with the command that installs it."""
     package = (error.name or "the missing package").partition(".")[0]
-    return MissingDependency(
-        f"{what} needs the package {package!r}, which is not installed; remedy: {install_command(package)}"
-    )
+    if package in _EXTRAS:
+        told = f"the package {package!r}, which is not installed; remedy: {install_command(package)}"
+    else:
+        # It may as well be a slip: nobody is to be sent to install a package that only sounds right.
+        told = (
+            f"the module {package!r}, which is not there; remedy: look at the spelling, put {package}.py beside what "
+            "imports it, or install the package that has it"
+        )
+    return MissingDependency(f"{what} needs {told}")
 
 
 def name_of(kind: str, component: Any) -> str | None:

@@ -262,9 +262,11 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
 
 
 def _not_there(path: Path, text: str, names: list[str]) -> str:
-    allowed = f"allowed: {', '.join(names)}, or the path of a Python file"
+    short = [name for name in names if not name.startswith("overhead_")]
+    allowed = f"allowed: {', '.join(short)}, more by 'deep5 list recipes', or the path of a Python file"
     if path.is_dir():
         return f"the recipe {text} is a folder; {allowed}"
     if path.suffix == ".py" or len(path.parts) > 1 or path.exists():
-        return f"the recipe file {text} is not there; {allowed}"
+        beside = [str(file) for file in path.parent.glob("*.py")]
+        return f"the recipe file {text} is not there; {allowed}{suggestion(text, beside)}"
     return f"unknown recipe {text!r}; {allowed}{suggestion(text, names)}"

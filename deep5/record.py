@@ -90,11 +90,7 @@ class RunRecord:
         for (metric, goal), observer in zip(self.recipe.metrics, self.observers, strict=True):
             seen: dict[str, Any] = {}
             if valued:
-                seen = {
-                    "value": observer.value(),
-                    "interval": observer.interval(),
-                    "samples": len(observer.samples()),
-                }
+                seen = _seen(metric, observer)
             rows.append(metric_row(metric, goal, judged=judged, scope=_scope(metric), **seen))
         return rows
 
@@ -109,8 +105,8 @@ class RunRecord:
         try:
             self._write_inputs()
             yield
-        except KeyboardInterrupt:
-            self._end("aborted", "interrupted by the user")
+        except KeyboardInterrupt as interruption:
+            self._end("aborted", str(interruption) or "interrupted by the user")
             raise KeyboardInterrupt(f"interrupted; what the run left is in {self.folder.path}") from None
         except Deep5Error as error:
             self._end("failed", str(error))
@@ -178,9 +174,9 @@ class RunRecord:
         """
         from deep5.results.result import load
 
+        rows = self._rows(judged=True, valued=True)
         self.save_samples()
         self._close()
-        rows = self._rows(judged=True, valued=True)
         failed = [row["name"] for row in rows if row["passed"] is False]
         judged = any(row["passed"] is not None for row in rows)
         reasons = [f"{name} did not meet its goal" for name in failed]
@@ -231,6 +227,20 @@ def _observer(recipe: Recipe, metric: Metric) -> Observer:
             "a class that extends deep5.metric.Observer"
         )
     return observer
+
+
+def _seen(metric: Metric, observer: Observer) -> dict[str, Any]:
+    try:
+        value, interval, samples = observer.value(), observer.interval(), observer.samples()
+        numbers = [] if value is None else [value]
+        numbers += [] if interval is None else [interval[0], interval[1]]
+        numbers += [sample.value for sample in samples]
+        odd = [number for number in numbers if not hasattr(number, "__float__")]
+    except Exception as error:
+        raise RunFailed(f"the metric {metric.name!r} raised {type(error).__name__}: {error}") from error
+    if odd:
+        raise RunFailed(f"the metric {metric.name!r} gave {odd[0]!r}; allowed: numbers, or None")
+    return {"value": value, "interval": interval, "samples": len(samples)}
 
 
 def _parameters(metric: Metric) -> str:

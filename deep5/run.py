@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from deep5.canonical import canonical_hash
+from deep5.canonical import canonical, canonical_hash
 from deep5.errors import Deep5Error, RecipeError
 from deep5.events import Event
 from deep5.recipe import FULL, Recipe
@@ -62,6 +62,7 @@ def run_recipe(
     caller = sys._getframe(1).f_globals
     script = caller.get("__name__") == "__main__"
     path = Path(str(caller["__file__"])) if script and "__file__" in caller else None
+    path = path if path is not None and path.is_file() else None  # a script may come from standard input
     try:
         recipe = Recipe.make(
             fixed,
@@ -137,6 +138,7 @@ def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bo
             "version": settings.get("version"),
             "device": str(parts.executor.device),
         },
+        components=_described(trainer, listeners),
         level=2,
         numerics={key: settings[key] for key in ("dtype", "tf32", "deterministic") if key in settings},
         threads={"framework": settings.get("threads"), "optimizer": _how(trainer)},
@@ -172,6 +174,7 @@ def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bo
             "train_samples": len(parts.splits.train),
             "eval_samples": len(parts.splits.test),
             "opt_name": str(run.document["recipe"]["mutable"].get("optimizer", recipe.value("optimizer"))),
+            **_learning_rate(run.document["components"]["optimizer"]),
         },
     )
     with run.guarded():
@@ -201,6 +204,29 @@ def _trainer(recipe: Recipe, parts: Components, communicator: Communicator) -> T
             f"{recipe.where('optimizer')}the optimizer raised {type(error).__name__} while it was bound: {error}; "
             "remedy: --debug shows where"
         ) from error
+
+
+def _learning_rate(optimizer: Any) -> dict[str, float]:
+    """MLPerf's key for it, where the optimizer has one."""
+    rate = optimizer.get("lr") if isinstance(optimizer, Mapping) else None
+    return {"opt_base_learning_rate": rate} if isinstance(rate, (int, float)) else {}
+
+
+def _described(trainer: Any, listeners: Iterable[Event]) -> dict[str, Any]:
+    """The optimizer and the events as they are before the first step, in JSON's types."""
+
+    def told(component: Any) -> Any:
+        describe = getattr(component, "describe", None)
+        plain = {
+            key: value
+            for key, value in vars(component).items()
+            if not key.startswith("_") and isinstance(value, (bool, int, float, str, type(None)))
+        }
+        return canonical(
+            describe() if callable(describe) else {"object": type(component).__qualname__, **plain}, strict=False
+        )
+
+    return {"optimizer": told(trainer.optimizer), "events": [told(listener) for listener in listeners]}
 
 
 def _how(trainer: Any) -> str | None:

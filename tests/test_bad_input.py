@@ -152,7 +152,11 @@ IN_THE_RECIPE = [
     ),
     changed("exits", "FIXED =", "exit(1)\nFIXED =", 3, r"called exit\(1\) while it was read; remedy: put that under"),
     changed(
-        "imports what is missing", "FIXED =", "import sklearm\nFIXED =", 3, "'sklearm'.*remedy: pip install sklearm"
+        "imports what is missing",
+        "FIXED =",
+        "import sklearm\nFIXED =",
+        3,
+        "'sklearm'.*remedy: look at the spelling, put sklearm.py beside",
     ),
     changed("misspelt d5 name", "FIXED =", "d5.Trainr\nFIXED =", 3, "no attribute 'Trainr'", "did you mean 'Trainer'"),
     changed("lambda in FIXED", '"mlp"', "lambda: 1", 4, "'model' holds a lambda", "remedy: define a function"),

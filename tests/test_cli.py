@@ -207,7 +207,7 @@ def test_python_dash_m(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert done.stdout.startswith("digits_lenet is a valid recipe (fixed part ")
+    assert done.stdout.splitlines()[-1].startswith("digits_lenet is a valid recipe (fixed part ")
 
 
 def test_check_tells_what_it_found(deep5: Command, tmp_path: Path) -> None:
@@ -360,7 +360,8 @@ def test_a_signal_ends_a_run_in_good_order(which: signal.Signals, tmp_path: Path
     assert f"interrupted; what the run left is in {folder}" in err
     assert json.loads(out)["exit_status"] == 130
     result = load(folder)
-    assert (result.status, result.reasons) == ("aborted", ("interrupted by the user",))
+    reason = "interrupted by the user" if which == signal.SIGINT else "ended by SIGTERM"
+    assert (result.status, result.reasons) == ("aborted", (reason,))
     assert result.document["finished"] is not None
     assert len(result.samples()["training_loss"]) > 0
 
@@ -427,3 +428,78 @@ def test_answers_within_three_tenths_of_a_second(arguments: tuple[str, ...], tmp
         assert process(*arguments, cwd=tmp_path).returncode == 0
         seconds.append(time.perf_counter() - begin)
     assert statistics.median(seconds) <= 0.3, seconds
+
+
+# -- what a newcomer met ----------------------------------------------------------------------------------------------
+
+
+def test_the_status_is_the_runs_even_where_nobody_reads_the_table(tmp_path: Path) -> None:
+    write(tmp_path, goal="0")
+    for target in ("| true", "> /dev/full"):
+        done = subprocess.run(
+            ["bash", "-c", f"'{COMMAND}' run own.py 2> errors {target}; echo ${{PIPESTATUS[0]}}"],  # noqa: S607
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.stdout.strip() == "0", target
+        assert "Traceback" not in (tmp_path / "errors").read_text()
+
+
+def test_the_hyperparameters_in_force_are_recorded(deep5: Command, tmp_path: Path) -> None:
+    write(tmp_path)
+    for settings, rate in (((), 0.1), (("--set", "optimizer=adam"), 0.001)):
+        document = json.loads(deep5("run", "own.py", *settings, "--json").out)
+        assert document["components"]["optimizer"]["lr"] == rate
+        assert document["components"]["events"][0] == {"object": "Own"}
+        log = (Path(document["folder"]) / "events.mllog").read_text()
+        assert f'"key": "opt_base_learning_rate", "value": {rate}' in log
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("'fast'", "the run failed: the metric 'odd' gave 'fast'; allowed: numbers, or None"),
+        ("1 / 0", "the run failed: the metric 'odd' raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_metric_that_gives_no_number_is_named(value: str, says: str, deep5: Command, tmp_path: Path) -> None:
+    file = write(tmp_path)
+    odd = f"""
+class Odd(d5.Metric):
+    name, unit, direction = "odd", "s", "lower"
+
+    def observer(self):
+        return Watch()
+
+
+class Watch(d5.Observer):
+    def samples(self):
+        return []
+
+    def value(self):
+        return {value}
+
+
+METRICS.append((Odd(), None))
+"""
+    file.write_text(file.read_text() + odd)
+    answer = deep5("run", "own.py")
+    assert (answer.status, says in answer.err) == (3, True), answer.err
+    (folder,) = result_folders(tmp_path / "results")
+    assert load(folder).status == "failed"
+
+
+def test_check_tells_the_goals_as_they_were_understood(deep5: Command, tmp_path: Path) -> None:
+    write(tmp_path, goal="0.8")
+    assert deep5("check", "own.py").out.splitlines()[:2] == [
+        "test_accuracy: >= 0.8 %",
+        "training_loss: reported, not judged",
+    ]
+
+
+def test_a_missing_recipe_file_is_guessed(deep5: Command, tmp_path: Path) -> None:
+    write(tmp_path)
+    assert deep5("run", "onw.py").err.endswith("did you mean 'own.py'?\n")

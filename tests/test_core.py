@@ -258,3 +258,14 @@ def test_buffers_that_cannot_be_exchanged() -> None:
     for call in (alone.all_reduce, alone.all_reduce_start):
         with pytest.raises(UsageError, match="unknown reduction 'mean'; allowed: sum, max, min, prod"):
             call(good, op="mean")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("hook", "meant"), [("after_evaluate", "after_evaluation"), ("before_steps", "before_step")])
+def test_a_hook_that_nobody_would_call_is_refused(hook: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=rf"Late.{hook} is no hook; allowed: .*did you mean '{meant}'"):
+        type("Late", (Event,), {hook: lambda self, trainer: None})
+
+
+def test_a_hook_may_be_overridden_again() -> None:
+    first = type("First", (Event,), {"after_epoch": lambda self, trainer, epoch: None})
+    assert type("Second", (first,), {"after_epoch": lambda self, trainer, epoch: None})

@@ -16,8 +16,8 @@ import deep5 as d5
 from deep5.errors import UsageError
 from deep5.training.dataset import ArrayDataset
 from deep5.training.datasets.cifar import cifar10
-from deep5.training.datasets.digits import digits, enlarge
-from deep5.training.datasets.synthetic import synthetic
+from deep5.training.datasets.class_templates import synthetic
+from deep5.training.datasets.uci_digits import digits, enlarge
 
 RNG = np.random.default_rng(5)
 SPLIT_HASH = "4b3668e3324ff34e49aa44d8ae61c1c67eca1126a2b7593fcaf92cd3c3943689"
@@ -74,7 +74,7 @@ def test_the_split_is_stable() -> None:
     assert digits().split_hash == digits(size=8).split_hash == SPLIT_HASH
     assert digits(split_seed=1).split_hash != SPLIT_HASH
     assert digits(test_share=0.3).split_hash != SPLIT_HASH
-    program = "from deep5.training.datasets.digits import digits; print(digits(size=8).split_hash)"
+    program = "from deep5.training.datasets.uci_digits import digits; print(digits(size=8).split_hash)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == SPLIT_HASH
     assert digits().train.content_hash() == digits().train.content_hash() != digits().test.content_hash()
@@ -347,3 +347,10 @@ def test_the_hash_of_an_order() -> None:
 def test_bad_batch_sizes(size: Any) -> None:
     with pytest.raises(UsageError, match=r"batch size .*; allowed: a whole number from 1 to 6 \(all samples\)"):
         d5.OrderedSampler(ArrayDataset(arrays()), size)
+
+
+def test_a_sampler_of_both_parts_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match=r"got a Splits as a data set; allowed: a d5\.Dataset, such as the part 'train'"
+    ):
+        d5.OrderedSampler(synthetic(train=4, test=4), 2)  # type: ignore[arg-type]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
+import pkgutil
 import re
 import shutil
 import statistics
@@ -247,3 +249,16 @@ def test_type_checkers_see_every_public_name() -> None:
     block = next(node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
     seen = {alias.asname for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert seen | {"__version__"} == set(deep5.__all__)
+
+
+@pytest.mark.parametrize("package", ["deep5.networks", "deep5.training.datasets", "deep5.frameworks.pytorch"])
+def test_no_public_name_is_shadowed_by_a_module(package: str) -> None:
+    module = importlib.import_module(package)
+    modules = {info.name for info in pkgutil.iter_modules(module.__path__)}
+    # Importing a submodule sets an attribute of its name, and a lazy name of the same name would be gone.
+    assert not modules & set(module.__all__)
+
+
+def test_no_public_name_of_deep5_is_shadowed_by_a_module() -> None:
+    modules = {info.name for info in pkgutil.iter_modules(deep5.__path__)} - {"networks"}
+    assert not modules & set(deep5.__all__)

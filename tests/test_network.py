@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import deep5 as d5
-from deep5.errors import NetworkError, OutputError, UsageError
+from deep5.errors import NetworkError, OutputError, ShapeError, UsageError
 from deep5.networks import Network, NetworkBuilder, lenet, mlp, resnet
 from deep5.networks.builder import zeros
 
@@ -382,3 +382,21 @@ def test_mlp_and_resnet_are_the_published_ones() -> None:
 def test_bad_arguments(make: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make()
+
+
+def test_a_builder_refuses_what_is_no_value() -> None:
+    build = d5.NetworkBuilder("odd")
+    x = build.input("input", ("N", 2))
+    with pytest.raises(
+        NetworkError, match="Relu got 'input' as an input; allowed: what input, parameter and op return"
+    ):
+        build.op("Relu", "input")  # type: ignore[arg-type]
+    with pytest.raises(NetworkError, match="got Value as outputs; allowed: a dict such as"):
+        build.network(build.op("Relu", x))
+
+
+@pytest.mark.parametrize("name", ["pytorch", "reference"])
+def test_inputs_that_are_no_dict_are_refused(name: str) -> None:
+    executor = d5.framework(name).executor(d5.networks.mlp(features=2, hidden=2, classes=2))
+    with pytest.raises(ShapeError, match="got ndarray as inputs; expected a dict of arrays: input, label"):
+        executor.inference(np.zeros((2, 2)))

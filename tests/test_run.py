@@ -30,7 +30,7 @@ from deep5.results.mllog import read_mllog
 from deep5.results.result import Result, load, result_folders
 from deep5.results.schema import schema
 from deep5.run import execute
-from deep5.training.datasets.digits import digits
+from deep5.training.datasets.uci_digits import digits
 
 VALIDATOR = jsonschema.Draft202012Validator(schema())
 EACH = pytest.mark.parametrize("framework", ["reference", "pytorch"])

@@ -27,7 +27,7 @@ import deep5 as d5
 from deep5.errors import OutputError, UnknownName, UsageError
 from deep5.events import HOOKS
 from deep5.training.dataset import ArrayDataset
-from deep5.training.datasets.synthetic import synthetic
+from deep5.training.datasets.class_templates import synthetic
 
 SIZE = {"features": 4, "hidden": 3, "classes": 3}
 
@@ -432,12 +432,18 @@ def test_the_bar_on_a_terminal() -> None:
     text, status = on_terminal("[]")
     lines = shown(text)
     assert status == 0
-    assert re.search(
-        r"epoch 1/2 .* step \d+/40 loss 0\.2500  accuracy 87\.50 %  \d+ samples/s (\d\d:\d\d|--:--)", lines
-    )
-    assert re.search(r"epoch 2/2 .* step 40/40 .* 00:00", lines)
+    assert re.search(r"epoch 1/2 .* step \d+/40 loss 0\.2500  accuracy 87\.50 %  \d+ samples/s  \d+ s left", lines)
+    assert re.search(r"epoch 2/2 .* step 40/40 .* 0 s left", lines)
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1  # the cursor: hidden, shown again
     assert text.index("\x1b[?25h") < text.index("status success")
+
+
+def test_a_narrow_terminal_has_all_the_figures() -> None:
+    text, status = on_terminal("[]", COLUMNS="80")
+    assert status == 0
+    lines = [line for line in re.split(r"[\r\n]+", shown(text)) if "epoch 2/2" in line]
+    assert re.fullmatch(r"epoch 2/2 step \d+ loss 0\.2500  accuracy 87\.50 %  \d+ samples/s  \d+ s left *", lines[-1])
+    assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize("how", ["exception", "interrupt"])

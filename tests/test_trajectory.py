@@ -15,7 +15,7 @@ import pytest
 
 import deep5 as d5
 from deep5.recipes import digits_lenet
-from deep5.training.datasets.digits import digits
+from deep5.training.datasets.uci_digits import digits
 
 STEPS = 100
 RULES: dict[str, Callable[[], d5.UpdateRule]] = {

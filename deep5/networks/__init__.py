@@ -5,6 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deep5.networks.builder import NetworkBuilder as NetworkBuilder
+    from deep5.networks.builder import glorot_uniform as glorot_uniform
+    from deep5.networks.builder import he_normal as he_normal
+    from deep5.networks.builder import ones as ones
+    from deep5.networks.builder import zeros as zeros
     from deep5.networks.network import Network as Network
     from deep5.networks.zoo import lenet as lenet
     from deep5.networks.zoo import mlp as mlp
@@ -13,6 +17,10 @@ if TYPE_CHECKING:
 _HOME = {
     "Network": "deep5.networks.network",
     "NetworkBuilder": "deep5.networks.builder",
+    "glorot_uniform": "deep5.networks.builder",
+    "he_normal": "deep5.networks.builder",
+    "ones": "deep5.networks.builder",
+    "zeros": "deep5.networks.builder",
     "lenet": "deep5.networks.zoo",
     "mlp": "deep5.networks.zoo",
     "resnet": "deep5.networks.zoo",
@@ -22,5 +30,7 @@ __all__ = list(_HOME)
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'deep5.networks' has no attribute {name!r}")
+        from deep5.errors import suggestion
+
+        raise AttributeError(f"module 'deep5.networks' has no attribute {name!r}{suggestion(name, _HOME)}")
     return getattr(import_module(_HOME[name]), name)

@@ -111,6 +111,11 @@ class NetworkBuilder:
 
     def op(self, op_type: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: Any) -> Any:
         """Append a node of ONNX's own operator set; returns its output, or a tuple of them."""
+        for value in inputs:
+            if value is not None and not isinstance(value, ir.Value):
+                raise NetworkError(
+                    f"{op_type} got {value!r} as an input; allowed: what input, parameter and op return, or None"
+                )
         number = self._counts[op_type] = self._counts.get(op_type, 0) + 1
         node = ir.node(op_type, inputs, attributes, num_outputs=outputs, name=f"{op_type}_{number}")
         for index, value in enumerate(node.outputs):
@@ -124,6 +129,8 @@ class NetworkBuilder:
         Raises:
             NetworkError: The graph is not valid ONNX.
         """
+        if not isinstance(outputs, Mapping):
+            raise NetworkError(f"got {type(outputs).__name__} as outputs; allowed: a dict such as {{'loss': value}}")
         taken = {*self._graph.initializers, *(str(value.name) for value in self._graph.inputs)}
         if len({id(value) for value in outputs.values()}) < len(outputs) or taken & outputs.keys():
             raise NetworkError(

@@ -30,6 +30,7 @@ def blank_document(
     recipe: Mapping[str, Any],
     run_id: str = "unassigned",
     framework: Mapping[str, Any] | None = None,
+    components: Mapping[str, Any] | None = None,
     level: int | None = None,
     system: Mapping[str, Any] | None = None,
     software: Mapping[str, Any] | None = None,
@@ -49,6 +50,7 @@ def blank_document(
             known; the division is "open" until somebody says otherwise.
         run_id: Name of the folder; `ResultFolder.create` puts in its own.
         framework: `name`, `version`, `device`.
+        components: What the recipe's names became, such as the optimizer with its hyperparameters.
         level: 0 to 3.
         system: The machine before the run, as `describe_system` gives it.
         software: As `describe_software` gives it.
@@ -79,6 +81,7 @@ def blank_document(
         "run_id": run_id,
         "recipe": _part("recipe", recipe, unknown_recipe),
         "framework": None if framework is None else _part("framework", framework, {"version": None, "device": None}),
+        "components": None if components is None else dict(components),
         "level": level,
         "status": "aborted",
         "reasons": [NOT_FINISHED],

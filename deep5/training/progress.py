@@ -14,6 +14,8 @@ __all__ = ["ProgressBar"]
 # Between two drawings, at least; a drawing also may not take more than this share of the time between two.
 _INTERVAL_NS = 100_000_000
 _SHARE = 0.005
+# Columns that it takes to show a bar beside the figures.
+_WIDE = 100
 
 
 class ProgressBar(Event):
@@ -40,7 +42,7 @@ class ProgressBar(Event):
     def before_training(self, trainer: Any) -> None:
         """Draw the empty bar."""
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
         self._console = self._console or Console(file=sys.stderr)
         self._begin = self._last = perf_counter_ns()
@@ -48,15 +50,17 @@ class ProgressBar(Event):
         self._first_step, self._first_epoch = trainer.step, trainer.epoch
         if not self._console.is_terminal or self._console.is_dumb_terminal:
             return
+        # A terminal of 80 columns has room for all the figures but none for the bar.
+        columns: list[Any] = [TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}")]
+        if self._console.width >= _WIDE:
+            columns += [BarColumn(bar_width=None), TextColumn("step {task.completed:.0f}/{task.total:.0f}")]
+        else:
+            columns.append(TextColumn("step {task.completed:.0f}"))
+        columns += [TextColumn("{task.fields[figures]}")]
         self._progress = Progress(
-            TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
-            BarColumn(bar_width=None),
-            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[figures]}"),
-            TimeRemainingColumn(compact=True),
+            *columns,
             console=self._console,
             auto_refresh=False,  # no thread beside the one that is being timed
-            speed_estimate_period=10,
         )
         steps = (trainer.epochs - trainer.epoch) * len(trainer.train_sampler)
         self._task = self._progress.add_task(
@@ -86,10 +90,8 @@ class ProgressBar(Event):
             if now - self._last >= self._gap or epoch + 1 == trainer.epochs:
                 self._draw(trainer, epoch)
             return
-        elapsed = (now - self._begin) / 1e9
-        left = elapsed / (epoch + 1 - self._first_epoch) * (trainer.epochs - epoch - 1)
         self._console.print(
-            f"epoch {epoch + 1}/{trainer.epochs}  step {trainer.step}  {self._figures(trainer)}  {left:.0f} s left",
+            f"epoch {epoch + 1}/{trainer.epochs}  step {trainer.step}  {self._figures(trainer)}",
             highlight=False,
             soft_wrap=True,
         )
@@ -123,5 +125,13 @@ class ProgressBar(Event):
                 f"loss {float(to_numpy(loss)):.4f}" if loss is not None else "loss -",
                 f"accuracy {accuracy:.2f} %" if accuracy is not None else "accuracy -",
                 f"{rate:,.0f} samples/s",
+                f"{self._left_s(trainer):.0f} s left",
             ]
         )
+
+    def _left_s(self, trainer: Any) -> float:
+        """Seconds to the end, by the time that the steps so far took, evaluations included."""
+        done = trainer.step - self._first_step
+        total = (trainer.epochs - self._first_epoch) * len(trainer.train_sampler)
+        seconds: float = (perf_counter_ns() - self._begin) / 1e9 / max(done, 1) * max(total - done, 0)
+        return seconds

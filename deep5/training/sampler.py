@@ -29,6 +29,11 @@ class Sampler(ABC):
     """
 
     def __init__(self, dataset: Dataset, batch_size: int, *, seed: int = 0) -> None:
+        if not isinstance(dataset, Dataset):
+            raise UsageError(
+                f"got a {type(dataset).__name__} as a data set; allowed: a d5.Dataset, such as the part 'train' of "
+                "what a data set's function returns"
+            )
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or not 1 <= batch_size <= len(dataset):
             raise UsageError(
                 f"batch size {batch_size!r}; allowed: a whole number from 1 to {len(dataset)} (all samples)"

@@ -227,7 +227,7 @@ class PyTorchExecutor:
         return tensors
 
     def _feed(self, inputs: Arrays) -> list[Any]:
-        if len(inputs) != len(self._inputs):
+        if not isinstance(inputs, (dict, Mapping)) or len(inputs) != len(self._inputs):
             self._refuse_names(inputs)
         feed = []
         for name, dtype in self._inputs:
@@ -272,6 +272,8 @@ class PyTorchExecutor:
 
     def _refuse_names(self, inputs: Arrays) -> None:
         wanted = [name for name, _ in self._inputs]
+        if not isinstance(inputs, Mapping):
+            raise ShapeError(f"got {type(inputs).__name__} as inputs; expected a dict of arrays: {', '.join(wanted)}")
         unknown = [name for name in inputs if name not in wanted]
         tail = suggestion(unknown[0], wanted) if unknown else ""
         raise ShapeError(f"got the inputs {', '.join(inputs) or 'none'}; expected: {', '.join(wanted)}{tail}")

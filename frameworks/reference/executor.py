@@ -224,6 +224,8 @@ class ReferenceExecutor:
 
     def _feed(self, inputs: Arrays) -> list[Array]:
         expected = self.network.inputs
+        if not isinstance(inputs, Mapping):
+            raise ShapeError(f"got {type(inputs).__name__} as inputs; expected a dict of arrays: {', '.join(expected)}")
         if inputs.keys() != expected.keys():
             for name in inputs:
                 if name not in expected:

@@ -19,7 +19,7 @@ import numpy as np
 import deep5 as d5
 from deep5.results.mllog import MLLog
 from deep5.training.dataset import ArrayDataset
-from deep5.training.datasets.digits import digits
+from deep5.training.datasets.uci_digits import digits
 
 __all__ = ["bare_loop", "lenet_by_hand", "lenet_by_trainer", "logging_trainer", "noop_trainer"]
 

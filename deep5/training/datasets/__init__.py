@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deep5.training.datasets.cifar import cifar10 as cifar10
-    from deep5.training.datasets.digits import digits as digits
-    from deep5.training.datasets.synthetic import synthetic as synthetic
+    from deep5.training.datasets.class_templates import synthetic as synthetic
+    from deep5.training.datasets.uci_digits import digits as digits
 
 _HOME = {
     "cifar10": "deep5.training.datasets.cifar",
-    "digits": "deep5.training.datasets.digits",
-    "synthetic": "deep5.training.datasets.synthetic",
+    "digits": "deep5.training.datasets.uci_digits",
+    "synthetic": "deep5.training.datasets.class_templates",
 }
 __all__ = list(_HOME)
 
