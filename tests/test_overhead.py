@@ -101,8 +101,8 @@ def test_a_wait_planted_in_the_kernel_turns_the_recipe_red(
 @pytest.mark.timing
 @pytest.mark.parametrize("name", ["overhead_trainer", "overhead_trainer_logging"])
 def test_the_trainer_adds_little(name: str, tmp_path: Path) -> None:
-    # Half the limit is used on a machine like those that run this; a second try makes room for a busy one.
-    assert any(execute(load_recipe(name), out=tmp_path).accepted for _ in range(2))
+    # Less than half of the limit is used on a machine like those that run this.
+    assert execute(load_recipe(name), out=tmp_path).accepted
 
 
 @pytest.mark.slow
