@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # setuptools warns of folders named like the package; here that folder is the package.
 INSTALL := PYTHONWARNINGS='ignore:Editable installation' $(PIP) install --progress-bar off --no-build-isolation -c constraints.txt
 # The back-ends without which the suite fails instead of skipping what needs them.
-DEEP5_REQUIRE ?= pytorch,reference
+DEEP5_REQUIRE ?= pytorch,tensorflow,jax,onnxruntime,openvino,reference
 # Of what pip says, the large downloads and the outcome; errors go another way and are all shown.
 BRIEFLY := | sed -u -n '/ MB)/p; / GB)/p; /^Successfully installed/p'
 FAST := not slow and not gpu and not timing
@@ -53,7 +53,7 @@ constraints: $(VENV)/.python ## Renew constraints.txt: the newest of everything 
 	rm -rf $(VENV)/renewed
 	$(BIN)/python -m venv $(VENV)/renewed
 	$(VENV)/renewed/bin/python -m pip install --progress-bar off --upgrade pip setuptools wheel
-	$(VENV)/renewed/bin/python -m pip install --progress-bar off --no-build-isolation -e '.[all,dev]' torch==$(TORCH)
+	$(VENV)/renewed/bin/python -m pip install --progress-bar off --no-build-isolation -e '.[all,openvino,dev]' torch==$(TORCH)
 	sed -n 1p constraints.txt > $(VENV)/constraints.new
 	$(VENV)/renewed/bin/python -m pip freeze --all --exclude-editable \
 		| sed -E '/^(nvidia-|triton|cuda-)/d; s/ @ .*//; s/\+[A-Za-z0-9.]+$$//' | LC_ALL=C sort -f >> $(VENV)/constraints.new
@@ -91,5 +91,5 @@ $(VENV)/.pytorch: $(VENV)/.python pyproject.toml constraints.txt
 
 $(VENV)/.complete: $(VENV)/.python pyproject.toml constraints.txt
 	@echo "Installing deep5 with every framework and the development tools into $(VENV): some minutes the first time"
-	@$(INSTALL) -e '.[all,dev]' $(BRIEFLY)
+	@$(INSTALL) -e '.[all,openvino,dev]' $(BRIEFLY)
 	@touch $(VENV)/.pytorch $@

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from deep5.training.sampler import Sampler as Sampler
     from deep5.training.sampler import ShuffleSampler as ShuffleSampler
     from deep5.training.trainer import Trainer as Trainer
+    from deep5.training.trajectory import prove_same_trajectory as prove_same_trajectory
 
 __version__ = "0.1.0"
 
@@ -113,6 +114,7 @@ _LEVELS = {
     "UpdateRuleOptimizer": "training.rule",
     "bind_rule": "training.kernel",
     "check_optimizer": "training.check",
+    "prove_same_trajectory": "training.trajectory",
     "Trainer": "training.trainer",
     "AcceleGrad": "training.rules.accelegrad",
     "Adam": "training.rules.adam",

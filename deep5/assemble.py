@@ -6,7 +6,8 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from deep5.backend import Framework, GraphExecutor, StepOptimizer
 from deep5.errors import Deep5Error, MissingDependency, RecipeError, UnknownName, UsageError, suggestion
@@ -17,12 +18,16 @@ from deep5.recipe_file import named_in_file
 from deep5.seeds import derive_seed
 from deep5.tensors import device
 
+if TYPE_CHECKING:
+    from deep5.networks.network import Network
+
 __all__ = [
     "Components",
     "assemble",
     "check_arguments",
     "component",
     "event_components",
+    "initial_weights",
     "is_factory",
     "make",
     "make_candidate",
@@ -154,8 +159,12 @@ def assemble(recipe: Recipe) -> Components:
     seeds = {purpose: derive_seed(seed, purpose) for purpose in ("weights", "order", "noise")}
     name, build = _executor_factory(recipe)
     network = make(recipe, "model", component(recipe, "model", "networks"), seed=seeds["weights"])
-    if not isinstance(network, Network):
-        raise _not_a(recipe, "model", network, "a d5.Network, or a function that gives one")
+    executor = None
+    if isinstance(network, Network):
+        network = _with_initial_weights(recipe, network)
+    else:
+        executor = _native_executor(recipe, network, build, seeds["noise"])
+        network, name = executor.network, executor.settings().get("framework", name)
     splits = make(recipe, "dataset", component(recipe, "dataset", "datasets"))
     if not isinstance(splits, Splits):
         raise _not_a(recipe, "dataset", splits, "Splits (deep5.training.dataset), or a function that gives them")
@@ -184,10 +193,8 @@ def assemble(recipe: Recipe) -> Components:
     for key, sampler in (("train_sampler", train_sampler), ("validation_sampler", validation)):
         if not isinstance(sampler, Sampler):
             raise _not_a(recipe, key, sampler, "a d5.Sampler, its class or name")
-    executor = build(network, seeds["noise"])
-    if not isinstance(executor, GraphExecutor):
-        key = "framework" if recipe.value("executor") is None else "executor"
-        raise _not_a(recipe, key, executor, "what gives a d5.GraphExecutor")
+    if executor is None:
+        executor = _executor(recipe, build, network, seeds["noise"])
     return Components(
         framework=name,
         executor=executor,
@@ -198,6 +205,56 @@ def assemble(recipe: Recipe) -> Components:
         events=_events(recipe),
         seeds={"run": seed, **seeds},
     )
+
+
+def initial_weights(recipe: Recipe) -> Path | None:
+    """The file under `init`, or None where the weights are the network's own.
+
+    Raises:
+        RecipeError: It is not there.
+    """
+    value = recipe.value("init")
+    if value is None:
+        return None
+    path = Path(recipe.folder_of("init") or "", value)
+    if not path.is_file():
+        raise RecipeError(
+            f"{recipe.where('init')}the file of weights {path} is not there; allowed: a .safetensors or an .onnx file"
+        )
+    return path
+
+
+def _with_initial_weights(recipe: Recipe, network: Network) -> Network:
+    path = initial_weights(recipe)
+    if path is None:
+        return network
+    try:
+        return network.with_weights(path)
+    except MissingDependency:
+        raise
+    except Deep5Error as error:
+        raise RecipeError(f"{recipe.where('init')}'init': {error}") from error
+
+
+def _native_executor(recipe: Recipe, network: Any, build: Callable[[Any, int], Any], seed: int) -> GraphExecutor:
+    """The executor of what is no network of ONNX's operators: the recipe's own function under `executor` makes it."""
+    if recipe.value("executor") is None:
+        raise _not_a(
+            recipe, "model", network, "a d5.Network, or a function that gives one; else 'executor' says what runs it"
+        )
+    if initial_weights(recipe) is not None:
+        raise RecipeError(
+            f"{recipe.where('init')}'init' is for a d5.Network; remedy: load the weights in the function under 'model'"
+        )
+    return _executor(recipe, build, network, seed)
+
+
+def _executor(recipe: Recipe, build: Callable[[Any, int], Any], network: Any, seed: int) -> GraphExecutor:
+    executor = build(network, seed)
+    if not isinstance(executor, GraphExecutor):
+        key = "framework" if recipe.value("executor") is None else "executor"
+        raise _not_a(recipe, key, executor, "what gives a d5.GraphExecutor")
+    return executor
 
 
 def _not_a(recipe: Recipe, key: str, got: Any, allowed: str) -> RecipeError:

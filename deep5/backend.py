@@ -32,11 +32,12 @@ class ParameterGroup:
 
     Args:
         match: Says of a parameter's name whether it belongs to the group.
+        frozen: The parameters stay as they are; their gradients are not computed.
         hyper: Values that replace the rule's, such as `lr=0.01`.
     """
 
-    def __init__(self, match: Callable[[str], bool], **hyper: float) -> None:
-        self.match = match
+    def __init__(self, match: Callable[[str], bool], *, frozen: bool = False, **hyper: float) -> None:
+        self.match, self.frozen = match, frozen
         self.hyper = dict(hyper)
 
 
@@ -221,12 +222,23 @@ class GraphExecutor(Protocol):
 
 
 class Framework(ABC):
-    """A back-end. Reached by name: `deep5.framework("pytorch")`; registered under `deep5.frameworks`."""
+    """A back-end. Reached by name: `deep5.framework("pytorch")`; registered under `deep5.frameworks`.
 
-    name: ClassVar[str]
-    """The registered name."""
+    Args:
+        mode: A key of `modes`, or nothing for the plain one.
+    """
+
+    name: str
+    """The registered name; a mode follows a colon."""
+    modes: ClassVar[Mapping[str, str]] = {}
+    """Other ways to run, each with what it does in a few words: `"compiled"` is asked for as `"pytorch:compiled"`."""
     requires: ClassVar[tuple[str, ...]] = ()
     """Distributions that must be installed; `deep5 list frameworks` looks for them without importing anything."""
+
+    def __init__(self, mode: str = "") -> None:
+        self.mode = mode
+        if mode:
+            self.name = f"{type(self).name}:{mode}"
 
     @abstractmethod
     def version(self) -> str:

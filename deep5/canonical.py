@@ -43,6 +43,8 @@ def canonical(value: Any, key: str = "", *, strict: bool = True, beside: Path | 
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, str):
+        if key == "init":
+            return _file_content(value, beside)
         return _file_component(value, beside) if key in _REGISTRY and ".py:" in value else value
     if isinstance(value, float):
         if math.isfinite(value) or not strict:
@@ -148,6 +150,12 @@ def _file_component(text: str, beside: Path | None) -> Any:
     if not path.is_file():
         return text
     return {"object": name, "file": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def _file_content(text: str, beside: Path | None) -> Any:
+    """A file of weights is what it holds, wherever it lies."""
+    path = Path(beside or "", text)
+    return {"file": hashlib.sha256(path.read_bytes()).hexdigest()} if path.is_file() else text
 
 
 def _closes(component: Any) -> bool:

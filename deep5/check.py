@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deep5.assemble import check_arguments, component, event_components, make
+from deep5.assemble import check_arguments, component, event_components, initial_weights, make
 from deep5.errors import RecipeError, RuleError, UsageError
 from deep5.plugins import registered
 from deep5.recipe import Recipe
@@ -49,6 +49,7 @@ def check_recipe(recipe: Recipe) -> list[str]:
         check_arguments(recipe, key, component(recipe, key, kind), *(None,) * _GIVEN.get(key, 0), **_BY_NAME)
     if recipe.timing:
         return []
+    initial_weights(recipe)
     for made in event_components(recipe):
         check_arguments(recipe, "events", made)
     return _check_rule(recipe)

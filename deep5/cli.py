@@ -42,6 +42,7 @@ def _recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of weights, order and noise."),
         click.option("--device", metavar="D", help="cpu, cuda or cuda:N."),
+        click.option("--init", metavar="FILE", help="Start from these weights: a .safetensors or .onnx file."),
         click.option("--size", metavar="NAME", default="full", help="A size of the recipe, such as smoke."),
     ]
     for option in reversed(options):
@@ -54,7 +55,13 @@ def _debug_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _configured(
-    recipe: str, framework: str | None, settings: tuple[str, ...], seed: int | None, device: str | None, size: str
+    recipe: str,
+    framework: str | None,
+    settings: tuple[str, ...],
+    seed: int | None,
+    device: str | None,
+    init: str | None,
+    size: str,
 ) -> Any:
     from deep5.recipe import load_recipe
     from deep5.recipe_settings import parse_setting
@@ -65,7 +72,7 @@ def _configured(
         if key in changes:
             raise UsageError(f"--set {key} is given twice; allowed: once")
         changes[key] = value
-    for key, given in (("framework", framework), ("seed", seed), ("device", device)):
+    for key, given in (("framework", framework), ("seed", seed), ("device", device), ("init", init)):
         if given is not None:
             if key in changes:
                 raise UsageError(f"--{key} and --set {key} are both given; allowed: one of them")
@@ -179,11 +186,11 @@ def info(as_json: bool, debug: bool) -> None:
 @_cli.command()
 @_debug_option
 def clean(debug: bool) -> None:
-    """Delete the compiled kernels in deep5's cache; they are compiled again when needed."""
+    """Delete what deep5's cache holds of compiled code; it is compiled again when needed."""
     with _errors(debug, False) as show:
         from deep5.compiler import cache_folder, clear_cache
 
-        show(f"freed {clear_cache() / 1024:.0f} KiB in {cache_folder() / 'kernels'}")
+        show(f"freed {clear_cache() / 1024:.0f} KiB in {cache_folder()}")
 
 
 def _lines(value: Any, indent: str = "") -> Iterator[str]:

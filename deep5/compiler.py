@@ -89,12 +89,15 @@ def load_library(source: str) -> ctypes.CDLL:
 
 
 def clear_cache() -> int:
-    """Delete all compiled kernels; returns how many bytes that freed."""
+    """Delete all that deep5 or torch.compile for it compiled; returns how many bytes that freed."""
     freed = 0
     folder = cache_folder() / "kernels"
     for path in [*folder.glob("*.so"), *folder.glob("*.sha256")]:
         freed += path.stat().st_size
         path.unlink(missing_ok=True)
+    compiled = cache_folder() / "torchinductor"
+    freed += sum(path.stat().st_size for path in compiled.rglob("*") if path.is_file() and not path.is_symlink())
+    shutil.rmtree(compiled, ignore_errors=True)
     return freed
 
 

@@ -33,7 +33,13 @@ def listing(kind: str) -> list[dict[str, Any]]:
         row = {"name": name, "about": _first_sentence(inspect.getdoc(component))}
         if kind == "frameworks":
             row |= _installed(component)
-        elif kind == "metrics":
+            rows.append(row)
+            rows += [
+                {"name": f"{name}:{mode}", "about": about, "installed": row["installed"]}
+                for mode, about in component.modes.items()
+            ]
+            continue
+        if kind == "metrics":
             row["about"] += f" [{component.unit}, {component.direction} is better]"
         rows.append(row)
     return rows

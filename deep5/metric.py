@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from deep5.errors import GoalError
-from deep5.events import Event
+from deep5.events import Event, StepInfo
 
-__all__ = ["Goal", "Metric", "Observer", "Sample", "parse_goal"]
+__all__ = ["FirstCalls", "Goal", "Metric", "Observer", "Sample", "parse_goal"]
 
 Direction = Literal["higher", "lower"]
 
@@ -30,6 +30,25 @@ class Sample(NamedTuple):
     step: int | None = None
     epoch: int | None = None
     time_s: float | None = None
+
+
+class FirstCalls:
+    """Tells the first training step of each size of batch from all others: that one compiles, chooses and allocates.
+
+    >>> first = FirstCalls()
+    >>> [first(StepInfo(step=step, batch_size=size)) for step, size in enumerate((64, 64, 17, 64, 17))]
+    [True, False, True, False, False]
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def __call__(self, info: StepInfo) -> bool:
+        """Whether this step, told of once, is the first of its size of batch."""
+        if info.batch_size in self._seen:
+            return False
+        self._seen.add(info.batch_size)
+        return True
 
 
 class Observer(Event, ABC):

@@ -42,6 +42,7 @@ _EXTRAS = {
     "torch": "pytorch",
     "tensorflow": "tensorflow",
     "onnxruntime": "onnxruntime",
+    "openvino": "openvino",
     "jax": "jax",
 }
 
@@ -141,10 +142,10 @@ def framework(name: str) -> Framework:
     """A back-end by name.
 
     Args:
-        name: `"pytorch"`, `"reference"`, …; a mode follows a colon.
+        name: `"pytorch"`, `"reference"`, …; a mode follows a colon: `"pytorch:compiled"`.
 
     Raises:
-        UnknownName: No back-end has that name.
+        UnknownName: No back-end has that name, or the back-end no such mode.
         MissingDependency: Its library is not installed.
 
     >>> framework("reference").name
@@ -152,11 +153,15 @@ def framework(name: str) -> Framework:
     """
     from deep5.backend import Framework
 
-    found = load("frameworks", name)
+    plain, colon, mode = name.partition(":")
+    found = load("frameworks", plain)
+    modes = getattr(found, "modes", {})
+    if colon and mode not in modes:
+        raise UnknownName(f"mode of the framework {plain!r}", mode, modes)
     if isinstance(found, type):
         try:
             with uninterrupted():
-                found = found()
+                found = found(mode) if mode else found()
         except ModuleNotFoundError as error:
             raise missing_dependency(f"framework {name!r}", error) from error
     if not isinstance(found, Framework):

@@ -202,7 +202,9 @@ class Recipe:
         """
         mutable = changed_by_settings(self.name, self.fixed, self.mutable, settings)
         names = frozenset(key.partition(".")[0] for key in settings)
-        changed = replace(self, mutable=mutable, settings=self.settings | names)
+        # Weights that the recipe does not mention may be trained ones.
+        published = self.published and not ("init" in settings and "init" not in self.mutable)
+        changed = replace(self, mutable=mutable, settings=self.settings | names, published=published)
         check_parts(changed.fixed, changed.mutable, changed.where)
         return changed
 

@@ -41,6 +41,7 @@ _TRAINING = {
     "device": Key(default="cpu"),
     "optimizer": Key(kind="optimizers"),
     "events": Key(kind="events", default=()),
+    "init": Key(default=None),
     "seed": Key(default=0, least=0),
 }
 _TIMING = {
@@ -122,12 +123,18 @@ def _fault(key: str, about: Key | None, value: Any) -> str | None:
             return f"{key!r} is {value!r}; allowed: a whole number of at least {about.least}"
         return None
     if about.kind is None:
-        return _device_fault(value)
+        return _init_fault(value) if key == "init" else _device_fault(value)
     if key == "events" and isinstance(value, (list, tuple)):
         return next((fault for item in value if (fault := _component_fault(key, about.kind, item))), None)
     if value is None and key in ("framework", "executor"):
         return None
     return _component_fault(key, about.kind, value)
+
+
+def _init_fault(value: Any) -> str | None:
+    if value is None or (isinstance(value, str) and value.endswith((".safetensors", ".onnx"))):
+        return None
+    return f"'init' is {value!r}; allowed: a file of weights, NAME.safetensors or NAME.onnx"
 
 
 def _device_fault(value: Any) -> str | None:
@@ -149,6 +156,7 @@ def _component_fault(key: str, kind: str, value: Any) -> str | None:
     if key == "optimizer" and value.startswith("native:"):
         return None  # the framework knows its own
     names = registered(kind)
-    if value in names:
+    # A framework's mode follows a colon; which it has, it says itself.
+    if value in names or (key == "framework" and value.partition(":")[0] in names):
         return None
     return f"unknown {KINDS[kind]} {value!r}; allowed: {', '.join(names)}, or FILE.py:NAME{suggestion(value, names)}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.errors import Deep5Error, OutputError, RecipeError, RunFailed
 from deep5.events import Event, StepInfo
-from deep5.metric import Metric, Observer
+from deep5.metric import FirstCalls, Metric, Observer
 from deep5.recipe import Recipe
 from deep5.tensors import Arrays
 
@@ -195,15 +195,21 @@ class RunRecord:
 
 
 class SampleSaver(Event):
-    """Writes samples while the run goes on, and notes how long the first step took."""
+    """Writes samples while the run goes on, and notes how long the steps took that no steady state counts."""
 
     def __init__(self, record: RunRecord) -> None:
         self._record, self._last = record, perf_counter()
+        self._is_first = FirstCalls()
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
-        """Once, after the first step."""
-        if info.step == 0:
-            self._record.document["measurement"]["first_call_s"] = (end_ns - begin_ns) / 1e9
+        """After the first step, and after the first of every other size of batch."""
+        if self._is_first(info):
+            measurement, seconds = self._record.document["measurement"], (end_ns - begin_ns) / 1e9
+            if measurement["first_call_s"] is None:
+                measurement |= {"first_call_s": seconds, "warm_up_s": 0.0, "warmups": 0}
+            else:
+                measurement["warm_up_s"] += seconds
+                measurement["warmups"] += 1
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
         """Every few seconds, at the end of an epoch."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from deep5.canonical import canonical, canonical_hash
 from deep5.errors import Deep5Error, RecipeError
@@ -116,7 +119,7 @@ def execute(
 
 
 def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bool) -> Result:
-    from deep5.assemble import assemble
+    from deep5.assemble import assemble, initial_weights
     from deep5.communicator import SingleRank
     from deep5.results.mllog import MLLog
     from deep5.training.progress import ProgressBar
@@ -124,6 +127,7 @@ def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bo
     begin = perf_counter()
     parts = assemble(recipe)
     network, epochs = parts.executor.network, recipe.value("epochs")
+    init = initial_weights(recipe)
     kinds = {type(event) for event in parts.events}
     own = [event for event in parts.events if not (quiet and isinstance(event, ProgressBar))]
     listeners = (*own, *(event for event in events if type(event) not in kinds))
@@ -153,6 +157,7 @@ def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bo
             "data": canonical_hash([parts.splits.train.content_hash(), parts.splits.test.content_hash()]),
             "split": parts.splits.split_hash,
             "initial_weights": network.weights_hash(),
+            "init": None if init is None else hashlib.sha256(init.read_bytes()).hexdigest(),
             "batch_order": parts.train_sampler.order_hash(epochs),
             "network": network.structure_hash(),
         },
@@ -180,7 +185,7 @@ def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bo
     with run.guarded():
         run.folder.write_file("dataset.json", json.dumps(parts.splits.description, indent=2) + "\n")
         trainer.train(epochs, [log, *run.observers, SampleSaver(run), *listeners])
-        run.folder.write_file("network.onnx", parts.executor.export().to_onnx().SerializeToString(deterministic=True))
+        _write_network(run, trainer)
         return run.finish(stopped=trainer.reason if trainer.status == "stopped" else None)
 
 
@@ -204,6 +209,24 @@ def _trainer(recipe: Recipe, parts: Components, communicator: Communicator) -> T
             f"{recipe.where('optimizer')}the optimizer raised {type(error).__name__} while it was bound: {error}; "
             "remedy: --debug shows where"
         ) from error
+
+
+def _write_network(run: RunRecord, trainer: Trainer) -> None:
+    """The trained network as evaluation uses it: as ONNX where it is a graph, its weights alone in any case."""
+    from deep5.networks.native import NativeNetwork
+    from deep5.networks.weights import write_weights
+
+    executor, network = trainer.executor, cast(Any, trainer.executor.network)
+    trained: Any
+    if isinstance(network, NativeNetwork):
+        with getattr(trainer.optimizer, "averaged", nullcontext)():
+            trained = replace(network, values=executor.state_dict())
+        run.document["warnings"].append("the network is native code: the result holds its weights and no network.onnx")
+    else:
+        trained = executor.export()
+        run.folder.write_file("network.onnx", trained.to_onnx().SerializeToString(deterministic=True))
+    write_weights(trained, run.folder.path / "weights.safetensors")
+    run.document["provenance"]["trained_weights"] = trained.weights_hash()
 
 
 def _learning_rate(optimizer: Any) -> dict[str, float]:

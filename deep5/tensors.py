@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from deep5.errors import ShapeError, Unsupported, UsageError
 
-__all__ = ["Array", "Arrays", "CPUDevice", "Device", "GPUDevice", "TensorSpec", "array_namespace", "device", "to_numpy"]
+__all__ = [
+    "NAMESPACES",
+    "Array",
+    "Arrays",
+    "CPUDevice",
+    "Device",
+    "GPUDevice",
+    "TensorSpec",
+    "aligned_empty",
+    "array_namespace",
+    "device",
+    "to_numpy",
+]
 
 Array = Any
 Arrays = Mapping[str, Any]
+
+NAMESPACES: dict[str, Callable[[], Any]] = {}
+"""What gives the namespace of a library that has none of its own, by the library's package; back-ends enter theirs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +116,19 @@ def GPUDevice(index: int = 0) -> Device:  # noqa: N802 - the name that recipes o
     return Device(kind="cuda", index=index)
 
 
+def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Any:
+    """An uninitialised C-contiguous NumPy array whose memory begins at a multiple of 64 bytes.
+
+    That is what a framework needs that takes host memory over without a copy (JAX by DLPack, ONNX Runtime).
+    """
+    import numpy as np
+
+    size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.empty(size_bytes + 64, dtype=np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size_bytes].view(dtype).reshape(shape)
+
+
 def array_namespace(*arrays: Array) -> Any:
     """The array API namespace of the arrays (https://data-apis.org/array-api).
 
@@ -114,13 +143,17 @@ def array_namespace(*arrays: Array) -> Any:
     # NumPy 2 follows the standard itself; only libraries that do not (PyTorch) need the compatibility layer.
     if given and all(type(array) is type(given[0]) for array in given) and hasattr(given[0], "__array_namespace__"):
         return given[0].__array_namespace__()
+    packages = {type(array).__module__.partition(".")[0] for array in given}
+    if len(packages) == 1 and (registered := NAMESPACES.get(packages.pop())) is not None:
+        return registered()
     import array_api_compat
 
     try:
         return array_api_compat.array_namespace(*arrays)
     except TypeError as error:
         got = ", ".join(type(array).__name__ for array in arrays) or "no array"
-        raise Unsupported(f"no array namespace for {got}; allowed: arrays of one of NumPy, PyTorch, JAX") from error
+        allowed = ", ".join(["NumPy", "PyTorch", "JAX", *NAMESPACES])
+        raise Unsupported(f"no array namespace for {got}; allowed: arrays of one of {allowed}") from error
 
 
 def to_numpy(value: Array) -> Any:

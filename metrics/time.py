@@ -6,7 +6,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from deep5.events import StepInfo
-from deep5.metric import Metric, Observer, Sample
+from deep5.metric import FirstCalls, Metric, Observer, Sample
 from deep5.tensors import Arrays
 
 __all__ = ["StepLatency", "Throughput", "WallClockTime"]
@@ -33,7 +33,8 @@ class _WallClock(Observer):
 class WallClockTime(Metric):
     """Seconds of host time from the start of training to the end of the last epoch.
 
-    On the clock: data, training steps, evaluations, events. Off it: building the executor, compiling rules.
+    On the clock: data, training steps (the first, which may compile, too), evaluations, events. Off it: building the
+    executor, compiling rules.
     """
 
     name = "wall_clock_time"
@@ -48,14 +49,20 @@ class WallClockTime(Metric):
 class _Throughput(Observer):
     def __init__(self) -> None:
         self._samples: list[Sample] = []
-        self._total, self._busy_ns = 0, 0
+        self._is_first = FirstCalls()
+        # Samples and nanoseconds: of the steps that count, and of those that are the first of their size of batch.
+        self._steady, self._warm_up = [0, 0], [0, 0]
 
     def before_epoch(self, trainer: Any, epoch: int) -> None:
-        self._count, self._open = 0, True
+        self._count, self._first, self._first_ns, self._open = 0, 0, 0, True
         self._begin = perf_counter_ns()
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
-        self._count += info.batch_size
+        if self._is_first(info):
+            self._first += info.batch_size
+            self._first_ns += end_ns - begin_ns
+        else:
+            self._count += info.batch_size
 
     def before_evaluation(self, trainer: Any, epoch: int) -> None:
         # The trainer synchronises at the end of an epoch's steps, before this is called.
@@ -68,22 +75,29 @@ class _Throughput(Observer):
         if self._open:
             self._open = False
             busy = perf_counter_ns() - self._begin
-            self._total += self._count
-            self._busy_ns += busy
-            self._samples.append(Sample(self._count / (busy / 1e9), trainer.step, epoch + 1))
+            if self._count:
+                self._add(self._steady, self._count, busy - self._first_ns, trainer.step, epoch)
+            else:
+                self._add(self._warm_up, self._first, busy, trainer.step, epoch)
+
+    def _add(self, total: list[int], count: int, busy: int, step: int, epoch: int) -> None:
+        total[0] += count
+        total[1] += busy
+        self._samples.append(Sample(count / (busy / 1e9), step, epoch + 1))
 
     def samples(self) -> list[Sample]:
         return list(self._samples)
 
     def value(self) -> float | None:
-        return self._total / (self._busy_ns / 1e9) if self._busy_ns else None
+        count, busy = self._steady if self._steady[1] else self._warm_up
+        return count / (busy / 1e9) if busy else None
 
 
 class Throughput(Metric):
-    """Training samples a second over all epochs, the first included.
+    """Training samples a second over all epochs, less the first step of each size of batch, which may compile.
 
-    On the clock: data, training steps, events. Off it: evaluations. The device is synchronised at the end of every
-    epoch's steps, before the clock is read.
+    On the clock: data, training steps, events. Off it: evaluations, and those first steps (where there are no others,
+    they count). The device is synchronised at the end of every epoch's steps, before the clock is read.
     """
 
     name = "throughput"
@@ -99,18 +113,24 @@ class _Latency(Observer):
     synchronous = True
 
     def __init__(self) -> None:
-        self._raw: list[tuple[int, int, int]] = []
+        self._raw: list[Sample] = []
+        self._first: list[bool] = []
+        self._is_first = FirstCalls()
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
-        self._raw.append((end_ns - begin_ns, info.step, info.epoch))
+        self._raw.append(Sample((end_ns - begin_ns) / 1e6, info.step, info.epoch))
+        self._first.append(self._is_first(info))
 
     def samples(self) -> list[Sample]:
-        return [Sample(nanoseconds / 1e6, step, epoch) for nanoseconds, step, epoch in self._raw]
+        return list(self._raw)
 
     def _steady(self) -> list[float]:
-        """Without the first epoch: its steps allocate, choose kernels and fill caches. A single epoch counts whole."""
-        later = [nanoseconds / 1e6 for nanoseconds, _, epoch in self._raw if epoch > 0]
-        return later or [nanoseconds / 1e6 for nanoseconds, _, _ in self._raw]
+        """Steps that are not the first of their size of batch; of those, where there are any, from the second epoch on.
+
+        The first compile and choose; a whole first epoch allocates and fills caches.
+        """
+        steady = [sample for sample, first in zip(self._raw, self._first, strict=True) if not first] or self._raw
+        return [sample.value for sample in steady if sample.epoch] or [sample.value for sample in steady]
 
     def value(self) -> float | None:
         import statistics
@@ -131,7 +151,8 @@ class _Latency(Observer):
 class StepLatency(Metric):
     """Median milliseconds of a training step from the second epoch on (of the first, where there is only one).
 
-    On the clock: forward, backward, update; the device is synchronised after every step. Off it: data, events.
+    On the clock: forward, backward, update; the device is synchronised after every step. Off it: data, events, and
+    the first step of each size of batch, which may compile (where there are no others, they count).
     """
 
     name = "step_latency"

@@ -13,6 +13,10 @@ from command import deep5  # noqa: F401 - a fixture
 
 _CACHE = pytest.StashKey[str]()
 
+# Some frameworks fix their threads when they start, once a process: one thread, here and in processes that tests start.
+for _name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "PJRT_NPROC"):
+    os.environ.setdefault(_name, "1")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give the session a kernel cache, and refuse to start where what `DEEP5_REQUIRE` lists is missing.

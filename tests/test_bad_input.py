@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from command import Answer, Command
+from deep5.errors import NetworkError
+from deep5.networks import Network, lstm, mlp, resnet18, transformer
 
 RECIPE = """\
 import deep5 as d5
@@ -315,7 +323,7 @@ def test_operator_that_the_framework_lacks(deep5: Command, tmp_path: Path) -> No
     (tmp_path / "own.py").write_text(text)
     answer = deep5("run", "own.py")
     check(
-        Case("", (r"own.py:11: 'framework': the reference cannot run the network.*Hardmax.*allowed: ",)),
+        Case("", (r"own.py:11: 'framework': reference cannot run this network.*Hardmax.*allowed: ",)),
         answer,
         tmp_path,
     )
@@ -350,3 +358,226 @@ def test_a_file_that_cannot_be_read(deep5: Command, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(Path, "read_bytes", refuse)
     case = Case("", (r"own.py cannot be read \(Permission denied\); allowed: a Python file that you may read",))
     check(case, deep5("check", "own.py"), tmp_path)
+
+
+# Models
+
+
+def model(*nodes: Any, opset: int = 20, ir_version: int = 10, **initial: np.ndarray) -> Any:
+    graph = helper.make_graph(
+        list(nodes),
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])],
+        [numpy_helper.from_array(array, name) for name, array in initial.items()],
+    )
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("my", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=ir_version)
+
+
+def node(op_type: str, inputs: str, outputs: str, **attributes: Any) -> Any:
+    return helper.make_node(op_type, inputs.split(), outputs.split(), name=f"{op_type}_{outputs}", **attributes)
+
+
+def product() -> Any:
+    return model(node("MatMul", "x w", "y"), w=np.ones((3, 3), np.float32))
+
+
+def with_tensor(change: Callable[[Any], object]) -> Any:
+    proto = product()
+    change(proto.graph.initializer[0])
+    return proto
+
+
+def with_graph(change: Callable[[Any], object]) -> Any:
+    proto = product()
+    change(proto.graph)
+    return proto
+
+
+def recursive() -> Any:
+    proto = model(node("F", "x", "y", domain="my"))
+    imports = [helper.make_opsetid("", 20), helper.make_opsetid("my", 1)]
+    proto.functions.append(helper.make_function("my", "F", ["a"], ["b"], [node("F", "a", "b", domain="my")], imports))
+    return proto
+
+
+def sparse(graph: Any) -> None:
+    values = numpy_helper.from_array(np.ones(1, np.float32), "s")
+    graph.sparse_initializer.append(
+        helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([0]), "s_indices"), [9])
+    )
+
+
+NEWEST, NEWEST_IR = onnx.defs.onnx_opset_version(), onnx.IR_VERSION
+BAD_MODELS: dict[str, tuple[Any, str]] = {
+    "cycle": (
+        model(node("Add", "x b", "a"), node("Relu", "a", "b"), node("Relu", "b", "y")),
+        r"nodes feed themselves: 'Add_a' \(Add\) <- 'Relu_b' \(Relu\) <- 'Add_a' \(Add\); allowed: a graph without",
+    ),
+    "unsorted": (
+        model(node("Relu", "a", "y"), node("Tanh", "x", "a")),
+        r"the node 'Relu_y' \(Relu\) reads 'a', which nothing before it computes; allowed: inputs",
+    ),
+    "undefined": (
+        with_graph(lambda graph: graph.initializer.pop()),
+        r"the node 'MatMul_y' \(MatMul\) reads 'w', which nothing",
+    ),
+    "opset from the future": (
+        model(node("Relu", "x", "y"), opset=NEWEST + 1),
+        f"is written in opset {NEWEST + 1}; allowed: up to {NEWEST}, .*; remedy: a newer onnx",
+    ),
+    "IR from the future": (
+        model(node("Relu", "x", "y"), ir_version=NEWEST_IR + 1),
+        f"has IR version {NEWEST_IR + 1}; allowed: up to {NEWEST_IR}, .*; remedy: a newer onnx",
+    ),
+    "Scan with a batch": (
+        model(node("Scan", " x", "y", num_scan_inputs=1, body=model(node("Relu", "x", "y")).graph), opset=8),
+        "Scan|input size",
+    ),
+    "nothing": (onnx.ModelProto(), "is not valid ONNX: it holds no graph with an output"),
+    "unknown operator": (model(node("Rellu", "x", "y")), "No Op registered for Rellu"),
+    "recursive function": (recursive(), "my::F -> my::F"),
+    "name computed twice": (model(node("Relu", "x", "y"), node("Tanh", "x", "y")), "'y' has been used as output names"),
+    "input twice": (with_graph(lambda graph: graph.input.append(graph.input[0])), "'x' has been used as graph input"),
+    "initial value twice": (
+        with_graph(lambda graph: graph.initializer.append(graph.initializer[0])),
+        "2 initial values are named 'w'; allowed: one",
+    ),
+    "initial value without a name": (
+        with_tensor(lambda tensor: tensor.ClearField("name")),
+        "has an initial value without a name; remedy: name every",
+    ),
+    "no data": (with_tensor(lambda tensor: tensor.ClearField("raw_data")), "'w'.*one and only one value field"),
+    "too few bytes": (with_tensor(lambda tensor: setattr(tensor, "raw_data", b"1234")), r"'w'.*4 bytes.* is too small"),
+    "too many bytes": (
+        with_tensor(lambda tensor: setattr(tensor, "raw_data", bytes(40))),
+        r"the initial value 'w' has 40 bytes; allowed: 36, as its shape \[3, 3\] says",
+    ),
+    "negative extent": (with_tensor(lambda tensor: tensor.dims.__setitem__(0, -3)), "the initial value 'w'"),
+    "unknown element type": (with_tensor(lambda tensor: setattr(tensor, "data_type", 77)), "the initial value 'w'"),
+    "sparse": (with_graph(sparse), "has sparse initial values; allowed: dense ones"),
+    "input without a shape": (
+        with_graph(lambda graph: graph.input[0].type.tensor_type.ClearField("shape")),
+        "the input 'x' has no shape; remedy: declare it",
+    ),
+    "output without a shape": (
+        with_graph(lambda graph: graph.output[0].type.tensor_type.ClearField("shape")),
+        "the output 'y' has no shape; remedy: declare it",
+    ),
+    "external in memory": (
+        with_tensor(lambda tensor: onnx.external_data_helper.set_external_data(tensor, "w.bin")),
+        r"'w' lies in the file 'w\.bin', but a model in memory has no folder; remedy: give the path",
+    ),
+    "shapes that do not fit": (with_tensor(lambda tensor: tensor.dims.__setitem__(slice(None), [9, 1])), "MatMul"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_MODELS)
+def test_model(what: str) -> None:
+    proto, message = BAD_MODELS[what]
+    with pytest.raises(NetworkError, match=message) as caught:
+        Network.from_onnx(proto)
+    assert str(caught.value).startswith("the model")
+    assert "\n" not in str(caught.value)
+
+
+def outside(folder: Path, location: str, **where: int) -> Path:
+    """A model in `folder/inside` whose weight is said to lie at `location`; `folder/secret.bin` holds one."""
+    (folder / "inside").mkdir()
+    (folder / "secret.bin").write_bytes(np.ones(9, np.float32).tobytes())
+    proto = product()
+    onnx.external_data_helper.set_external_data(proto.graph.initializer[0], location, **where)
+    proto.graph.initializer[0].ClearField("raw_data")
+    path = folder / "inside" / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "{}/secret.bin", "sub/../../secret.bin"])
+def test_external_weights_outside_the_folder(location: str, tmp_path: Path) -> None:
+    path = outside(tmp_path, location.format(tmp_path))
+    with pytest.raises(
+        NetworkError, match=r"m\.onnx: the initial value 'w' lies in .*secret\.bin'; allowed: a file in"
+    ):
+        Network.from_onnx(path)
+
+
+def test_external_weights_behind_a_link(tmp_path: Path) -> None:
+    path = outside(tmp_path, "link.bin")
+    link = path.parent / "link.bin"
+    link.symlink_to(tmp_path / "secret.bin")
+    with pytest.raises(
+        NetworkError, match=r"'w' lies in .*link\.bin, which leads to .*secret\.bin; allowed: a file in"
+    ):
+        Network.from_onnx(path)
+    link.unlink()
+    os.link(tmp_path / "secret.bin", link)
+    with pytest.raises(NetworkError, match=r"'w' lies in .*link\.bin, a file with 2 names; allowed: one; remedy: copy"):
+        Network.from_onnx(path)
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({"offset": 4}, r"at offset 4 of .*own\.bin, length None; allowed: 36 bytes, .* within the file's 36"),
+        ({"length": 20}, r"at offset 0 of .*own\.bin, length 20; allowed: 36 bytes"),
+        ({"offset": 1 << 62}, r"at offset 4611686018427387904 of"),
+    ],
+)
+def test_external_weights_that_are_too_short(where: dict[str, int], message: str, tmp_path: Path) -> None:
+    path = outside(tmp_path, "own.bin", **where)
+    with pytest.raises(NetworkError, match=r"'w' lies in .*own\.bin, which is not there; remedy: put the file beside"):
+        Network.from_onnx(path)
+    (tmp_path / "secret.bin").rename(path.parent / "own.bin")
+    with pytest.raises(NetworkError, match=message):
+        Network.from_onnx(path)
+
+
+def test_external_weights_at_no_place(tmp_path: Path) -> None:
+    path = outside(tmp_path, "own.bin", offset=-4)
+    with pytest.raises(
+        NetworkError, match=r"'w' lies at location 'own\.bin', offset '-4'; allowed: a location, and whole"
+    ):
+        Network.from_onnx(path)
+
+
+def small_networks() -> list[bytes]:
+    networks = (
+        mlp(features=3, hidden=2, classes=2, dropout=0.1),
+        lstm(features=2, hidden=2, length=3, classes=2),
+        transformer(vocabulary=5, length=4, width=4, heads=2, layers=1, classes=2),
+        resnet18(width=1, image=8, classes=2),
+    )
+    return [network.to_onnx().SerializeToString() for network in networks]
+
+
+def test_files_cut_short(tmp_path: Path) -> None:
+    path, data = tmp_path / "short.onnx", small_networks()[0]
+    for length in range(0, len(data), 7):
+        path.write_bytes(data[:length])
+        with pytest.raises(NetworkError, match=r"short\.onnx (cannot be read as ONNX|is not valid ONNX)") as caught:
+            Network.from_onnx(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_files_with_wrong_bits_are_refused_or_read(tmp_path: Path) -> None:
+    """Whatever a file holds, it is a network or it is refused; nothing else is raised, and the process survives."""
+    draw, path, messages = np.random.default_rng(0), tmp_path / "flipped.onnx", []
+    files = small_networks()
+    for turn in range(240):
+        data = bytearray(files[turn % len(files)])
+        for _ in range(draw.integers(1, 4)):
+            data[draw.integers(len(data))] ^= 1 << draw.integers(8)
+        path.write_bytes(data)
+        try:
+            network = Network.from_onnx(path)
+            messages.append("")
+        except NetworkError as error:
+            messages.append(str(error))
+            continue
+        network.structure_hash()
+        network.weights_hash()
+    assert not any("\n" in message for message in messages)
+    # Most bits are those of weights and names, a flip of which is no error, or of the structure: both must occur.
+    assert 10 < messages.count("") < 230

@@ -127,6 +127,29 @@ def test_options_change_the_run(deep5: Command, tmp_path: Path) -> None:
     assert found["recipe"]["hash"] == json.loads(deep5("check", "own.py", "--json").out)["hash"]
 
 
+def test_init(deep5: Command, tmp_path: Path) -> None:
+    write(tmp_path)
+    first = json.loads(deep5("run", "own.py", "--json", "--quiet").out)
+    weights = str(Path(first["folder"]) / "weights.safetensors")
+    again = json.loads(deep5("run", "own.py", "--json", "--quiet", "--init", weights).out)
+    assert again["provenance"]["initial_weights"] == first["provenance"]["trained_weights"]
+    assert (first["recipe"]["division"], again["recipe"]["division"]) == ("closed", "open")
+    assert deep5("check", "own.py", "--quiet", "--init", weights) == (0, "", "")
+    for command in ("run", "check"):
+        answer = deep5(command, "own.py", "--init", "none.onnx")
+        assert answer.status == 2
+        assert answer.err == (
+            "deep5: the file of weights none.onnx is not there; allowed: a .safetensors or an .onnx file\n"
+        )
+        answer = deep5(command, "own.py", "--init", "own.py")
+        assert (answer.status, answer.err.count("\n")) == (2, 1)
+        assert "'init' is 'own.py'; allowed: a file of weights, NAME.safetensors or NAME.onnx" in answer.err
+    Path("torn.onnx").write_bytes(b"torn")
+    answer = deep5("run", "own.py", "--init", "torn.onnx")
+    assert (answer.status, answer.err.count("\n")) == (2, 1)
+    assert "'init': the file torn.onnx cannot be read as ONNX" in answer.err
+
+
 # -- JSON -------------------------------------------------------------------------------------------------------------
 
 
@@ -195,7 +218,18 @@ def test_help_names_commands_and_statuses(deep5: Command) -> None:
     for word in ("run", "check", "list", "info", "clean", "130  interrupted"):
         assert word in answer.out
     assert deep5("--version").out == f"deep5 {__version__}\n"
-    for option in ("--framework", "--set", "--seed", "--device", "--size", "--out", "--json", "--quiet", "--debug"):
+    for option in (
+        "--framework",
+        "--set",
+        "--seed",
+        "--device",
+        "--init",
+        "--size",
+        "--out",
+        "--json",
+        "--quiet",
+        "--debug",
+    ):
         assert option in deep5("run", "--help").out
 
 
@@ -244,7 +278,9 @@ class Own(d5.UpdateRule):
 @pytest.mark.parametrize("kind", KINDS)
 def test_list(kind: str, deep5: Command) -> None:
     rows = json.loads(deep5("list", kind, "--json").out)[kind]
-    assert {row["name"] for row in rows} == set(plugins.registered(kind))
+    modes = {row["name"] for row in rows if ":" in row["name"]}  # such as pytorch:compiled
+    assert {row["name"] for row in rows} - modes == set(plugins.registered(kind))
+    assert not modes or kind == "frameworks"
     text = deep5("list", kind).out
     for row in rows:
         assert row["about"], row
@@ -264,8 +300,11 @@ def test_clean(deep5: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "cache" / "kernels").mkdir(parents=True)
     (tmp_path / "cache" / "kernels" / "old.so").write_bytes(bytes(2048))
     (tmp_path / "cache" / "other").write_text("kept")
-    assert deep5("clean").out == f"freed 2 KiB in {tmp_path / 'cache' / 'kernels'}\n"
+    (tmp_path / "cache" / "torchinductor" / "ab").mkdir(parents=True)
+    (tmp_path / "cache" / "torchinductor" / "ab" / "old.so").write_bytes(bytes(1024))
+    assert deep5("clean").out == f"freed 3 KiB in {tmp_path / 'cache'}\n"
     assert not (tmp_path / "cache" / "kernels" / "old.so").exists()
+    assert not (tmp_path / "cache" / "torchinductor").exists()
     assert (tmp_path / "cache" / "other").exists()
 
 

@@ -226,11 +226,39 @@ def test_latency_leaves_the_first_epoch_out() -> None:
     assert (few.value(), few.interval()) == (3.0, None)
 
 
+def test_first_calls_are_no_part_of_the_steady_state() -> None:
+    latency = d5.StepLatency().observer()
+    steps = [(64, 0, 900), (64, 0, 5), (64, 0, 7), (17, 0, 500), (17, 0, 6)]
+    for step, (size, epoch, ms) in enumerate(steps):
+        info = d5.StepInfo(step=step, epoch=epoch, batch_size=size)
+        latency.after_step(None, info, {}, 0, ms * 1_000_000)
+    assert latency.value() == 6  # one epoch: all but the first of each size
+    assert [sample.value for sample in latency.samples()] == [900, 5, 7, 500, 6]
+
+    class Slow(Fake):
+        def step(self, inputs: Any, info: Any) -> Any:
+            time.sleep(0.2 if info.step in (0, 2) else 0.0)  # the first of 4 and the first of 2
+            return super().step(inputs, info)
+
+    observer = run(d5.Throughput(), Slow([1] * 6, [0] * 4, step_s=0.02), 2)
+    first, second = (sample.value for sample in observer.samples())
+    # 4 samples in 20 ms; with the first calls it would be 10 in 460 ms: 22 a second. A loaded machine wakes late.
+    assert 22 * 1.5 < first <= 4 / 0.02
+    assert second <= 10 / 0.06
+
+
+def test_throughput_of_a_run_of_first_calls_alone() -> None:
+    observer = run(d5.Throughput(), Fake([1], [0] * 2, step_s=0.01), 1, train=Batches(4))
+    assert 0 < (observer.value() or 0) <= 4 / 0.01
+    assert [sample.value for sample in observer.samples()] == [observer.value()]
+
+
 def test_throughput_is_over_all_epochs_and_not_a_mean_of_rates() -> None:
     observer = run(d5.Throughput(), Fake([1] * 6, [0] * 4, step_s=0.01), 2)
     samples = observer.samples()
-    seconds = sum(10 / s.value for s in samples)
-    assert observer.value() == pytest.approx(20 / seconds, rel=1e-9)
+    # Of the first epoch, the first batch of 4 and that of 2 are left out.
+    seconds = 4 / samples[0].value + 10 / samples[1].value
+    assert observer.value() == pytest.approx(14 / seconds, rel=1e-9)
 
 
 def test_peak_memory_never_falls_and_sees_an_allocation() -> None:

@@ -23,8 +23,10 @@ import pytest
 
 import deep5 as d5
 from deep5.canonical import canonical_hash
-from deep5.errors import RecipeError, RunFailed
+from deep5.errors import MissingDependency, RecipeError, RunFailed
 from deep5.metric import Observer
+from deep5.networks import resnet
+from deep5.plugins import registered
 from deep5.recipe import Recipe, load_recipe
 from deep5.results.mllog import read_mllog
 from deep5.results.result import Result, load, result_folders
@@ -80,6 +82,7 @@ def test_result_is_valid_and_complete(smoke: Result) -> None:
     assert (found["status"], found["accepted"], smoke.division) == ("success", None, "open")
     made = load_recipe("digits_lenet").at_size("smoke")
     assert found["recipe"]["hash"] == made.fixed_hash()
+    assert found["provenance"].pop("init") is None
     for name, value in found["provenance"].items():
         assert value is not None, name
         assert len(value) == 64, name
@@ -153,12 +156,143 @@ def test_nothing_in_a_folder_is_pickled_or_hidden(smoke: Result) -> None:
         "recipe.py",
         "result.json",
         "samples.csv",
+        "weights.safetensors",
     }
     for name in ("dataset.json", "environment.json", "result.json"):
         json.loads((smoke.folder / name).read_text())
     for entry in smoke.folder.iterdir():
         assert not entry.read_bytes().startswith((b"\x80", b"PK\x03\x04")), entry  # pickle, torch.save, npz
     ast.parse((smoke.folder / "recipe.py").read_text())
+
+
+# -- weights out and in -----------------------------------------------------------------------------------------------
+
+
+def test_trained_weights_start_another_run(tmp_path: Path) -> None:
+    first = execute(recipe(), out=tmp_path)
+    hashes = first.document["provenance"]
+    for name in ("weights.safetensors", "network.onnx"):
+        file = first.folder / name
+        # Not one update: what comes out is what went in.
+        again = execute(recipe({"init": str(file), "optimizer_kwargs": {"lr": 0.0}}), out=tmp_path)
+        found = again.document["provenance"]
+        assert found["initial_weights"] == found["trained_weights"] == hashes["trained_weights"]
+        assert found["init"] == hashlib.sha256(file.read_bytes()).hexdigest()
+        assert again.document["recipe"]["mutable"]["init"] == {"file": found["init"]}
+        assert again.metric("test_accuracy") == first.metric("test_accuracy")
+        assert again.division == "closed"  # the recipe itself says so
+    network = d5.Network.from_onnx(first.folder / "network.onnx")
+    assert network.weights_hash() == hashes["trained_weights"] != hashes["initial_weights"]
+    assert network.with_weights(first.folder / "weights.safetensors").weights_hash() == hashes["trained_weights"]
+
+
+def test_weights_that_the_recipe_does_not_mention_open_the_run(tmp_path: Path) -> None:
+    first = execute(recipe(), out=tmp_path)
+    given = recipe().with_settings({"init": str(first.folder / "weights.safetensors")})
+    assert (recipe().division, given.division) == ("closed", "open")
+    assert given.fixed_hash() == recipe().fixed_hash()
+    assert execute(given, out=tmp_path).division == "open"
+
+
+def test_weights_in_the_fixed_part_are_hashed_by_what_they_hold(tmp_path: Path) -> None:
+    first, second = (execute(recipe({"seed": seed}), out=tmp_path).folder / "weights.safetensors" for seed in (1, 2))
+    copied = tmp_path / "elsewhere.safetensors"
+    copied.write_bytes(first.read_bytes())
+    hashes = [recipe(init=str(file)).fixed_hash() for file in (first, copied, second)]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_weights_that_do_not_fit_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    wide = execute(recipe(model_kwargs={"features": 4, "hidden": 9, "classes": 3}), out=tmp_path / "wide")
+    torn = tmp_path / "torn.safetensors"
+    torn.write_bytes((wide.folder / "weights.safetensors").read_bytes()[:-3])
+    for file, message in (
+        (wide.folder / "weights.safetensors", r"'init': the weights in .* do not fit the network: .*'fc1.weight'"),
+        (torn, r"'init': the file .*torn.safetensors cannot be read as safetensors"),
+        (tmp_path / "none.onnx", r"the file of weights .*none.onnx is not there; allowed: a .safetensors or an .onnx"),
+    ):
+        with pytest.raises(RecipeError, match=message) as caught:
+            execute(recipe({"init": str(file)}), out=tmp_path / "out")
+        assert "\n" not in str(caught.value)
+    for value in ("weights.npz", 3, Path("w.onnx")):
+        with pytest.raises(
+            RecipeError, match=r"'init' is .*; allowed: a file of weights, NAME\.safetensors or NAME\.onnx"
+        ):
+            recipe({"init": value})
+    assert not (tmp_path / "out").exists()
+
+
+# JAX last: once it runs, it warns of every fork, and others fork when they are imported.
+@pytest.mark.parametrize("framework", sorted(registered("frameworks"), key=lambda name: (name == "jax", name)))
+def test_what_one_framework_trained_runs_on_another(framework: str, tmp_path: Path) -> None:
+    try:
+        made = d5.framework(framework)
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    network = resnet(depth=8, seed=1)
+    rng = np.random.default_rng(3)
+    batch = {"input": rng.standard_normal((4, 3, 32, 32)).astype(np.float32), "label": np.arange(4)}
+    run = made.executor(network)
+    step = run.train_step(d5.Momentum(lr=0.01))
+    for number in range(2):
+        step(batch, d5.StepInfo(step=number, batch_size=4))
+    trained = run.export()
+    trained.save(tmp_path / "trained.onnx")
+    trained.save_weights(tmp_path / "trained.safetensors")
+    want = d5.to_numpy(run.inference(batch)["logits"])
+    other = d5.framework("pytorch" if framework != "pytorch" else "reference")
+    for network in (
+        d5.Network.from_onnx(tmp_path / "trained.onnx"),
+        resnet(depth=8, seed=2).with_weights(tmp_path / "trained.safetensors"),
+    ):
+        assert network.weights_hash() == trained.weights_hash()
+        got = d5.to_numpy(other.executor(network).inference(batch)["logits"])
+        # Eight float32 convolutions by two libraries.
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_compiled_mode_says_what_its_first_call_took(tmp_path: Path) -> None:
+    native = {"optimizer": "native:sgd", "framework": "pytorch:compiled"}
+    result = execute(recipe(native), out=tmp_path)
+    assert result.document["framework"]["name"] == "pytorch:compiled"
+    measurement = result.document["measurement"]
+    # torch needs some seconds to compile, and less than a millisecond for a step; where it finds the compiled code in
+    # its cache it still reads it.
+    assert measurement["first_call_s"] > 20 * (result.metric("step_latency") or 0) / 1e3
+    with pytest.raises(RecipeError, match=r"unknown mode of the framework 'pytorch' 'fast'; allowed: compiled"):
+        execute(recipe({"framework": "pytorch:fast"}), out=tmp_path)
+
+
+# -- how long ---------------------------------------------------------------------------------------------------------
+
+
+def test_first_call_and_warm_up_are_numbers_of_their_own(tmp_path: Path) -> None:
+    """60 samples by 16: the first step is of 16, and the first of 12 is the other that is no steady state."""
+
+    class Late:
+        """Sleeps in those two, as a compiler would."""
+
+        def bind(self, executor: Any) -> None:
+            self._executor = executor
+
+        def step(self, inputs: Any, info: Any) -> Any:
+            time.sleep({0: 0.3, 3: 0.2}.get(info.step, 0.0))
+            return self._executor.inference(inputs)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: Any) -> None:
+            pass
+
+    result = execute(recipe({"optimizer": Late, "optimizer_kwargs": {}}, epochs=1), out=tmp_path)
+    measurement = result.document["measurement"]
+    assert measurement["first_call_s"] >= 0.3
+    assert measurement["warm_up_s"] >= 0.2
+    assert measurement["warmups"] == 1
+    # Of the two steps that are left neither slept; ten times what they take on an idle core.
+    assert (result.metric("step_latency") or 0) < 100
 
 
 # -- repeatable -------------------------------------------------------------------------------------------------------

@@ -10,20 +10,28 @@ if TYPE_CHECKING:
     from deep5.networks.builder import ones as ones
     from deep5.networks.builder import zeros as zeros
     from deep5.networks.network import Network as Network
+    from deep5.networks.zoo import inception as inception
     from deep5.networks.zoo import lenet as lenet
+    from deep5.networks.zoo import lstm as lstm
     from deep5.networks.zoo import mlp as mlp
     from deep5.networks.zoo import resnet as resnet
+    from deep5.networks.zoo import resnet18 as resnet18
+    from deep5.networks.zoo import transformer as transformer
 
 _HOME = {
     "Network": "deep5.networks.network",
     "NetworkBuilder": "deep5.networks.builder",
     "glorot_uniform": "deep5.networks.builder",
     "he_normal": "deep5.networks.builder",
-    "ones": "deep5.networks.builder",
-    "zeros": "deep5.networks.builder",
+    "inception": "deep5.networks.zoo",
     "lenet": "deep5.networks.zoo",
+    "lstm": "deep5.networks.zoo",
     "mlp": "deep5.networks.zoo",
+    "ones": "deep5.networks.builder",
     "resnet": "deep5.networks.zoo",
+    "resnet18": "deep5.networks.zoo",
+    "transformer": "deep5.networks.zoo",
+    "zeros": "deep5.networks.builder",
 }
 __all__ = list(_HOME)
 

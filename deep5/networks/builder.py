@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from deep5.errors import NetworkError
 from deep5.networks.network import Network
+from deep5.networks.shapes import infer_shapes
 from deep5.seeds import generator
 
-__all__ = ["NetworkBuilder", "glorot_uniform", "he_normal", "ones", "zeros"]
+__all__ = ["IR_VERSION", "OPSET", "NetworkBuilder", "glorot_uniform", "he_normal", "ones", "zeros"]
 
-# The newest opset that ONNX Runtime, onnx's checker and deep5's own tables all take.
-_OPSET, _IR_VERSION = 20, 10
+# What every network is raised to: the newest that all back-ends take. Newer ones stay as they are.
+OPSET, IR_VERSION = 20, 10
 
 Initializer = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
@@ -74,7 +74,7 @@ class NetworkBuilder:
     def __init__(self, name: str, *, dtype: str = "float32", seed: int = 0) -> None:
         self.dtype = np.dtype(dtype)
         self._seed = seed
-        self._graph = ir.Graph([], [], nodes=[], name=name, opset_imports={"": _OPSET})
+        self._graph = ir.Graph([], [], nodes=[], name=name, opset_imports={"": OPSET})
         self._counts: dict[str, int] = {}
 
     def input(self, name: str, shape: Sequence[int | str], dtype: str | None = None) -> ir.Value:
@@ -102,6 +102,12 @@ class NetworkBuilder:
         """Declare a constant, such as the shape that a Reshape takes."""
         return self._initial(name, ir.Tensor(array, name=name))
 
+    def scalar(self, number: float, dtype: str | None = None) -> ir.Value:
+        """A number that is no parameter, such as a scale; of the network's dtype where none is given."""
+        tensor = ir.tensor(np.array(number, dtype=np.dtype(dtype) if dtype else self.dtype))
+        value: ir.Value = self.op("Constant", value=tensor)
+        return value
+
     def _initial(self, name: str, tensor: Any) -> ir.Value:
         if name in self._graph.initializers or any(value.name == name for value in self._graph.inputs):
             raise NetworkError(f"the name {name!r} is taken; remedy: name every parameter once")
@@ -117,6 +123,7 @@ class NetworkBuilder:
                     f"{op_type} got {value!r} as an input; allowed: what input, parameter and op return, or None"
                 )
         number = self._counts[op_type] = self._counts.get(op_type, 0) + 1
+        attributes = {name: _stored(value) for name, value in attributes.items()}
         node = ir.node(op_type, inputs, attributes, num_outputs=outputs, name=f"{op_type}_{number}")
         for index, value in enumerate(node.outputs):
             value.name = f"{op_type}_{number}" + (f"_{index}" if index else "") + "_output"
@@ -140,30 +147,13 @@ class NetworkBuilder:
         for name, value in outputs.items():
             value.name = name
             self._graph.outputs.append(value)
-        model = ir.Model(self._graph, ir_version=_IR_VERSION, producer_name="deep5")
-        try:
-            _infer_shapes(model)
-        except Exception as error:  # onnx's shape inference raises its own private classes
-            raise NetworkError(f"network {self._graph.name!r} is not valid: {error}") from error
+        model = ir.Model(self._graph, ir_version=IR_VERSION, producer_name="deep5")
+        infer_shapes(model, f"network {self._graph.name!r}")
         return Network(model)
 
 
-def _infer_shapes(model: ir.Model) -> None:
-    """Check the graph and note the shape and dtype of every value, without drawing a single parameter."""
-    graph = model.graph
-    lazy = [value for value in graph.initializers.values() if isinstance(value.const_value, ir.LazyTensor)]
-    inputs = list(graph.inputs)
-    for value in lazy:
-        del graph.initializers[str(value.name)]
-    try:
-        graph.inputs.extend(lazy)
-        proto = ir.to_proto(model)
-    finally:
-        graph.inputs.clear()
-        graph.inputs.extend(inputs)
-        graph.initializers.update((str(value.name), value) for value in lazy)
-    proto = onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
-    onnx.checker.check_model(proto)
-    for node, known in zip(graph, ir.from_proto(proto).graph, strict=True):
-        for value, same in zip(node.outputs, known.outputs, strict=True):
-            value.shape, value.type = same.shape, same.type
+def _stored(value: Any) -> Any:
+    """An attribute as a file would hold it: ONNX's floats are float32, and 0.01 is another number there."""
+    if isinstance(value, float):
+        return float(np.float32(value))
+    return [_stored(part) for part in value] if isinstance(value, (list, tuple)) else value

@@ -12,25 +12,13 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from deep5.errors import NetworkError, OutputError
+from deep5.networks.constants import FLOATS, role
 from deep5.tensors import TensorSpec
 
 __all__ = ["Network"]
 
-# Inputs of BatchNormalization that training changes but no gradient reaches: running mean and variance.
-_STATISTICS = {"BatchNormalization": (3, 4)}
-# Float inputs that say how an operator works and are not for training: a padding value, bounds, scales, a ratio,
-# the weights of classes.
-_SETTINGS = {
-    "Pad": (2,),
-    "Clip": (1, 2),
-    "Resize": (1, 2),
-    "Dropout": (1,),
-    "SoftmaxCrossEntropyLoss": (2,),
-    "NegativeLogLikelihoodLoss": (2,),
-}
-# Older versions of Softmax, Slice, Pad and others mean something else by the same name.
-_OLDEST_OPSET = 13
-_FLOATS = {"float16", "bfloat16", "float32", "float64"}
+# The most that protobuf, and so an ONNX file, can hold.
+_LARGEST_BYTES = 1 << 31
 
 
 class Network:
@@ -38,6 +26,12 @@ class Network:
 
     Initial values are read from the file, or drawn from their seed, only when asked for; live values belong to
     executors. A network is not changed after it was made.
+
+    What is trained: the floating-point initial values that some node uses, also those that a file writes as Constant or
+    ConstantOfShape nodes of more than one element. What is not: single numbers in Constant nodes (a scale, an
+    epsilon) and whatever was folded, which stay Constant nodes; inputs that say how an operator works (bounds, a
+    padding value, a ratio, the weights of classes, the state that a recurrent layer starts from), which are constants;
+    and running statistics, which are buffers.
 
     Args:
         model: The model; it is taken over, not copied.
@@ -63,53 +57,29 @@ class Network:
         self.parameters: dict[str, TensorSpec] = {}
         self.buffers: dict[str, TensorSpec] = {}
         _separate(model)
-        for node in graph:
+        for node in graph.all_nodes():
             for position, value in enumerate(node.inputs):
-                if value is None or value.name not in graph.initializers:
+                if value is None or not value.is_initializer() or value.graph is not graph:
                     continue
-                role, spec = _role(node, position), _spec(value)
-                if role == "statistics":
-                    self.buffers[_name(value)] = spec
-                elif role == "value" and spec.dtype in _FLOATS:
-                    self.parameters[_name(value)] = spec
+                kind = role(node, position)
+                if kind == "statistics":
+                    self.buffers[_name(value)] = _spec(value)
+                elif kind == "value" and value.dtype in FLOATS:
+                    self.parameters[_name(value)] = _spec(value)
 
     @classmethod
     def from_onnx(cls, path_or_model: str | Path | onnx.ModelProto) -> Network:
-        """Read a network.
+        """Read a network; it comes out in opset 20 or newer, with functions inlined and constants folded.
 
         Args:
             path_or_model: A file in ONNX's format, or a model in memory (copied).
 
         Raises:
-            NetworkError: No such file, or not a valid ONNX model.
+            NetworkError: No such file, not a valid ONNX model, or weights outside the model's folder.
         """
-        if isinstance(path_or_model, onnx.ModelProto):
-            what, proto = "the model", path_or_model
-        elif not isinstance(path_or_model, (str, Path)):
-            raise NetworkError(f"got a {type(path_or_model).__name__}; allowed: an ONNX file or an onnx.ModelProto")
-        else:
-            what = f"the file {path_or_model}"
-            if not Path(path_or_model).is_file():
-                raise NetworkError(f"{what} is not there; allowed: an ONNX file or an onnx.ModelProto")
-            try:
-                proto = onnx.load(str(path_or_model))
-            except Exception as error:  # protobuf raises its own private classes
-                raise NetworkError(f"{what} cannot be read as ONNX ({_first_line(error)})") from error
-        try:
-            onnx.checker.check_model(proto)
-            proto = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
-        except Exception as error:  # as above
-            raise NetworkError(f"{what} is not valid ONNX: {_first_line(error)}") from error
-        opset = next((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), _OLDEST_OPSET)
-        if opset < _OLDEST_OPSET:
-            raise NetworkError(
-                f"{what} is written in opset {opset}; allowed: {_OLDEST_OPSET} and newer; remedy: "
-                "onnx.version_converter.convert_version(model, 20)"
-            )
-        model = ir.from_proto(proto)
-        # By default the pass leaves constants of fewer than sixteen elements where they are.
-        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-        return cls(model)
+        from deep5.networks.importing import import_model
+
+        return cls(import_model(path_or_model))
 
     @property
     def nodes(self) -> list[ir.Node]:
@@ -119,7 +89,7 @@ class Network:
     @property
     def opset(self) -> int:
         """The version of ONNX's own operator set that the network is written in."""
-        return self.model.graph.opset_imports.get("", _OLDEST_OPSET)
+        return self.model.graph.opset_imports[""]
 
     @property
     def constants(self) -> dict[str, np.ndarray]:
@@ -136,7 +106,13 @@ class Network:
         value = self.model.graph.initializers.get(name)
         if value is None or value.const_value is None:
             raise NetworkError(f"no initial value {name!r}; allowed: {', '.join(self.model.graph.initializers)}")
-        return np.array(value.const_value.numpy(), order="C")
+        try:
+            return np.array(value.const_value.numpy(), order="C")
+        except (OSError, ValueError, MemoryError) as error:
+            raise NetworkError(
+                f"the initial value {name!r} of {value.const_value.nbytes} bytes cannot be read: {error}; remedy: look "
+                "at the file that holds it"
+            ) from error
 
     def with_values(self, values: Mapping[str, np.ndarray]) -> Network:
         """A copy of this network with other initial values.
@@ -178,8 +154,22 @@ class Network:
         return Network(model)
 
     def to_onnx(self) -> onnx.ModelProto:
-        """The network as an `onnx.ModelProto`, weights included."""
-        return ir.to_proto(self.model)
+        """The network as an `onnx.ModelProto`, all weights inside.
+
+        Raises:
+            NetworkError: It is larger than the 2 GiB that such a model can be.
+        """
+        size = sum(value.const_value.nbytes for value in self.model.graph.initializers.values() if value.const_value)
+        if size >= _LARGEST_BYTES:
+            raise NetworkError(
+                f"the weights take {size} bytes; allowed in one ONNX model: less than {_LARGEST_BYTES}; remedy: "
+                "save_weights"
+            )
+        model = self.model.clone()
+        for name, value in model.graph.initializers.items():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                value.const_value = ir.Tensor(self.initial(name), name=name)
+        return ir.to_proto(model)
 
     def save(self, path: str | Path) -> None:
         """Write the network as one ONNX file, atomically.
@@ -195,6 +185,30 @@ class Network:
             raise OutputError(
                 f"the network cannot be written to {path} ({error.strerror}); allowed: a writable file"
             ) from error
+
+    def save_weights(self, path: str | Path) -> None:
+        """Write the initial values of parameters and buffers as a safetensors file, atomically.
+
+        Raises:
+            UsageError: The file does not end in `.safetensors`.
+            MissingDependency: safetensors is not installed.
+            OutputError: It cannot be written.
+        """
+        from deep5.networks.weights import write_weights
+
+        write_weights(self, path)
+
+    def with_weights(self, path: str | Path) -> Network:
+        """A copy of this network with the initial values of a safetensors or an ONNX file, by their names.
+
+        Raises:
+            UsageError: A file of another kind.
+            MissingDependency: safetensors is not installed.
+            NetworkError: No such file, or values that are missing, unknown, misshapen or of another dtype.
+        """
+        from deep5.networks.weights import read_weights
+
+        return self.with_values(read_weights(self, path))
 
     def weights_hash(self) -> str:
         """SHA-256 over names, shapes, dtypes and bytes of all initial parameters and buffers."""
@@ -218,13 +232,6 @@ class Network:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _role(node: ir.Node, position: int) -> str:
-    """What an operator does with an initial value: `"statistics"`, `"setting"` or `"value"`."""
-    if position in _STATISTICS.get(node.op_type, ()):
-        return "statistics"
-    return "setting" if position in _SETTINGS.get(node.op_type, ()) else "value"
-
-
 def _separate(model: ir.Model) -> None:
     """Give each role an initial value of its own.
 
@@ -234,9 +241,9 @@ def _separate(model: ir.Model) -> None:
     for value in list(graph.initializers.values()):
         owner = None
         for node, position in [(use.node, use.idx) for use in value.uses()]:
-            role = _role(node, position)
+            kind = role(node, position)
             # Running statistics belong to their node alone; other roles share.
-            key = (role, node) if role == "statistics" else role
+            key = (kind, node) if kind == "statistics" else kind
             owner = key if owner is None else owner
             if key != owner:
                 copy = ir.Value(
@@ -275,8 +282,3 @@ def _spec(value: ir.Value) -> TensorSpec:
         for axis, extent in enumerate(value.shape)
     )
     return TensorSpec(shape=shape, dtype=str(value.dtype.numpy()))
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

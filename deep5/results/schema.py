@@ -57,10 +57,10 @@ def blank_document(
         numerics: As observed.
         threads: As observed.
         measurement: What is known of `mode`, `clock`, `scope`, `warmups`, `loops`, `processes`, `order`,
-            `cache_state`, `first_call_s`.
+            `cache_state`, `first_call_s`, `warm_up_s`.
         metrics: As `metric_row` makes them.
-        provenance: What is known of the hashes of `data`, `split`, `initial_weights`, `batch_order`, `network`,
-            `recipe_source`, `environment`.
+        provenance: What is known of the hashes of `data`, `split`, `initial_weights`, `init`, `trained_weights`,
+            `batch_order`, `network`, `recipe_source`, `environment`.
         seeds: By purpose.
         ranks: Processes that train together.
         started: UTC, such as "2025-01-31T12:00:00Z".

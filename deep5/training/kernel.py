@@ -17,26 +17,18 @@ import numpy as np
 from deep5 import compiler
 from deep5.errors import RuleError, ShapeError, UsageError
 from deep5.events import StepInfo
-from deep5.tensors import TensorSpec
+from deep5.tensors import TensorSpec, aligned_empty
 from deep5.training.chunked import run_chunks, run_phase
 from deep5.training.emit_c import POINTERS, KernelArgs, emit_c, phases
 from deep5.training.rule import UpdateRule
 from deep5.training.trace import trace_rule
 
-__all__ = ["RuleKernel", "aligned_empty", "bind_rule"]
+__all__ = ["RuleKernel", "bind_rule"]
 
 # A chunk of every array that a rule touches stays in the second-level cache.
 _CHUNK = 8192
 # Below this many elements a second thread costs more than it brings (about 10 µs to wake it).
 _PARALLEL = 1 << 17
-
-
-def aligned_empty(size: int, dtype: str) -> np.ndarray:
-    """An uninitialised vector whose memory begins at a multiple of 64 bytes, as every framework likes it."""
-    itemsize = np.dtype(dtype).itemsize
-    raw = np.empty(size * itemsize + 64, dtype=np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size * itemsize].view(dtype)
 
 
 def bind_rule(
@@ -154,7 +146,7 @@ class RuleKernel:
     def _packed(self) -> list[np.ndarray]:
         """One block for all parameters, and a view of it for each, every view aligned."""
         offsets = np.cumsum([0, *(-(-size // 16) * 16 for size in self.sizes)])
-        block = aligned_empty(int(offsets[-1]), self.dtype)
+        block = aligned_empty((int(offsets[-1]),), self.dtype)
         return [block[offset : offset + size] for offset, size in zip(offsets, self.sizes, strict=False)]
 
     def attach(self, parameters: Mapping[str, np.ndarray]) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 from deep5.backend import GraphExecutor, ParameterGroup
 from deep5.errors import RuleError
 from deep5.events import StepInfo
-from deep5.tensors import Array, Arrays, TensorSpec, to_numpy
+from deep5.tensors import Array, Arrays, to_numpy
+from deep5.training.groups import partition
 from deep5.training.kernel import RuleKernel, bind_rule
 from deep5.training.rule import UpdateRule
 
@@ -32,9 +33,12 @@ class KernelStep:
         threads: How many threads the kernel may use.
         address: The address of a gradient's first element, or None where it is not contiguous. Where given, the
             executor's own gradients are not looked at through NumPy at all; those of `apply` and of a modifier are.
+        locate: Addresses of the executor's own gradients, which are contiguous, by name. Where given, `gradients` is
+            not even called, so that the executor may write to the same memory in the next step.
 
     Raises:
-        RuleError: The rule breaks its contract, or a group sets an unknown hyperparameter or matches nothing.
+        RuleError: The rule breaks its contract, all parameters are frozen, or a group sets an unknown hyperparameter
+            or matches nothing.
     """
 
     def __init__(
@@ -47,16 +51,24 @@ class KernelStep:
         modifier: Modifier | None = None,
         threads: int = 1,
         address: Callable[[Array], int | None] | None = None,
+        locate: Callable[[Sequence[str]], Sequence[int]] | None = None,
     ) -> None:
         self._executor, self.rule, self._loss, self._modifier = executor, rule, loss, modifier
-        self._address = address
+        self._address, self._locate = address, locate
         live = executor.parameters()
         self._kernels = [
             bind_rule(rule, specs, threads=threads, hyper=hyper)
-            for specs, hyper in _partition(executor.network.parameters, live, groups)
+            for specs, hyper in partition(executor.network.parameters, groups, live)
         ]
         for kernel in self._kernels:
             kernel.attach({name: to_numpy(live[name]) for name in kernel.names})
+        names = tuple(name for kernel in self._kernels for name in kernel.names)
+        if live and not names:
+            raise RuleError(
+                f"nothing to train by {type(rule).__name__}: got {len(live)} parameters, all of them frozen"
+            )
+        # Frozen parameters have no gradient; where there are none, the executor's fast path asks no questions.
+        self._wrt: dict[str, Any] = {} if len(names) == len(live) else {"wrt": names}
         # Sums over the model run over all kernels; each alone knows only its own part.
         self._shared_sums = rule.scope == "model" and len(self._kernels) > 1
         self._prepares = any(kernel.prepares for kernel in self._kernels)
@@ -75,10 +87,16 @@ class KernelStep:
     def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """One whole step; see `TrainStep`."""
         outputs = self.backprop(inputs, info)
-        if self._modifier is None:
-            self._update(self._executor.gradients(), info, self._address)
-        else:
-            self.apply(self._executor.gradients(), info)
+        try:
+            if self._modifier is not None:
+                self.apply(self._executor.gradients(), info)
+            elif self._locate is not None:
+                self._update_from([self._locate(kernel.names) for kernel in self._kernels], info)
+            else:
+                self._update(self._executor.gradients(), info, self._address)
+        except BaseException:
+            self._cancel()
+            raise
         return outputs
 
     def backprop(
@@ -89,12 +107,13 @@ class KernelStep:
             for kernel in self._kernels:
                 kernel.prepare(info)
         try:
-            if on_gradient is None:
-                return self._executor.inference_and_backprop(inputs, self._loss, info=info)
-            return self._executor.inference_and_backprop(inputs, self._loss, info=info, on_gradient=on_gradient)
+            if on_gradient is not None:
+                return self._executor.inference_and_backprop(
+                    inputs, self._loss, info=info, on_gradient=on_gradient, **self._wrt
+                )
+            return self._executor.inference_and_backprop(inputs, self._loss, info=info, **self._wrt)
         except BaseException:
-            for kernel in self._kernels:
-                kernel.cancel()
+            self._cancel()
             raise
 
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
@@ -112,12 +131,20 @@ class KernelStep:
     def _update(self, gradients: Arrays, info: StepInfo, address: Callable[[Array], int | None] | None) -> None:
         # All of them before the first update: a step that is refused has changed nothing.
         found = [_addresses(kernel, gradients, address) for kernel in self._kernels]
+        self._update_from([addresses for addresses, _ in found], info)
+        del found  # what was copied had to outlive the call
+
+    def _update_from(self, addresses: Sequence[Sequence[int]], info: StepInfo) -> None:
         if self._shared_sums:
-            self._update_with_shared_sums([addresses for addresses, _ in found], info)
+            self._update_with_shared_sums(addresses, info)
         else:
-            for kernel, (addresses, _) in zip(self._kernels, found, strict=True):
-                kernel.update_from(addresses, info)
-        del found  # what was copied had to outlive the calls
+            for kernel, own in zip(self._kernels, addresses, strict=True):
+                kernel.update_from(own, info)
+
+    def _cancel(self) -> None:
+        """Where no update can follow: the live memory holds the parameters again, not the point of the gradient."""
+        for kernel in self._kernels:
+            kernel.cancel()
 
     def _update_with_shared_sums(self, addresses: Sequence[Sequence[int]], info: StepInfo) -> None:
         parts = [kernel.partial_sums(own, info) for kernel, own in zip(self._kernels, addresses, strict=True)]
@@ -159,18 +186,3 @@ def _addresses(
             return contiguous, gradients
     kept = kernel.check_gradients({name: to_numpy(gradients[name]) for name in kernel.names if name in gradients})
     return [array.__array_interface__["data"][0] for array in kept], kept
-
-
-def _partition(
-    specs: Mapping[str, TensorSpec], live: Arrays, groups: Sequence[ParameterGroup]
-) -> list[tuple[dict[str, TensorSpec], dict[str, float]]]:
-    """Parameters by (group, dtype): each part becomes one kernel."""
-    parts: dict[tuple[int, str], dict[str, TensorSpec]] = {}
-    for name, spec in specs.items():
-        if name in live:
-            group = next((index for index, group in enumerate(groups) if group.match(name)), -1)
-            parts.setdefault((group, spec.dtype), {})[name] = spec
-    empty = set(range(len(groups))) - {group for group, _ in parts}
-    if empty:
-        raise RuleError(f"parameter group {min(empty)} matches no parameter; allowed: {', '.join(specs)}")
-    return [(part, groups[group].hyper if group >= 0 else {}) for (group, _), part in parts.items()]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deep5.frameworks.pytorch.framework import PyTorch as PyTorch
     from deep5.frameworks.pytorch.framework import from_model as from_model
+    from deep5.frameworks.pytorch.native import from_module as from_module
     from deep5.frameworks.pytorch.optimizers import AdamOptimizer as AdamOptimizer
     from deep5.frameworks.pytorch.optimizers import GradientDescentOptimizer as GradientDescentOptimizer
     from deep5.frameworks.pytorch.optimizers import MomentumOptimizer as MomentumOptimizer
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 _HOME = {
     "PyTorch": "framework",
     "from_model": "framework",
+    "from_module": "native",
     "AdamOptimizer": "optimizers",
     "GradientDescentOptimizer": "optimizers",
     "MomentumOptimizer": "optimizers",

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import onnx_ir as ir
+import torch
 
-from deep5.frameworks.pytorch.operators import OPERATORS
+from deep5.frameworks.pytorch.fusing import steps
+from deep5.networks.constants import constant_value
 from deep5.networks.network import Network
 
-__all__ = ["Emitter", "compile_forward"]
+__all__ = ["Emitter", "Program", "compile_forward"]
+
+
+class Program(NamedTuple):
+    """A network that runs.
+
+    Attributes:
+        call: Takes the inputs in the network's order, gives a tuple of outputs.
+        source: Its generated source.
+    """
+
+    call: Callable[..., tuple[Any, ...]]
+    source: str
 
 
 class Emitter:
     """Collects the source. Names of the model file never enter it: every value gets a generated identifier.
 
+    Args:
+        network: What is written.
+        results: Names of the values that are returned.
+        known: Live parameters and buffers by name; constants are added.
+        place: The `torch.device` that constants go to.
+
     Attributes:
         bound: What the source refers to by name: parameters, buffers, constants, functions.
     """
 
-    def __init__(self, network: Network, place: Any) -> None:
-        self._network, self._place = network, place
-        self._constants = network.constants
+    def __init__(self, network: Network, results: Sequence[str], known: dict[str, Any], place: torch.device) -> None:
+        self._network, self._results, self._known, self._place = network, results, known, place
         self._names: dict[str, str] = {}
         self._lines: list[str] = []
         self.bound: dict[str, Any] = {}
@@ -34,61 +53,70 @@ class Emitter:
         key = str(value.name)
         if key not in self._names:
             self._names[key] = f"v{len(self._names)}"
-            if key in self._constants:
-                import torch
-
-                self.bound[self._names[key]] = torch.from_numpy(self._constants[key]).to(self._place)
+            if key not in self._known and (constant := constant_value(value)) is not None:
+                self._known[key] = torch.tensor(constant).to(self._place)
+            if key in self._known:
+                self.bound[self._names[key]] = self._known[key]
         return self._names[key]
 
     def function(self, function: Callable[..., Any]) -> str:
         """The identifier of a function."""
         name = f"f_{function.__name__.lstrip('_')}"
-        self.bound[name] = function
+        while self.bound.setdefault(name, function) is not function:
+            name += "_"
         return name
+
+    def dtype(self, value: ir.Value | None) -> str:
+        """The identifier of a value's element type."""
+        name = str(value.dtype.numpy())  # type: ignore[union-attr]  # types were inferred
+        self.bound[f"t_{name}"] = getattr(torch, name)
+        return f"t_{name}"
+
+    def place(self) -> str:
+        """The identifier of the device on which tensors are made."""
+        self.bound["place"] = self._place
+        return "place"
+
+    def assign(self, node: ir.Node, text: str) -> None:
+        """Append the line that computes a node's first output."""
+        self.line(f"{self.name(node.outputs[0])} = {text}")
 
     def line(self, text: str) -> None:
         """Append a line of the body."""
         self._lines.append(text)
 
     def source(self) -> str:
-        """The whole function: inputs in order, then `training`; outputs as a tuple in order."""
-        network = self._network
+        """The whole function: inputs in order; outputs as a tuple in order."""
+        network, run = self._network, steps(self._network)
         arguments = [self.name(value) for value in network.model.graph.inputs if value.name in network.inputs]
+        outputs = {str(value.name): value for value in network.model.graph.outputs}
         last: dict[str, int] = {}
-        for index, node in enumerate(network.nodes):
-            last.update((str(value.name), index) for value in node.inputs if value is not None)
-        keep = {*network.outputs, *network.parameters, *network.buffers, *self._constants}
-        for index, node in enumerate(network.nodes):
-            OPERATORS[node.op_type](self, node)
-            made = [str(value.name) for value in node.outputs if value.name and value.name in self._names]
-            dead = [key for key, at in last.items() if at == index and key not in keep]
-            dead += [key for key in made if key not in last and key not in keep]
-            if dead:
-                self.line(f"del {', '.join(self._names[key] for key in dead if key in self._names)}")
-        results = ", ".join(self.name(value) for value in network.model.graph.outputs)
-        defaults = ["*", *(f"{name}={name}" for name in self.bound)] if self.bound else []
-        head = f"def forward({', '.join([*arguments, 'training', *defaults])}):"
-        return "\n    ".join([head, *self._lines, f"return ({results},)"])
+        for index, step in enumerate(run):
+            last.update((str(value.name), index) for value in step.inputs if value is not None)
+        for index, step in enumerate(run):
+            step.emit(self)
+            made = [str(value.name) for value in step.outputs if value.name]
+            dead = [key for key, at in last.items() if at == index] + [key for key in made if key not in last]
+            names = [self._names[key] for key in dead if key in self._names and key not in self._results]
+            if names := [name for name in names if name not in self.bound]:
+                self.line(f"del {', '.join(names)}")
+        results = ", ".join(self.name(outputs[name]) for name in self._results)
+        return "\n    ".join([f"def forward({', '.join(arguments)}):", *self._lines, f"return ({results},)"])
 
 
-def compile_forward(network: Network, live: dict[str, Any], place: Any) -> tuple[Callable[..., tuple[Any, ...]], str]:
+def compile_forward(network: Network, results: Sequence[str], known: dict[str, Any], place: torch.device) -> Program:
     """Generate and compile the forward function.
 
     Args:
-        network: The network.
-        live: Live parameters and buffers by name.
-        place: The `torch.device` that constants go to.
-
-    Returns:
-        The function of (inputs in order, training), and its source.
+        network: The network, of operators of the table.
+        results: Names of the outputs that are returned.
+        known: Live parameters and buffers by name; constants are added, for the next program.
+        place: The device that constants go to.
     """
-    emitter = Emitter(network, place)
-    for name, tensor in live.items():
-        identifier = emitter._names.setdefault(name, f"v{len(emitter._names)}")
-        emitter.bound[identifier] = tensor
+    emitter = Emitter(network, results, known, place)
     source = emitter.source()
     scope = dict(emitter.bound)
     # The source is made of the fixed texts of the operator table, generated identifiers and numbers; nothing of the
-    # model file's own text is in it.
+    # model file's own text is in it. Parameters are its globals: a call hands over the inputs alone.
     exec(compile(source, f"<deep5 {len(network.nodes)} nodes>", "exec"), scope)  # noqa: S102
-    return scope["forward"], source
+    return Program(scope.pop("forward"), source)

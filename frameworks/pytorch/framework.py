@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from deep5.backend import Framework, GraphExecutor, StepOptimizer, Support
 from deep5.errors import Unsupported, UsageError
@@ -21,9 +21,13 @@ class PyTorch(Framework):
     """PyTorch, eager: a network becomes generated straight-line source over torch's own functions."""
 
     name = "pytorch"
+    modes: ClassVar[Mapping[str, str]] = {
+        "compiled": "torch.compile over the forward and the backward pass; the first call takes seconds"
+    }
     requires = ("torch",)
 
-    def __init__(self) -> None:
+    def __init__(self, mode: str = "") -> None:
+        super().__init__(mode)
         # Asked for here, so that a missing torch is named before anything else is made.
         import torch
 
@@ -41,15 +45,20 @@ class PyTorch(Framework):
         if place.kind == "cuda" and place.index >= self._torch.cuda.device_count():
             found = [f"cuda:{index}" for index in range(self._torch.cuda.device_count())]
             raise Unsupported(f"no device {place} for pytorch here; allowed: {', '.join(['cpu', *found])}")
-        refused = self.unsupported(network.nodes)
-        if refused:
-            raise Unsupported("pytorch cannot run this network:\n  " + "\n  ".join(refused))
-        return PyTorchExecutor(network, device=place, seed=seed)
+        compiler = None
+        if self.mode == "compiled":
+            from deep5.frameworks.pytorch.compiled import Compiler
+
+            compiler = Compiler()
+        return PyTorchExecutor(network, self, device=place, seed=seed, compiler=compiler)
 
     def supports(self, node: Any) -> Support:
         """Whether the table of operators has this one, with these attributes."""
         from deep5.frameworks.pytorch.operators import supports
 
+        if self.mode == "compiled" and node.op_type == "LSTM":
+            # Its call fails (torch 2.13: mkldnn_rnn_layer); deep5 expands the layer into cells, which compile.
+            return Support(False, "torch.compile does not run torch's own recurrent layers")
         return supports(node)
 
     def operator(self, operator: Operator) -> Callable[..., Any]:

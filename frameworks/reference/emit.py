@@ -116,7 +116,8 @@ class _Emitter:
         source = f"def run({arguments}):\n    {body}\n"
         space: dict[str, Any] = dict(self.bound)
         exec(compile(source, "<deep5 reference program>", "exec"), space)  # noqa: S102 - source generated above
-        return Program(space["run"], source)
+        # Infinities and NaNs are values like others, as they are in every engine; where they matter, the loss shows it.
+        return Program(np.errstate(all="ignore")(space["run"]), source)
 
     def local(self, value: ir.Value) -> str:
         """The local variable that returns an output; not its name where that is a bound parameter or constant."""

@@ -25,7 +25,8 @@ class Reference(Framework):
 
     name = "reference"
 
-    def __init__(self) -> None:
+    def __init__(self, mode: str = "") -> None:
+        super().__init__(mode)
         self._limits: Any = None
 
     def version(self) -> str:
@@ -39,7 +40,7 @@ class Reference(Framework):
         place = read_device(device)
         if place != Device():
             raise Unsupported(f"the reference does not run on device {str(place)!r}; allowed: cpu")
-        return ReferenceExecutor(network, device=place, seed=seed)
+        return ReferenceExecutor(network, self, device=place, seed=seed)
 
     def supports(self, node: Any) -> Support:
         """Whether there is a kernel for a node, and if not, why."""

@@ -11,7 +11,17 @@ import numpy as np
 import onnx_ir as ir
 
 from deep5.backend import Support
-from deep5.frameworks.reference.kernels import convolution, elementwise, loss, pooling, shape
+from deep5.frameworks.reference.kernels import (
+    activation,
+    convolution,
+    elementwise,
+    index,
+    loss,
+    normalization,
+    pooling,
+    reduction,
+    shape,
+)
 from deep5.frameworks.reference.kernels.memory import Array, Scratch
 from deep5.networks.gradients.window import Window, attribute
 
@@ -140,19 +150,29 @@ def _divide(site: Site) -> Call:
     return Call(elementwise.divide_integers if value in (ir.DataType.INT32, ir.DataType.INT64) else np.divide, (0, 1))
 
 
-def _softmax(site: Site) -> Call:
-    return Call(partial(elementwise.softmax, axis=site.attribute("axis", -1)), (0,))
+def _set(function: Callable[..., Any], **defaults: Any) -> Operator:
+    """An operator whose attributes are the function's keywords, with ONNX's defaults."""
 
-
-def _reduction(ufunc: np.ufunc) -> Operator:
     def make(site: Site) -> Call:
-        function = partial(
-            elementwise.reduce,
-            ufunc=ufunc,
+        settings = {name: site.attribute(name, default) for name, default in defaults.items()}
+        return Call(partial(function, **settings), site.given())
+
+    return Operator(make)
+
+
+def _combination(ufunc: np.ufunc) -> Operator:
+    return _plain(partial(elementwise.combine, ufunc=ufunc))
+
+
+def _reduction(function: Callable[..., Array], **settings: Any) -> Operator:
+    def make(site: Site) -> Call:
+        bound = partial(
+            function,
+            **settings,
             keepdims=bool(site.attribute("keepdims", 1)),
             noop_with_empty_axes=bool(site.attribute("noop_with_empty_axes", 0)),
         )
-        return _with_constants(site, function, "axes")
+        return _with_constants(site, bound, "axes")
 
     return Operator(make, refusal=_axes_refusal)
 
@@ -195,6 +215,8 @@ def _reshape(site: Site) -> Call:
 
 def _transpose(site: Site) -> Call:
     perm = site.attribute("perm")
+    if perm is not None and tuple(perm) == (*range(1, len(perm)), 0):
+        return Call(shape.first_to_last, (0,))
     return Call(partial(np.transpose, axes=None if perm is None else tuple(perm)), (0,))
 
 
@@ -233,15 +255,44 @@ def _cast(site: Site) -> Call:
     return Call(lambda x: np.asarray(x).astype(dtype, copy=False), (0,))
 
 
-def _one_hot(site: Site) -> Call:
-    return Call(partial(shape.one_hot, axis=site.attribute("axis", -1)), (0, 1, 2))
+def _clip(site: Site) -> Call:
+    return Call(_by_position(activation.clip, site.given()), site.given())
 
 
-def _scatter_elements(site: Site) -> Call:
-    function = partial(
-        shape.scatter_elements, axis=site.attribute("axis", 0), reduction=site.attribute("reduction", "none")
-    )
-    return Call(function, (0, 1, 2))
+def _modulo(site: Site) -> Call:
+    return Call(partial(elementwise.modulo, truncated=bool(site.attribute("fmod", 0))), (0, 1))
+
+
+def _split(site: Site) -> Call:
+    function = partial(shape.split, axis=site.attribute("axis", 0), parts=len(site.node.outputs))
+    call = _with_constants(site, function, "sizes")
+    return Call(_first(call.function, site.outputs), call.inputs)
+
+
+def _trilu(site: Site) -> Call:
+    return Call(partial(shape.trilu, upper=bool(site.attribute("upper", 1))), site.given())
+
+
+def _resize(site: Site) -> Call:
+    return Call(shape.repeat_elements, (0, 2))
+
+
+def _resize_refusal(node: ir.Node) -> str | None:
+    """Why a Resize is no repetition of elements."""
+    asked = {
+        "mode": attribute(node, "mode", "nearest"),
+        "coordinate_transformation_mode": attribute(node, "coordinate_transformation_mode", "half_pixel"),
+        "nearest_mode": attribute(node, "nearest_mode", "round_prefer_floor"),
+    }
+    allowed = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    if asked != allowed or "axes" in node.attributes or len(node.inputs) != 3 or node.inputs[2] is None:
+        got = ", ".join(f"{name}={value!r}" for name, value in asked.items())
+        return f"got {got}; allowed: scales for all axes, " + ", ".join(f"{n}={v!r}" for n, v in allowed.items())
+    return None
+
+
+def _max_unpool_refusal(node: ir.Node) -> str | None:
+    return None if len(node.inputs) > 2 else "got no output_shape; allowed: with the output's shape as an input"
 
 
 def _softmax_cross_entropy(site: Site) -> Call:
@@ -250,66 +301,126 @@ def _softmax_cross_entropy(site: Site) -> Call:
         reduction=site.attribute("reduction", "mean"),
         ignore_index=site.attribute("ignore_index"),
     )
-    return Call(function if site.outputs > 1 else lambda *values: function(*values)[0], site.given())
+    return Call(_first(function, site.outputs), site.given())
 
 
 def _batch_normalization(site: Site) -> Call:
-    return Call(partial(elementwise.batch_normalization, epsilon=site.attribute("epsilon", 1e-5)), (0, 1, 2, 3, 4))
+    epsilon = site.attribute("epsilon", 1e-5)
+    if not site.attribute("training_mode", 0):
+        return Call(partial(normalization.batch_normalization, epsilon=epsilon), (0, 1, 2, 3, 4))
+    momentum = site.attribute("momentum", 0.9)
+    function = partial(normalization.batch_normalization_in_training, epsilon=epsilon, momentum=momentum)
+    return Call(_first(function, site.outputs), (0, 1, 2, 3, 4))
 
 
-def _batch_normalization_refusal(node: ir.Node) -> str | None:
-    return "got training_mode=1; allowed: 0, evaluation" if attribute(node, "training_mode", 0) else None
+def _layer_normalization(site: Site) -> Call:
+    axis, epsilon = site.attribute("axis", -1), site.attribute("epsilon", 1e-5)
+    return Call(
+        _first(partial(normalization.layer_normalization, axis=axis, epsilon=epsilon), site.outputs), site.given()
+    )
+
+
+def _first(function: Callable[..., tuple[Array, ...]], outputs: int) -> Callable[..., Any]:
+    """The function with as many of its results as somebody reads; one alone is no tuple."""
+    if outputs == 1:
+        return lambda *values: function(*values)[0]
+    return lambda *values: function(*values)[:outputs]
 
 
 OPERATORS: dict[str, Operator] = {
+    "Abs": _plain(np.abs, in_place=True),
     "Add": _plain(np.add, in_place=True),
+    "And": _plain(np.logical_and),
     "AveragePool": Operator(_average_pool),
-    "BatchNormalization": Operator(_batch_normalization, refusal=_batch_normalization_refusal),
+    "BatchNormalization": Operator(_batch_normalization),
     "Cast": Operator(_cast, view=True),
+    "Ceil": _plain(np.ceil, in_place=True),
+    "Clip": Operator(_clip),
     "Concat": Operator(_concat),
     "Constant": Operator(lambda site: Call(lambda: constant_value(site.node), ())),
     "ConstantOfShape": Operator(_constant_of_shape),
     "Conv": Operator(_conv),
     "ConvTranspose": Operator(_conv_transpose, refusal=_conv_transpose_refusal),
+    "Cos": _plain(np.cos, in_place=True),
     "Div": Operator(_divide),
+    "Elu": _set(activation.elu, alpha=1.0),
     "Equal": _plain(np.equal),
+    "Erf": _plain(activation.erf),
     "Exp": _plain(np.exp, in_place=True),
     "Expand": Operator(lambda site: _with_constants(site, shape.expand, "shape"), view=True),
     "Flatten": Operator(lambda site: Call(partial(shape.flatten, axis=site.attribute("axis", 1)), (0,)), view=True),
+    "Floor": _plain(np.floor, in_place=True),
+    "Gather": _set(index.gather, axis=0),
+    "GatherElements": _set(index.gather_elements, axis=0),
+    "GatherND": _set(index.gather_nd, batch_dims=0),
+    "Gelu": _set(activation.gelu, approximate="none"),
     "Gemm": Operator(_gemm),
     "GlobalAveragePool": _plain(pooling.global_average_pool),
     "Greater": _plain(np.greater),
+    "GreaterOrEqual": _plain(np.greater_equal),
+    "HardSigmoid": _set(activation.hard_sigmoid, alpha=0.2, beta=0.5),
+    "HardSwish": _plain(activation.hard_swish),
     "Identity": _plain(lambda x: x, view=True),
+    "IsInf": _plain(np.isinf),
+    "IsNaN": _plain(np.isnan),
+    "LayerNormalization": Operator(_layer_normalization),
+    "LeakyRelu": _set(activation.leaky_relu, alpha=0.01),
     "Less": _plain(np.less),
+    "LessOrEqual": _plain(np.less_equal),
     "Log": _plain(np.log, in_place=True),
+    "LogSoftmax": _set(activation.log_softmax, axis=-1),
     "MatMul": _plain(np.matmul),
+    "Max": _combination(np.maximum),
     "MaxPool": Operator(_max_pool, refusal=_max_pool_refusal),
+    "MaxUnpool": Operator(lambda site: Call(pooling.max_unpool, (0, 1, 2)), refusal=_max_unpool_refusal),
+    "Min": _combination(np.minimum),
+    "Mod": Operator(_modulo),
     "Mul": _plain(np.multiply, in_place=True),
     "Neg": _plain(np.negative, in_place=True),
     "NonZero": _plain(lambda x: np.array(np.nonzero(x), dtype=np.int64)),
-    "OneHot": Operator(_one_hot),
+    "Not": _plain(np.logical_not),
+    "OneHot": _set(shape.one_hot, axis=-1),
+    "Or": _plain(np.logical_or),
     "Pad": Operator(_pad, refusal=_pad_refusal),
-    "ReduceMax": _reduction(np.maximum),
-    "ReduceProd": _reduction(np.multiply),
-    "ReduceSum": _reduction(np.add),
-    "Relu": _plain(elementwise.relu, in_place=True),
+    "Pow": _plain(elementwise.power),
+    "Range": _plain(shape.number_range),
+    "Reciprocal": _plain(lambda x: x.dtype.type(1) / x),
+    "ReduceL2": _reduction(reduction.root_of_squares),
+    "ReduceMax": _reduction(reduction.reduce, ufunc=np.maximum),
+    "ReduceMean": _reduction(reduction.mean),
+    "ReduceMin": _reduction(reduction.reduce, ufunc=np.minimum),
+    "ReduceProd": _reduction(reduction.reduce, ufunc=np.multiply),
+    "ReduceSum": _reduction(reduction.reduce, ufunc=np.add),
+    "ReduceSumSquare": _reduction(reduction.sum_of_squares),
+    "Relu": _plain(activation.relu, in_place=True),
     "Reshape": Operator(_reshape, view=True),
-    "ScatterElements": Operator(_scatter_elements),
+    "Resize": Operator(_resize, refusal=_resize_refusal),
+    "Round": _plain(np.rint, in_place=True),
+    "ScatterElements": _set(index.scatter_elements, axis=0, reduction="none"),
+    "ScatterND": _set(index.scatter_nd, reduction="none"),
     "Shape": Operator(_shape),
-    "Sigmoid": _plain(elementwise.sigmoid),
+    "Sigmoid": _plain(activation.sigmoid),
+    "Sign": _plain(np.sign, in_place=True),
+    "Sin": _plain(np.sin, in_place=True),
     "Size": _plain(lambda x: np.array(np.size(x), dtype=np.int64)),
     "Slice": Operator(_slice, view=True),
-    "Softmax": Operator(_softmax),
+    "Softmax": _set(activation.softmax, axis=-1),
     "SoftmaxCrossEntropyLoss": Operator(_softmax_cross_entropy),
+    "Softplus": _plain(activation.softplus),
+    "Split": Operator(_split, view=True),
     "Sqrt": _plain(np.sqrt, in_place=True),
     "Squeeze": Operator(lambda site: _with_constants(site, shape.squeeze, "axes"), view=True, refusal=_axes_refusal),
     "Sub": _plain(np.subtract, in_place=True),
+    "Sum": _combination(np.add),
     "Tanh": _plain(np.tanh, in_place=True),
+    "Tile": Operator(lambda site: _with_constants(site, shape.tile, "repeats")),
     "Transpose": Operator(_transpose, view=True),
+    "Trilu": Operator(_trilu),
     "Unsqueeze": Operator(
         lambda site: _with_constants(site, shape.unsqueeze, "axes"), view=True, refusal=_axes_refusal
     ),
     "Where": _plain(elementwise.where),
+    "Xor": _plain(np.logical_xor),
 }
 
 

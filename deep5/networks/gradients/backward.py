@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,15 +43,27 @@ def operands(node: ir.Node, count: int) -> tuple[ir.Value, ...]:
 
 
 class Backward:
-    """The backward pass under construction: appends nodes to a graph and names their values.
+    """The backward pass under construction: adds nodes to a graph and names their values.
 
     Args:
         graph: The graph that receives the nodes.
         wanted: Values whose gradient somebody needs; rules leave the others out.
+        before: The node in front of which the nodes go; at the end of the graph where None.
+        prefix: What the new nodes' names begin with.
+
+    Attributes:
+        graph: As given.
     """
 
-    def __init__(self, graph: ir.Graph, wanted: set[ir.Value]) -> None:
-        self._graph = graph
+    def __init__(
+        self,
+        graph: ir.Graph,
+        wanted: Collection[ir.Value] = (),
+        *,
+        before: ir.Node | None = None,
+        prefix: str = "backward",
+    ) -> None:
+        self.graph, self._before, self._prefix = graph, before, prefix
         self._wanted = wanted
         self._taken = {value.name for node in graph for value in (*node.inputs, *node.outputs) if value is not None}
         self._taken |= {value.name for value in graph.inputs} | set(graph.initializers)
@@ -63,13 +75,22 @@ class Backward:
         return value is not None and value in self._wanted
 
     def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
-        """Append a node with one output; returns that output."""
-        node = ir.node(op_type, inputs, attributes, num_outputs=1)
+        """Add a node with one output; returns that output."""
+        (value,) = self.ops(op_type, 1, *inputs, **attributes)
+        return value
+
+    def ops(self, op_type: str, outputs: int, *inputs: ir.Value | None, **attributes: Any) -> Sequence[ir.Value]:
+        """Add a node; returns its outputs."""
+        node = ir.node(op_type, inputs, attributes, num_outputs=outputs)
         self._count += 1
-        node.name = f"backward_{self._count}_{op_type}"
-        node.outputs[0].name = self.fresh(f"{node.name}_output")
-        self._graph.append(node)
-        return node.outputs[0]
+        node.name = f"{self._prefix}_{self._count}_{op_type}"
+        for index, value in enumerate(node.outputs):
+            value.name = self.fresh(f"{node.name}_output" + (f"_{index}" if index else ""))
+        if self._before is None:
+            self.graph.append(node)
+        else:
+            self.graph.insert_before(self._before, node)
+        return node.outputs
 
     def fresh(self, name: str) -> str:
         """The name, with underscores appended until no value carries it."""
@@ -85,6 +106,10 @@ class Backward:
     def integer(self, value: int) -> ir.Value:
         """A scalar of int64."""
         return self._constant(np.array(value, dtype=np.int64))
+
+    def floats(self, *values: float) -> ir.Value:
+        """A vector of float32, such as scales, whatever the network's own element type."""
+        return self._constant(np.array(values, dtype=np.float32))
 
     def like(self, number: float | Sequence[float], value: ir.Value) -> ir.Value:
         """A number, or a vector of numbers, of the element type of `value`."""
@@ -104,17 +129,21 @@ class Backward:
             self._shapes[value] = self.op("Shape", value)
         return self._shapes[value]
 
+    def zeros(self, value: ir.Value) -> ir.Value:
+        """Zeros of the shape and element type of a value."""
+        return self.op("Expand", self.like(0.0, value), self.shape(value))
+
     def scaled(self, value: ir.Value | None, factor: float, like: ir.Value) -> ir.Value | None:
         """`factor * value`, and the value itself where the factor is 1; `like` gives the element type."""
         return value if factor == 1.0 else self.op("Mul", value, self.like(factor, like))
 
-    def second_output(self, node: ir.Node, shape: ir.Shape | None, dtype: ir.DataType | None) -> ir.Value:
-        """The second output of a node, added where the node does not have it."""
-        if len(node.outputs) < 2:
-            node.resize_outputs(2)
-        value = node.outputs[1]
+    def output(self, node: ir.Node, index: int, shape: ir.Shape | None, dtype: ir.DataType | None) -> ir.Value:
+        """An optional output of a node, added where the node does not have it."""
+        if len(node.outputs) <= index:
+            node.resize_outputs(index + 1)
+        value = node.outputs[index]
         if not value.name:
-            value.name = self.fresh(f"{node.outputs[0].name}_1")
+            value.name = self.fresh(f"{node.outputs[0].name}_{index}")
             value.shape = shape
             value.type = None if dtype is None else ir.TensorType(dtype)
         return value

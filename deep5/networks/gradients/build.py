@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
-from onnx_ir.passes import common as passes
 
+from deep5.backend import Support
 from deep5.errors import NetworkError, UnknownName, Unsupported
+from deep5.networks.constants import FLOATS
 from deep5.networks.gradients.backward import Backward, refuse
-from deep5.networks.gradients.rules import RULES
+from deep5.networks.gradients.batch_normalization import is_training, split_batch_normalization
+from deep5.networks.gradients.rules import CONSTANT, RULES
+from deep5.networks.lowering import lowered
 from deep5.networks.network import Network
+from deep5.networks.shapes import infer_shapes
 
 __all__ = ["gradient_network"]
 
-_FLOATS = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT, ir.DataType.DOUBLE}
 # From here on Reduce operators take their axes as an input and ScatterElements adds, as the rules write them.
 _OLDEST_OPSET = 18
 
@@ -33,7 +36,9 @@ def gradient_network(network: Network, loss: str = "loss", wrt: Sequence[str] | 
     Returns:
         Inputs: those of the network, and the scalar `loss_scale` of the loss's dtype. Outputs: those of the network,
         then `grad:NAME` for every name in `wrt`: the gradient of `loss_scale * loss`, of the shape and dtype of NAME;
-        zeros where the loss does not depend on it.
+        zeros where the loss does not depend on it. What has no rule is expanded where it can be, into the body of an
+        ONNX function or into the cells of a recurrent layer; batch normalisation in training is split into its
+        statistics and its evaluation form.
 
     Raises:
         UnknownName: No such output, parameter or input.
@@ -55,12 +60,13 @@ def gradient_network(network: Network, loss: str = "loss", wrt: Sequence[str] | 
             f"gradients of a network in opset {network.opset}; allowed: {_OLDEST_OPSET} and newer; "
             "remedy: onnx.version_converter.convert_version"
         )
+    names = list(network.parameters) if wrt is None else list(dict.fromkeys(wrt))
+    network = _expanded(network, loss, names)
     model = network.model.clone()
     graph = model.graph
-    names = list(network.parameters) if wrt is None else list(dict.fromkeys(wrt))
     sources = {name: _source(network, graph, name) for name in names}
     root = next(value for value in graph.outputs if value.name == loss)
-    if root.dtype not in _FLOATS or network.outputs[loss].shape != ():
+    if root.dtype not in FLOATS or network.outputs[loss].shape != ():
         raise NetworkError(f"the loss {loss!r} is {network.outputs[loss]}; allowed: a floating-point scalar")
 
     nodes = list(graph)
@@ -96,11 +102,35 @@ def gradient_network(network: Network, loss: str = "loss", wrt: Sequence[str] | 
         if source not in results:
             finish(source)
         graph.outputs.append(results[source])
-    try:
-        passes.ShapeInferencePass()(model)
-    except Exception as error:  # onnx's shape inference raises its own private classes
-        raise NetworkError(f"the gradients of {loss!r} are not valid ONNX: {error}") from error
+    for node in nodes:
+        if is_training(node):  # one that the gradient does not pass: it runs as the others do
+            split_batch_normalization(graph, node)
+    infer_shapes(model, f"the network with the gradients of {loss!r}")
     return Network(model)
+
+
+def _expanded(network: Network, loss: str, names: Sequence[str]) -> Network:
+    """The network whose nodes without a rule, between `names` and the loss, are written in other operators.
+
+    Those are ONNX functions and recurrent layers; nodes that are neither stay.
+    """
+    while True:
+        graph = network.model.graph
+        root = next(value for value in graph.outputs if value.name == loss)
+        _, path = _path(network.nodes, {_source(network, graph, name) for name in names}, root)
+        smaller = _without(network, {str(node.name) for node in path if not _has_rule(node)})
+        if smaller is network:
+            return network
+        network = smaller
+
+
+def _without(network: Network, names: set[str]) -> Network:
+    """The network with the nodes of these names expanded; itself where none can be."""
+    return lowered(network, lambda node: Support(node.name not in names))
+
+
+def _has_rule(node: ir.Node) -> bool:
+    return node.domain in ("", "ai.onnx") and node.op_type in RULES
 
 
 def _source(network: Network, graph: ir.Graph, name: str) -> ir.Value:
@@ -110,7 +140,7 @@ def _source(network: Network, graph: ir.Graph, name: str) -> ir.Value:
     if name not in network.inputs:
         raise UnknownName("parameter or input", name, [*network.parameters, *network.inputs])
     value = next(value for value in graph.inputs if value.name == name)
-    if value.dtype not in _FLOATS:
+    if value.dtype not in FLOATS:
         raise Unsupported(f"no gradient by {name!r}, which is {network.inputs[name]}; allowed: floating-point inputs")
     return value
 
@@ -119,9 +149,10 @@ def _path(nodes: list[ir.Node], sources: set[ir.Value], root: ir.Value) -> tuple
     """Values that depend on the sources and that the loss depends on, and the nodes between, in their order."""
     forward = set(sources)
     for node in nodes:
-        if any(value in forward for value in _reads(node)):
+        constant = node.op_type in CONSTANT and not node.domain
+        if not constant and any(value in forward for value in _reads(node)):
             # Integers and truth values do not vary continuously: the gradient stops there.
-            forward.update(value for value in node.outputs if value.dtype is None or value.dtype in _FLOATS)
+            forward.update(value for value in node.outputs if value.dtype is None or value.dtype in FLOATS)
     active, path = ({root} & forward), []
     for node in reversed(nodes):
         if any(value in active for value in node.outputs):
@@ -154,7 +185,7 @@ def _differentiate(
 
 
 def _check_rules(path: list[ir.Node]) -> None:
-    missing = [node for node in path if node.domain not in ("", "ai.onnx") or node.op_type not in RULES]
+    missing = [node for node in path if not _has_rule(node)]
     if missing:
         listed = ", ".join(f"{node.name!r} ({node.op_type})" for node in missing)
         raise Unsupported(f"no gradient rule for {listed}; allowed: {', '.join(sorted(RULES))}")

@@ -11,34 +11,47 @@ __all__ = ["RULES"]
 
 
 def _softmax_cross_entropy(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """l = -log softmax(x)[label], along axis 1: dx = (softmax(x) - onehot(label)) dl.
+    """l = -v log softmax(x)[label], along axis 1: dx = (softmax(x) - onehot(label)) v dl.
 
-    softmax(x) is the exponential of the node's second output; `reduction="mean"` divides dl by the number of labels.
+    v is the weight of the label's class, 1 where there are none, and 0 where the label is `ignore_index`. softmax(x)
+    is the exponential of the node's second output; `reduction="mean"` divides dl by the sum of v.
 
     References:
         Bishop, Pattern Recognition and Machine Learning, 2006, equation 4.109.
     """
     x, label = operands(node, 2)
     dl, second = (*grads, None)[:2]
-    if any(value is not None for value in node.inputs[2:]):
-        raise refuse(node, "got class weights; allowed: none")
-    if "ignore_index" in node.attributes:
-        raise refuse(node, f"got ignore_index={attribute(node, 'ignore_index')}; allowed: none")
     if second is not None:
         raise refuse(node, "the loss depends on its second output, log_prob; remedy: use LogSoftmax for it")
-    log_prob = b.second_output(node, x.shape, x.dtype)
+    log_prob = b.output(node, 1, x.shape, x.dtype)
     classes = extents(x)[1]
     depth = b.integer(classes) if isinstance(classes, int) else b.op("Squeeze", b.op("Shape", x, start=1, end=2))
     # ONNX Runtime takes an index and a depth of one type only.
     label = label if label.dtype == ir.DataType.INT64 else b.op("Cast", label, to=ir.DataType.INT64)
+    label, share = _share(b, node, x, label)
     hot = b.op("OneHot", label, depth, b.like([0.0, 1.0], x), axis=1)
     difference = b.op("Sub", b.op("Exp", log_prob), hot)
     reduction = attribute(node, "reduction", "mean")
     if reduction == "mean":
-        dl = b.op("Div", dl, b.op("Cast", b.op("Size", label), to=x.dtype))
-    elif reduction == "none":
+        count = b.op("Cast", b.op("Size", label), to=x.dtype) if share is None else b.op("ReduceSum", share, keepdims=0)
+        dl = b.op("Div", dl, count)
+    if share is not None:
+        dl = b.op("Mul", share, dl)
+    if share is not None or reduction == "none":
         dl = b.op("Unsqueeze", dl, b.ints(1))
     return [b.op("Mul", difference, dl), *[None] * (len(node.inputs) - 1)]
+
+
+def _share(b: Backward, node: ir.Node, x: ir.Value, label: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+    """Labels that are all classes, and what each counts; None where each counts 1."""
+    weights = node.inputs[2] if len(node.inputs) > 2 else None
+    ignored = attribute(node, "ignore_index")
+    if ignored is None:
+        return label, None if weights is None else b.op("Gather", weights, label, axis=0)
+    out = b.op("Equal", label, b.integer(ignored))
+    label = b.op("Where", out, b.integer(0), label)
+    counted = b.like(1.0, x) if weights is None else b.op("Gather", weights, label, axis=0)
+    return label, b.op("Where", out, b.like(0.0, x), counted)
 
 
 RULES: dict[str, Rule] = {"SoftmaxCrossEntropyLoss": _softmax_cross_entropy}

@@ -1,11 +1,11 @@
-"""Gradients of arithmetic and of activations."""
+"""Gradients of arithmetic and of elementary functions."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
+from deep5.networks.constants import constant_value
 from deep5.networks.gradients.backward import Backward, Gradients, Rule, extents, operands
-from deep5.networks.gradients.window import attribute
 
 __all__ = ["RULES"]
 
@@ -20,7 +20,7 @@ def _fit(b: Backward, node: ir.Node, *gradients: ir.Value | None) -> Gradients:
 
 
 def _add(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = a + c: da = dy, dc = dy."""
+    """y = a + c + …: da = dy, dc = dy, …."""
     return _fit(b, node, *(grads[0] if b.wants(value) else None for value in node.inputs))
 
 
@@ -53,6 +53,52 @@ def _div(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     )
 
 
+def _pow(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = x^p: dx = dy p x^(p - 1), and 0 where p = 0; dp = dy y log(x), and 0 where x = 0 and p >= 0."""
+    (x, p), (y,) = operands(node, 2), node.outputs
+    exponent = constant_value(p)
+    dx = dp = None
+    if b.wants(x) and exponent is not None and exponent.size == 1 and float(exponent.reshape(())) == 2.0:
+        dx = b.op("Mul", grads[0], b.op("Mul", x, b.like(2.0, x)))
+    elif b.wants(x):
+        power = p if p.dtype == x.dtype else b.op("Cast", p, to=x.dtype)
+        zero, slope = b.like(0.0, x), b.op("Pow", x, b.op("Sub", power, b.like(1.0, x)))
+        dx = b.op("Mul", grads[0], b.op("Where", b.op("Equal", power, zero), zero, b.op("Mul", power, slope)))
+    if b.wants(p):
+        zero = b.like(0.0, p)
+        gone = b.op("And", b.op("Equal", x, b.like(0.0, x)), b.op("GreaterOrEqual", p, zero))
+        log = b.op("Where", gone, b.like(0.0, x), b.op("Log", x))
+        dp = b.op("Mul", grads[0], b.op("Mul", y, log))
+        dp = dp if p.dtype == x.dtype else b.op("Cast", dp, to=p.dtype)
+    return _fit(b, node, dx, dp)
+
+
+def _extreme(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = max(a, c, …), or min: inputs that equal y share dy in equal parts, as in PyTorch and JAX."""
+    y = node.outputs[0]
+    if len(node.inputs) == 1:
+        return [grads[0]]
+    chosen = [b.op("Cast", b.op("Equal", value, y), to=y.dtype) for value in node.inputs]
+    share = b.op("Div", grads[0], b.op("Sum", *chosen))
+    return _fit(
+        b,
+        node,
+        *(b.op("Mul", share, one) if b.wants(value) else None for value, one in zip(node.inputs, chosen, strict=True)),
+    )
+
+
+def _where(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = a where the condition holds, c elsewhere: da = dy there, dc = dy elsewhere, 0 otherwise."""
+    (condition, a, c), zero = operands(node, 3), b.like(0.0, node.outputs[0])
+    return _fit(
+        b,
+        node,
+        None,
+        b.op("Where", condition, grads[0], zero) if b.wants(a) else None,
+        b.op("Where", condition, zero, grads[0]) if b.wants(c) else None,
+    )
+
+
 def _neg(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """y = -x: dx = -dy."""
     return [b.op("Neg", grads[0])]
@@ -63,41 +109,54 @@ def _exp(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     return [b.op("Mul", grads[0], node.outputs[0])]
 
 
-def _tanh(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = tanh(x): dx = dy (1 - y^2)."""
+def _log(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = log(x): dx = dy / x."""
+    return [b.op("Div", grads[0], *operands(node, 1))]
+
+
+def _sqrt(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = sqrt(x): dx = dy / (2 y)."""
     y = node.outputs[0]
-    return [b.op("Mul", grads[0], b.op("Sub", b.like(1.0, y), b.op("Mul", y, y)))]
+    return [b.op("Div", b.op("Mul", grads[0], b.like(0.5, y)), y)]
 
 
-def _sigmoid(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = 1 / (1 + exp(-x)): dx = dy y (1 - y)."""
+def _reciprocal(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = 1 / x: dx = -dy y^2."""
     y = node.outputs[0]
-    return [b.op("Mul", grads[0], b.op("Mul", y, b.op("Sub", b.like(1.0, y), y)))]
+    return [b.op("Neg", b.op("Mul", grads[0], b.op("Mul", y, y)))]
 
 
-def _relu(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = max(x, 0): dx = dy where y > 0, else 0; at x = 0 the derivative is taken as 0."""
-    y = node.outputs[0]
-    zero = b.like(0.0, y)
-    return [b.op("Where", b.op("Greater", y, zero), grads[0], zero)]
+def _abs(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = |x|: dx = dy sign(x), 0 at x = 0."""
+    return [b.op("Mul", grads[0], b.op("Sign", *operands(node, 1)))]
 
 
-def _softmax(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = softmax(x) along an axis: dx = y (dy - sum(dy y))."""
-    y, axis = node.outputs[0], attribute(node, "axis", -1)
-    total = b.op("ReduceSum", b.op("Mul", grads[0], y), b.ints(axis), keepdims=1)
-    return [b.op("Mul", y, b.op("Sub", grads[0], total))]
+def _sin(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = sin(x): dx = dy cos(x)."""
+    return [b.op("Mul", grads[0], b.op("Cos", *operands(node, 1)))]
+
+
+def _cos(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = cos(x): dx = -dy sin(x)."""
+    return [b.op("Neg", b.op("Mul", grads[0], b.op("Sin", *operands(node, 1))))]
 
 
 RULES: dict[str, Rule] = {
+    "Abs": _abs,
     "Add": _add,
+    "Cos": _cos,
     "Div": _div,
     "Exp": _exp,
+    "Log": _log,
+    "Max": _extreme,
+    "Min": _extreme,
     "Mul": _mul,
     "Neg": _neg,
-    "Relu": _relu,
-    "Sigmoid": _sigmoid,
-    "Softmax": _softmax,
+    "Pow": _pow,
+    "Reciprocal": _reciprocal,
+    "Sin": _sin,
+    "Sqrt": _sqrt,
     "Sub": _sub,
-    "Tanh": _tanh,
+    "Sum": _add,
+    "Where": _where,
 }

@@ -6,7 +6,7 @@ import math
 
 import onnx_ir as ir
 
-from deep5.networks.gradients.backward import Backward, Extents, Gradients, Rule, extents, operands, refuse
+from deep5.networks.gradients.backward import Backward, Gradients, Rule, extents, operands, refuse
 from deep5.networks.gradients.window import Window, attribute
 
 __all__ = ["RULES"]
@@ -38,22 +38,23 @@ def _average_pool(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
             raise refuse(node, "ceil_mode=1 with a last window that is not full; allowed: ceil_mode=0")
     share = b.scaled(dy, 1.0 / math.prod(window.kernel), x)
     if window.strides == window.kernel and not window.padded and set(window.dilations) == {1}:
-        return [_spread(b, share, extents(node.outputs[0]), window, rests)]
+        return [_spread(b, share, window, rests)]
     return [_spread_overlapping(b, share, x, window, rests)]
 
 
-def _spread(b: Backward, share: ir.Value | None, shape: Extents, window: Window, rests: list[int]) -> ir.Value:
+def _spread(b: Backward, share: ir.Value | None, window: Window, rests: list[int]) -> ir.Value:
     """Windows that tile the input: repeat each element over its window, zeros behind the last one."""
     rank = len(window.kernel)
-    tiles = b.op("Unsqueeze", share, b.ints(*range(3, 3 + 2 * rank, 2)))
-    repeats = [extent for size in window.kernel for extent in (1, size)]
-    tiles = b.op("Expand", tiles, b.ints(1, 1, *repeats))
-    fixed = [extent for extent in shape[2:] if isinstance(extent, int)]
-    if len(fixed) == rank:
-        goal = b.ints(0, 0, *(extent * size for extent, size in zip(fixed, window.kernel, strict=True)))
-    else:
-        goal = b.op("Mul", b.shape(share), b.ints(1, 1, *window.kernel))
-    spread = b.op("Reshape", tiles, goal)
+    # Of the operators that repeat elements along two axes, ONNX Runtime is fastest at this one, by up to 25 times.
+    spread = b.op(
+        "Resize",
+        share,
+        None,
+        b.floats(1.0, 1.0, *window.kernel),
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
     return b.op("Pad", spread, b.ints(*[0] * (rank + 2), 0, 0, *rests)) if any(rests) else spread
 
 
@@ -83,7 +84,11 @@ def _max_pool(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
         raise refuse(node, "the loss depends on its Indices")
     if attribute(node, "storage_order", 0):
         raise refuse(node, "got storage_order=1; allowed: 0")
-    indices = b.second_output(node, node.outputs[0].shape, ir.DataType.INT64)
+    indices = b.output(node, 1, node.outputs[0].shape, ir.DataType.INT64)
+    window = Window.of(node, len(extents(x)) - 2)
+    apart = all(t >= span for t, span in zip(window.strides, window.spans(window.kernel), strict=True))
+    if apart and x.dtype == ir.DataType.FLOAT:  # ONNX Runtime has it in float32 alone
+        return [b.op("MaxUnpool", dy, indices, b.shape(x), kernel_shape=window.kernel, strides=window.strides)]
     size = b.op("Reshape", b.op("Size", x), b.ints(1))
     # Indices count over the whole tensor; overlapping windows may choose one element more than once, hence add.
     zeros = b.op("Expand", b.like(0.0, x), size)

@@ -1,35 +1,12 @@
-"""Elementwise arithmetic, products of matrices and reductions; dtypes stay what they are."""
+"""Elementwise arithmetic and products of matrices; dtypes stay what they are."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from deep5.frameworks.reference.kernels.memory import Array
 
-__all__ = ["batch_normalization", "divide_integers", "gemm", "reduce", "relu", "sigmoid", "softmax", "where"]
-
-
-def relu(x: Array, out: Array | None = None) -> Array:
-    """max(x, 0); a NaN stays one."""
-    y: Array = np.maximum(x, x.dtype.type(0), out=out)
-    return y
-
-
-def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), as (1 + tanh(x / 2)) / 2, which overflows nowhere."""
-    y: Array = np.tanh(x * x.dtype.type(0.5))
-    y *= y.dtype.type(0.5)
-    y += y.dtype.type(0.5)
-    return y
-
-
-def softmax(x: Array, *, axis: int) -> Array:
-    """exp(x - max) / sum(exp(x - max)) along an axis."""
-    y: Array = np.exp(x - x.max(axis=axis, keepdims=True))
-    y /= y.sum(axis=axis, keepdims=True)
-    return y
+__all__ = ["combine", "divide_integers", "gemm", "modulo", "power", "where"]
 
 
 def divide_integers(a: Array, b: Array) -> Array:
@@ -62,33 +39,27 @@ def where(condition: Array, a: Array, b: Array) -> Array:
     return result
 
 
-def reduce(x: Array, axes: Any = None, *, ufunc: np.ufunc, keepdims: bool, noop_with_empty_axes: bool) -> Array:
-    """ONNX ReduceSum and its family over the given axes; over all where there are none, unless that means nothing.
-
-    Args:
-        x: Any shape.
-        axes: Integers, or None.
-        ufunc: What combines two elements, such as `numpy.add`.
-        keepdims: Whether reduced axes stay, with extent 1.
-        noop_with_empty_axes: Whether no axes means x itself.
-    """
-    over = None if axes is None else tuple(int(axis) for axis in axes)
-    if not over:
-        if noop_with_empty_axes:
-            return x.copy(order="K")
-        over = None
-    result: Array = ufunc.reduce(x, axis=over, dtype=x.dtype, keepdims=keepdims)
-    return result
+def modulo(a: Array, b: Array, *, truncated: bool) -> Array:
+    """The remainder of a / b: with the sign of b, or with that of a where `truncated`, as in C."""
+    rest: Array = (np.fmod if truncated else np.mod)(a, b)
+    return rest
 
 
-def batch_normalization(x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float) -> Array:
-    """Evaluation: scale (x - mean) / sqrt(variance + epsilon) + bias, a value a channel (axis 1).
+def power(x: Array, exponent: Array) -> Array:
+    """x to the power of the exponent, in the dtype of x; squares and square roots as such, which are faster."""
+    if np.ndim(exponent) == 0 and exponent == 2:
+        return np.asarray(np.square(x))
+    if np.ndim(exponent) == 0 and exponent == 0.5:
+        return np.asarray(np.sqrt(x))
+    y: Array = np.power(x, exponent)
+    return y.astype(x.dtype, copy=False)
 
-    References:
-        Ioffe and Szegedy, Batch normalization, ICML 2015, algorithm 2.
-    """
-    slope = scale / np.sqrt(variance + variance.dtype.type(epsilon))
-    wide = (-1, *[1] * (x.ndim - 2))
-    y: Array = x * slope.reshape(wide).astype(x.dtype, copy=False)
-    y += (bias - mean * slope).reshape(wide)
-    return y
+
+def combine(*values: Array, ufunc: np.ufunc) -> Array:
+    """The values combined pair by pair, from the left, such as the sum of them all."""
+    if len(values) == 1:
+        return values[0].copy(order="K")
+    total: Array = np.asarray(ufunc(values[0], values[1]))
+    for value in values[2:]:
+        total = ufunc(total, value, out=total if total.shape == np.broadcast_shapes(total.shape, value.shape) else None)
+    return total

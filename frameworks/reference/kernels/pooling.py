@@ -11,7 +11,7 @@ import numpy as np
 from deep5.frameworks.reference.kernels.memory import Array
 from deep5.networks.gradients.window import Window
 
-__all__ = ["average_pool", "global_average_pool", "max_pool", "max_pool_with_indices"]
+__all__ = ["average_pool", "global_average_pool", "max_pool", "max_pool_with_indices", "max_unpool"]
 
 
 def _prepared(x: Array, window: Window, fill: float) -> tuple[Array, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -129,3 +129,10 @@ def max_pool_with_indices(x: Array, *, window: Window) -> tuple[Array, Array]:
     planes = np.arange(x.shape[0] * x.shape[1], dtype=np.int64).reshape(*x.shape[:2], *[1] * len(space))
     place += planes * math.prod(space)
     return best, place
+
+
+def max_unpool(x: Array, indices: Array, shape: Array) -> Array:
+    """ONNX MaxUnpool with an output shape: each element at its place in the flattened result, zeros elsewhere."""
+    result = np.zeros(tuple(int(extent) for extent in shape), dtype=x.dtype)
+    result.reshape(-1)[indices] = x
+    return result

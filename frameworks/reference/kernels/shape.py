@@ -1,4 +1,4 @@
-"""Operators that move, repeat or pick elements."""
+"""Operators that move or repeat elements."""
 
 from __future__ import annotations
 
@@ -8,10 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import NetworkError, ShapeError
+from deep5.errors import ShapeError, Unsupported
 from deep5.frameworks.reference.kernels.memory import Array
 
-__all__ = ["expand", "flatten", "one_hot", "pad", "reshape", "scatter_elements", "slices", "squeeze", "unsqueeze"]
+__all__ = [
+    "expand",
+    "first_to_last",
+    "flatten",
+    "number_range",
+    "one_hot",
+    "pad",
+    "repeat_elements",
+    "reshape",
+    "slices",
+    "split",
+    "squeeze",
+    "tile",
+    "trilu",
+    "unsqueeze",
+]
 
 
 def reshape(x: Array, shape: Sequence[int], *, allow_zero: bool = False) -> Array:
@@ -32,6 +47,14 @@ def reshape(x: Array, shape: Sequence[int], *, allow_zero: bool = False) -> Arra
             moved = moved.reshape(*goal[1:], goal[0])
             return moved.transpose(moved.ndim - 1, *range(moved.ndim - 1))
     return x.reshape(goal)
+
+
+def first_to_last(x: Array) -> Array:
+    """The first axis becomes the last, in memory too: what follows then copies in long runs.
+
+    Activations, whose batch is innermost in memory, lie so already.
+    """
+    return np.ascontiguousarray(x.transpose(*range(1, x.ndim), 0))
 
 
 def flatten(x: Array, *, axis: int) -> Array:
@@ -113,33 +136,51 @@ def one_hot(indices: Array, depth: Any, values: Array, *, axis: int) -> Array:
     return marked
 
 
-_REDUCTIONS = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
-
-
-def scatter_elements(data: Array, indices: Array, updates: Array, *, axis: int, reduction: str) -> Array:
-    """ONNX ScatterElements: a copy of data where updates are stored, or combined by the reduction.
+def split(x: Array, sizes: Sequence[int] | None = None, *, axis: int, parts: int) -> tuple[Array, ...]:
+    """ONNX Split: views of x, side by side along an axis.
 
     Args:
-        data: Any shape.
-        indices: Positions along `axis`, the rank of data; negative ones count from the end.
-        updates: Values, the shape of indices.
-        axis: The axis that indices speak of.
-        reduction: `"none"`, `"add"`, `"mul"`, `"min"` or `"max"`.
+        x: Any shape.
+        sizes: Extents of the parts; where None, equal ones, the last one smaller if need be.
+        axis: The axis.
+        parts: Number of parts.
+    """
+    extent = x.shape[axis]
+    if sizes is None:
+        even = -(-extent // parts)
+        sizes = [even] * (parts - 1) + [extent - even * (parts - 1)]
+    elif sum(int(size) for size in sizes) != extent:
+        raise ShapeError(f"Split: got parts of {[int(size) for size in sizes]}, expected a sum of {extent}")
+    return tuple(np.split(x, np.cumsum([int(size) for size in sizes])[:-1], axis=axis))
+
+
+def tile(x: Array, repeats: Sequence[int]) -> Array:
+    """ONNX Tile: x repeated along each axis."""
+    return np.tile(x, tuple(int(count) for count in repeats))
+
+
+def repeat_elements(x: Array, scales: Array) -> Array:
+    """ONNX Resize by whole factors to the nearest element before: every element repeated along each axis.
 
     Raises:
-        NetworkError: An index outside the axis.
+        Unsupported: A factor that is not whole.
     """
-    if indices.shape != updates.shape:
-        raise ShapeError(f"ScatterElements: updates have shape {updates.shape}, expected {indices.shape}, as indices")
-    result = np.array(data, order="C")
-    extent = data.shape[axis]
-    if indices.size and not (-extent <= indices.min() and indices.max() < extent):
-        raise NetworkError(f"ScatterElements: an index is outside the axis; allowed: -{extent} to {extent - 1}")
-    grid: list[Any] = list(np.ix_(*map(np.arange, indices.shape))) if data.ndim > 1 else [None]
-    grid[axis] = indices
-    place = indices if data.ndim == 1 else tuple(grid)
-    if reduction == "none":
-        result[place] = updates
-    else:
-        _REDUCTIONS[reduction].at(result, place, updates)
+    factors = [int(scale) for scale in scales]
+    if any(factor != scale or factor < 1 for factor, scale in zip(factors, scales, strict=True)):
+        raise Unsupported(f"Resize: got the scales {[float(scale) for scale in scales]}; allowed: whole numbers from 1")
+    result = np.empty_like(x, shape=tuple(extent * factor for extent, factor in zip(x.shape, factors, strict=True)))
+    for position in np.ndindex(*factors):
+        result[tuple(slice(first, None, factor) for first, factor in zip(position, factors, strict=True))] = x
     return result
+
+
+def trilu(x: Array, diagonal: Any = 0, *, upper: bool) -> Array:
+    """ONNX Trilu: the last two axes on one side of a diagonal, zeros on the other."""
+    return (np.triu if upper else np.tril)(x, int(diagonal))
+
+
+def number_range(start: Array, limit: Array, delta: Array) -> Array:
+    """ONNX Range: start, start + delta, … up to, not including, limit."""
+    count = max(int(np.ceil((np.asarray(limit) - start) / delta)), 0)
+    numbers: Array = np.arange(count, dtype=np.asarray(start).dtype) * delta + start
+    return numbers.astype(np.asarray(start).dtype, copy=False)

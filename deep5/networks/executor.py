@@ -1,0 +1,225 @@
+"""`NetworkExecutor`: the part of `GraphExecutor` that is the same for every framework.
+
+Which inputs fit, and copies of parameters and buffers in and out. What computes is the framework's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from deep5.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError, suggestion
+from deep5.events import StepInfo
+from deep5.networks.network import Network
+from deep5.tensors import Array, Arrays, Device, TensorSpec, to_numpy
+
+__all__ = ["NetworkExecutor"]
+
+# Combinations of shapes to remember; a network for sequences may meet many.
+_FITTING = 256
+
+
+class NetworkExecutor(ABC):
+    """Base of deep5's own executors.
+
+    Args:
+        network: The network; it is not changed.
+        device: Where it runs.
+        seed: Of noise alone.
+
+    Attributes:
+        network: As given; its initial values are those that the executor started from.
+        device: As given.
+        seed: As given.
+    """
+
+    def __init__(self, network: Network, *, device: Device, seed: int = 0) -> None:
+        self.network, self.device, self.seed = network, device, seed
+        self._specs: dict[str, TensorSpec] = {**network.parameters, **network.buffers}
+        self._inputs = [(name, self._dtype(spec.dtype)) for name, spec in network.inputs.items()]
+        # Shapes that were found to fit, and the symbolic extents they give: a look costs less than a check.
+        self._fitting: dict[tuple[Any, ...], dict[str, int]] = {}
+
+    @abstractmethod
+    def _dtype(self, name: str) -> Any:
+        """The framework's object for an element type, which `native.dtype` equals."""
+
+    @abstractmethod
+    def _native(self, name: str, value: Any) -> Any:
+        """An input as something with `dtype` and `shape` that the framework runs on.
+
+        Raises:
+            ShapeError: It cannot be made one; `name` is for the message.
+        """
+
+    @abstractmethod
+    def _live(self, name: str) -> Any:
+        """The live value of a parameter or buffer."""
+
+    @abstractmethod
+    def _assign(self, name: str, value: np.ndarray) -> None:
+        """Copy a C-contiguous array of the right shape and dtype into a parameter or buffer."""
+
+    def _averaged(self) -> Any:
+        """A context in which the live parameters are what evaluation uses."""
+        return nullcontext()
+
+    def _feed(self, inputs: Arrays) -> tuple[list[Any], dict[str, int]]:
+        """Native inputs in the network's order, and the extents of this batch.
+
+        Raises:
+            ShapeError: A missing, unknown or misshapen input, or one of another element type.
+        """
+        if not isinstance(inputs, (dict, Mapping)) or len(inputs) != len(self._inputs):
+            self._refuse_names(inputs)
+        feed = []
+        for name, dtype in self._inputs:
+            try:
+                value = inputs[name]
+            except KeyError:
+                self._refuse_names(inputs)
+            value = self._native(name, value)
+            if value.dtype != dtype:
+                raise ShapeError(
+                    f"input {name!r}: got dtype {_dtype_name(value.dtype)}, expected {self.network.inputs[name]}"
+                )
+            feed.append(value)
+        shapes = tuple([value.shape for value in feed])
+        extents = self._fitting.get(shapes)
+        return feed, self._check_shapes(shapes) if extents is None else extents
+
+    def _check_shapes(self, shapes: tuple[Any, ...]) -> dict[str, int]:
+        extents: dict[str, tuple[int, str]] = {}
+        for (name, spec), given in zip(self.network.inputs.items(), shapes, strict=True):
+            shape = tuple(given)
+            if reason := spec.mismatch(shape, spec.dtype):
+                raise ShapeError(f"input {name!r}: {reason}")
+            for symbol, extent in zip(spec.shape, shape, strict=True):
+                if isinstance(symbol, str) and extents.setdefault(symbol, (extent, name))[0] != extent:
+                    known, other = extents[symbol]
+                    raise ShapeError(
+                        f"input {name!r}: got {symbol} = {extent} in shape {shape}, expected {symbol} = {known} as in "
+                        f"input {other!r}"
+                    )
+        if len(self._fitting) >= _FITTING:
+            self._fitting.clear()
+        found = self._fitting[shapes] = {symbol: extent for symbol, (extent, _) in extents.items()}
+        return found
+
+    def _refuse_names(self, inputs: Any) -> None:
+        expected = self.network.inputs
+        if not isinstance(inputs, Mapping):
+            raise ShapeError(f"got {type(inputs).__name__} as inputs; expected a dict of arrays: {', '.join(expected)}")
+        for name in inputs:
+            if name not in expected:
+                raise ShapeError(
+                    f"unknown input {name!r}; expected: {', '.join(expected)}{suggestion(str(name), expected)}"
+                )
+        missing = ", ".join(repr(name) for name in expected if name not in inputs)
+        raise ShapeError(
+            f"missing input {missing}; got: {', '.join(inputs) or 'none'}, expected: {', '.join(expected)}"
+        )
+
+    def _info(self, info: StepInfo | None) -> StepInfo:
+        """The step that masks are a function of."""
+        return StepInfo(seed=self.seed) if info is None else info
+
+    def _check_loss(self, loss: str) -> None:
+        """Refuse what is no floating-point scalar output."""
+        spec = self.network.outputs.get(loss)
+        if spec is None:
+            raise UnknownName("loss", loss, self.network.outputs)
+        if spec.shape != () or not spec.dtype.startswith(("float", "bfloat")):
+            raise Unsupported(
+                f"the output {loss!r}, {spec}, cannot be differentiated; allowed: a scalar that depends on what is "
+                "differentiated by"
+            )
+
+    def _check_wrt(self, wrt: Sequence[str] | None) -> tuple[str, ...]:
+        """The names to differentiate by."""
+        if wrt is None:
+            return tuple(self.network.parameters)
+        if not wrt or isinstance(wrt, str):
+            raise UsageError("nothing to differentiate by; allowed: None (all parameters), or a sequence of names")
+        for name in wrt:
+            spec = self.network.parameters.get(name) or self.network.inputs.get(name)
+            if spec is None:
+                raise UnknownName("parameter or input", name, [*self.network.parameters, *self.network.inputs])
+            if not spec.dtype.startswith(("float", "bfloat")):
+                raise Unsupported(f"no gradient by {name!r}, which is {spec}; allowed: floating-point inputs")
+        return tuple(dict.fromkeys(wrt))
+
+    def read(self, names: Sequence[str], out: Array) -> None:
+        """Packed copy out; see `GraphExecutor.read`.
+
+        Raises:
+            UnknownName: No such parameter or buffer.
+            UsageError: `out` is no contiguous NumPy array.
+            ShapeError: `out` is of another size or dtype.
+        """
+        for name, part in self._packed(names, out):
+            part[...] = to_numpy(self._live(name)).reshape(-1)
+
+    def write(self, names: Sequence[str], packed: Array) -> None:
+        """Packed copy in; see `GraphExecutor.write`. Raises as `read`."""
+        for name, part in self._packed(names, packed):
+            self._assign(name, part.reshape(self._shape(name)))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Copies of parameters and buffers; see `GraphExecutor.state_dict`."""
+        return {name: np.array(to_numpy(self._live(name)), order="C") for name in self._specs}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`, bit for bit.
+
+        Raises:
+            NetworkError: Names are missing or unknown.
+            ShapeError: A value of another shape or dtype.
+        """
+        missing, unknown = sorted(self._specs.keys() - state.keys()), sorted(state.keys() - self._specs.keys())
+        if missing or unknown:
+            raise NetworkError(
+                f"the state does not fit: missing {missing}, unknown {unknown}; expected the network's own"
+            )
+        values = {name: np.array(state[name], order="C") for name in self._specs}
+        for name, value in values.items():
+            if reason := self._specs[name].mismatch(value.shape, str(value.dtype)):
+                raise ShapeError(f"the state of {name!r}: {reason}")
+        for name, value in values.items():
+            self._assign(name, value)
+
+    def export(self, *, evaluation: bool = True) -> Network:
+        """The network with the live values; see `GraphExecutor.export`."""
+        with self._averaged() if evaluation else nullcontext():
+            return self.network.with_values(self.state_dict())
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return tuple(int(extent) for extent in self._specs[name].shape)
+
+    def _packed(self, names: Sequence[str], packed: Any) -> list[tuple[str, np.ndarray]]:
+        for name in names:
+            if name not in self._specs:
+                raise UnknownName("parameter or buffer", name, self._specs)
+        if not isinstance(packed, np.ndarray) or not packed.flags.c_contiguous:
+            raise UsageError(f"got {type(packed).__name__} that is not contiguous; allowed: a C-contiguous NumPy array")
+        size = sum(self._specs[name].size for name in names)
+        dtypes = {self._specs[name].dtype for name in names}
+        if packed.shape != (size,) or dtypes - {str(packed.dtype)}:
+            raise ShapeError(
+                f"packed array: got {packed.dtype}{list(packed.shape)}, expected {' and '.join(sorted(dtypes))}[{size}]"
+            )
+        start, pairs = 0, []
+        for name in names:
+            extent = self._specs[name].size
+            pairs.append((name, packed[start : start + extent]))
+            start += extent
+        return pairs
+
+
+def _dtype_name(dtype: Any) -> str:
+    """The element type by NumPy's name, whatever the framework calls it."""
+    return str(getattr(dtype, "name", dtype)).removeprefix("torch.")

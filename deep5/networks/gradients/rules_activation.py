@@ -1,0 +1,154 @@
+"""Gradients of activations."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from deep5.networks.gradients.backward import Backward, Gradients, Rule, operands
+from deep5.networks.gradients.window import attribute
+
+__all__ = ["RULES"]
+
+
+def _where_positive(b: Backward, value: ir.Value, dy: ir.Value | None, otherwise: ir.Value) -> ir.Value:
+    return b.op("Where", b.op("Greater", value, b.like(0.0, value)), dy, otherwise)
+
+
+def _relu(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = max(x, 0): dx = dy where y > 0, else 0; at x = 0 the derivative is taken as 0."""
+    y = node.outputs[0]
+    # A product with zeros and ones would be faster by a quarter, and turn an infinite dy into NaN.
+    return [_where_positive(b, y, grads[0], b.like(0.0, y))]
+
+
+def _leaky_relu(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = x where x > 0, else alpha x: dx = dy, or alpha dy; at x = 0 the derivative is taken as alpha."""
+    (x,) = operands(node, 1)
+    return [_where_positive(b, x, grads[0], b.op("Mul", grads[0], b.like(attribute(node, "alpha", 0.01), x)))]
+
+
+def _elu(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = x where x > 0, else alpha (exp(x) - 1): dx = dy, or dy (y + alpha).
+
+    References:
+        Clevert, Unterthiner and Hochreiter, Fast and accurate deep network learning by ELUs, ICLR 2016, equation 15.
+    """
+    (x,), (y,) = operands(node, 1), node.outputs
+    slope = b.op("Add", y, b.like(attribute(node, "alpha", 1.0), x))
+    return [_where_positive(b, x, grads[0], b.op("Mul", grads[0], slope))]
+
+
+def _softplus(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = log(1 + exp(x)): dx = dy / (1 + exp(-x))."""
+    return [b.op("Mul", grads[0], b.op("Sigmoid", *operands(node, 1)))]
+
+
+def _tanh(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = tanh(x): dx = dy (1 - y^2)."""
+    y = node.outputs[0]
+    return [b.op("Mul", grads[0], b.op("Sub", b.like(1.0, y), b.op("Mul", y, y)))]
+
+
+def _sigmoid(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = 1 / (1 + exp(-x)): dx = dy y (1 - y)."""
+    y = node.outputs[0]
+    return [b.op("Mul", grads[0], b.op("Mul", y, b.op("Sub", b.like(1.0, y), y)))]
+
+
+def _between(b: Backward, x: ir.Value, low: ir.Value, high: ir.Value) -> ir.Value:
+    return b.op("And", b.op("Greater", x, low), b.op("Less", x, high))
+
+
+def _hard_sigmoid(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = max(0, min(1, alpha x + beta)): dx = alpha dy where 0 < y < 1, else 0."""
+    y = node.outputs[0]
+    zero, scaled = b.like(0.0, y), b.op("Mul", grads[0], b.like(attribute(node, "alpha", 0.2), y))
+    return [b.op("Where", _between(b, y, zero, b.like(1.0, y)), scaled, zero)]
+
+
+def _hard_swish(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = x max(0, min(1, x / 6 + 1/2)): dx = 0 up to -3, dy (x / 3 + 1/2) up to 3, dy beyond.
+
+    References:
+        Howard et al., Searching for MobileNetV3, ICCV 2019, section 5.2.
+    """
+    (x,) = operands(node, 1)
+    low, high, half = b.like(-3.0, x), b.like(3.0, x), b.like(0.5, x)
+    slope = b.op("Where", b.op("Less", x, high), b.op("Add", b.op("Div", x, high), half), b.like(1.0, x))
+    return [b.op("Where", b.op("Greater", x, low), b.op("Mul", grads[0], slope), b.like(0.0, x))]
+
+
+def _clip(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = min(max(x, low), high): dx = dy where low <= x <= high, else 0."""
+    (x,), dx = operands(node, 1), grads[0]
+    bounds = (*node.inputs[1:], None, None)
+    for bound, comparison in zip(bounds, ("Less", "Greater"), strict=False):
+        if bound is not None:
+            dx = b.op("Where", b.op(comparison, x, bound), b.like(0.0, x), dx)
+    return [dx, *[None] * (len(node.inputs) - 1)]
+
+
+def _erf(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = erf(x): dx = dy 2 / sqrt(pi) exp(-x^2)."""
+    (x,) = operands(node, 1)
+    bell = b.op("Exp", b.op("Neg", b.op("Mul", x, x)))
+    return [b.op("Mul", grads[0], b.op("Mul", bell, b.like(2.0 / math.sqrt(math.pi), x)))]
+
+
+def _gelu(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = x P(x), P the normal distribution: dx = dy (P(x) + x p(x)), with its density p.
+
+    `approximate="tanh"`: P(x) = (1 + t) / 2, t = tanh(u), u = sqrt(2 / pi) (x + 0.044715 x^3), and
+    p(x) = (1 - t^2) u' / 2.
+
+    References:
+        Hendrycks and Gimpel, Gaussian error linear units, arXiv:1606.08415, section 2.
+    """
+    (x,) = operands(node, 1)
+    one, half, square = b.like(1.0, x), b.like(0.5, x), b.op("Mul", x, x)
+    if attribute(node, "approximate", "none") == "tanh":
+        root, cubic = math.sqrt(2.0 / math.pi), 0.044715
+        inner = b.op("Add", b.op("Mul", square, b.like(root * cubic, x)), b.like(root, x))
+        slope = b.op("Add", b.op("Mul", square, b.like(3.0 * root * cubic, x)), b.like(root, x))
+        t = b.op("Tanh", b.op("Mul", x, inner))
+        total = b.op("Mul", half, b.op("Add", one, t))
+        flat = b.op("Mul", half, b.op("Sub", one, b.op("Mul", t, t)))
+        density = b.op("Mul", flat, slope)
+    else:
+        total = b.op("Mul", half, b.op("Add", one, b.op("Erf", b.op("Mul", x, b.like(math.sqrt(0.5), x)))))
+        bell = b.op("Exp", b.op("Mul", square, b.like(-0.5, x)))
+        density = b.op("Mul", bell, b.like(1.0 / math.sqrt(2.0 * math.pi), x))
+    return [b.op("Mul", grads[0], b.op("Add", total, b.op("Mul", x, density)))]
+
+
+def _softmax(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = softmax(x) along an axis: dx = y (dy - sum(dy y))."""
+    y, axis = node.outputs[0], attribute(node, "axis", -1)
+    total = b.op("ReduceSum", b.op("Mul", grads[0], y), b.ints(axis), keepdims=1)
+    return [b.op("Mul", y, b.op("Sub", grads[0], total))]
+
+
+def _log_softmax(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = log softmax(x) along an axis: dx = dy - exp(y) sum(dy)."""
+    y, axis = node.outputs[0], attribute(node, "axis", -1)
+    total = b.op("ReduceSum", grads[0], b.ints(axis), keepdims=1)
+    return [b.op("Sub", grads[0], b.op("Mul", b.op("Exp", y), total))]
+
+
+RULES: dict[str, Rule] = {
+    "Clip": _clip,
+    "Elu": _elu,
+    "Erf": _erf,
+    "Gelu": _gelu,
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _hard_swish,
+    "LeakyRelu": _leaky_relu,
+    "LogSoftmax": _log_softmax,
+    "Relu": _relu,
+    "Sigmoid": _sigmoid,
+    "Softmax": _softmax,
+    "Softplus": _softplus,
+    "Tanh": _tanh,
+}

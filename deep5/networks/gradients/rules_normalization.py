@@ -1,0 +1,113 @@
+"""Gradients of normalisation."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from deep5.networks.gradients.backward import Backward, Gradients, Rule, extents, operands, refuse
+from deep5.networks.gradients.batch_normalization import (
+    channel_wide,
+    is_training,
+    normalized_axes,
+    split_batch_normalization,
+)
+from deep5.networks.gradients.window import attribute
+
+__all__ = ["RULES"]
+
+
+def _batch_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = scale c r + bias, c = x - mean, r = 1 / sqrt(variance + epsilon): dbias = sum dy, dscale = r sum dy c.
+
+    Evaluation: dx = scale r dy. Training, over m elements a channel, with the batch's own mean and variance:
+    dx = scale r (dy - dbias / m - c r dscale / m).
+
+    References:
+        Ioffe and Szegedy, Batch normalization, ICML 2015, section 3; the sum over the batch is written out.
+    """
+    x, scale, bias, mean, variance = operands(node, 5)
+    dy = grads[0]
+    if any(gradient is not None for gradient in grads[1:]):
+        raise refuse(node, "the loss depends on its running statistics; allowed: its first output alone")
+    training = is_training(node)
+    if training:
+        mean, variance = split_batch_normalization(b.graph, node)
+    statistics = (training and b.wants(x)) or b.wants(scale)
+    epsilon = b.like(attribute(node, "epsilon", 1e-5), x)
+    r = b.op("Reciprocal", b.op("Sqrt", b.op("Add", variance, epsilon)))
+    axes = b.ints(*normalized_axes(x))
+    dbias = dscale = dx = None
+    if b.wants(bias) or (training and b.wants(x)):
+        dbias = b.op("ReduceSum", dy, axes, keepdims=0)
+    if statistics:
+        centred = b.op("Sub", x, channel_wide(b, x, mean))
+        dscale = b.op("Mul", r, b.op("ReduceSum", b.op("Mul", dy, centred), axes, keepdims=0))
+    if b.wants(x):
+        dx = b.op("Mul", dy, channel_wide(b, x, b.op("Mul", scale, r)))
+        if training:
+            dx = b.op("Sub", dx, _through_statistics(b, x, node, r, dbias, dscale))
+    return [dx, dscale, dbias, None, None]
+
+
+def _through_statistics(
+    b: Backward, x: ir.Value, node: ir.Node, r: ir.Value, dbias: ir.Value | None, dscale: ir.Value | None
+) -> ir.Value:
+    """scale r / m (c r dscale + dbias), which is a batch normalisation of x: one pass over memory, as the forward's."""
+    scale = node.inputs[1]
+    factor = b.op("Div", b.op("Mul", scale, r), _count(b, x))
+    slope, offset = b.op("Mul", factor, dscale), b.op("Mul", factor, dbias)
+    return b.op(
+        "BatchNormalization", x, slope, offset, *node.inputs[3:5], epsilon=float(attribute(node, "epsilon", 1e-5))
+    )
+
+
+def _count(b: Backward, x: ir.Value) -> ir.Value:
+    """How many elements a channel has, of the element type of x."""
+    axes = [extents(x)[axis] for axis in normalized_axes(x)]
+    fixed = [extent for extent in axes if isinstance(extent, int)]
+    if len(fixed) == len(axes):
+        return b.like(float(math.prod(fixed)), x)
+    channels = b.op("Shape", x, start=1, end=2)
+    return b.op("Cast", b.op("Div", b.op("Size", x), channels), to=x.dtype)
+
+
+def _layer_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = scale n + bias, n = (x - mean) r, statistics over the axes from `axis` on: with g = scale dy,
+    dx = r (g - mean(g) - n mean(g n)), dscale = sum dy n, dbias = sum dy.
+
+    References:
+        Ba, Kiros and Hinton, Layer normalization, arXiv:1607.06450, equation 4.
+    """
+    x, scale = operands(node, 2)
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    dy, shape = grads[0], extents(x)
+    if any(gradient is not None for gradient in grads[1:]):
+        raise refuse(node, "the loss depends on its Mean or InvStdDev; allowed: its first output alone")
+    first = attribute(node, "axis", -1) % len(shape)
+    axes = b.ints(*range(first, len(shape)))
+    if x.dtype == ir.DataType.FLOAT:
+        kept = ir.Shape([1 if axis >= first else extent for axis, extent in enumerate(x.shape or ())])
+        mean, r = (b.output(node, index, kept, x.dtype) for index in (1, 2))
+        n = b.op("Mul", b.op("Sub", x, mean), r)
+    else:  # ONNX returns the statistics in float32, which says too little of a float64 network
+        centred = b.op("Sub", x, b.op("ReduceMean", x, axes, keepdims=1))
+        variance = b.op("ReduceMean", b.op("Mul", centred, centred), axes, keepdims=1)
+        epsilon = b.like(attribute(node, "epsilon", 1e-5), x)
+        r = b.op("Reciprocal", b.op("Sqrt", b.op("Add", variance, epsilon)))
+        n = b.op("Mul", centred, r)
+    dx = dscale = dbias = None
+    if b.wants(scale):
+        dscale = b.unbroadcast(b.op("Mul", dy, n), shape, scale)
+    if bias is not None and b.wants(bias):
+        dbias = b.unbroadcast(dy, shape, bias)
+    if b.wants(x):
+        g = b.op("Mul", dy, scale)
+        along = b.op("ReduceMean", b.op("Mul", g, n), axes, keepdims=1)
+        less = b.op("Sub", b.op("Sub", g, b.op("ReduceMean", g, axes, keepdims=1)), b.op("Mul", n, along))
+        dx = b.op("Mul", less, r)
+    return [dx, dscale, dbias][: len(node.inputs)]
+
+
+RULES: dict[str, Rule] = {"BatchNormalization": _batch_normalization, "LayerNormalization": _layer_normalization}

@@ -1,0 +1,90 @@
+"""Gradients of reductions along axes."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from deep5.networks.constants import constant_value
+from deep5.networks.gradients.backward import Backward, Gradients, Rule, extents, operands, refuse
+from deep5.networks.gradients.window import attribute
+
+__all__ = ["RULES"]
+
+
+def _axes(node: ir.Node) -> tuple[int, ...]:
+    """The axes that a node reduces, ascending; none where it reduces nothing.
+
+    Raises:
+        Unsupported: Axes that are computed.
+    """
+    rank, given = len(extents(*operands(node, 1))), node.inputs[1] if len(node.inputs) > 1 else None
+    known = constant_value(given)
+    if given is not None and known is None:
+        raise refuse(node, f"its axes {given.name!r} are computed; allowed: constant axes")
+    if known is None or known.size == 0:
+        return () if attribute(node, "noop_with_empty_axes", 0) else tuple(range(rank))
+    return tuple(sorted(int(axis) % rank for axis in known.reshape(-1)))
+
+
+def _kept(b: Backward, node: ir.Node, value: ir.Value | None) -> ir.Value | None:
+    """A value of the result's shape, with extent 1 along the reduced axes, so that it broadcasts against the input."""
+    axes = _axes(node)
+    return value if attribute(node, "keepdims", 1) or not axes else b.op("Unsqueeze", value, b.ints(*axes))
+
+
+def _sent(node: ir.Node, dx: ir.Value) -> Gradients:
+    return [dx, *[None] * (len(node.inputs) - 1)]
+
+
+def _sum(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = sum of x along axes: every element receives dy."""
+    (x,) = operands(node, 1)
+    return _sent(node, b.op("Expand", _kept(b, node, grads[0]), b.shape(x)))
+
+
+def _mean(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = mean of m elements of x along axes: every element receives dy / m."""
+    (x,), dy = operands(node, 1), grads[0]
+    reduced = [extents(x)[axis] for axis in _axes(node)]
+    fixed = [extent for extent in reduced if isinstance(extent, int)]
+    if len(fixed) == len(reduced):
+        share = b.scaled(dy, 1.0 / math.prod(fixed), x)
+    else:
+        count = b.op("Div", b.op("Size", x), b.op("Size", node.outputs[0]))
+        share = b.op("Div", dy, b.op("Cast", count, to=x.dtype))
+    return _sent(node, b.op("Expand", _kept(b, node, share), b.shape(x)))
+
+
+def _sum_square(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = sum of x^2 along axes: dx = 2 x dy."""
+    (x,) = operands(node, 1)
+    return _sent(node, b.op("Mul", x, _kept(b, node, b.scaled(grads[0], 2.0, x))))
+
+
+def _l2(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = sqrt(sum of x^2) along axes: dx = x dy / y, and 0 where y = 0."""
+    (x,), (y,) = operands(node, 1), node.outputs
+    zero = b.like(0.0, x)
+    slope = b.op("Where", b.op("Equal", y, zero), zero, b.op("Div", grads[0], y))
+    return _sent(node, b.op("Mul", x, _kept(b, node, slope)))
+
+
+def _extreme(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = max of x along axes, or min: elements that equal y share dy in equal parts, as PyTorch's amax, JAX's max."""
+    (x,), (y,) = operands(node, 1), node.outputs
+    chosen = b.op("Cast", b.op("Equal", x, _kept(b, node, y)), to=x.dtype)
+    axes = _axes(node)
+    total = b.op("ReduceSum", chosen, b.ints(*axes), keepdims=1, noop_with_empty_axes=1)
+    return _sent(node, b.op("Mul", chosen, b.op("Div", _kept(b, node, grads[0]), total)))
+
+
+RULES: dict[str, Rule] = {
+    "ReduceL2": _l2,
+    "ReduceMax": _extreme,
+    "ReduceMean": _mean,
+    "ReduceMin": _extreme,
+    "ReduceSum": _sum,
+    "ReduceSumSquare": _sum_square,
+}

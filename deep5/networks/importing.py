@@ -1,0 +1,136 @@
+"""The one way in for ONNX models: read, judged, upgraded, inlined, folded, with shapes and names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from operator import itemgetter
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+
+from deep5.errors import NetworkError
+from deep5.networks.builder import IR_VERSION, OPSET
+from deep5.networks.folding import fold_constants, lift_constants, lift_weights
+from deep5.networks.reading import check_external, nodes_of, read_model
+from deep5.networks.shapes import SMALL_BYTES, first_line, infer_shapes
+
+__all__ = ["import_model"]
+
+# An older Scan had another meaning, which onnx's version converter does not see.
+_OLDEST_SCAN = 9
+
+
+def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
+    """Read a model and bring it into the form that back-ends rely on.
+
+    Opset 20 or newer; functions of the model inlined; what can be computed beforehand is (`fold_constants`); shapes
+    and dtypes inferred; every node has a name of its own; initial values are no inputs. Weights are read from the
+    file, and external ones mapped, only when asked for.
+
+    Args:
+        source: A file in ONNX's format, or a model in memory (copied).
+
+    Raises:
+        NetworkError: No such file, no valid ONNX, versions that the installed onnx does not know, a cycle, or
+            weights that are missing, of another size, or outside the model's folder.
+    """
+    what, proto, folder = read_model(source)
+    heavy = _take_weights(what, proto)
+    try:
+        onnx.checker.check_model(proto)
+        model = _upgraded(proto)
+    except Exception as error:  # onnx raises its own private classes
+        raise NetworkError(f"{what} is not valid ONNX: {first_line(error)}") from error
+    _put_weights(what, model, heavy, folder)
+    try:
+        infer_shapes(model, what)
+        lift_weights(model)
+        fold_constants(model, what)
+        lift_constants(model)
+    except NetworkError:
+        raise
+    except Exception as error:  # onnx-ir, of attributes that contradict one another
+        raise NetworkError(f"{what} is not valid ONNX: {first_line(error)}") from error
+    passes.RemoveUnusedNodesPass()(model)
+    _name_nodes(model.graph)
+    return model
+
+
+def _take_weights(what: str, proto: onnx.ModelProto) -> list[onnx.TensorProto]:
+    """Take large and external initial values out of the graph; there they become inputs of the same shape."""
+    graph = proto.graph
+    name, count = max(Counter(tensor.name for tensor in graph.initializer).items(), key=itemgetter(1), default=("", 0))
+    if count > 1:
+        raise NetworkError(f"{what} is not valid ONNX: {count} initial values are named {name!r}; allowed: one")
+    heavy = [tensor for tensor in graph.initializer if not _small(tensor)]
+    light = [tensor for tensor in graph.initializer if _small(tensor)]
+    del graph.initializer[:]
+    graph.initializer.extend(light)
+    inputs = {value.name: value for value in graph.input}
+    for tensor in heavy:
+        value = inputs[tensor.name] if tensor.name in inputs else graph.input.add(name=tensor.name)
+        value.type.CopyFrom(onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims)))
+    return heavy
+
+
+def _small(tensor: onnx.TensorProto) -> bool:
+    return bool(tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.ByteSize() <= SMALL_BYTES)
+
+
+def _upgraded(proto: onnx.ModelProto) -> ir.Model:
+    """The model in a new enough opset and IR, with its own functions inlined."""
+    if proto.functions:
+        model = ir.from_proto(proto)
+        passes.InlinePass()(model)
+        proto = ir.to_proto(model)
+    proto.ir_version = max(proto.ir_version, IR_VERSION)
+    opset = next((entry.version for entry in proto.opset_import if not entry.domain), None)
+    if opset is None:
+        proto.opset_import.add(domain="", version=OPSET)
+    elif opset < OPSET:
+        if opset < _OLDEST_SCAN and any(node.op_type == "Scan" for node in nodes_of(proto)):
+            raise NetworkError(f"Scan in opset {opset}, which has a batch axis; allowed: {_OLDEST_SCAN} and newer")
+        proto = onnx.version_converter.convert_version(proto, OPSET)
+    raised: ir.Model = ir.from_proto(proto)
+    return raised
+
+
+def _put_weights(what: str, model: ir.Model, heavy: list[onnx.TensorProto], folder: Path | None) -> None:
+    """Put the weights back, in front of the small ones; initial values stop being inputs."""
+    graph = model.graph
+    values = {value.name: value for value in graph.inputs}
+    small = list(graph.initializers.values())
+    graph.initializers.clear()
+    for proto in heavy:
+        try:
+            tensor = ir.from_proto(proto)
+        except Exception as error:  # an offset that is no number
+            given = ", ".join(f"{entry.key} {entry.value!r}" for entry in proto.external_data)
+            raise NetworkError(
+                f"{what}: the initial value {proto.name!r} lies at {given}; allowed: a location, and whole numbers of "
+                "at least 0 as offset and length"
+            ) from error
+        if isinstance(tensor, ir.ExternalTensor):
+            check_external(what, tensor, folder)
+            tensor.base_dir = str(folder)
+        values[proto.name].const_value = tensor
+        graph.initializers[proto.name] = values[proto.name]
+    graph.initializers.update((str(value.name), value) for value in small)
+    fed = [value for value in graph.inputs if value.name not in graph.initializers]
+    graph.inputs.clear()
+    graph.inputs.extend(fed)
+
+
+def _name_nodes(graph: ir.Graph) -> None:
+    """Give every node a name of its own, a function of its operator and place alone."""
+    taken: set[str] = set()
+    for node in graph.all_nodes():
+        base = node.name or node.op_type
+        name, count = base, 1
+        while name in taken:
+            count += 1
+            name = f"{base}_{count}"
+        taken.add(name)
+        node.name = name

@@ -1,0 +1,129 @@
+"""Expansion of what a back-end does not have: ONNX functions into their bodies, recurrent layers into cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common as passes
+
+from deep5.backend import Support
+from deep5.networks.constants import constant_tensor, constant_value, role
+from deep5.networks.folding import fold_constants, lift_constants
+from deep5.networks.network import Network
+from deep5.networks.shapes import infer_shapes
+from deep5.networks.unrolling import unrolled
+
+__all__ = ["lowered"]
+
+
+def lowered(network: Network, supports: Callable[[ir.Node], Support]) -> Network:
+    """The network with every node that a back-end does not support written in other operators, where that can be.
+
+    Args:
+        network: The network; it is not changed.
+        supports: Says of a node whether the back-end runs it.
+
+    Returns:
+        A network with the same inputs, outputs, parameters, buffers and their names, with inferred shapes; the network
+        itself where there is nothing to expand. A node stays that is neither an ONNX function nor a recurrent layer
+        of fixed length: the executor refuses it. Weights are not read.
+
+    References:
+        ONNX, Open Neural Network Exchange Specification, section Functions; operator schemas with a function body.
+    """
+    if all(map(supports, network.nodes)):
+        return network
+    model = network.model.clone()
+    changed = False
+    while _expand(model, supports):
+        changed = True
+        # Shapes tell which body the next function has, and make most of a body a constant.
+        infer_shapes(model, f"network {model.graph.name!r}, expanded,")
+        fold_constants(model, f"network {model.graph.name!r}, expanded,")
+        passes.RemoveUnusedNodesPass()(model)
+    if not changed:
+        return network
+    lift_constants(model)
+    return Network(model)
+
+
+def _expand(model: ir.Model, supports: Callable[[ir.Node], Support]) -> bool:
+    """Expand each unsupported node once."""
+    graph, changed = model.graph, False
+    for number, node in enumerate(list(graph)):
+        if supports(node):
+            continue
+        for index, value in enumerate(node.outputs):
+            value.name = value.name or f"{node.name}/unused_{index}"  # the expansion computes it before it is dropped
+        if node.op_type == "LSTM" and node.domain == "":
+            changed |= unrolled(graph, node)
+            continue
+        function = _body(node, graph.opset_imports.get(node.domain))
+        if function is not None:
+            _fix_settings(graph, node)
+            # An overload of its own: the body depends on the node's attributes and types.
+            node.overload = function.overload = f"{number}"
+            function.opset_imports.update(graph.opset_imports)
+            model.functions[function.identifier()] = function
+            changed = True
+    passes.InlinePass()(model)
+    return changed
+
+
+def _body(node: ir.Node, opset: int | None) -> ir.Function | None:
+    """What an ONNX function computes, for this node; None where the operator is no function."""
+    if opset is None or not onnx.defs.has(node.op_type, opset, node.domain):
+        return None
+    if any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
+        return None
+    schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+    for name, attribute in schema.attributes.items():
+        if name not in node.attributes and attribute.default_value.name:
+            node.attributes[name] = ir.from_proto(attribute.default_value)
+    versions = [version for version in schema.function_opset_versions if version <= opset]
+    if versions:
+        data = schema.get_function_with_opset_version(max(versions))
+    else:
+        versions = [version for version in schema.context_dependent_function_opset_versions if version <= opset]
+        if not versions:
+            return None
+        types = [_type(value).SerializeToString() for value in node.inputs]
+        data = schema.get_context_dependent_function_with_opset_version(
+            max(versions), ir.to_proto(node).SerializeToString(), types
+        )
+    if not data:
+        return None  # the body needs a type or a shape that is not known
+    proto = onnx.FunctionProto.FromString(data)
+    del proto.output[len(node.outputs) :]  # a body computes what the node asks for
+    function: ir.Function = ir.from_proto(proto)
+    # A normalisation's body computes mean and variance in float32: too little for a float64 network.
+    widened = (
+        "stash_type" in schema.attributes and len(node.outputs) == 1 and node.outputs[0].dtype == ir.DataType.DOUBLE
+    )
+    for inner in function:
+        if widened and inner.op_type == "Cast" and inner.attributes["to"].value == ir.DataType.FLOAT:
+            inner.attributes["to"] = ir.AttrInt64("to", ir.DataType.DOUBLE)
+        inner.name = f"{node.name}/{inner.name or inner.op_type}"
+        for value in inner.outputs:
+            if value.name:
+                value.name = f"{node.name}/{value.name}"
+    return function
+
+
+def _type(value: ir.Value | None) -> onnx.TypeProto:
+    return onnx.TypeProto() if value is None or value.type is None else ir.to_proto(value).type
+
+
+def _fix_settings(graph: ir.Graph, node: ir.Node) -> None:
+    """Make Constant nodes of what only sets how a node works: in its body the same number would be a parameter."""
+    for position, value in enumerate(node.inputs):
+        if value is None or role(node, position) != "setting" or not value.is_initializer():
+            continue
+        if constant_value(value) is not None:
+            constant = ir.node("Constant", [], {"value": constant_tensor(value)}, name=f"{node.name}/{value.name}")
+            constant.outputs[0].name = f"{node.name}/{value.name}"
+            constant.outputs[0].type, constant.outputs[0].shape = value.type, value.shape
+            graph.insert_before(node, constant)
+            node.replace_input_with(position, constant.outputs[0])

@@ -1,0 +1,212 @@
+"""ONNX models from files and from memory, read and judged before anything works on them."""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from deep5.errors import NetworkError
+from deep5.networks.shapes import first_line
+
+__all__ = ["check_external", "nodes_of", "read_model"]
+
+_Body = tuple[Iterable[onnx.NodeProto], Iterable[onnx.TensorProto]]
+
+
+def read_model(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelProto, Path | None]:
+    """Read a model and check what ONNX's own checker leaves out or says unclearly.
+
+    Args:
+        source: A file in ONNX's format, or a model in memory (copied).
+
+    Returns:
+        What messages call it; the model, in which ONNX's own domain is always called ""; and the folder that its
+        weights may lie in, None for a model in memory.
+
+    Raises:
+        NetworkError: No such file; no ONNX; a version that the installed onnx does not know; weights of another size
+            than their shape says; a cycle, or a value that nothing computes; an input or output without a shape.
+    """
+    what, proto, folder = _read(source)
+    try:
+        for entry in proto.opset_import:
+            entry.domain = "" if entry.domain == "ai.onnx" else entry.domain
+        for node in nodes_of(proto):
+            node.domain = "" if node.domain == "ai.onnx" else node.domain
+        _check_versions(what, proto)
+        for tensor in _tensors(what, proto):
+            _check_tensor(what, tensor)
+        _check_order(what, proto)
+    except UnicodeDecodeError as error:  # protobuf decodes a text when it is read
+        raise NetworkError(f"{what} is not valid ONNX: it holds a text that is not UTF-8") from error
+    return what, proto, folder
+
+
+def nodes_of(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """All nodes, those of functions and of nested graphs too."""
+    for nodes, _ in _bodies(proto):
+        yield from nodes
+
+
+def _read(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelProto, Path | None]:
+    """The model, ours to change; what to call it in messages; and the folder that its weights may lie in."""
+    proto = onnx.ModelProto()
+    if isinstance(source, onnx.ModelProto):
+        proto.CopyFrom(source)
+        return "the model", proto, None
+    if not isinstance(source, (str, Path)):
+        raise NetworkError(f"got a {type(source).__name__}; allowed: an ONNX file or an onnx.ModelProto")
+    path, what = Path(source), f"the file {source}"
+    if not path.is_file():
+        raise NetworkError(f"{what} is not there; allowed: an ONNX file or an onnx.ModelProto")
+    try:
+        proto.ParseFromString(path.read_bytes())
+    except Exception as error:  # protobuf raises its own private classes
+        raise NetworkError(f"{what} cannot be read as ONNX ({first_line(error)})") from error
+    return what, proto, path.parent
+
+
+def _check_versions(what: str, proto: onnx.ModelProto) -> None:
+    if not proto.HasField("graph") or not proto.graph.output:
+        raise NetworkError(f"{what} is not valid ONNX: it holds no graph with an output")
+    if proto.ir_version > onnx.IR_VERSION:
+        raise NetworkError(
+            f"{what} has IR version {proto.ir_version}; allowed: up to {onnx.IR_VERSION}, the newest that onnx "
+            f"{onnx.__version__} knows; remedy: a newer onnx"
+        )
+    newest = onnx.defs.onnx_opset_version()
+    for entry in proto.opset_import:
+        if not entry.domain and entry.version > newest:
+            raise NetworkError(
+                f"{what} is written in opset {entry.version}; allowed: up to {newest}, the newest that onnx "
+                f"{onnx.__version__} knows; remedy: a newer onnx, or onnx.version_converter.convert_version"
+            )
+
+
+def _bodies(proto: onnx.ModelProto) -> Iterator[_Body]:
+    """Nodes and initial values of the graph and of every graph inside it."""
+    bodies: list[_Body] = [
+        (proto.graph.node, proto.graph.initializer),
+        *((function.node, ()) for function in proto.functions),
+    ]
+    while bodies:
+        nodes, initial = bodies.pop()
+        yield nodes, initial
+        for node in nodes:
+            for attribute in node.attribute:
+                inner = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())]
+                bodies += [(graph.node, graph.initializer) for graph in inner]
+
+
+def _tensors(what: str, proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    if proto.graph.sparse_initializer:
+        raise NetworkError(f"{what} has sparse initial values; allowed: dense ones")
+    for nodes, initial in _bodies(proto):
+        for tensor in initial:
+            if not tensor.name:
+                raise NetworkError(f"{what} has an initial value without a name; remedy: name every initial value")
+            yield tensor
+        for node in nodes:
+            for attribute in node.attribute:
+                for tensor in (*attribute.tensors, *([attribute.t] if attribute.HasField("t") else ())):
+                    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                        raise NetworkError(
+                            f"{what}: the node {node.name!r} ({node.op_type}) keeps an attribute in an external file; "
+                            "allowed: initial values alone"
+                        )
+                    yield tensor
+
+
+def _check_tensor(what: str, tensor: onnx.TensorProto) -> None:
+    """The bytes of a tensor are as many as its shape and dtype say; those of an external one, later."""
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        if "location" not in {entry.key for entry in tensor.external_data if entry.value}:
+            raise NetworkError(f"{what}: the initial value {tensor.name!r} is external, but says no location")
+        return
+    try:
+        onnx.checker.check_tensor(tensor)
+        read = ir.from_proto(tensor)
+        size = read.nbytes
+        if not tensor.HasField("raw_data"):
+            read.numpy()
+            return
+    except Exception as error:  # as above
+        raise NetworkError(
+            f"{what} is not valid ONNX: the initial value {tensor.name!r}: {first_line(error)}"
+        ) from error
+    if len(tensor.raw_data) != size:
+        raise NetworkError(
+            f"{what} is not valid ONNX: the initial value {tensor.name!r} has {len(tensor.raw_data)} bytes; allowed: "
+            f"{size}, as its shape {list(tensor.dims)} says"
+        )
+
+
+def _check_order(what: str, proto: onnx.ModelProto) -> None:
+    """What a node reads was computed before, and inputs and outputs say their shapes; nested graphs ONNX checks."""
+    for nodes, _ in _bodies(proto):
+        producers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+        listed = list(nodes)
+        needs = {
+            index: {producers[name] for name in node.input if name in producers} for index, node in enumerate(listed)
+        }
+        try:
+            graphlib.TopologicalSorter(needs).prepare()
+        except graphlib.CycleError as error:
+            cycle = " <- ".join(f"{listed[i].name or i!r} ({listed[i].op_type})" for i in error.args[1])
+            raise NetworkError(
+                f"{what} is not valid ONNX: nodes feed themselves: {cycle}; allowed: a graph without a cycle"
+            ) from error
+    graph = proto.graph
+    known = {value.name for value in (*graph.input, *graph.initializer)}
+    for node in graph.node:
+        if unknown := [name for name in node.input if name and name not in known]:
+            raise NetworkError(
+                f"{what} is not valid ONNX: the node {node.name!r} ({node.op_type}) reads {unknown[0]!r}, which "
+                "nothing before it computes; allowed: inputs, initial values, and outputs of earlier nodes"
+            )
+        known.update(node.output)
+    for kind, values in (("input", graph.input), ("output", graph.output)):
+        for value in values:
+            if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+                raise NetworkError(
+                    f"{what}: the {kind} {value.name!r} has no shape; remedy: declare it, with names for extents that "
+                    "vary"
+                )
+
+
+def check_external(what: str, tensor: ir.ExternalTensor, folder: Path | None) -> None:
+    """Refuse a weight in an external file that lies outside the model's folder or does not hold all of it.
+
+    Args:
+        what: What messages call the model.
+        tensor: The weight, which is not read.
+        folder: The model's folder, if it has one.
+
+    Raises:
+        NetworkError: Where the file lies or what it lacks, and what is allowed.
+    """
+    name, location = f"{what}: the initial value {tensor.name!r}", Path(tensor.location)
+    if folder is None:
+        raise NetworkError(
+            f"{name} lies in the file {str(location)!r}, but a model in memory has no folder; remedy: give the path of "
+            "the model"
+        )
+    path = folder / location
+    if location.is_absolute() or ".." in location.parts:
+        raise NetworkError(f"{name} lies in {str(location)!r}; allowed: a file in the model's folder, {folder}")
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise NetworkError(f"{name} lies in {path}, which leads to {path.resolve()}; allowed: a file in {folder}")
+    if not path.is_file():
+        raise NetworkError(f"{name} lies in {path}, which is not there; remedy: put the file beside the model")
+    if (links := path.stat().st_nlink) > 1:
+        raise NetworkError(f"{name} lies in {path}, a file with {links} names; allowed: one; remedy: copy the file")
+    offset, length, size = tensor.offset or 0, tensor.length, path.stat().st_size
+    if (length is not None and length != tensor.nbytes) or offset < 0 or offset + tensor.nbytes > size:
+        raise NetworkError(
+            f"{name} lies at offset {offset} of {path}, length {length}; allowed: {tensor.nbytes} bytes, as its shape "
+            f"{list(tensor.shape)} says, within the file's {size}"
+        )

@@ -1,0 +1,60 @@
+"""`EngineFramework`: the part of `Framework` that is the same for engines that only run ONNX forward."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakSet
+
+from deep5.backend import Framework
+from deep5.errors import UsageError
+
+if TYPE_CHECKING:
+    from deep5.operators.operator import Operator
+    from deep5.training.gradient_executor import GradientExecutor
+
+__all__ = ["EngineFramework"]
+
+
+class EngineFramework(Framework):
+    """Base of back-ends whose executors are `GradientExecutor`s, and whose options belong to what was compiled.
+
+    The number of threads is the process's: each class keeps its own, and tells the executors that are alive.
+    """
+
+    _asked: ClassVar[int] = 0
+    _executors: ClassVar[WeakSet[GradientExecutor]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._executors = WeakSet()
+
+    @property
+    def threads(self) -> int:
+        """How many threads an operator may use: as set, or one a physical core that this process may run on."""
+        return self._asked or _cores()
+
+    def set_threads(self, threads: int) -> None:
+        """Threads within an operator, from the next call of any executor on.
+
+        Raises:
+            UsageError: Not a positive whole number.
+        """
+        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+            raise UsageError(f"got {threads!r} threads; allowed: a whole number of at least 1")
+        type(self)._asked = threads
+        for executor in list(self._executors):
+            executor.discard_programs()
+
+    def operator(self, operator: Operator) -> Callable[..., Any]:
+        """The operator's own `forward`: what executors take and return are NumPy arrays."""
+        forward: Callable[..., Any] = operator.forward
+        return forward
+
+
+def _cores() -> int:
+    import psutil
+
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(psutil.cpu_count(logical=False) or allowed, allowed)

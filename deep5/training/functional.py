@@ -1,0 +1,292 @@
+"""`FunctionalRule`: an update rule as pure functions of a framework's arrays, for back-ends that compile whole steps.
+
+The rule was traced into expressions; here they are evaluated with the framework's own functions while the framework
+traces its step. Scalar parts are float64, as in the kernel: `1 - beta2` in float32 would be off by 1.3e-5.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from deep5.backend import ParameterGroup
+from deep5.errors import RuleError, ShapeError
+from deep5.events import StepInfo
+from deep5.tensors import Array, Arrays, TensorSpec
+from deep5.training.expression import OPERATIONS, Expr, topological
+from deep5.training.groups import partition
+from deep5.training.rule import UpdateRule
+from deep5.training.trace import TracedRule, trace_rule
+
+__all__ = ["ArrayFunctions", "FunctionalRule"]
+
+
+class ArrayFunctions(Protocol):
+    """What a back-end lends: its own functions, by the names of the array API."""
+
+    def function(self, name: str) -> Callable[..., Array]:
+        """The function for a key of `OPERATIONS`; takes arrays of one dtype, and Python numbers."""
+        ...
+
+    def cast(self, value: Array, dtype: str) -> Array:
+        """The array, or a Python number, as an array of this element type."""
+        ...
+
+    def sum(self, value: Array) -> Array:
+        """The sum of all elements, shape ()."""
+        ...
+
+    def broadcast(self, value: Array, like: Array) -> Array:
+        """A scalar of the array's dtype repeated to its shape."""
+        ...
+
+
+class _Part(NamedTuple):
+    """Parameters of one group and one dtype."""
+
+    names: tuple[str, ...]
+    dtype: str
+    hyper: Mapping[str, float]
+    offset: int
+
+
+class FunctionalRule:
+    """A rule over the parameters of a network; every method but `given` and `check_state` may be traced.
+
+    Args:
+        rule: Its hyperparameters are read at every step, by `given`.
+        specs: The parameters by name.
+        functions: The back-end's functions.
+        groups: Parameter groups; frozen parameters are left out.
+
+    Attributes:
+        names: The parameters that the rule updates.
+        prepares: Whether the gradient is taken at another point than the parameter.
+        averages: Whether evaluation uses another value than the parameter.
+        traces: How often the rule was traced.
+    """
+
+    def __init__(
+        self,
+        rule: UpdateRule,
+        specs: Mapping[str, TensorSpec],
+        functions: ArrayFunctions,
+        *,
+        groups: Sequence[ParameterGroup] = (),
+    ) -> None:
+        self.rule, self._functions, self._specs = rule, functions, dict(specs)
+        self._traced: TracedRule = trace_rule(rule)
+        self.traces = 1
+        width = len(self._traced.hyper) + len(self._traced.inputs)
+        self._parts: list[_Part] = []
+        for part, hyper in partition(specs, groups):
+            unknown = set(hyper) - set(rule.hyper)
+            if unknown:
+                raise RuleError(
+                    f"a parameter group sets {sorted(unknown)}; allowed: hyperparameters of {type(rule).__name__}, "
+                    f"{', '.join(rule.hyper) or 'none'}"
+                )
+            dtype = next(iter(part.values())).dtype
+            if dtype not in ("float32", "float64"):
+                raise ShapeError(f"parameters of dtype {dtype}; allowed: float32, float64")
+            self._parts.append(_Part(tuple(part), dtype, dict(hyper), width * len(self._parts)))
+        self._width = width
+        self.names = tuple(name for part in self._parts for name in part.names)
+        self.prepares, self.averages = self._traced.prepare is not None, self._traced.evaluate is not None
+
+    def given(self, info: StepInfo) -> np.ndarray:
+        """Hyperparameters and `new_input` of this step: float64, shape (numbers,); an argument of the compiled step.
+
+        Raises:
+            RuleError: The rule gives other names than it was traced with, or no numbers.
+        """
+        values = np.empty(self._width * len(self._parts))
+        for part in self._parts:
+            rule = self.rule
+            if part.hyper:
+                rule = copy.copy(rule)
+                for name, value in part.hyper.items():
+                    object.__setattr__(rule, name, value)
+            try:
+                numbers = [getattr(rule, name) for name in self._traced.hyper]
+                if self._traced.inputs:
+                    extra = rule.new_input(info)
+                    numbers += [extra[name] for name in self._traced.inputs]
+                values[part.offset : part.offset + self._width] = numbers
+            except (KeyError, TypeError, ValueError) as error:
+                names = (*self._traced.hyper, *self._traced.inputs)
+                raise RuleError(
+                    f"{type(rule).__name__} at step {info.step}: {type(error).__name__}: {error}; allowed: numbers "
+                    f"named {', '.join(names)}, the same at every step"
+                ) from error
+        return values
+
+    def initial(self, parameters: Arrays, given: Array) -> dict[str, Array]:
+        """The states before the first step, `"<state>/<parameter>"`; those of shape () in float64."""
+        states = {}
+        for part in self._parts:
+            shared = self._shared(part, given)
+            for name in part.names:
+                evaluate = _Evaluator(self._functions, part.dtype, shared, {"param": parameters[name]})
+                for key, expression in self._traced.states.items():
+                    value = evaluate(expression)
+                    if expression.element:
+                        states[f"{key}/{name}"] = value
+                    else:
+                        states[f"{key}/{name}"] = self._functions.cast(value, "float64")
+        return states
+
+    def prepare(self, parameters: Arrays, states: Arrays, given: Array) -> dict[str, Array]:
+        """The points at which the gradients are taken."""
+        return self._each(self._traced.prepare, parameters, states, given)
+
+    def evaluate(self, parameters: Arrays, states: Arrays, given: Array) -> dict[str, Array]:
+        """The values that evaluation and export use."""
+        return self._each(self._traced.evaluate, parameters, states, given)
+
+    def update(
+        self, gradients: Arrays, parameters: Arrays, states: Arrays, given: Array
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The new parameters and states, by name."""
+        work = []
+        for part in self._parts:
+            shared = self._shared(part, given)
+            for name in part.names:
+                arrays = {"grad": gradients[name], "param": parameters[name], **self._own(states, name)}
+                work.append((name, _Evaluator(self._functions, part.dtype, shared, arrays)))
+        self._add_sums(work)
+        new_parameters, new_states = {}, {}
+        for name, evaluate in work:
+            new_parameters[name] = evaluate.element(self._traced.param)
+            for key, expression in self._traced.new_states.items():
+                whole = self._traced.states[key].element
+                value = evaluate.element(expression) if whole else evaluate(expression)
+                new_states[f"{key}/{name}"] = value if whole else self._functions.cast(value, "float64")
+        return new_parameters, new_states
+
+    def check_state(self, state: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """The entries of a `state_dict`, each of the right shape and dtype.
+
+        Raises:
+            ShapeError: An entry is missing, unknown, or of another shape or dtype.
+        """
+        expected = {}
+        for part in self._parts:
+            for name in part.names:
+                for key, expression in self._traced.states.items():
+                    shape = tuple(map(int, self._specs[name].shape)) if expression.element else ()
+                    expected[f"{key}/{name}"] = (shape, part.dtype if expression.element else "float64")
+        if state.keys() != expected.keys():
+            odd = sorted(state.keys() ^ expected.keys())
+            raise ShapeError(
+                f"the optimizer's state has missing or unknown entries: {odd}; allowed: {sorted(expected)}"
+            )
+        found = {}
+        for key, (shape, dtype) in expected.items():
+            value = np.asarray(state[key])
+            if value.shape != shape or str(value.dtype) != dtype:
+                raise ShapeError(f"state {key!r}: got {value.dtype}{value.shape}, expected {dtype}{shape}")
+            found[key] = value
+        return found
+
+    def _each(self, expression: Expr | None, parameters: Arrays, states: Arrays, given: Array) -> dict[str, Array]:
+        if expression is None:
+            return {name: parameters[name] for name in self.names}
+        found = {}
+        for part in self._parts:
+            shared = self._shared(part, given)
+            for name in part.names:
+                arrays = {"param": parameters[name], **self._own(states, name)}
+                found[name] = _Evaluator(self._functions, part.dtype, shared, arrays).element(expression)
+        return found
+
+    def _shared(self, part: _Part, given: Array) -> dict[int, Array]:
+        """The scalars that are the same for all parameters of a part, by their serial number; evaluated once."""
+        names = (*self._traced.hyper, *self._traced.inputs)
+        inputs = {name: given[part.offset + index] for index, name in enumerate(names)}
+        evaluate = _Evaluator(self._functions, part.dtype, {}, inputs)
+        for node in topological(self._traced.roots()):
+            leaves = (node.args[0] in inputs,) if node.op == "input" else ()
+            if (
+                not node.element
+                and all(leaves)
+                and all(arg.op == "const" or arg.serial in evaluate.known for arg in node.args if isinstance(arg, Expr))
+            ):
+                evaluate(node)
+        return evaluate.known
+
+    def _own(self, states: Arrays, name: str) -> dict[str, Array]:
+        return {f"state:{key}": states[f"{key}/{name}"] for key in self._traced.states}
+
+    def _add_sums(self, work: Sequence[tuple[str, _Evaluator]]) -> None:
+        """Evaluate the sums, over a parameter or over the model, and make them known."""
+        for key, expression in self._traced.sums.items():
+            parts = [
+                self._functions.cast(self._functions.sum(evaluate.element(expression)), "float64")
+                for _, evaluate in work
+            ]
+            if self.rule.scope == "model":
+                total = parts[0]
+                for part in parts[1:]:
+                    total = total + part
+                parts = [total] * len(parts)
+            for (_, evaluate), value in zip(work, parts, strict=True):
+                evaluate.arrays[f"sum:{key}"] = value
+
+
+class _Evaluator:
+    """Values of expressions for one parameter.
+
+    Args:
+        functions: The back-end's.
+        dtype: Of the parameter.
+        shared: Values that are known already, by serial number.
+        arrays: Values of the leaves by name.
+    """
+
+    def __init__(
+        self, functions: ArrayFunctions, dtype: str, shared: Mapping[int, Array], arrays: Mapping[str, Array]
+    ) -> None:
+        self._functions, self._dtype = functions, dtype
+        self.known, self.arrays = dict(shared), dict(arrays)
+        self._rounded: dict[int, Array] = {}
+
+    def element(self, expression: Expr) -> Array:
+        """The value as an array of the parameter's shape and dtype."""
+        value = self(expression)
+        if expression.element:
+            return value
+        return self._functions.broadcast(self._functions.cast(value, self._dtype), self._like())
+
+    def __call__(self, expression: Expr) -> Array:
+        for node in topological([expression]):
+            if node.serial not in self.known:
+                self.known[node.serial] = self._value(node)
+        return self.known[expression.serial]
+
+    def _value(self, node: Expr) -> Array:
+        if node.op == "const":
+            return node.args[0]
+        if node.op in ("input", "load"):
+            return self.arrays[node.args[0]]
+        if node.op == "broadcast":
+            scalar = self._operand(node.args[0], element=True)
+            return self._functions.broadcast(self._functions.cast(scalar, self._dtype), self._like())
+        if all(arg.op == "const" for arg in node.args):
+            return float(OPERATIONS[node.op][3](*(arg.args[0] for arg in node.args)))
+        return self._functions.function(node.op)(*(self._operand(arg, node.element) for arg in node.args))
+
+    def _operand(self, node: Expr, element: bool) -> Array:
+        """A scalar is rounded where it meets an array; a Python number rounds by itself."""
+        value = self.known[node.serial]
+        if node.element or not element or node.boolean or type(value) is float:
+            return value
+        if node.serial not in self._rounded:
+            self._rounded[node.serial] = self._functions.cast(value, self._dtype)
+        return self._rounded[node.serial]
+
+    def _like(self) -> Array:
+        return self.arrays["param"]

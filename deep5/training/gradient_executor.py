@@ -1,0 +1,341 @@
+"""`GradientExecutor`: trains on any engine that runs ONNX forward.
+
+The backward pass is a part of the graph (`gradient_network`), the update is the compiled rule, and parameters live in
+host memory that the engine reads in place. What an engine adds is how it runs one network.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import onnx_ir as ir
+
+from deep5.backend import Framework, ParameterGroup, Support, TrainStep
+from deep5.errors import ShapeError, Unsupported
+from deep5.events import StepInfo
+from deep5.networks.constants import FLOATS
+from deep5.networks.executor import NetworkExecutor
+from deep5.networks.forms import Forms
+from deep5.networks.gradients import gradient_network
+from deep5.networks.gradients.rules import CONSTANT, RULES
+from deep5.networks.labels import label_inputs
+from deep5.networks.lowering import lowered
+from deep5.networks.network import Network
+from deep5.tensors import Array, Arrays, Device, aligned_empty, to_numpy
+from deep5.training.step import KernelStep
+
+__all__ = ["GradientExecutor", "Notify", "Run"]
+
+Notify = Callable[[int, Any], None]
+_Key = tuple[Any, ...]
+
+
+class Run(Protocol):
+    """A network made runnable."""
+
+    def __call__(
+        self, inputs: Sequence[Any], notify: Notify | None = None, into: Sequence[np.ndarray] | None = None
+    ) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
+        """Run once.
+
+        Args:
+            inputs: In the network's order.
+            notify: Called with (number, value) for each announced output as soon as the engine gives it away.
+            into: The announced outputs of an earlier call, which nobody else holds any more: memory that the engine
+                may write those of this call to.
+
+        Returns:
+            The outputs in the network's order: those that were not announced, and those that were. All are in memory
+            of their own, which no later call writes to except where it comes back as `into`; those that were announced
+            are C-contiguous and writable.
+        """
+        ...
+
+
+class _Program(NamedTuple):
+    """A network that runs, and what its outputs are.
+
+    Attributes:
+        run: The engine's.
+        outputs: Names of the first outputs: those of the executor's network.
+        statistics: The buffers that the outputs behind them go into.
+        names: What the announced outputs are the gradients of.
+        loss_dtype: Element type of the loss.
+    """
+
+    run: Run
+    outputs: tuple[str, ...]
+    statistics: tuple[np.ndarray, ...] = ()
+    names: tuple[str, ...] = ()
+    loss_dtype: str = ""
+
+
+@dataclass
+class _Memory:
+    """The announced outputs of a program, and where each lies, once somebody asked."""
+
+    arrays: Sequence[np.ndarray]
+    places: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class _Gradients:
+    """Gradients of the last call: by name, the part that the last program made, and whether a caller holds them."""
+
+    key: _Key
+    values: dict[str, np.ndarray]
+    memory: _Memory
+    given: bool
+
+
+class GradientExecutor(NetworkExecutor):
+    """Base of executors whose engine knows no gradients; implements `GraphExecutor`.
+
+    Args:
+        network: The network; it is not changed.
+        framework: The back-end.
+        device: Where the engine runs; parameters are in host memory.
+        seed: Of noise alone.
+
+    Raises:
+        Unsupported: Nodes that the engine cannot run, each with its reason.
+
+    Attributes:
+        values: The live parameters and buffers by name, 64-byte aligned; what the engine reads.
+    """
+
+    capabilities: frozenset[str] = frozenset()
+
+    def __init__(self, network: Network, framework: Framework, *, device: Device, seed: int = 0) -> None:
+        super().__init__(network, device=device, seed=seed)
+        self._forms = Forms(network, framework)
+        self.values: dict[str, np.ndarray] = {}
+        for name in self._specs:
+            initial = network.initial(name)
+            self.values[name] = aligned_empty(initial.shape, initial.dtype)
+            self.values[name][...] = initial
+        self._labels = label_inputs(network)
+        self._programs: dict[_Key, _Program] = {}
+        self._last: _Gradients | None = None
+        # By program, memory of gradients that nobody holds: a training loop allocates nothing.
+        self._spare: dict[_Key, _Memory] = {}
+        self._scale: tuple[Any, np.ndarray] = (None, np.array(0))
+        self._step: weakref.ref[Any] | None = None
+
+    @abstractmethod
+    def _compile(self, network: Network, announced: Sequence[str]) -> Run:
+        """Make a network runnable; its parameters and buffers are `self.values`, read where they lie.
+
+        Args:
+            network: One of this executor's, forward or with gradients.
+            announced: Names of its last outputs, to notify of.
+        """
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Threads, dtype, TF32 and determinism as read back from the engine; see `GraphExecutor.settings`."""
+
+    def _suited(self, network: Network) -> Network:
+        """A network with gradients in other operators, where the engine has none for those or faster ones."""
+        return network
+
+    def _dtype(self, name: str) -> Any:
+        return np.dtype(name)
+
+    def _native(self, name: str, value: Any) -> Any:
+        try:
+            array = value if type(value) is np.ndarray else to_numpy(value)
+            return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+        except Unsupported as error:
+            raise ShapeError(f"input {name!r}: {error}") from error
+
+    def _live(self, name: str) -> Any:
+        return self.values[name]
+
+    def _assign(self, name: str, value: np.ndarray) -> None:
+        self.values[name][...] = value
+
+    def _feed(self, inputs: Arrays) -> tuple[list[Any], dict[str, int]]:
+        fed, extents = super()._feed(inputs)
+        for labels in self._labels:
+            labels.check(fed[labels.position])
+        return fed, extents
+
+    def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
+        """Run forward; see `GraphExecutor.inference`."""
+        fed, extents = self._feed(inputs)
+        program = self._programs.get(("forward", training)) or self._forward(training)
+        if training and self._forms.training.masks:
+            fed += self._forms.training.draw(extents, self._info(info))
+        results, _ = program.run(fed)
+        return self._outputs(program, results)
+
+    def inference_and_backprop(
+        self,
+        inputs: Arrays,
+        loss: str = "loss",
+        *,
+        info: StepInfo | None = None,
+        wrt: Sequence[str] | None = None,
+        accumulate: bool = False,
+        loss_scale: float = 1.0,
+        on_gradient: Callable[[str, Array], None] | None = None,
+    ) -> Arrays:
+        """Run forward and backward as one graph; see `GraphExecutor.inference_and_backprop`.
+
+        Raises:
+            ShapeError: A missing, unknown or misshapen input.
+            NetworkError: A label that is no class; the engine failed.
+            UnknownName: No such loss, parameter or input.
+            Unsupported: An operator without a gradient, or one whose gradient the engine cannot run.
+        """
+        fed, extents = self._feed(inputs)
+        # Whatever fails from here on leaves no gradients.
+        last, self._last = self._last, None
+        key = ("gradients", loss, None if wrt is None else tuple(wrt))
+        program = self._programs.get(key) or self._backward(key, loss, wrt)
+        if self._forms.training.masks:
+            fed += self._forms.training.draw(extents, self._info(info))
+        fed.append(self._loss_scale(loss_scale, program.loss_dtype))
+        earlier = last.values if last is not None and accumulate else {}
+        if last is not None and not accumulate:
+            self._recycle(last)
+        memory = self._spare.pop(key, None)
+
+        def add(index: int, gradient: np.ndarray) -> None:
+            if (name := program.names[index]) in earlier:
+                np.add(earlier[name], gradient, out=gradient)
+
+        def announce(index: int, gradient: np.ndarray) -> None:
+            add(index, gradient)
+            if on_gradient is not None:
+                on_gradient(program.names[index], gradient)
+
+        notify = None if on_gradient is None else announce
+        results, arrays = program.run(fed, notify, None if memory is None else memory.arrays)
+        if earlier and notify is None:
+            for index, gradient in enumerate(arrays):
+                add(index, gradient)
+        if last is not None and accumulate and last.key == key:
+            self._recycle(last)  # the sums lie elsewhere now
+        if memory is None or arrays is not memory.arrays:
+            memory = _Memory(arrays)
+        values = {**earlier, **dict(zip(program.names, arrays, strict=True))}
+        self._last = _Gradients(key, values, memory, given=on_gradient is not None)
+        return self._outputs(program, results)
+
+    def gradients(self) -> Arrays:
+        """Gradients of the last `inference_and_backprop`, C-contiguous; later calls leave them as they are.
+
+        Raises:
+            Unsupported: Nothing has run backward yet, or the last call failed.
+        """
+        if self._last is None:
+            raise Unsupported("there are no gradients yet; remedy: call inference_and_backprop first")
+        self._last.given = True
+        return dict(self._last.values)
+
+    def parameters(self) -> Arrays:
+        """The live parameters: C-contiguous NumPy arrays, 64-byte aligned; write into them in place."""
+        return {name: self.values[name] for name in self.network.parameters}
+
+    def buffers(self) -> Arrays:
+        """The live running statistics, as `parameters`."""
+        return {name: self.values[name] for name in self.network.buffers}
+
+    def train_step(
+        self,
+        rule: Any,
+        loss: str = "loss",
+        *,
+        groups: Sequence[ParameterGroup] = (),
+        modifier: Callable[[str, Array, Array], Array] | None = None,
+    ) -> TrainStep:
+        """The training step under an update rule, which runs in place on the parameters."""
+        step: TrainStep = KernelStep(
+            self, rule, loss=loss, groups=groups, modifier=modifier, threads=self._threads(), locate=self._locate
+        )
+        self._step = weakref.ref(step)
+        return step
+
+    def discard_programs(self) -> None:
+        """Compile anew at the next call: options of what is compiled cannot change."""
+        self._programs.clear()
+
+    def synchronize(self) -> None:
+        """Return at once: the engine has finished when a call returns."""
+
+    def _threads(self) -> int:
+        """How many threads the update may use."""
+        return 1
+
+    def _averaged(self) -> Any:
+        step = None if self._step is None else self._step()
+        return super()._averaged() if step is None else step.averaged()
+
+    def _recycle(self, gradients: _Gradients) -> None:
+        if not gradients.given:
+            self._spare[gradients.key] = gradients.memory
+
+    def _locate(self, names: Sequence[str]) -> Sequence[int]:
+        """Addresses of gradients of the last call; unlike `gradients` it leaves them the executor's own."""
+        if self._last is None:
+            raise Unsupported("there are no gradients yet; remedy: call inference_and_backprop first")
+        places = self._last.memory.places
+        if not places:
+            for name, array in self._last.values.items():
+                places[name] = array.__array_interface__["data"][0]
+        return [places[name] for name in names]
+
+    def _loss_scale(self, number: float, dtype: str) -> np.ndarray:
+        if self._scale[0] != (number, dtype):
+            self._scale = (number, dtype), np.array(number, dtype=dtype)
+        return self._scale[1]
+
+    def _forward(self, training: bool) -> _Program:
+        evaluation, form = self._forms.evaluation, self._forms.training if training else None
+        if form is None or form.network is evaluation:
+            program = _Program(self._compile(evaluation, ()), tuple(self.network.outputs))
+            # One program serves both where training makes no difference.
+            self._programs[("forward", False)] = program
+        else:
+            from deep5.networks.gradients.batch_normalization import expand_training
+
+            network = self._forms.checked(expand_training(form.network))
+            program = _Program(self._compile(network, ()), tuple(self.network.outputs), self._statistics())
+        self._programs[("forward", training)] = program
+        return program
+
+    def _backward(self, key: _Key, loss: str, wrt: Sequence[str] | None) -> _Program:
+        self._check_loss(loss)
+        names = self._check_wrt(wrt)
+        network = lowered(self._forms.training.network, _has_gradient)
+        network = self._forms.checked(self._suited(gradient_network(network, loss, names)))
+        run = self._compile(network, [f"grad:{name}" for name in names])
+        program = _Program(
+            run, tuple(self.network.outputs), self._statistics(), names, self.network.outputs[loss].dtype
+        )
+        self._programs[key] = program
+        return program
+
+    def _statistics(self) -> tuple[np.ndarray, ...]:
+        return tuple(self.values[name] for name in self._forms.training.statistics)
+
+    def _outputs(self, program: _Program, results: Sequence[np.ndarray]) -> Arrays:
+        """The network's own outputs by name; new running statistics go into their buffers."""
+        if program.statistics:
+            for buffer, value in zip(program.statistics, results[len(program.outputs) :], strict=True):
+                buffer[...] = value
+            results = results[: len(program.outputs)]
+        return dict(zip(program.outputs, results, strict=True))
+
+
+def _has_gradient(node: ir.Node) -> Support:
+    """Whether the gradient of a node can be written down, so that an engine's own layer need not be expanded."""
+    known = not node.domain and (node.op_type in RULES or node.op_type in CONSTANT)
+    return Support(known or not any(value.dtype in FLOATS for value in node.outputs), "it has no gradient rule")

@@ -1,0 +1,18 @@
+"""The JAX back-end. Names load when they are first used: importing this does not import the framework."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deep5.frameworks.jax.framework import JAX as JAX
+    from deep5.frameworks.jax.framework import from_model as from_model
+    from deep5.frameworks.jax.native import from_jax as from_jax
+
+_HOME = {"JAX": "framework", "from_jax": "native", "from_model": "framework"}
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'deep5.frameworks.jax' has no attribute {name!r}; it has {', '.join(_HOME)}")
+    return getattr(import_module(f"deep5.frameworks.jax.{_HOME[name]}"), name)

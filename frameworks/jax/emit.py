@@ -1,0 +1,215 @@
+"""A network as Python source: one straight line of calls, which JAX traces.
+
+Images go through convolutions with their channels last, the order in which XLA is fastest on the processor: a value
+keeps that order from operator to operator until somebody needs ONNX's, and weights of layers are stored as XLA reads
+them. Who reads parameters sees ONNX's order of axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from deep5.errors import UsageError
+from deep5.events import StepInfo
+from deep5.frameworks.jax import kernels
+from deep5.frameworks.jax.operators import OPERATORS
+from deep5.frameworks.jax.storage import Storage, find_flat, find_storage
+from deep5.networks.constants import constant_value
+from deep5.networks.forms import Forms
+from deep5.networks.network import Network
+
+if TYPE_CHECKING:
+    from deep5.backend import Framework
+
+__all__ = ["Emitter", "Function", "GraphProgram", "write"]
+
+
+class Function(NamedTuple):
+    """A network that JAX can trace.
+
+    Attributes:
+        call: Takes tuples of parameters, buffers and inputs; gives a tuple of outputs, and one of new buffers.
+        source: Its generated source.
+    """
+
+    call: Callable[..., tuple[tuple[Any, ...], tuple[Any, ...]]]
+    source: str
+
+
+class Emitter:
+    """Collects the source. Names of the model file never enter it: every value gets a generated identifier.
+
+    Args:
+        stored: Parameters that are not stored in ONNX's order of axes.
+        flat: Values that are images made vectors with their channels last.
+    """
+
+    def __init__(self, stored: Container[str], flat: Container[str]) -> None:
+        self._stored, self.flat = stored, flat
+        self._weights: dict[str, str] = {}
+        self._plain: dict[str, str] = {}
+        self._last: dict[str, str] = {}
+        self._count = 0
+        self._lines: list[str] = []
+        self.bound: dict[str, Any] = {}
+        """What the source refers to by name: constants and functions."""
+
+    def new(self) -> str:
+        """A fresh identifier."""
+        self._count += 1
+        return f"v{self._count}"
+
+    def plain(self, value: ir.Value | None) -> str:
+        """The identifier of a value in ONNX's order of axes; `None` for an input left out."""
+        if value is None:
+            return "None"
+        key = str(value.name)
+        if key not in self._plain:
+            self._plain[key] = self.new()
+            if key in self._last:
+                self.line(f"{self._plain[key]} = {self.bind(kernels.channels_first)}({self._last[key]})")
+            else:
+                self.bound[self._plain[key]] = _constant(value)
+        return self._plain[key]
+
+    def last(self, value: ir.Value | None, axes: int) -> str:
+        """The identifier of a value with its channels last, broadcast to this many axes."""
+        if value is None:
+            return "None"
+        key = str(value.name)
+        if axes < 3:
+            return self.plain(value)
+        if key not in self._last:
+            text = f"{self.bind(kernels.channels_last)}({self.plain(value)}, {axes})"
+            self._last[key] = self.new()
+            self.line(f"{self._last[key]} = {text}")
+        return self._last[key]
+
+    def is_last(self, value: ir.Value | None) -> bool:
+        """Whether a value is there with its channels last, and only so."""
+        return value is not None and value.name in self._last and value.name not in self._plain
+
+    def weight(self, value: ir.Value | None) -> tuple[str, bool]:
+        """The identifier of a layer's weight, and whether that is in the order in which parameters are stored."""
+        name = self._weights.get(str(value.name)) if value is not None else None
+        return (self.plain(value), False) if name is None else (name, True)
+
+    def bind(self, what: Any) -> str:
+        """The identifier of a function or another object that the source refers to."""
+        name = f"f_{getattr(what, '__name__', type(what).__name__).strip('_<>')}".lower()
+        while self.bound.setdefault(name, what) is not what:
+            name += "_"
+        return name
+
+    def assign(self, value: ir.Value, text: str, *, last: bool = False) -> None:
+        """Append the line that computes a value."""
+        (self._last if last else self._plain)[str(value.name)] = name = self.new()
+        self.line(f"{name} = {text}")
+
+    def line(self, text: str) -> None:
+        """Append a line of the body."""
+        self._lines.append(text)
+
+    def arguments(self, names: Sequence[str]) -> str:
+        """Give identifiers to values that come in from outside; the text that unpacks them."""
+        made = []
+        for name in names:
+            made.append(self.new())
+            (self._weights if name in self._stored else self._plain)[name] = made[-1]
+        return "".join(f"{name}, " for name in made)
+
+    def source(self, network: Network, fresh: Mapping[str, str], names: tuple[Sequence[str], ...]) -> str:
+        """The whole function; arguments as `write` takes them."""
+        outputs = {str(value.name): value for value in network.model.graph.outputs}
+        parameters, buffers, results = names
+        fed = [str(value.name) for value in network.model.graph.inputs if value.name in network.inputs]
+        for kind, own in (("parameters", parameters), ("buffers", buffers), ("inputs", fed)):
+            if own:
+                self.line(f"{self.arguments(own)}= {kind}")
+        for node in network.nodes:
+            OPERATORS[node.op_type](self, node)
+        returned = "".join(f"{self.plain(outputs[name])}, " for name in results)
+        changed = "".join(
+            f"{self.plain(outputs[fresh[name]]) if name in fresh else self._plain[name]}, " for name in buffers
+        )
+        body = [*self._lines, f"return ({returned}), ({changed})"]
+        return "\n    ".join(["def run(parameters, buffers, inputs):", *body])
+
+
+def write(
+    network: Network,
+    fresh: Mapping[str, str],
+    stored: Mapping[str, Storage],
+    flat: Collection[str],
+    *names: Sequence[str],
+) -> Function:
+    """Generate and compile the function of a network.
+
+    Args:
+        network: The network, of operators of the table.
+        fresh: The output that is a buffer's new value, by the buffer's name.
+        stored: Parameters that are not stored in ONNX's order of axes.
+        flat: Values that are images made vectors with their channels last.
+        names: Of parameters, buffers and outputs, each in the order of the function's tuples.
+    """
+    emitter = Emitter(stored, flat)
+    source = emitter.source(network, fresh, names)
+    scope = dict(emitter.bound)
+    # The source is made of the fixed texts of the operator table, generated identifiers and numbers; nothing of the
+    # model file's own text is in it.
+    exec(compile(source, f"<deep5 {len(network.nodes)} nodes>", "exec"), scope)  # noqa: S102
+    return Function(scope.pop("run"), source)
+
+
+class GraphProgram:
+    """An ONNX network as pure functions that JAX traces; see `Program`.
+
+    Args:
+        network: The network.
+        framework: The back-end.
+
+    Raises:
+        Unsupported: Nodes that it cannot run, each with its reason.
+
+    Attributes:
+        stored: How weights of layers are stored, by name.
+        x64: 64-bit types mean what they say in ONNX.
+    """
+
+    x64 = True
+
+    def __init__(self, network: Network, framework: Framework) -> None:
+        self._forms = Forms(network, framework)
+        self._names = tuple(network.parameters), tuple(network.buffers), tuple(network.outputs)
+        self._flat = find_flat(self._forms.evaluation)
+        self.stored = find_storage(self._forms.evaluation, self._flat)
+
+    @cached_property
+    def evaluation(self) -> Function:
+        """The network in evaluation."""
+        return write(self._forms.evaluation, {}, self.stored, self._flat, *self._names)
+
+    @cached_property
+    def training(self) -> Function:
+        """The network in training, of inputs with the masks behind them."""
+        form = self._forms.training
+        if form.network is self._forms.evaluation:
+            return self.evaluation
+        return write(form.network, form.statistics, self.stored, self._flat, *self._names)
+
+    def draw(self, extents: Mapping[str, int], info: StepInfo) -> list[np.ndarray]:
+        """The masks of a step."""
+        form = self._forms.training
+        return form.draw(extents, info) if form.masks else []
+
+
+def _constant(value: ir.Value) -> np.ndarray:
+    known = constant_value(value)
+    if known is None:
+        raise UsageError(f"the value {value.name!r} is used before it is computed; allowed: nodes in topological order")
+    return known

@@ -1,0 +1,72 @@
+"""`JAX`: the back-end's entry point. jax itself loads when this is constructed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from deep5.backend import Framework, Support
+from deep5.errors import UsageError
+from deep5.tensors import Device
+from deep5.tensors import device as read_device
+
+if TYPE_CHECKING:
+    from deep5.frameworks.jax.executor import JAXExecutor
+    from deep5.networks.network import Network
+    from deep5.operators.operator import Operator
+
+__all__ = ["JAX", "from_model"]
+
+
+class JAX(Framework):
+    """JAX: a network becomes generated source that `jax.jit` traces; a training step is one compiled function."""
+
+    name = "jax"
+    requires = ("jax",)
+
+    def __init__(self, mode: str = "") -> None:
+        super().__init__(mode)
+        # Asked for here, so that a missing jax is named before anything else is made.
+        import jax
+
+        self._jax = jax
+
+    def version(self) -> str:
+        """The version of jax."""
+        return str(self._jax.__version__)
+
+    def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> JAXExecutor:
+        """A network on JAX; see `Framework.executor`."""
+        from deep5.frameworks.jax.emit import GraphProgram
+        from deep5.frameworks.jax.executor import JAXExecutor
+
+        return JAXExecutor(network, GraphProgram(network, self), device=read_device(device), seed=seed)
+
+    def supports(self, node: Any) -> Support:
+        """Whether the table of operators has this one, with these attributes."""
+        from deep5.frameworks.jax.operators import supports
+
+        return supports(node)
+
+    def operator(self, operator: Operator) -> Callable[..., Any]:
+        """The operator as a function of arrays that JAX can trace and differentiate."""
+        from deep5.frameworks.jax.custom import native_operator
+
+        return native_operator(operator)
+
+    def set_threads(self, threads: int) -> None:
+        """Threads within an operator; fixed once a process, when JAX computes first.
+
+        Raises:
+            UsageError: Not a positive whole number, or JAX has started with another.
+        """
+        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+            raise UsageError(f"got {threads!r} threads; allowed: a whole number of at least 1")
+        from deep5.frameworks.jax.threads import start_with_threads
+
+        start_with_threads(threads)
+
+
+def from_model(network: Network, *, device: str | Device = "cpu", seed: int = 0) -> JAXExecutor:
+    """The executor of a network on JAX, as the tutorial's recipes name it."""
+    return JAX().executor(network, device=device, seed=seed)

@@ -1,0 +1,254 @@
+"""`JAXStep`: forward, backward and update rule as one compiled function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from deep5.backend import ParameterGroup
+from deep5.errors import ShapeError, UsageError
+from deep5.events import StepInfo
+from deep5.tensors import Array, Arrays, to_numpy
+from deep5.training.functional import FunctionalRule
+from deep5.training.rule import UpdateRule
+
+if TYPE_CHECKING:
+    from deep5.frameworks.jax.executor import JAXExecutor
+
+__all__ = ["JAXStep"]
+
+Modifier = Callable[[str, Array, Array], Array]
+Tuples = tuple[Any, ...]
+
+
+class _Functions:
+    """JAX's functions, as an update rule asks for them."""
+
+    def function(self, name: str) -> Callable[..., Array]:
+        found: Callable[..., Array] = getattr(jnp, name)
+        return found
+
+    def cast(self, value: Array, dtype: str) -> Array:
+        return jnp.asarray(value, dtype)
+
+    def sum(self, value: Array) -> Array:
+        return jnp.sum(value)
+
+    def broadcast(self, value: Array, like: Array) -> Array:
+        return jnp.broadcast_to(value, like.shape)
+
+
+class JAXStep:
+    """A whole training step; made by `JAXExecutor.train_step`. Implements `TrainStep`.
+
+    Parameters, buffers and the rule's state are donated: the step writes the new ones into the memory of the old.
+
+    Args:
+        executor: Holds parameters and buffers.
+        rule: The update rule.
+        loss: Name of the scalar output to differentiate.
+        groups: Parameter groups; the first that matches a name gives its hyperparameters.
+        modifier: `gradient_modifier(name, param, grad) -> grad`, traced.
+
+    Raises:
+        RuleError: The rule breaks its contract, or a group sets an unknown hyperparameter or matches nothing.
+
+    Attributes:
+        how: How the rule runs.
+    """
+
+    how = "xla"
+
+    def __init__(
+        self,
+        executor: JAXExecutor,
+        rule: UpdateRule,
+        *,
+        loss: str = "loss",
+        groups: Sequence[ParameterGroup] = (),
+        modifier: Modifier | None = None,
+    ) -> None:
+        self._executor, self._loss, self._modifier = executor, loss, modifier
+        self._rule = FunctionalRule(rule, executor.network.parameters, _Functions(), groups=groups)
+        self._names, self._outputs = tuple(executor.network.parameters), tuple(executor.network.outputs)
+        self._differentiated = executor.differentiated(loss, self._rule.names)
+        self._traces, self._inside = 0, False
+        self._whole = jax.jit(self._trace_whole, donate_argnums=(0, 1, 2))
+        self._update = jax.jit(self._trace_update, donate_argnums=(0, 1))
+        self._prepare = jax.jit(self._trace_prepare)
+        self._evaluate = jax.jit(self._trace_evaluate)
+        with jax.enable_x64(True):
+            given = self._rule.given(StepInfo(batch_size=1))
+            states = jax.jit(self._trace_initial)(executor._values, given)
+            # Committed to the device as the parameters are: else the second step would compile again.
+            self._keys, self._states = tuple(states), tuple(jax.device_put(list(states.values()), executor._place))
+
+    @property
+    def traces(self) -> int:
+        """How often the step was traced: once for every combination of the inputs' shapes."""
+        return max(self._traces, self._rule.traces)
+
+    def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
+        """One whole step; see `TrainStep`."""
+        executor = self._executor
+        if self._inside:
+            self._refuse_inside()
+        feed, extents = executor._feed(inputs)
+        given = self._rule.given(info)
+        with jax.enable_x64(True):
+            feed += executor.program.draw(extents, info)
+            outputs, executor._values, executor._buffers, self._states = self._whole(
+                executor._values, executor._buffers, self._states, feed, given
+            )
+        executor._gradients, executor._why = None, "the last training step was compiled as a whole"
+        executor._pending = outputs
+        return dict(zip(self._outputs, outputs, strict=True))
+
+    def backprop(
+        self, inputs: Arrays, info: StepInfo, on_gradient: Callable[[str, Array], None] | None = None
+    ) -> Arrays:
+        """Forward and backward at the rule's point; see `TrainStep`."""
+        if self._inside:
+            self._refuse_inside()
+        executor = self._executor
+        values = executor._values
+        if self._rule.prepares:
+            with jax.enable_x64(True):
+                values = self._prepare(values, self._states, self._rule.given(info))
+        return executor.backpropagate(inputs, self._loss, self._rule.names, values, info, on_gradient=on_gradient)
+
+    def apply(self, gradients: Arrays, info: StepInfo) -> None:
+        """The update; see `TrainStep`.
+
+        Raises:
+            ShapeError: A gradient is missing, or of another shape or dtype than its parameter.
+        """
+        if self._inside:
+            self._refuse_inside()
+        executor, given = self._executor, self._rule.given(info)
+        found = tuple(self._checked(name, gradients) for name in self._rule.names)
+        with jax.enable_x64(True):
+            executor._values, self._states = self._update(executor._values, self._states, found, given)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """While inside, the executor holds `eval_param`; see `TrainStep`.
+
+        Raises:
+            UsageError: A step is asked for inside.
+        """
+        if self._inside or not self._rule.averages:
+            yield
+            return
+        executor, own = self._executor, self._executor._values
+        with jax.enable_x64(True):
+            executor._values = self._evaluate(own, self._states, self._rule.given(StepInfo(batch_size=1)))
+        self._inside = True
+        try:
+            yield
+        finally:
+            executor._values, self._inside = own, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rule's state as NumPy arrays, copied."""
+        return {
+            key: np.array(self._turned(key, np.asarray(value), back=True), order="C")
+            for key, value in zip(self._keys, self._states, strict=True)
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`, bit for bit.
+
+        Raises:
+            ShapeError: An entry is missing, unknown, or of another shape or dtype.
+        """
+        found = self._rule.check_state(state)
+        with jax.enable_x64(True):
+            self._states = tuple(
+                jax.device_put(np.array(self._turned(key, found[key]), order="C"), self._executor._place)
+                for key in self._keys
+            )
+
+    def _turned(self, key: str, value: Any, *, back: bool = False) -> Any:
+        """An element of the state in the order in which it is stored, or back."""
+        name = key.partition("/")[2]
+        if not value.ndim:
+            return value
+        return self._executor.present(name, value) if back else self._executor.turn(name, value)
+
+    def _checked(self, name: str, gradients: Arrays) -> Any:
+        if name not in gradients:
+            raise ShapeError(f"no gradient of {name!r}; got: {', '.join(gradients)}")
+        value, spec = gradients[name], self._executor.network.parameters[name]
+        value = value if isinstance(value, jax.Array) else np.array(to_numpy(value))
+        if reason := spec.mismatch(tuple(value.shape), str(value.dtype)):
+            raise ShapeError(f"the gradient of {name!r}: {reason}")
+        return value
+
+    def _refuse_inside(self) -> None:
+        raise UsageError("a training step inside averaged(); remedy: leave the block first")
+
+    def _trace_whole(self, values: Tuples, buffers: Tuples, states: Tuples, feed: Any, given: Any) -> Any:
+        self._traces += 1
+        points = self._points(values, states, given)
+        outputs, new_buffers, gradients = self._differentiated(points, buffers, feed, None)
+        found = self._modified(dict(zip(self._rule.names, gradients, strict=True)), points)
+        return outputs, *self._updated(values, states, found, given, new_buffers)
+
+    def _trace_update(self, values: Tuples, states: Tuples, gradients: Tuples, given: Any) -> Any:
+        pairs = zip(self._rule.names, gradients, strict=True)
+        found = {name: self._executor.turn(name, gradient) for name, gradient in pairs}
+        found = self._modified(found, self._points(values, states, given))
+        new_values, _, new_states = self._updated(values, states, found, given, ())
+        return new_values, new_states
+
+    def _trace_prepare(self, values: Tuples, states: Tuples, given: Any) -> Any:
+        return self._points(values, states, given)
+
+    def _trace_evaluate(self, values: Tuples, states: Tuples, given: Any) -> Any:
+        own = self._by_name(values)
+        found = self._rule.evaluate(own, dict(zip(self._keys, states, strict=True)), given)
+        return tuple(found.get(name, own[name]) for name in self._names)
+
+    def _trace_initial(self, values: Tuples, given: Any) -> Any:
+        return self._rule.initial(self._by_name(values), given)
+
+    def _by_name(self, values: Tuples) -> dict[str, Any]:
+        return dict(zip(self._names, values, strict=True))
+
+    def _points(self, values: Tuples, states: Tuples, given: Any) -> Tuples:
+        """Where the gradient is taken."""
+        if not self._rule.prepares:
+            return values
+        own = self._by_name(values)
+        found = self._rule.prepare(own, dict(zip(self._keys, states, strict=True)), given)
+        return tuple(found.get(name, own[name]) for name in self._names)
+
+    def _modified(self, gradients: dict[str, Any], points: Tuples) -> dict[str, Any]:
+        if self._modifier is None:
+            return gradients
+        own, executor, found = self._by_name(points), self._executor, {}
+        for name, gradient in gradients.items():
+            with executor.types():
+                param, grad = executor.present(name, own[name]), executor.present(name, gradient)
+                value = jnp.asarray(self._modifier(name, param, grad), gradient.dtype)
+            if value.shape != param.shape:
+                raise ShapeError(f"the modified gradient of {name!r}: got shape {value.shape}, expected {param.shape}")
+            found[name] = executor.turn(name, value)
+        return found
+
+    def _updated(
+        self, values: Tuples, states: Tuples, gradients: dict[str, Any], given: Any, buffers: Tuples
+    ) -> tuple[Tuples, Tuples, Tuples]:
+        own = self._by_name(values)
+        new, new_states = self._rule.update(gradients, own, dict(zip(self._keys, states, strict=True)), given)
+        return (
+            tuple(new.get(name, own[name]) for name in self._names),
+            buffers,
+            tuple(new_states[key] for key in self._keys),
+        )

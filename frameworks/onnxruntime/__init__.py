@@ -1,0 +1,19 @@
+"""The ONNX Runtime back-end. Names load when they are first used: importing this does not import the framework."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deep5.frameworks.onnxruntime.framework import ONNXRuntime as ONNXRuntime
+    from deep5.frameworks.onnxruntime.framework import from_model as from_model
+
+_HOME = {"ONNXRuntime": "framework", "from_model": "framework"}
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(
+            f"module 'deep5.frameworks.onnxruntime' has no attribute {name!r}; it has {', '.join(_HOME)}"
+        )
+    return getattr(import_module(f"deep5.frameworks.onnxruntime.{_HOME[name]}"), name)

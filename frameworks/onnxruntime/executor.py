@@ -1,0 +1,71 @@
+"""The executor of ONNX Runtime: sessions over the memory of the executor, gradients by an ONNX graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import onnxruntime
+
+from deep5.frameworks.onnxruntime.program import Program
+from deep5.frameworks.onnxruntime.rewrite import rewritten
+from deep5.networks.network import Network
+from deep5.tensors import Device
+from deep5.training.gradient_executor import GradientExecutor, Run
+
+if TYPE_CHECKING:
+    from deep5.frameworks.onnxruntime.framework import ONNXRuntime
+
+__all__ = ["ONNXRuntimeExecutor"]
+
+
+class ONNXRuntimeExecutor(GradientExecutor):
+    """Runs a network in ONNX Runtime; made by `ONNXRuntime.executor`.
+
+    Args:
+        network: The network; it is not changed.
+        framework: ONNX Runtime.
+        device: One that it has.
+        seed: Of noise alone.
+
+    Raises:
+        Unsupported: Nodes that it cannot run, each with its reason.
+
+    Attributes:
+        capabilities: None. Convolution and others exist in float32 alone; a network of float64 runs where all of its
+            operators do.
+    """
+
+    def __init__(self, network: Network, framework: ONNXRuntime, *, device: Device, seed: int = 0) -> None:
+        self._framework = framework
+        super().__init__(network, framework, device=device, seed=seed)
+
+    def settings(self) -> dict[str, Any]:
+        """Threads, spinning, provider, TF32 and determinism as read back from the session."""
+        session = self._session()
+        options, provider = session.get_session_options(), session.get_providers()[0]
+        specs = (*self.network.parameters.values(), *self.network.inputs.values())
+        return {
+            "framework": self._framework.name,
+            "version": onnxruntime.__version__,
+            "device": str(self.device),
+            "provider": provider,
+            "threads": options.intra_op_num_threads,
+            "spinning": options.get_session_config_entry("session.intra_op.allow_spinning") == "1",
+            "dtype": next((spec.dtype for spec in specs if spec.dtype.startswith("float")), "none"),
+            "tf32": session.get_provider_options()[provider].get("use_tf32") == "1",
+            "deterministic": options.use_deterministic_compute,
+        }
+
+    def _threads(self) -> int:
+        return self._framework.threads
+
+    def _suited(self, network: Network) -> Network:
+        return rewritten(network)
+
+    def _compile(self, network: Network, announced: Sequence[str]) -> Run:
+        return Program(network, self.values, announced, threads=self._framework.threads, device=self.device)
+
+    def _session(self) -> onnxruntime.InferenceSession:
+        program = self._programs.get(("forward", False)) or self._forward(training=False)
+        return cast(Program, program.run).session

@@ -1,0 +1,58 @@
+"""`ONNXRuntime`: the back-end's entry point. onnxruntime itself loads when it is made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from deep5.backend import GraphExecutor, Support
+from deep5.errors import Unsupported
+from deep5.tensors import Device
+from deep5.tensors import device as read_device
+from deep5.training.engine_framework import EngineFramework
+
+if TYPE_CHECKING:
+    from deep5.networks.network import Network
+
+__all__ = ["ONNXRuntime", "from_model"]
+
+
+class ONNXRuntime(EngineFramework):
+    """ONNX Runtime: forward and backward are one ONNX graph in one session, the update is the compiled rule."""
+
+    name = "onnxruntime"
+    requires = ("onnxruntime",)
+
+    def __init__(self, mode: str = "") -> None:
+        super().__init__(mode)
+        # Asked for here, so that a missing onnxruntime is named before anything else is made.
+        import onnxruntime
+
+        self._onnxruntime = onnxruntime
+
+    def version(self) -> str:
+        """The version of onnxruntime."""
+        return str(self._onnxruntime.__version__)
+
+    def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
+        """A network on ONNX Runtime; see `Framework.executor`."""
+        from deep5.frameworks.onnxruntime.executor import ONNXRuntimeExecutor
+        from deep5.frameworks.onnxruntime.session import providers
+
+        place = read_device(device)
+        if not providers(place):
+            found = ", ".join(self._onnxruntime.get_available_providers())
+            raise Unsupported(f"no device {place} for onnxruntime here; allowed: cpu (its providers: {found})")
+        executor = ONNXRuntimeExecutor(network, self, device=place, seed=seed)
+        self._executors.add(executor)
+        return executor
+
+    def supports(self, node: Any) -> Support:
+        """Whether ONNX Runtime makes a session of the node alone."""
+        from deep5.frameworks.onnxruntime.session import supports
+
+        return supports(node)
+
+
+def from_model(network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
+    """The executor of a network on ONNX Runtime, as the tutorial's recipes name it."""
+    return ONNXRuntime().executor(network, device=device, seed=seed)

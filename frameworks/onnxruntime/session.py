@@ -1,0 +1,105 @@
+"""Sessions of ONNX Runtime, all made with the same options, and whether it can run a node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import onnxruntime
+
+from deep5.backend import Support
+from deep5.networks.engine import node_key, node_model
+from deep5.tensors import Device
+
+__all__ = ["explanation", "make_session", "providers", "supports"]
+
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+# Element types that some kernels lack where they have float32.
+_OTHER_FLOATS = {
+    onnx.TensorProto.DOUBLE: "float64",
+    onnx.TensorProto.FLOAT16: "float16",
+    onnx.TensorProto.BFLOAT16: "bfloat16",
+}
+_ANSWERS: dict[Hashable, Support] = {}
+
+
+def providers(device: Device) -> list[Any]:
+    """What runs a network on a device, in ONNX Runtime's own terms; empty where it cannot."""
+    if device.kind == "cpu":
+        return [_CPU]
+    if _CUDA in onnxruntime.get_available_providers():
+        return [(_CUDA, {"device_id": str(device.index), "use_tf32": "0"})]
+    return []
+
+
+def make_session(model: bytes, threads: int, device: Device) -> onnxruntime.InferenceSession:
+    """A session, on this device alone.
+
+    Args:
+        model: Serialised.
+        threads: How many an operator may use.
+        device: One that has `providers`.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # Threads that wait in a loop for work slow whatever else runs in this process by two to three times.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    options.use_deterministic_compute = True
+    # What goes wrong is raised; the log would say it a second time.
+    options.log_severity_level = 4
+    if device.kind != "cpu":
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    return onnxruntime.InferenceSession(model, options, providers=providers(device), enable_fallback=False)
+
+
+def explanation(error: Exception) -> str:
+    """What an error of ONNX Runtime says, without its codes, places in source files and signatures."""
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error).partition("\n")[0])
+    running = re.search(r"while running (\w+) node", text)
+    tail = re.split(r"Status Message: |\.(?:cc|h):\d+ .*?\) |\[with [^]]*\] |was false\. ", text)[-1].strip()
+    return f"{running[1]}: {tail}" if running else tail or type(error).__name__
+
+
+def supports(node: ir.Node) -> Support:
+    """Whether ONNX Runtime can run a node, found out by making a session of the node alone; asked once a kind of node.
+
+    Its documentation lists no attributes, and its table of kernels neither these nor the functions that it expands.
+    """
+    key = node_key(node)
+    if key is None:
+        return _tried(node)
+    if key not in _ANSWERS:
+        _ANSWERS[key] = _tried(node)
+    return _ANSWERS[key]
+
+
+def _tried(node: ir.Node) -> Support:
+    kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    model = node_model(node)
+    if model is None:
+        return Support(False, f"an input of {kind} has no known element type; remedy: infer shapes first")
+    reason = _refusal(model)
+    if reason is None:
+        return Support(True)
+    proto = onnx.ModelProto.FromString(model)
+    types = [value.type.tensor_type for value in (*proto.graph.input, *proto.graph.output)]
+    found = sorted({_OTHER_FLOATS[own.elem_type] for own in types if own.elem_type in _OTHER_FLOATS})
+    for own in types:
+        if own.elem_type in _OTHER_FLOATS:
+            own.elem_type = onnx.TensorProto.FLOAT
+    if found and _refusal(proto.SerializeToString()) is None:
+        return Support(False, f"ONNX Runtime has no kernel for {kind} in {', '.join(found)}; allowed: float32")
+    return Support(False, reason)
+
+
+def _refusal(model: bytes) -> str | None:
+    try:
+        make_session(model, 1, Device())
+    except Exception as error:  # ONNX Runtime raises its own private classes
+        return explanation(error)
+    return None

@@ -1,0 +1,56 @@
+"""`OpenVINO`: the back-end's entry point. openvino itself loads when it is made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from deep5.backend import GraphExecutor, Support
+from deep5.errors import Unsupported
+from deep5.tensors import Device
+from deep5.tensors import device as read_device
+from deep5.training.engine_framework import EngineFramework
+
+if TYPE_CHECKING:
+    from deep5.networks.network import Network
+
+__all__ = ["OpenVINO", "from_model"]
+
+
+class OpenVINO(EngineFramework):
+    """OpenVINO, which knows no training: a proof that any engine that reads ONNX can train."""
+
+    name = "openvino"
+    requires = ("openvino",)
+
+    def __init__(self, mode: str = "") -> None:
+        super().__init__(mode)
+        # Asked for here, so that a missing openvino is named before anything else is made.
+        import openvino
+
+        self._openvino = openvino
+
+    def version(self) -> str:
+        """The version of openvino."""
+        return str(self._openvino.__version__)
+
+    def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
+        """A network on OpenVINO; see `Framework.executor`."""
+        from deep5.frameworks.openvino.executor import OpenVINOExecutor
+
+        place = read_device(device)
+        if place != Device():
+            raise Unsupported(f"openvino does not run on device {str(place)!r}; allowed: cpu")
+        executor = OpenVINOExecutor(network, self, device=place, seed=seed)
+        self._executors.add(executor)
+        return executor
+
+    def supports(self, node: Any) -> Support:
+        """Whether OpenVINO compiles the node alone, in its own element type."""
+        from deep5.frameworks.openvino.model import supports
+
+        return supports(node)
+
+
+def from_model(network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
+    """The executor of a network on OpenVINO, as the tutorial's recipes name it."""
+    return OpenVINO().executor(network, device=device, seed=seed)

@@ -1,0 +1,148 @@
+"""`Program`: a network compiled by OpenVINO, its parameters shared; and whether OpenVINO can run a node."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import openvino
+
+from deep5.backend import Support
+from deep5.errors import NetworkError, Unsupported
+from deep5.networks.engine import engine_model, node_key, node_model
+from deep5.networks.network import Network
+from deep5.tensors import aligned_empty
+from deep5.training.gradient_executor import Notify
+
+__all__ = ["Program", "supports"]
+
+# What OpenVINO would compute in float32 without a word.
+_OTHER_FLOATS = {ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+# What it computes in integers of 32 bits.
+_LONG, _INT32 = (np.int64, np.uint64, np.uint32), np.iinfo(np.int32)
+_ANSWERS: dict[Hashable, Support] = {}
+
+
+class Program:
+    """A network made runnable; a `Run` of `GradientExecutor`.
+
+    Parameters and buffers are inputs whose tensors are the memory of the executor. Outputs are copied.
+
+    Args:
+        network: The network.
+        values: Its live parameters and buffers.
+        announced: Names of its last outputs, the gradients.
+        threads: How many an operator may use.
+
+    Raises:
+        Unsupported: OpenVINO cannot run the network.
+
+    Attributes:
+        model: The `openvino.CompiledModel`.
+    """
+
+    def __init__(
+        self, network: Network, values: Mapping[str, np.ndarray], announced: Sequence[str], *, threads: int
+    ) -> None:
+        self._name = network.model.graph.name
+        options = {
+            # The default may be bfloat16, which is no float32.
+            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": 1,
+            # Threads that are tied to processors keep other frameworks from them.
+            "ENABLE_CPU_PINNING": False,
+        }
+        try:
+            self.model = _core().compile_model(_core().read_model(engine_model(network)), "CPU", options)
+        except Exception as error:  # OpenVINO raises RuntimeError and its own private classes
+            raise Unsupported(f"openvino cannot run the network {self._name!r}: {_explanation(error)}") from error
+        self._inputs, self._first = tuple(network.inputs), len(network.outputs) - len(announced)
+        self._values = {name: values[name] for name in (*network.parameters, *network.buffers)}
+        self._begin()
+
+    def __call__(
+        self, inputs: Sequence[np.ndarray], notify: Notify | None = None, into: Sequence[np.ndarray] | None = None
+    ) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
+        """Run once; see `Run`.
+
+        Raises:
+            NetworkError: An operator failed, and the message is OpenVINO's; or an integer does not fit in 32 bits.
+        """
+        for name, value in zip(self._inputs, inputs, strict=True):
+            if not value.size:  # it crashes, in this call or a later one
+                raise NetworkError(f"openvino failed in the network {self._name!r}: input {name!r} has no elements")
+            if value.dtype in _LONG and (value.max() > _INT32.max or value.min() < _INT32.min):
+                raise NetworkError(
+                    f"input {name!r} holds integers beyond 32 bits, in which openvino counts; allowed: ±2^31"
+                )
+        try:
+            for name, value in zip(self._inputs, inputs, strict=True):
+                self._share(name, value if value.flags.carray else np.array(value, order="C"))
+            self._request.infer()
+        except Exception as error:  # as above
+            self._begin()  # a request that failed fails again, on whatever input
+            raise NetworkError(f"openvino failed in the network {self._name!r}: {_explanation(error)}") from error
+        values = [tensor.data for tensor in self._request.output_tensors]
+        gradients = values[self._first :]
+        if into is None or any(old.shape != new.shape for old, new in zip(into, gradients, strict=True)):
+            into = [aligned_empty(value.shape, value.dtype) for value in gradients]
+        for number, (array, value) in enumerate(zip(into, gradients, strict=True)):
+            array[...] = value
+            if notify is not None:
+                notify(number, array)
+        return [np.array(value) for value in values[: self._first]], into
+
+    def _begin(self) -> None:
+        self._request = self.model.create_infer_request()
+        self._shared: dict[str, np.ndarray] = {}
+        for name, value in self._values.items():
+            self._share(name, value)
+
+    def _share(self, name: str, array: np.ndarray) -> None:
+        self._shared[name] = array  # a tensor does not keep the memory alive that it shares
+        self._request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+
+
+def supports(node: ir.Node) -> Support:
+    """Whether OpenVINO can run a node, found out by reading the node alone; asked once a kind of node.
+
+    It is not compiled: alone, with extents that nobody knows, a convolution of two inputs would be refused.
+    """
+    key = node_key(node)
+    if key is None:
+        return _tried(node)
+    if key not in _ANSWERS:
+        _ANSWERS[key] = _tried(node)
+    return _ANSWERS[key]
+
+
+def _tried(node: ir.Node) -> Support:
+    for value in (*node.inputs, *node.outputs):
+        if value is not None and value.dtype in _OTHER_FLOATS:
+            return Support(
+                False, f"OpenVINO computes {value.dtype.name} in float32; allowed: FLOAT, and no other float"
+            )
+    model = node_model(node)
+    if model is None:
+        return Support(False, f"an input of {node.op_type} has no known element type; remedy: infer shapes first")
+    try:
+        _core().read_model(model)
+    except Exception as error:  # OpenVINO raises RuntimeError and its own private classes
+        return Support(False, _explanation(error))
+    return Support(True)
+
+
+def _explanation(error: Exception) -> str:
+    """What an error of OpenVINO says, without its places in source files."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    told = [line for line in lines if line and not line.startswith(("Exception from", "Check ", "To facilitate"))]
+    return " ".join(told) or type(error).__name__
+
+
+@cache
+def _core() -> Any:
+    return openvino.Core()

@@ -1,0 +1,251 @@
+"""`TorchExecutor`: what holds for everything that torch runs and differentiates, a network or a module."""
+
+from __future__ import annotations
+
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from deep5.backend import ParameterGroup, TrainStep
+from deep5.errors import ShapeError, Unsupported
+from deep5.events import StepInfo
+from deep5.networks.executor import NetworkExecutor
+from deep5.tensors import Array, Arrays, Device
+from deep5.training.rule import UpdateRule
+from deep5.training.step import KernelStep
+
+__all__ = ["TorchExecutor"]
+
+
+class TorchExecutor(NetworkExecutor):
+    """Base of PyTorch's executors; implements `GraphExecutor`. Gradients by torch's own automatic differentiation.
+
+    Args:
+        network: The network, or its description.
+        parameters: Live, by name; leaves.
+        buffers: Live, by name.
+        device: Where they are.
+        seed: Of noise alone.
+    """
+
+    capabilities = frozenset({"early_gradients", "float64"})
+
+    def __init__(
+        self, network: Any, parameters: dict[str, Any], buffers: dict[str, Any], *, device: Device, seed: int
+    ) -> None:
+        super().__init__(network, device=device, seed=seed)
+        self._place = torch.device(str(device))
+        self._parameters, self._buffers = parameters, buffers
+        self._outputs = tuple(network.outputs)
+        self._losses: set[str] = set()
+        self._seeds: dict[tuple[Any, ...], Any] = {}
+        self._wrt: dict[str, Any] | None = None
+        self._step: weakref.ref[KernelStep] | None = None
+
+    @abstractmethod
+    def _run(self, feed: list[Any], extents: Mapping[str, int], info: StepInfo | None, training: bool) -> Sequence[Any]:
+        """The outputs in the network's order; running statistics are changed in place."""
+
+    def _dtype(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def _native(self, name: str, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            # Whatever the caller computed it from is not part of this network.
+            value = value.detach() if value.requires_grad else value
+        elif isinstance(value, np.ndarray) and value.flags.carray:
+            try:
+                value = torch.from_numpy(value)
+            except (TypeError, ValueError):  # of another byte order, or no numbers
+                value = _tensor(name, value)
+        else:
+            value = _tensor(name, value)
+        return value if value.device == self._place else value.to(self._place)
+
+    def _live(self, name: str) -> Any:
+        return self._parameters[name] if name in self._parameters else self._buffers[name]
+
+    def _assign(self, name: str, value: np.ndarray) -> None:
+        with torch.no_grad():
+            self._live(name).copy_(torch.from_numpy(value if value.flags.writeable else value.copy()))
+
+    def _averaged(self) -> Any:
+        step = self._step() if self._step is not None else None
+        return step.averaged() if step is not None and step.averages else super()._averaged()
+
+    def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
+        """Run forward without gradients; see `GraphExecutor.inference`."""
+        feed, extents = self._feed(inputs)
+        with torch.no_grad():
+            return dict(zip(self._outputs, self._run(feed, extents, info, training), strict=True))
+
+    def inference_and_backprop(
+        self,
+        inputs: Arrays,
+        loss: str = "loss",
+        *,
+        info: StepInfo | None = None,
+        wrt: Sequence[str] | None = None,
+        accumulate: bool = False,
+        loss_scale: float = 1.0,
+        on_gradient: Callable[[str, Array], None] | None = None,
+    ) -> Arrays:
+        """Run forward and backward; see `GraphExecutor.inference_and_backprop`."""
+        feed, extents = self._feed(inputs)
+        if loss not in self._losses:
+            self._check_loss(loss)
+            self._losses.add(loss)
+        targets = self._parameters if wrt is None else self._targets(wrt, feed)
+        before, self._wrt = (self._wrt if accumulate else None), None  # none, should what follows fail
+        if before is None:
+            for tensor in self._parameters.values():
+                tensor.grad = None
+        else:
+            for name, tensor in targets.items():
+                tensor.grad = before[name].grad if name in before else None  # an input is a new leaf each time
+        self._differentiate(targets)
+        outputs = dict(zip(self._outputs, self._run(feed, extents, info, True), strict=True))
+        root, chosen = outputs[loss], None if wrt is None else tuple(targets.values())
+        if on_gradient is None:
+            self._backward(root, loss_scale, chosen)
+        else:
+            with _hooks(targets, on_gradient):
+                self._backward(root, loss_scale, chosen)
+        self._wrt = targets if before is None else {**before, **targets}
+        return {name: value.detach() for name, value in outputs.items()}
+
+    def gradients(self) -> Arrays:
+        """Gradients of the last `inference_and_backprop`; see `GraphExecutor.gradients`."""
+        if self._wrt is None:
+            raise Unsupported("there are no gradients; remedy: call inference_and_backprop first")
+        # A parameter that the loss does not depend on has the gradient zero, as mathematics has it.
+        return {
+            name: tensor.grad if tensor.grad is not None else torch.zeros_like(tensor, requires_grad=False)
+            for name, tensor in self._wrt.items()
+        }
+
+    def parameters(self) -> Arrays:
+        """The live parameters, detached; see `GraphExecutor.parameters`."""
+        return {name: tensor.detach() for name, tensor in self._parameters.items()}
+
+    def leaves(self) -> dict[str, Any]:
+        """The parameters as torch's optimizers take them: leaves that carry `.grad`."""
+        return self._parameters
+
+    def buffers(self) -> Arrays:
+        """The live running statistics; see `GraphExecutor.buffers`."""
+        return dict(self._buffers)
+
+    def train_step(
+        self,
+        rule: UpdateRule,
+        loss: str = "loss",
+        *,
+        groups: Sequence[ParameterGroup] = (),
+        modifier: Callable[[str, Array, Array], Array] | None = None,
+    ) -> TrainStep:
+        """Forward and backward by torch, the update by the compiled rule; see `GraphExecutor.train_step`.
+
+        Raises:
+            Unsupported: The parameters are not in the host's memory.
+        """
+        if self._place.type != "cpu":
+            raise Unsupported(
+                f"update rules on {self.device}: the compiled rule works on host memory; allowed: the device cpu, or a "
+                "native optimizer ('native:adam')"
+            )
+        step = KernelStep(
+            self,
+            rule,
+            loss=loss,
+            groups=groups,
+            modifier=modifier,
+            threads=torch.get_num_threads(),
+            address=_address,
+        )
+        self._step = weakref.ref(step)
+        return step
+
+    def synchronize(self) -> None:
+        """Wait for the device; on the host there is nothing to wait for."""
+        if self._place.type == "cuda":
+            torch.cuda.synchronize(self._place)
+
+    def settings(self) -> dict[str, Any]:
+        """Read back from torch; see `GraphExecutor.settings`."""
+        specs = (*self.network.parameters.values(), *self.network.inputs.values())
+        return {
+            "framework": "pytorch",
+            "version": torch.__version__,
+            "device": str(self.device),
+            "threads": torch.get_num_threads(),
+            "dtype": next((spec.dtype for spec in specs if spec.dtype.startswith("float")), "none"),
+            "tf32": bool(torch.backends.cuda.matmul.allow_tf32) if self._place.type == "cuda" else False,
+            "deterministic": torch.are_deterministic_algorithms_enabled() or self._place.type == "cpu",
+        }
+
+    def _differentiate(self, targets: Mapping[str, Any]) -> None:
+        """Told before a forward pass which leaves it will be differentiated by."""
+
+    def _targets(self, wrt: Sequence[str], feed: list[Any]) -> dict[str, Any]:
+        targets = {}
+        positions = {name: index for index, (name, _) in enumerate(self._inputs)}
+        for name in self._check_wrt(wrt):
+            if name not in self._parameters:
+                # A leaf of its own: the caller's tensor must not start to require a gradient.
+                feed[positions[name]] = feed[positions[name]].detach().requires_grad_()
+            targets[name] = self._parameters[name] if name in self._parameters else feed[positions[name]]
+        return targets
+
+    def _backward(self, root: Any, loss_scale: float, chosen: tuple[Any, ...] | None) -> None:
+        # A loss that depends on nothing that is asked for has the gradient zero by all of it.
+        if root.requires_grad:
+            torch.autograd.backward((root,), (self._seed(root, loss_scale),), inputs=chosen)
+
+    def _seed(self, root: Any, loss_scale: float) -> Any:
+        key = (root.dtype, root.shape, loss_scale)
+        if key not in self._seeds:
+            # One seed for the scale in force: an automatic scale changes, and old ones must not pile up.
+            self._seeds = {key: torch.full_like(root, loss_scale, requires_grad=False)}
+        return self._seeds[key]
+
+
+def _tensor(name: str, value: Any) -> Any:
+    """A copy of what torch cannot share: memory that is read-only, not C-contiguous or of another byte order."""
+    try:
+        array = np.asarray(value)
+        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"input {name!r}: got {type(value).__name__} that torch cannot take ({error})") from error
+
+
+def _address(tensor: Any) -> int | None:
+    return int(tensor.data_ptr()) if tensor.is_contiguous() else None
+
+
+@contextmanager
+def _hooks(targets: Mapping[str, Any], on_gradient: Callable[[str, Array], None]) -> Iterator[None]:
+    """Call back as soon as each gradient is complete; at the end, for those that the loss does not depend on."""
+    waiting = dict(targets)
+
+    def complete(name: str, leaf: Any) -> None:
+        del waiting[name]
+        on_gradient(name, leaf.grad)
+
+    handles = [
+        tensor.register_post_accumulate_grad_hook(lambda leaf, name=name: complete(name, leaf))
+        for name, tensor in targets.items()
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+    for name, tensor in waiting.items():
+        gradient = tensor.grad
+        on_gradient(name, torch.zeros_like(tensor, requires_grad=False) if gradient is None else gradient)

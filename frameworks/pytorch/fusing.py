@@ -1,0 +1,136 @@
+"""The steps of a program: mostly a node each; where torch has one function for several nodes, those together.
+
+What is put together is the same mathematics; results differ by rounding alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import onnx_ir as ir
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+
+from deep5.frameworks.pytorch.operators import OPERATORS
+from deep5.frameworks.pytorch.table import attribute
+
+if TYPE_CHECKING:
+    from deep5.frameworks.pytorch.emit import Emitter
+    from deep5.networks.network import Network
+
+__all__ = ["Step", "steps"]
+
+
+_Value = ir.Value | None
+
+
+class Step(NamedTuple):
+    """A line or some of a program.
+
+    Attributes:
+        emit: Writes it.
+        inputs: The values that it reads.
+        outputs: The values that it computes.
+    """
+
+    emit: Callable[[Emitter], None]
+    inputs: tuple[ir.Value | None, ...]
+    outputs: tuple[ir.Value, ...]
+
+
+def steps(network: Network) -> list[Step]:
+    """The steps of a network in the order of execution."""
+    fused: dict[ir.Node, Step] = {}
+    inner: set[ir.Node] = set()
+    for node in network.nodes:
+        for find in (_linear, _attention):
+            if (found := find(node)) is not None:
+                fused[node], nodes = found
+                inner |= nodes
+    return [
+        fused.get(node) or Step(_single(node), tuple(node.inputs), tuple(node.outputs))
+        for node in network.nodes
+        if node not in inner
+    ]
+
+
+def _single(node: ir.Node) -> Callable[[Emitter], None]:
+    return lambda emitter: OPERATORS[node.op_type](emitter, node)
+
+
+def _only_for(value: ir.Value | None, op_type: str, inner: set[ir.Node]) -> ir.Node | None:
+    """The node of this type that computes a value which one node reads and nobody else.
+
+    It and the Identity nodes in between (a dropout in evaluation) are added to `inner`.
+    """
+    while value is not None and len(value.uses()) == 1 and not value.is_graph_output():
+        node = value.producer()
+        if node is None or node.domain != "" or node.op_type not in (op_type, "Identity"):
+            return None
+        inner.add(node)
+        if node.op_type == op_type:
+            return node
+        value = node.inputs[0]
+    return None
+
+
+def _linear(node: ir.Node) -> tuple[Step, set[ir.Node]] | None:
+    """x W + b, with a matrix W and a vector b over its columns."""
+    if node.op_type != "Add" or node.domain != "":
+        return None
+    for product, bias in (node.inputs, tuple(node.inputs)[::-1]):
+        inner: set[ir.Node] = set()
+        matmul = _only_for(product, "MatMul", inner)
+        if matmul is None:
+            continue
+        x, weight = matmul.inputs
+        shapes = [value.shape for value in (x, weight, bias)]  # type: ignore[union-attr]  # MatMul and Add have two
+        if None in shapes or [len(shape) for shape in shapes[1:]] != [2, 1] or len(shapes[0]) < 2:  # type: ignore[arg-type]
+            continue
+        if shapes[2][0] == shapes[1][1] and weight.dtype.is_floating_point():  # type: ignore[index,union-attr]
+            emit = partial(_emit_linear, node, x, weight, bias)
+            return Step(emit, (x, weight, bias), tuple(node.outputs)), inner
+    return None
+
+
+def _emit_linear(node: ir.Node, x: _Value, weight: _Value, bias: _Value, emitter: Emitter) -> None:
+    function = emitter.function(F.linear)
+    emitter.assign(node, f"{function}({emitter.name(x)}, {emitter.name(weight)}.t(), {emitter.name(bias)})")
+
+
+def _attention(node: ir.Node) -> tuple[Step, set[ir.Node]] | None:
+    """softmax(Q K^T) V, whatever Q was scaled by before.
+
+    References:
+        Vaswani et al., Attention is all you need, NeurIPS 2017, equation 1.
+    """
+    if node.op_type != "MatMul" or node.domain != "":
+        return None
+    weights, v = node.inputs
+    inner: set[ir.Node] = set()
+    softmax = _only_for(weights, "Softmax", inner)
+    scores = None if softmax is None else _only_for(softmax.inputs[0], "MatMul", inner)
+    if softmax is None or scores is None:
+        return None
+    q, k = scores.inputs
+    batches = {_batch(value) for value in (q, k, v)}
+    floating = q is not None and q.dtype is not None and q.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+    if None in batches or len(batches) > 1 or not floating or attribute(softmax, "axis", -1) not in (-1, 3):
+        return None
+    emit = partial(_emit_attention, node, q, k, v)
+    return Step(emit, (q, k, v), tuple(node.outputs)), inner
+
+
+def _batch(value: ir.Value | None) -> tuple[int | str, ...] | None:
+    """The first two of four extents, where they are known."""
+    if value is None or value.shape is None or len(value.shape) != 4:
+        return None
+    known = [extent if isinstance(extent, int) else extent.value for extent in value.shape[:2]]
+    return None if None in known else tuple(known)  # type: ignore[arg-type]  # None was looked for
+
+
+def _emit_attention(node: ir.Node, q: _Value, k: _Value, v: _Value, emitter: Emitter) -> None:
+    function = emitter.function(F.scaled_dot_product_attention)
+    operands = f"{emitter.name(q)}, {emitter.name(k)}.transpose(2, 3), {emitter.name(v)}"
+    emitter.assign(node, f"{function}({operands}, scale=1.0)")

@@ -1,0 +1,176 @@
+"""`from_module`: a `torch.nn.Module` and a loss function as an executor, without a graph of ONNX's operators."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from deep5.backend import GraphExecutor
+from deep5.errors import Unsupported, UsageError
+from deep5.events import StepInfo
+from deep5.frameworks.pytorch.base import TorchExecutor
+from deep5.networks.native import NativeNetwork
+from deep5.networks.probing import output_specs
+from deep5.seeds import derive_seed
+from deep5.tensors import Device, TensorSpec
+
+__all__ = ["ModuleExecutor", "from_module"]
+
+Loss = Callable[[Any, Any], Any]
+
+
+def from_module(
+    module: torch.nn.Module,
+    loss: Loss,
+    *,
+    inputs: Mapping[str, TensorSpec],
+    outputs: Sequence[str] = ("logits", "loss"),
+    seed: int = 0,
+) -> GraphExecutor:
+    """An executor of a module, for `Trainer`, update rules and native optimizers.
+
+    Parameters and buffers are the module's own, shared and not copied, and have the module's names; parameters that
+    require no gradient count as buffers. Every call chooses between `module.train()` and `module.eval()`. Layers that
+    draw random numbers draw from torch's stream, seeded anew in every training step from seed and number of the step,
+    so that a resumed run repeats itself; other frameworks draw otherwise. There is no graph to `export`.
+
+    Args:
+        module: Lies on the device where it is to run.
+        loss: From the module's output and the label to a scalar, such as `torch.nn.functional.cross_entropy`.
+        inputs: What a caller feeds: all but the last go to the module, in this order, the last is the label.
+        outputs: Names of the module's output and of the loss.
+        seed: Of noise, where a call is given no `StepInfo`.
+
+    Raises:
+        UsageError: The module or the loss does not run on such inputs, or gives something else.
+        Unsupported: Parameters on several devices, not yet initialised, or of an element type that NumPy lacks.
+
+    >>> import torch
+    >>> from deep5.tensors import TensorSpec
+    >>> inputs = {"input": TensorSpec(shape=("N", 4)), "label": TensorSpec(shape=("N",), dtype="int64")}
+    >>> executor = from_module(torch.nn.Linear(4, 3), torch.nn.functional.cross_entropy, inputs=inputs)
+    >>> executor.network.outputs["logits"].shape, list(executor.network.parameters)
+    (('N', 3), ['weight', 'bias'])
+    """
+    if not isinstance(module, torch.nn.Module) or not callable(loss):
+        raise UsageError(f"got {type(module).__name__}, {loss!r}; allowed: a torch.nn.Module and a function")
+    if len(inputs) < 2 or len(outputs) != 2:
+        raise UsageError(
+            f"got the inputs {list(inputs)} and the outputs {list(outputs)}; allowed: inputs of the module, then the "
+            "label; two outputs, the module's and the loss"
+        )
+    return ModuleExecutor(module, loss, inputs, tuple(outputs), seed)
+
+
+class ModuleExecutor(TorchExecutor):
+    """A module on PyTorch; made by `from_module`. Implements `GraphExecutor`.
+
+    Attributes:
+        module: The module, whose parameters are trained.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, loss: Loss, inputs: Mapping[str, TensorSpec], outputs: tuple[str, ...], seed: int
+    ) -> None:
+        self.module, self._loss = module, loss
+        self._place = _place(module)
+        parameters = {name: value for name, value in module.named_parameters() if value.requires_grad}
+        buffers = {name: value for name, value in module.named_parameters() if not value.requires_grad}
+        buffers |= dict(module.named_buffers())
+        specs = {name: _spec(name, value) for name, value in {**parameters, **buffers}.items()}
+        what = type(module).__name__
+        network = NativeNetwork(
+            name=what,
+            inputs=dict(inputs),
+            outputs=dict(zip(outputs, output_specs(what, inputs, self._tried), strict=True)),
+            parameters={name: specs[name] for name in parameters},
+            buffers={name: specs[name] for name in buffers},
+            values={name: value.detach().cpu().numpy().copy() for name, value in {**parameters, **buffers}.items()},
+            structure=_structure(module, loss),
+        )
+        kind, index = self._place.type, self._place.index or 0
+        super().__init__(network, parameters, buffers, device=Device(kind=kind, index=index), seed=seed)
+
+    def _run(self, feed: list[Any], extents: Mapping[str, int], info: StepInfo | None, training: bool) -> Sequence[Any]:
+        if self.module.training is not training:
+            self.module.train(training)
+        if not training:
+            return self._both(feed)
+        with self._random(self._info(info)):
+            return self._both(feed)
+
+    def _both(self, feed: list[Any]) -> tuple[Any, Any]:
+        *given, label = feed
+        output = self.module(*given)
+        return output, self._loss(output, label)
+
+    @contextmanager
+    def _random(self, info: StepInfo) -> Iterator[None]:
+        """torch's streams, seeded for one step; the caller's own are as they were afterwards."""
+        seed = derive_seed(info.seed, "module", info.step)
+        generators = [torch.default_generator]
+        if self._place.type == "cuda":
+            generators.append(torch.cuda.default_generators[self._place.index or 0])
+        states = [generator.get_state() for generator in generators]
+        try:
+            for generator in generators:
+                generator.manual_seed(seed)
+            yield
+        finally:
+            for generator, state in zip(generators, states, strict=True):
+                generator.set_state(state)
+
+    def _tried(self, feed: list[np.ndarray]) -> list[tuple[tuple[int, ...], str]]:
+        """Shapes and element types of the outputs in evaluation mode."""
+        was = self.module.training
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                outputs = self._both([torch.from_numpy(array).to(self._place) for array in feed])
+        finally:
+            self.module.train(was)
+        for output in outputs:
+            if not isinstance(output, torch.Tensor):
+                raise UsageError(
+                    f"{type(self.module).__name__} or its loss gives a {type(output).__name__}; allowed: one tensor; "
+                    "remedy: a module around it that gives one"
+                )
+        return [(tuple(output.shape), str(output.dtype).removeprefix("torch.")) for output in outputs]
+
+
+def _place(module: torch.nn.Module) -> torch.device:
+    tensors = [*module.parameters(), *module.buffers()]
+    if any(torch.nn.parameter.is_lazy(tensor) for tensor in tensors):
+        raise Unsupported(
+            "the module has parameters without a shape; remedy: run it once before it is given to from_module"
+        )
+    places = {tensor.device for tensor in tensors}
+    if len(places) > 1 or any(place.type not in ("cpu", "cuda") for place in places):
+        raise Unsupported(
+            f"the module lies on {', '.join(sorted(map(str, places)))}; allowed: one device, cpu or cuda; remedy: "
+            "module.to(device)"
+        )
+    return next(iter(places), torch.device("cpu"))
+
+
+def _spec(name: str, value: Any) -> TensorSpec:
+    dtype = str(value.dtype).removeprefix("torch.")
+    if dtype == "bfloat16" or value.is_complex():
+        raise Unsupported(f"{name!r} is of {dtype}, which NumPy lacks; allowed: float32, float64 and whole numbers")
+    return TensorSpec(shape=tuple(value.shape), dtype=dtype)
+
+
+def _structure(module: torch.nn.Module, loss: Loss) -> str:
+    """The module's layers and, where Python finds it, the source of what computes with them."""
+    parts = [str(module)]
+    for what in (type(module), loss):
+        try:
+            parts.append(inspect.getsource(what))
+        except (OSError, TypeError):
+            parts.append(f"{getattr(what, '__module__', '')}.{getattr(what, '__qualname__', type(what).__name__)}")
+    return "\n".join(parts)

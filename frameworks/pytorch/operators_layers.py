@@ -1,0 +1,299 @@
+"""Operators with weights, windows and statistics, and the losses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+
+from deep5.frameworks.pytorch.table import attribute, axis, call, extents, number, operator, rank, spare
+
+if TYPE_CHECKING:
+    from deep5.frameworks.pytorch.emit import Emitter
+
+__all__: list[str] = []
+
+
+@operator("Gemm")
+def _gemm(emitter: Emitter, node: ir.Node) -> None:
+    alpha, beta = attribute(node, "alpha", 1.0), attribute(node, "beta", 1.0)
+    a, b = emitter.name(node.inputs[0]), emitter.name(node.inputs[1])
+    c = node.inputs[2] if len(node.inputs) > 2 else None
+    trans_b = attribute(node, "transB", 0)
+    a = f"{a}.t()" if attribute(node, "transA", 0) else a
+    vector = c is None or (c.shape is not None and len(c.shape) == 1)
+    if trans_b and vector and alpha == 1.0 and beta == 1.0:
+        emitter.assign(node, f"{emitter.function(F.linear)}({a}, {b}, {emitter.name(c)})")
+        return
+    b = f"{b}.t()" if trans_b else b
+    if c is None:
+        scaled = "" if alpha == 1.0 else f" * {number(alpha)}"
+        emitter.assign(node, f"{emitter.function(torch.mm)}({a}, {b}){scaled}")
+    else:
+        factors = f"beta={number(beta)}, alpha={number(alpha)}"
+        emitter.assign(node, f"{emitter.function(torch.addmm)}({emitter.name(c)}, {a}, {b}, {factors})")
+
+
+def _kernel(node: ir.Node) -> list[int | None]:
+    """The extents of the window; of a convolution, those of its weight."""
+    return list(attribute(node, "kernel_shape", None) or extents(node, 1)[2:])
+
+
+def _pads(node: ir.Node) -> list[int] | None:
+    """Padding before each axis, then behind each; None where it depends on an extent that is not known."""
+    axes = rank(node) - 2
+    auto = attribute(node, "auto_pad", "NOTSET")
+    if auto in ("NOTSET", "VALID"):
+        return [0] * 2 * axes if auto == "VALID" else list(attribute(node, "pads", [0] * 2 * axes))
+    before, behind = [], []
+    strides, dilations = attribute(node, "strides", [1] * axes), attribute(node, "dilations", [1] * axes)
+    for extent, kernel, stride, dilation in zip(extents(node)[2:], _kernel(node), strides, dilations, strict=True):
+        if extent is None or kernel is None:
+            return None
+        total = max((-(-extent // stride) - 1) * stride + dilation * (kernel - 1) + 1 - extent, 0)
+        small, large = total // 2, total - total // 2
+        before.append(small if auto == "SAME_UPPER" else large)
+        behind.append(large if auto == "SAME_UPPER" else small)
+    return before + behind
+
+
+def _check_window(node: ir.Node) -> str | None:
+    axes = rank(node) - 2
+    if axes not in (1, 2, 3):
+        return f"{axes} spatial axes; 1 to 3 are supported"
+    pads = _pads(node)
+    if pads is None:
+        return f"auto_pad={attribute(node, 'auto_pad', '')} of an extent that is not known"
+    if any(pad < 0 for pad in pads):
+        return "negative padding"
+    return "a window whose extent is not known" if None in _kernel(node) else None
+
+
+def _even(node: ir.Node) -> tuple[int, ...] | None:
+    """The padding where it is the same on both sides, else None."""
+    pads = _pads(node) or []
+    half = len(pads) // 2
+    return tuple(pads[:half]) if pads[:half] == pads[half:] else None
+
+
+def _around(node: ir.Node) -> list[int]:
+    """The padding as `F.pad` takes it: pairs, from the last axis on."""
+    pads = _pads(node) or []
+    half = len(pads) // 2
+    return [extent for index in reversed(range(half)) for extent in (pads[index], pads[index + half])]
+
+
+def _padded(emitter: Emitter, node: ir.Node, fill: float) -> str:
+    """The input with its padding around it, for where torch has no such padding itself."""
+    x = emitter.name(node.inputs[0])
+    return f"{emitter.function(F.pad)}({x}, {_around(node)}, 'constant', {number(fill)})"
+
+
+def _steps(node: ir.Node, name: str) -> tuple[int, ...]:
+    return tuple(attribute(node, name, (1,) * (rank(node) - 2)))
+
+
+@operator("Conv", _check_window)
+def _conv(emitter: Emitter, node: ir.Node) -> None:
+    axes, pads = rank(node) - 2, _even(node)
+    x = _padded(emitter, node, 0.0) if pads is None else emitter.name(node.inputs[0])
+    function = emitter.function((F.conv1d, F.conv2d, F.conv3d)[axes - 1])
+    weight, bias = emitter.name(node.inputs[1]), emitter.name(node.inputs[2] if len(node.inputs) > 2 else None)
+    how = (
+        f"{_steps(node, 'strides')}, {pads or (0,) * axes}, {_steps(node, 'dilations')}, {attribute(node, 'group', 1)}"
+    )
+    emitter.assign(node, f"{function}({x}, {weight}, {bias}, {how})")
+
+
+def _check_pool(node: ir.Node) -> str | None:
+    if reason := _check_window(node):
+        return reason
+    if _outside(node) and attribute(node, "ceil_mode", 0):
+        return "ceil_mode with padding that differs between the sides or is more than half the window"
+    return None
+
+
+def _outside(node: ir.Node) -> bool:
+    """Whether padding must be put around the input first: torch takes it even, and up to half the window."""
+    pads = _even(node)
+    return pads is None or any(2 * pad > int(extent or 0) for pad, extent in zip(pads, _kernel(node), strict=True))
+
+
+def _check_average(node: ir.Node) -> str | None:
+    if any(extent != 1 for extent in attribute(node, "dilations", ())):
+        return "dilations"
+    return _check_pool(node)
+
+
+def _average_inside(pool: Any, x: Any, around: list[int], kernel: Any, strides: Any) -> Any:
+    """The average over what is no padding: both averages are over whole windows."""
+    inside = F.pad(x.new_ones((1, 1, *x.shape[2:])), around)
+    return pool(F.pad(x, around), kernel, strides) / pool(inside, kernel, strides)
+
+
+@operator("AveragePool", _check_average)
+def _average_pool(emitter: Emitter, node: ir.Node) -> None:
+    pool = emitter.function((F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank(node) - 3])
+    ceil, include = bool(attribute(node, "ceil_mode", 0)), bool(attribute(node, "count_include_pad", 0))
+    x, window = emitter.name(node.inputs[0]), f"{tuple(_kernel(node))}, {_steps(node, 'strides')}"
+    if not _outside(node):
+        emitter.assign(node, f"{pool}({x}, {window}, {_even(node)}, {ceil}, {include})")
+    elif include:
+        emitter.assign(node, f"{pool}({_padded(emitter, node, 0.0)}, {window})")
+    else:
+        emitter.assign(node, f"{emitter.function(_average_inside)}({pool}, {x}, {_around(node)}, {window})")
+
+
+@operator("MaxPool", lambda node: spare(node) or _check_pool(node))
+def _max_pool(emitter: Emitter, node: ir.Node) -> None:
+    axes, outside = rank(node) - 2, _outside(node)
+    # The public functions choose by return_indices at every call; these are what they choose.
+    pool = emitter.function((torch.max_pool1d, torch.max_pool2d, torch.max_pool3d)[axes - 1])
+    x = _padded(emitter, node, float("-inf")) if outside else emitter.name(node.inputs[0])
+    pads = (0,) * axes if outside else _even(node)
+    ceil = bool(attribute(node, "ceil_mode", 0))
+    window = f"{tuple(_kernel(node))}, {_steps(node, 'strides')}, {pads}, {_steps(node, 'dilations')}, {ceil}"
+    emitter.assign(node, f"{pool}({x}, {window})")
+
+
+def _check_global(node: ir.Node) -> str | None:
+    return None if rank(node) > 2 else "no spatial axes"
+
+
+@operator("GlobalAveragePool", _check_global)
+def _global_average_pool(emitter: Emitter, node: ir.Node) -> None:
+    axes = tuple(range(2, rank(node)))
+    emitter.assign(node, f"{emitter.name(node.inputs[0])}.mean({axes}, keepdim=True)")
+
+
+@operator("GlobalMaxPool", _check_global)
+def _global_max_pool(emitter: Emitter, node: ir.Node) -> None:
+    axes = tuple(range(2, rank(node)))
+    emitter.assign(node, f"{emitter.name(node.inputs[0])}.amax({axes}, keepdim=True)")
+
+
+def _check_batch_norm(node: ir.Node) -> str | None:
+    return None if attribute(node, "training_mode", 0) else spare(node)
+
+
+def _batch_norm(x: Any, scale: Any, bias: Any, mean: Any, variance: Any, epsilon: float) -> Any:
+    return F.batch_norm(x, mean, variance, scale, bias, False, 0.0, epsilon)
+
+
+def _batch_norm_in_training(
+    x: Any, scale: Any, bias: Any, mean: Any, variance: Any, momentum: float, epsilon: float
+) -> Any:
+    """ONNX's batch normalisation: the running variance is the population's, momentum is the old value's share.
+
+    The running statistics are changed in place.
+    """
+    y, batch_mean, inverse = torch.native_batch_norm(x, scale, bias, None, None, True, 0.0, epsilon)
+    with torch.no_grad():
+        mean.mul_(momentum).add_(batch_mean, alpha=1 - momentum)
+        variance.mul_(momentum).add_(inverse.pow(-2).sub_(epsilon).clamp_(min=0), alpha=1 - momentum)
+    return y
+
+
+@operator("BatchNormalization", _check_batch_norm)
+def _batch_normalization(emitter: Emitter, node: ir.Node) -> None:
+    momentum, epsilon = number(attribute(node, "momentum", 0.9)), number(attribute(node, "epsilon", 1e-5))
+    if attribute(node, "training_mode", 0):
+        call(emitter, node, _batch_norm_in_training, momentum, epsilon)
+    else:
+        call(emitter, node, _batch_norm, epsilon)
+
+
+def _check_layer_norm(node: ir.Node) -> str | None:
+    first = axis(node, -1)
+    if None in (shape := extents(node)[first:]):
+        return "an extent that is normalised over and not known"
+    if any(value is not None and extents(node, index) != shape for index, value in enumerate(node.inputs) if index):
+        return "a scale or bias of another shape than what is normalised over"
+    return spare(node)
+
+
+@operator("LayerNormalization", _check_layer_norm)
+def _layer_normalization(emitter: Emitter, node: ir.Node) -> None:
+    x, *weights = (emitter.name(value) for value in node.inputs)
+    shape, epsilon = tuple(extents(node)[axis(node, -1) :]), number(attribute(node, "epsilon", 1e-5))
+    scale, bias = (*weights, "None")[:2]
+    emitter.assign(node, f"{emitter.function(F.layer_norm)}({x}, {shape}, {scale}, {bias}, {epsilon})")
+
+
+def _check_lstm(node: ir.Node) -> str | None:
+    default = {"activations": None, "clip": None, "input_forget": 0, "layout": 0}
+    for name, usual in default.items():
+        if attribute(node, name, usual) != usual:
+            return f"{name}={attribute(node, name, usual)}"
+    if attribute(node, "direction", "forward") not in ("forward", "bidirectional"):
+        return "the direction reverse"
+    inputs = (*node.inputs, *(None,) * 8)
+    return "lengths of sequences, or peepholes" if inputs[4] is not None or inputs[7] is not None else None
+
+
+def _gates(weight: Any) -> Any:
+    """From ONNX's order of the gates (input, output, forget, cell) to torch's (input, forget, cell, output)."""
+    i, o, f, c = weight.chunk(4)
+    return torch.cat((i, f, c, o))
+
+
+def _recurrent(x: Any, weight: Any, recurrence: Any, bias: Any, hidden: Any, cell: Any) -> tuple[Any, Any, Any]:
+    """ONNX's LSTM by torch's.
+
+    Args:
+        x: Shape (length, batch, features).
+        weight: Shape (directions, 4 size, features).
+        recurrence: Shape (directions, 4 size, size).
+        bias: Shape (directions, 8 size), or None.
+        hidden: First hidden state, shape (directions, batch, size), or None for zeros.
+        cell: First cell state, likewise.
+
+    Returns:
+        All hidden states, shape (length, directions, batch, size), the last ones, and the last cell states.
+    """
+    directions, size = recurrence.shape[0], recurrence.shape[2]
+    parameters = []
+    for direction in range(directions):
+        parameters += [_gates(weight[direction]), _gates(recurrence[direction])]
+        parameters += [] if bias is None else [_gates(part) for part in bias[direction].chunk(2)]
+    zeros = None if hidden is not None and cell is not None else x.new_zeros(directions, x.shape[1], size)
+    state = (zeros if hidden is None else hidden, zeros if cell is None else cell)
+    # In training, so that there is a gradient everywhere; with no dropout that is all that it means.
+    y, hidden, cell = torch.lstm(x, state, parameters, bias is not None, 1, 0.0, True, directions == 2, False)
+    return y.unflatten(2, (directions, size)).transpose(1, 2), hidden, cell
+
+
+@operator("LSTM", _check_lstm)
+def _lstm(emitter: Emitter, node: ir.Node) -> None:
+    x, weight, recurrence, bias, _, hidden, cell = (*node.inputs, *(None,) * 4)[:7]
+    inputs = ", ".join(emitter.name(value) for value in (x, weight, recurrence, bias, hidden, cell))
+    outputs = [emitter.name(value) if value.name else "_" for value in node.outputs]
+    targets = ", ".join([*outputs, *["_"] * (3 - len(outputs))])
+    emitter.line(f"{targets} = {emitter.function(_recurrent)}({inputs})")
+
+
+@operator("SoftmaxCrossEntropyLoss", spare)
+def _cross_entropy(emitter: Emitter, node: ir.Node) -> None:
+    _loss(emitter, node, F.cross_entropy)
+
+
+@operator("NegativeLogLikelihoodLoss")
+def _negative_log_likelihood(emitter: Emitter, node: ir.Node) -> None:
+    _loss(emitter, node, F.nll_loss)
+
+
+def _loss(emitter: Emitter, node: ir.Node, function: Any) -> None:
+    x, label, *weight = (emitter.name(value) for value in node.inputs)
+    if node.inputs[1].dtype is not ir.DataType.INT64:  # type: ignore[union-attr]
+        label = f"{label}.long()"
+    ignore = attribute(node, "ignore_index", None)
+    options = [f"weight={weight[0]}"] if weight else []
+    options += [f"ignore_index={ignore}"] if ignore is not None else []
+    reduction = attribute(node, "reduction", "mean")
+    options.append(f"reduction={_REDUCTIONS[reduction]}")
+    emitter.assign(node, f"{emitter.function(function)}({x}, {label}, {', '.join(options)})")
+
+
+_REDUCTIONS = {"mean": "'mean'", "none": "'none'", "sum": "'sum'"}

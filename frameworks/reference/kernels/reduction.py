@@ -1,0 +1,48 @@
+"""Reductions along axes; dtypes stay what they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from deep5.frameworks.reference.kernels.memory import Array
+
+__all__ = ["mean", "reduce", "root_of_squares", "sum_of_squares"]
+
+
+def reduce(x: Array, axes: Any = None, *, ufunc: np.ufunc, keepdims: bool, noop_with_empty_axes: bool) -> Array:
+    """ONNX ReduceSum and its family over the given axes; over all where there are none, unless that means nothing.
+
+    Args:
+        x: Any shape.
+        axes: Integers, or None.
+        ufunc: What combines two elements, such as `numpy.add`.
+        keepdims: Whether reduced axes stay, with extent 1.
+        noop_with_empty_axes: Whether no axes means x itself.
+    """
+    over = None if axes is None else tuple(int(axis) for axis in axes)
+    if not over:
+        if noop_with_empty_axes:
+            return x.copy(order="K")
+        over = None
+    result: Array = ufunc.reduce(x, axis=over, dtype=x.dtype, keepdims=keepdims)
+    return result
+
+
+def mean(x: Array, axes: Any = None, *, keepdims: bool, noop_with_empty_axes: bool) -> Array:
+    """ONNX ReduceMean; arguments as for `reduce`."""
+    total = reduce(x, axes, ufunc=np.add, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes)
+    count = x.size // max(total.size, 1)
+    return np.asarray(total / x.dtype.type(count)).astype(x.dtype, copy=False)
+
+
+def sum_of_squares(x: Array, axes: Any = None, *, keepdims: bool, noop_with_empty_axes: bool) -> Array:
+    """ONNX ReduceSumSquare; arguments as for `reduce`."""
+    return reduce(x * x, axes, ufunc=np.add, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes)
+
+
+def root_of_squares(x: Array, axes: Any = None, *, keepdims: bool, noop_with_empty_axes: bool) -> Array:
+    """ONNX ReduceL2, the Euclidean norm; arguments as for `reduce`."""
+    root: Array = np.sqrt(sum_of_squares(x, axes, keepdims=keepdims, noop_with_empty_axes=noop_with_empty_axes))
+    return root

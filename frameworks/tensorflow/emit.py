@@ -1,0 +1,205 @@
+"""A network as Python source that TensorFlow traces: one straight line of calls, each value in the order that is best.
+
+Every value has a home, the order of axes in which it was computed. Images are computed with channels last; whoever
+needs another order gets a transposed copy, made once. So transposes stand only where images begin and end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import onnx_ir as ir
+import tensorflow as tf
+
+from deep5.frameworks.tensorflow.operators import OPERATORS
+from deep5.frameworks.tensorflow.order import Order, between, channels_last, keeps_memory, kernel_order, onnx_order
+from deep5.frameworks.tensorflow.table import extents
+from deep5.networks.constants import constant_value
+from deep5.networks.network import Network
+
+__all__ = ["Emitter", "Program", "compile_forward", "preferred_orders"]
+
+
+class Program(NamedTuple):
+    """A network as a pure function.
+
+    Attributes:
+        call: Takes the inputs in the network's order, then the live values in the order of `live`; gives a tuple of
+            the outputs.
+        live: Names of the parameters and buffers that it takes.
+        source: Its generated source.
+    """
+
+    call: Callable[..., tuple[Any, ...]]
+    live: tuple[str, ...]
+    source: str
+
+
+def preferred_orders(network: Network) -> dict[str, Order]:
+    """The order in which each parameter and buffer should lie, by name: ONNX's, but for the weights of convolutions."""
+    orders = {name: onnx_order(len(spec.shape)) for name, spec in {**network.parameters, **network.buffers}.items()}
+    for node in network.nodes:
+        if node.op_type == "Conv" and (weight := node.inputs[1]) is not None and weight.name in orders:
+            orders[weight.name] = kernel_order(len(orders[weight.name]))
+    return orders
+
+
+class Emitter:
+    """Collects the source. Names of the model file never enter it: every value gets a generated identifier.
+
+    Args:
+        network: What is written.
+        live: The order in which each parameter and buffer lies, by name.
+        device: Where the network runs, as TensorFlow names it.
+        xla: Whether XLA compiles it.
+
+    Attributes:
+        device: As given.
+        xla: As given.
+        bound: What the source refers to by name: constants, functions, element types.
+    """
+
+    def __init__(self, network: Network, live: Mapping[str, Order], *, device: str, xla: bool) -> None:
+        self._network, self.device, self.xla = network, device, xla
+        self._home: dict[ir.Value, Order] = {}
+        self._names: dict[tuple[ir.Value, Order], str] = {}
+        self._lines: list[str] = []
+        self._count = 0
+        self.bound: dict[str, Any] = {}
+        graph = network.model.graph
+        self._inputs = [value for value in graph.inputs if value.name in network.inputs]
+        self._live = [value for name, value in graph.initializers.items() if name in live]
+        for value in self._inputs:
+            self._settle(value, onnx_order(len(extents(value))))
+        for value in self._live:
+            self._settle(value, live[str(value.name)])
+
+    def name(self, value: ir.Value | None) -> str:
+        """The identifier of a value in ONNX's order; `None` for an input left out."""
+        return "None" if value is None else self.ordered(value, onnx_order(len(extents(value))))
+
+    def ordered(self, value: ir.Value | None, order: Order) -> str:
+        """The identifier of a value in an order; written as a transpose where it does not lie so already."""
+        assert value is not None  # noqa: S101 - told by the operator's definition
+        if value not in self._home:
+            self._constant(value)
+        if (value, order) not in self._names:
+            home = self._home[value]
+            source, permutation = self._names[value, home], between(home, order)
+            shape = extents(value)
+            lying = [shape[axis] for axis in home]
+            target = self._names[value, order] = self._fresh()
+            unknown = sum(not isinstance(extent, int) for extent in lying)
+            if keeps_memory(lying, permutation) and unknown <= 1:
+                sizes = [extent if isinstance(extent, int) else -1 for extent in (shape[axis] for axis in order)]
+                self.line(f"{target} = {self.function(tf.reshape)}({source}, {sizes})")
+            else:
+                self.line(f"{target} = {self.function(tf.transpose)}({source}, {permutation})")
+        return self._names[value, order]
+
+    def order(self, value: ir.Value | None) -> Order:
+        """The order in which a value lies."""
+        return onnx_order(len(extents(value))) if value not in self._home else self._home[value]
+
+    def common_order(self, values: Sequence[ir.Value | None]) -> Order:
+        """The order in which to compute something element by element."""
+        present = [value for value in values if value is not None]
+        most = max(len(extents(value)) for value in present)
+        found = {self.order(value) for value in present if len(extents(value)) == most}
+        if most > 2 and channels_last(most) in found:
+            return channels_last(most)
+        return found.pop() if len(found) == 1 else onnx_order(most)
+
+    def aligned(self, value: ir.Value | None, order: Order) -> str:
+        """The identifier of a value as it is combined, by broadcasting, with others that lie in an order."""
+        axes = 0 if value is None else len(extents(value))
+        if axes == len(order):
+            return self.ordered(value, order)
+        text = self.name(value)
+        if axes == 0 or order == onnx_order(len(order)):
+            return text
+        return f"{self.function(_broadcastable)}({text}, {order})"
+
+    def function(self, function: Callable[..., Any]) -> str:
+        """The identifier of a function."""
+        name = f"f_{function.__name__.lstrip('_')}"
+        while self.bound.setdefault(name, function) is not function:
+            name += "_"
+        return name
+
+    def dtype(self, value: ir.Value | None) -> str:
+        """The identifier of a value's element type."""
+        name = str(value.dtype.numpy())  # type: ignore[union-attr]  # types were inferred
+        self.bound[f"t_{name}"] = tf.as_dtype(name)
+        return f"t_{name}"
+
+    def assign(self, node: ir.Node, text: str, order: Order | None = None) -> None:
+        """Append the line that computes a node's first output, which lies in an order, ONNX's where none is told."""
+        self.line(f"{self.output(node, 0, order)} = {text}")
+
+    def output(self, node: ir.Node, position: int, order: Order | None = None) -> str:
+        """The identifier that an output is assigned to; the line follows at once."""
+        value = node.outputs[position]
+        return self._settle(value, onnx_order(len(extents(value))) if order is None else order)
+
+    def alias(self, node: ir.Node, permutation: Order) -> None:
+        """Make a node's output its input with the axes permuted: nothing is computed, only the order is another."""
+        source, result = node.inputs[0], node.outputs[0]
+        if source not in self._home:
+            self._constant(source)
+        home = self._home[source]  # type: ignore[index]  # it is there
+        self._home[result] = tuple(permutation.index(axis) for axis in home)
+        self._names[result, self._home[result]] = self._names[source, home]  # type: ignore[index]
+
+    def line(self, text: str) -> None:
+        """Append a line of the body."""
+        self._lines.append(text)
+
+    def program(self) -> Program:
+        """The whole function, compiled."""
+        network = self._network
+        for node in network.nodes:
+            OPERATORS[node.op_type](self, node)
+        results = ", ".join(self.name(value) for value in network.model.graph.outputs)
+        arguments = ", ".join(self._names[value, self._home[value]] for value in (*self._inputs, *self._live))
+        source = "\n    ".join([f"def forward({arguments}):", *self._lines, f"return ({results},)"])
+        # The source is made of the fixed texts of the operator table, generated identifiers and numbers; nothing of the
+        # model file's own text is in it.
+        exec(compile(source, f"<deep5 {len(network.nodes)} nodes>", "exec"), self.bound)  # noqa: S102
+        return Program(self.bound["forward"], tuple(str(value.name) for value in self._live), source)
+
+    def _fresh(self) -> str:
+        self._count += 1
+        return f"v{self._count}"
+
+    def _settle(self, value: ir.Value, order: Order) -> str:
+        self._home[value] = order
+        name = self._names[value, order] = self._fresh()
+        return name
+
+    def _constant(self, value: ir.Value | None) -> None:
+        """Bind a constant and write the line that makes a tensor of it, so that TensorFlow may fold what it enters."""
+        array = constant_value(value)
+        name = self._settle(value, onnx_order(len(extents(value))))  # type: ignore[arg-type]
+        self.bound[f"c_{name}"] = array
+        self.line(f"{name} = {self.function(tf.constant)}(c_{name})")
+
+
+def compile_forward(network: Network, live: Mapping[str, Order], *, device: str, xla: bool) -> Program:
+    """Generate and compile the forward function.
+
+    Args:
+        network: The network, of operators of the table.
+        live: The order in which each parameter and buffer lies, by name.
+        device: Where it will run, as TensorFlow names it.
+        xla: Whether XLA will compile it.
+    """
+    return Emitter(network, live, device=device, xla=xla).program()
+
+
+def _broadcastable(x: Any, order: Order) -> Any:
+    """A value of fewer axes, with leading axes of extent 1 and in an order."""
+    for _ in range(len(order) - x.shape.rank):
+        x = tf.expand_dims(x, 0)
+    return tf.transpose(x, order)

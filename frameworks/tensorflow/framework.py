@@ -1,0 +1,96 @@
+"""`TensorFlow`: the back-end's entry point. TensorFlow itself loads with the first object of this class."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from deep5.backend import Framework, GraphExecutor, StepOptimizer, Support
+from deep5.errors import Unsupported, UsageError
+from deep5.frameworks.tensorflow.quiet import without_reports
+from deep5.tensors import NAMESPACES, Device
+from deep5.tensors import device as read_device
+
+if TYPE_CHECKING:
+    from deep5.networks.network import Network
+    from deep5.operators.operator import Operator
+
+__all__ = ["TensorFlow", "from_model"]
+
+
+class TensorFlow(Framework):
+    """TensorFlow: a network becomes generated source, traced once into a `tf.function` over variables."""
+
+    name = "tensorflow"
+    requires = ("tensorflow",)
+    modes: ClassVar[Mapping[str, str]] = {"xla": "compiled by XLA (jit_compile=True); a new batch size compiles again"}
+
+    def __init__(self, mode: str = "") -> None:
+        super().__init__(mode)
+        # At level 2 reports and warnings are silent, errors are not.
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+        # Asked for here, so that a missing TensorFlow is named before anything else is made.
+        with nullcontext() if "tensorflow" in sys.modules else without_reports():
+            import tensorflow
+
+        self._tf = tensorflow
+        NAMESPACES["tensorflow"] = _namespace
+
+    def version(self) -> str:
+        """The version of TensorFlow."""
+        return str(self._tf.__version__)
+
+    def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
+        """A network on TensorFlow; see `Framework.executor`."""
+        from deep5.frameworks.tensorflow.executor import TensorFlowExecutor
+
+        place = read_device(device)
+        found = len(self._tf.config.list_physical_devices("GPU"))
+        if place.kind == "cuda" and place.index >= found:
+            allowed = ["cpu", *(f"cuda:{index}" for index in range(found))]
+            raise Unsupported(f"no device {place} for tensorflow here; allowed: {', '.join(allowed)}")
+        return TensorFlowExecutor(network, self, device=place, seed=seed, xla=self.mode == "xla")
+
+    def supports(self, node: Any) -> Support:
+        """Whether the table of operators has this one, with these attributes."""
+        from deep5.frameworks.tensorflow.operators import supports
+
+        return supports(node)
+
+    def operator(self, operator: Operator) -> Callable[..., Any]:
+        """The operator as a function of tensors that TensorFlow can differentiate."""
+        from deep5.frameworks.tensorflow.custom import native_operator
+
+        return native_operator(operator)
+
+    def optimizers(self) -> Mapping[str, Callable[..., StepOptimizer]]:
+        """Keras's own, compiled into the step."""
+        from deep5.frameworks.tensorflow.optimizers import NATIVE
+
+        return NATIVE
+
+    def set_threads(self, threads: int) -> None:
+        """Threads within an operator; operators run one after the other.
+
+        Raises:
+            UsageError: Not a positive whole number, or TensorFlow has started with another one.
+        """
+        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+            raise UsageError(f"got {threads!r} threads; allowed: a whole number of at least 1")
+        from deep5.frameworks.tensorflow.threads import set_threads
+
+        set_threads(threads)
+
+
+def from_model(network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
+    """The executor of a network on TensorFlow, as the tutorial's recipes name it."""
+    return TensorFlow().executor(network, device=device, seed=seed)
+
+
+def _namespace() -> Any:
+    from deep5.frameworks.tensorflow.namespace import NAMESPACE
+
+    return NAMESPACE

@@ -1,0 +1,283 @@
+"""Operators that compute element by element, products of matrices, and reductions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import tensorflow as tf
+
+from deep5.frameworks.tensorflow.order import without
+from deep5.frameworks.tensorflow.table import (
+    OPERATORS,
+    attribute,
+    axes_of,
+    axis,
+    computed,
+    elementwise,
+    is_whole,
+    number,
+    operator,
+    rank,
+)
+
+if TYPE_CHECKING:
+    from deep5.frameworks.tensorflow.emit import Emitter
+
+__all__: list[str] = []
+
+
+def _as_it_is(op_type: str, function: Callable[..., Any], **defaults: float) -> None:
+    """The function takes what ONNX's operator takes; attributes follow the inputs, in this order."""
+
+    def emit(emitter: Emitter, node: ir.Node) -> None:
+        elementwise(emitter, node, function, *(number(attribute(node, key, value)) for key, value in defaults.items()))
+
+    OPERATORS[op_type] = emit
+
+
+def _elu(x: Any, alpha: float) -> Any:
+    if alpha == 1.0:
+        return tf.nn.elu(x)
+    return tf.where(x > 0, x, alpha * tf.math.expm1(tf.minimum(x, 0)))
+
+
+def _hard_sigmoid(x: Any, alpha: float, beta: float) -> Any:
+    return tf.minimum(tf.maximum(alpha * x + beta, 0), 1)
+
+
+def _hard_swish(x: Any) -> Any:
+    return x * _hard_sigmoid(x, 1 / 6, 0.5)
+
+
+for _name, _function in {
+    "Abs": tf.abs,
+    "Add": tf.add,
+    "And": tf.logical_and,
+    "Ceil": tf.math.ceil,
+    "Cos": tf.cos,
+    "Equal": tf.equal,
+    "Erf": tf.math.erf,
+    "Exp": tf.exp,
+    "Floor": tf.floor,
+    "Greater": tf.greater,
+    "GreaterOrEqual": tf.greater_equal,
+    "HardSwish": _hard_swish,
+    "IsNaN": tf.math.is_nan,
+    "Less": tf.less,
+    "LessOrEqual": tf.less_equal,
+    "Log": tf.math.log,
+    "Mul": tf.multiply,
+    "Neg": tf.negative,
+    "Not": tf.logical_not,
+    "Or": tf.logical_or,
+    "Reciprocal": tf.math.reciprocal,
+    "Relu": tf.nn.relu,
+    "Round": tf.round,
+    "Sigmoid": tf.sigmoid,
+    "Sign": tf.sign,
+    "Sin": tf.sin,
+    "Softplus": tf.math.softplus,
+    "Sqrt": tf.sqrt,
+    "Sub": tf.subtract,
+    "Tanh": tf.tanh,
+    "Where": tf.where,
+    "Xor": tf.math.logical_xor,
+}.items():
+    _as_it_is(_name, _function)
+_as_it_is("Elu", _elu, alpha=1.0)
+_as_it_is("HardSigmoid", _hard_sigmoid, alpha=0.2, beta=0.5)
+_as_it_is("LeakyRelu", tf.nn.leaky_relu, alpha=0.01)
+
+
+@operator("Div")
+def _div(emitter: Emitter, node: ir.Node) -> None:
+    elementwise(emitter, node, tf.truncatediv if is_whole(node.inputs[0]) else tf.divide)
+
+
+def _truncated_remainder(x: Any, y: Any) -> Any:
+    remainder = tf.raw_ops.TruncateMod(x=x, y=y)
+    if not x.dtype.is_floating:
+        return remainder
+    # The kernel has no gradient: x - n y with a whole n has the same. What is added is zero.
+    fixed, held_x, held_y = map(tf.stop_gradient, (remainder, x, y))
+    return fixed + (x - held_x) - tf.round((held_x - fixed) / held_y) * (y - held_y)
+
+
+@operator("Mod")
+def _mod(emitter: Emitter, node: ir.Node) -> None:
+    elementwise(emitter, node, _truncated_remainder if attribute(node, "fmod", 0) else tf.math.floormod)
+
+
+def _cast_pow(x: Any, y: Any) -> Any:
+    """The result has the base's element type, whatever the exponent's; a whole base has its root taken in float64."""
+    if x.dtype == y.dtype:
+        return tf.pow(x, y)
+    if x.dtype.is_integer and y.dtype.is_floating:
+        return tf.cast(tf.pow(tf.cast(x, tf.float64), tf.cast(y, tf.float64)), x.dtype)
+    return tf.pow(x, tf.cast(y, x.dtype))
+
+
+_as_it_is("Pow", _cast_pow)
+
+
+def _fold(op_type: str, function: Callable[..., Any]) -> None:
+    """An operator of any number of inputs, by a function of two."""
+
+    def emit(emitter: Emitter, node: ir.Node) -> None:
+        order = emitter.common_order(node.inputs)
+        text = emitter.aligned(node.inputs[0], order)
+        for value in node.inputs[1:]:
+            text = f"{emitter.function(function)}({text}, {emitter.aligned(value, order)})"
+        emitter.assign(node, text, order)
+
+    OPERATORS[op_type] = emit
+
+
+_fold("Max", tf.maximum)
+_fold("Min", tf.minimum)
+_fold("Sum", tf.add)
+
+
+def _clipped(x: Any, low: Any = None, high: Any = None) -> Any:
+    x = x if low is None else tf.maximum(x, low)
+    return x if high is None else tf.minimum(x, high)
+
+
+@operator("Clip")
+def _clip(emitter: Emitter, node: ir.Node) -> None:
+    elementwise(emitter, node, _clipped)
+
+
+@operator("Cast")
+def _cast(emitter: Emitter, node: ir.Node) -> None:
+    elementwise(emitter, node, tf.cast, emitter.dtype(node.outputs[0]))
+
+
+def _check_gelu(node: ir.Node) -> str | None:
+    chosen = attribute(node, "approximate", "none")
+    return None if chosen in ("none", "tanh") else f"approximate={chosen}"
+
+
+def _gelu_exact(x: Any) -> Any:
+    # tf.nn.gelu rounds the root to float32 in float64, too.
+    return 0.5 * x * (1.0 + tf.math.erf(x * tf.constant(math.sqrt(0.5), x.dtype)))
+
+
+def _gelu_tanh(x: Any) -> Any:
+    cubic = x + tf.constant(0.044715, x.dtype) * (x * x * x)
+    return 0.5 * x * (1.0 + tf.math.tanh(tf.constant(math.sqrt(2.0 / math.pi), x.dtype) * cubic))
+
+
+@operator("Gelu", _check_gelu)
+def _gelu(emitter: Emitter, node: ir.Node) -> None:
+    approximate = attribute(node, "approximate", "none") == "tanh"
+    elementwise(emitter, node, _gelu_tanh if approximate else _gelu_exact)
+
+
+def _along(op_type: str, function: Callable[..., Any]) -> None:
+    """A function along one axis that changes no shape."""
+
+    def emit(emitter: Emitter, node: ir.Node) -> None:
+        order = emitter.order(node.inputs[0])
+        x, place = emitter.ordered(node.inputs[0], order), order.index(axis(node, -1))
+        emitter.assign(node, f"{emitter.function(function)}({x}, {place})", order)
+
+    OPERATORS[op_type] = emit
+
+
+_along("LogSoftmax", tf.nn.log_softmax)
+_along("Softmax", tf.nn.softmax)
+
+
+def _check_axes(node: ir.Node) -> str | None:
+    return computed(node, 1)
+
+
+def _reduction(op_type: str, function: Callable[..., Any]) -> None:
+    def emit(emitter: Emitter, node: ir.Node) -> None:
+        order, axes = emitter.order(node.inputs[0]), axes_of(node, 1)
+        if not axes:
+            axes = [] if attribute(node, "noop_with_empty_axes", 0) else list(range(rank(node)))
+        keep = bool(attribute(node, "keepdims", 1))
+        places = sorted(order.index(entry) for entry in axes)
+        x = emitter.ordered(node.inputs[0], order)
+        emitter.assign(
+            node, f"{emitter.function(function)}({x}, {places}, {keep})", order if keep else without(order, axes)
+        )
+
+    operator(op_type, _check_axes)(emit)
+
+
+_reduction("ReduceMax", tf.reduce_max)
+_reduction("ReduceMean", tf.reduce_mean)
+_reduction("ReduceMin", tf.reduce_min)
+_reduction("ReduceProd", tf.reduce_prod)
+_reduction("ReduceSum", tf.reduce_sum)
+
+
+def _place_of(op_type: str, function: Callable[..., Any]) -> None:
+    def find(x: Any, along: int, keep: bool) -> Any:
+        place = function(x, along, output_type=tf.int64)
+        return tf.expand_dims(place, along) if keep else place
+
+    def emit(emitter: Emitter, node: ir.Node) -> None:
+        keep = bool(attribute(node, "keepdims", 1))
+        x = emitter.name(node.inputs[0])
+        emitter.assign(node, f"{emitter.function(find)}({x}, {axis(node, 0)}, {keep})")
+
+    def check(node: ir.Node) -> str | None:
+        return "the last of several equal ones" if attribute(node, "select_last_index", 0) else None
+
+    operator(op_type, check)(emit)
+
+
+_place_of("ArgMax", tf.argmax)
+_place_of("ArgMin", tf.argmin)
+
+
+def _product(x: Any, y: Any) -> Any:
+    """ONNX's MatMul, which is NumPy's."""
+    if x.shape.rank == 1 and y.shape.rank == 1:
+        return tf.tensordot(x, y, 1)
+    if x.shape.rank == 1:
+        return tf.squeeze(tf.matmul(x[tf.newaxis], y), -2)
+    if y.shape.rank == 1:
+        return tf.linalg.matvec(x, y)
+    if x.shape.rank > 2 and y.shape.rank == 2:
+        # One matrix for a whole batch: as one product, so that its gradient is one product too.
+        rows = tf.matmul(tf.reshape(x, (-1, x.shape[-1] or tf.shape(x)[-1])), y)
+        return tf.reshape(rows, _extents(x)[:-1] + _extents(y)[-1:])
+    return tf.matmul(x, y)
+
+
+def _extents(x: Any) -> list[Any]:
+    """The shape; where it is not known before anything runs, as tensors."""
+    sizes: Any = tf.shape(x) if x.shape.as_list().count(None) else None
+    return [sizes[index] if extent is None else extent for index, extent in enumerate(x.shape.as_list())]
+
+
+@operator("MatMul")
+def _matmul(emitter: Emitter, node: ir.Node) -> None:
+    x, y = (emitter.name(value) for value in node.inputs)
+    emitter.assign(node, f"{emitter.function(_product)}({x}, {y})")
+
+
+def _affine(a: Any, b: Any, c: Any, trans_a: bool, trans_b: bool, alpha: float, beta: float) -> Any:
+    y = tf.matmul(a, b, transpose_a=trans_a, transpose_b=trans_b)
+    y = y if alpha == 1.0 else alpha * y
+    if c is None:
+        return y
+    c = c if beta == 1.0 else beta * c
+    # The gradient of bias_add is a kernel of its own, several times faster than that of a broadcast sum.
+    return tf.nn.bias_add(y, c) if c.shape.rank == 1 and c.shape[0] == y.shape[1] else y + c
+
+
+@operator("Gemm")
+def _gemm(emitter: Emitter, node: ir.Node) -> None:
+    a, b, c = (emitter.name(value) for value in (*node.inputs, None)[:3])
+    transposed = f"{bool(attribute(node, 'transA', 0))}, {bool(attribute(node, 'transB', 0))}"
+    factors = f"{number(attribute(node, 'alpha', 1.0))}, {number(attribute(node, 'beta', 1.0))}"
+    emitter.assign(node, f"{emitter.function(_affine)}({a}, {b}, {c}, {transposed}, {factors})")

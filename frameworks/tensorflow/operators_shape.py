@@ -1,0 +1,253 @@
+"""Operators that move elements, and those that tell or make shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+import tensorflow as tf
+
+from deep5.frameworks.tensorflow.order import onnx_order
+from deep5.frameworks.tensorflow.table import (
+    attribute,
+    axes_of,
+    axis,
+    computed,
+    extents,
+    fixed,
+    number,
+    operator,
+    rank,
+)
+from deep5.networks.constants import constant_value
+
+if TYPE_CHECKING:
+    from deep5.frameworks.tensorflow.emit import Emitter
+
+__all__: list[str] = []
+
+
+def _check_constant(node: ir.Node) -> str | None:
+    return "a value that is no dense tensor" if constant_value(node.outputs[0]) is None else None
+
+
+@operator("Constant", _check_constant)
+def _constant(emitter: Emitter, node: ir.Node) -> None:
+    """Nothing: whoever reads it binds it."""
+
+
+@operator("Identity")
+def _identity(emitter: Emitter, node: ir.Node) -> None:
+    emitter.alias(node, onnx_order(rank(node)))
+
+
+@operator("Transpose")
+def _transpose(emitter: Emitter, node: ir.Node) -> None:
+    emitter.alias(node, tuple(attribute(node, "perm", range(rank(node))[::-1])))
+
+
+@operator("Concat")
+def _concat(emitter: Emitter, node: ir.Node) -> None:
+    order = emitter.common_order(node.inputs)
+    inputs = ", ".join(emitter.ordered(value, order) for value in node.inputs)
+    emitter.assign(node, f"{emitter.function(tf.concat)}([{inputs}], {order.index(axis(node, 0))})", order)
+
+
+def _check_second(node: ir.Node) -> str | None:
+    return computed(node, 1)
+
+
+def _parts(x: Any, count: int, along: int) -> Any:
+    """Equal parts; where that is not possible, the last is smaller."""
+    extent = x.shape[along] if x.shape[along] is not None else tf.shape(x)[along]
+    size = -(-extent // count)
+    return tf.split(x, [size] * (count - 1) + [extent - size * (count - 1)], along)
+
+
+@operator("Split", _check_second)
+def _split(emitter: Emitter, node: ir.Node) -> None:
+    order, sizes = emitter.order(node.inputs[0]), fixed(node, 1)
+    x, place = emitter.ordered(node.inputs[0], order), order.index(axis(node, 0))
+    if sizes is None:
+        text = f"{emitter.function(_parts)}({x}, {len(node.outputs)}, {place})"
+    else:
+        text = f"{emitter.function(tf.split)}({x}, {sizes.tolist()}, {place})"
+    outputs = ", ".join(emitter.output(node, index, order) for index in range(len(node.outputs)))
+    emitter.line(f"{outputs}, = {text}")
+
+
+def _shaped(emitter: Emitter, node: ir.Node, otherwise: str) -> None:
+    """Emit a change of shape: by the output's extents where at most one is not known, otherwise by this text."""
+    sizes = extents(node.outputs[0])
+    unknown = [index for index, extent in enumerate(sizes) if not isinstance(extent, int)]
+    if len(unknown) > 1 or (unknown and 0 in sizes):
+        emitter.assign(node, otherwise)
+    else:
+        text = [-1 if index in unknown else extent for index, extent in enumerate(sizes)]
+        emitter.assign(node, f"{emitter.function(tf.reshape)}({emitter.name(node.inputs[0])}, {text})")
+
+
+def _flattened(x: Any, first: int) -> Any:
+    shape = tf.shape(x)
+    return tf.reshape(x, [tf.reduce_prod(shape[:first]), tf.reduce_prod(shape[first:])])
+
+
+@operator("Flatten")
+def _flatten(emitter: Emitter, node: ir.Node) -> None:
+    x = emitter.name(node.inputs[0])
+    _shaped(emitter, node, f"{emitter.function(_flattened)}({x}, {axis(node, 1)})")
+
+
+def _reshaped(x: Any, shape: Any, copies: bool) -> Any:
+    """ONNX's Reshape: an extent of 0 is the input's."""
+    shape = tf.cast(shape, tf.int32)
+    if copies:
+        own = tf.shape(x)[: shape.shape[0]]
+        own = tf.pad(own, [(0, shape.shape[0] - own.shape[0])])
+        shape = tf.where(tf.equal(shape, 0), own, shape)
+    return tf.reshape(x, shape)
+
+
+@operator("Reshape")
+def _reshape(emitter: Emitter, node: ir.Node) -> None:
+    x, shape = (emitter.name(value) for value in node.inputs)
+    copies = not attribute(node, "allowzero", 0)
+    _shaped(emitter, node, f"{emitter.function(_reshaped)}({x}, {shape}, {copies})")
+
+
+def _check_squeeze(node: ir.Node) -> str | None:
+    if (reason := computed(node, 1)) is not None:
+        return reason
+    unknown = any(not isinstance(extent, int) for extent in extents(node.inputs[0]))
+    return "no axes, where an extent is not known" if fixed(node, 1) is None and unknown else None
+
+
+def _squeezed(x: Any, axes: Sequence[int]) -> Any:
+    return tf.squeeze(x, axes) if axes else x
+
+
+@operator("Squeeze", _check_squeeze)
+def _squeeze(emitter: Emitter, node: ir.Node) -> None:
+    axes = axes_of(node, 1)
+    if axes is None:
+        axes = [index for index, extent in enumerate(extents(node.inputs[0])) if extent == 1]
+    _shaped(emitter, node, f"{emitter.function(_squeezed)}({emitter.name(node.inputs[0])}, {axes})")
+
+
+def _unsqueezed(x: Any, axes: Sequence[int]) -> Any:
+    for position in axes:
+        x = tf.expand_dims(x, position)
+    return x
+
+
+@operator("Unsqueeze", _check_second)
+def _unsqueeze(emitter: Emitter, node: ir.Node) -> None:
+    given = fixed(node, 1).tolist()
+    axes = sorted(entry % (rank(node) + len(given)) for entry in given)
+    _shaped(emitter, node, f"{emitter.function(_unsqueezed)}({emitter.name(node.inputs[0])}, {axes})")
+
+
+def _expanded(x: Any, shape: Any) -> Any:
+    return tf.broadcast_to(x, tf.broadcast_dynamic_shape(tf.shape(x), tf.cast(shape, tf.int32)))
+
+
+@operator("Expand")
+def _expand(emitter: Emitter, node: ir.Node) -> None:
+    x, shape = (emitter.name(value) for value in node.inputs)
+    emitter.assign(node, f"{emitter.function(_expanded)}({x}, {shape})")
+
+
+@operator("Tile", _check_second)
+def _tile(emitter: Emitter, node: ir.Node) -> None:
+    emitter.assign(node, f"{emitter.function(tf.tile)}({emitter.name(node.inputs[0])}, {fixed(node, 1).tolist()})")
+
+
+def _shape_of(x: Any, first: int, last: int | None) -> Any:
+    return tf.shape(x, out_type=tf.int64)[first:last]
+
+
+@operator("Shape")
+def _shape(emitter: Emitter, node: ir.Node) -> None:
+    part = f"{attribute(node, 'start', 0)}, {attribute(node, 'end', None)}"
+    emitter.assign(node, f"{emitter.function(_shape_of)}({emitter.name(node.inputs[0])}, {part})")
+
+
+def _filled(shape: Any, value: float, dtype: Any) -> Any:
+    return tf.fill(tf.cast(shape, tf.int32), tf.constant(value, dtype))
+
+
+@operator("ConstantOfShape")
+def _constant_of_shape(emitter: Emitter, node: ir.Node) -> None:
+    value = attribute(node, "value", None)
+    text = "0.0" if value is None else number(value.numpy().reshape(-1)[0].item())
+    shape, dtype = emitter.name(node.inputs[0]), emitter.dtype(node.outputs[0])
+    emitter.assign(node, f"{emitter.function(_filled)}({shape}, {text}, {dtype})")
+
+
+def _check_slice(node: ir.Node) -> str | None:
+    return computed(node, 1, 2, 3, 4)
+
+
+# What TensorFlow takes as a bound; ONNX's may be as large as int64, and mean "to the end".
+_LARGEST = np.iinfo(np.int32).max
+
+
+@operator("Slice", _check_slice)
+def _slice(emitter: Emitter, node: ir.Node) -> None:
+    starts, ends = (fixed(node, index).clip(-_LARGEST, _LARGEST).tolist() for index in (1, 2))
+    axes, steps = axes_of(node, 3), fixed(node, 4)
+    axes = list(range(len(starts))) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps.tolist()
+    order = emitter.order(node.inputs[0])
+    parts = ["slice(None)"] * rank(node)
+    for along, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        parts[order.index(along)] = f"slice({start}, {end}, {step})"
+    x = emitter.ordered(node.inputs[0], order)
+    emitter.assign(node, f"{x}[{', '.join(parts)}]" if parts else x, order)
+
+
+def _check_pad(node: ir.Node) -> str | None:
+    if attribute(node, "mode", "constant") != "constant":
+        return "padding other than constant"
+    if (reason := computed(node, 1, 2, 3)) is not None:
+        return reason
+    fill = fixed(node, 2)
+    return "no padding value of one element" if fill is not None and fill.size > 1 else None
+
+
+def _padded(x: Any, pads: Sequence[tuple[int, int]], fill: float) -> Any:
+    """Padding by a constant; a negative extent takes elements away."""
+    x = tf.pad(x, [(max(a, 0), max(b, 0)) for a, b in pads], constant_values=tf.cast(fill, x.dtype))
+    if min(min(pair) for pair in pads) < 0:
+        x = x[tuple(slice(max(-a, 0), b if b < 0 else None) for a, b in pads)]
+    return x
+
+
+@operator("Pad", _check_pad)
+def _pad(emitter: Emitter, node: ir.Node) -> None:
+    pads, fill, axes = fixed(node, 1).tolist(), fixed(node, 2), axes_of(node, 3)
+    value = 0.0 if fill is None or not fill.size else fill.reshape(-1)[0].item()
+    axes = list(range(rank(node))) if axes is None else axes
+    both = {along: (pads[index], pads[index + len(axes)]) for index, along in enumerate(axes)}
+    order = emitter.order(node.inputs[0])
+    pairs = [both.get(along, (0, 0)) for along in order]
+    x = emitter.ordered(node.inputs[0], order)
+    emitter.assign(node, f"{emitter.function(_padded)}({x}, {pairs}, {number(value)})", order)
+
+
+def _gathered(x: Any, indices: Any, along: int) -> Any:
+    """Elements along an axis; a negative index counts from the end."""
+    extent = x.shape[along] if x.shape[along] is not None else tf.cast(tf.shape(x)[along], indices.dtype)
+    return tf.gather(x, tf.where(indices < 0, indices + extent, indices), axis=along)
+
+
+@operator("Gather")
+def _gather(emitter: Emitter, node: ir.Node) -> None:
+    along, indices = axis(node, 0), fixed(node, 1)
+    x = emitter.name(node.inputs[0])
+    if indices is not None and not indices.shape:
+        emitter.assign(node, f"{x}[{', '.join([*['slice(None)'] * along, str(indices.item())])}]")
+    else:
+        emitter.assign(node, f"{emitter.function(_gathered)}({x}, {emitter.name(node.inputs[1])}, {along})")

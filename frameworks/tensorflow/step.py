@@ -1,0 +1,228 @@
+"""`TensorFlowStep`: forward, backward and update rule as one traced function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from deep5.backend import ParameterGroup
+from deep5.errors import RuleError, ShapeError
+from deep5.events import StepInfo
+from deep5.frameworks.tensorflow.memory import HostVector
+from deep5.frameworks.tensorflow.namespace import NAMESPACE
+from deep5.frameworks.tensorflow.order import onnx_order
+from deep5.frameworks.tensorflow.variables import Live
+from deep5.tensors import Array, Arrays, to_numpy
+from deep5.training.functional import FunctionalRule
+from deep5.training.rule import UpdateRule
+
+if TYPE_CHECKING:
+    from deep5.frameworks.tensorflow.executor import TensorFlowExecutor, Values
+
+__all__ = ["TensorFlowStep"]
+
+Modifier = Callable[[str, Array, Array], Array]
+
+
+class _Functions:
+    """What `FunctionalRule` evaluates with; see `ArrayFunctions`."""
+
+    def function(self, name: str) -> Callable[..., Array]:
+        function: Callable[..., Array] = getattr(NAMESPACE, name)
+        return function
+
+    def cast(self, value: Array, dtype: str) -> Array:
+        return NAMESPACE.asarray(value, dtype=tf.as_dtype(dtype))
+
+    def sum(self, value: Array) -> Array:
+        return tf.reduce_sum(value)
+
+    def broadcast(self, value: Array, like: Array) -> Array:
+        return tf.broadcast_to(value, like.shape)
+
+
+class TensorFlowStep:
+    """The whole training step of a `TensorFlowExecutor`; implements `TrainStep`.
+
+    Hyperparameters and what else the rule computes on the host enter as one vector, so that nothing retraces when they
+    change. The rule works on values as they lie in memory: whatever it does element by element, or sums over a
+    parameter, does not depend on the order of the elements.
+
+    Args:
+        executor: The executor.
+        rule: The update rule.
+        loss: Name of the scalar output to differentiate.
+        groups: Parameter groups; the first that matches a name gives its hyperparameters.
+        modifier: `gradient_modifier(name, param, grad) -> grad`, traced into the step; in ONNX's order.
+
+    Raises:
+        RuleError: The rule breaks its contract, all parameters are frozen, or a group sets an unknown hyperparameter
+            or matches nothing.
+    """
+
+    def __init__(
+        self,
+        executor: TensorFlowExecutor,
+        rule: UpdateRule,
+        *,
+        loss: str,
+        groups: Sequence[ParameterGroup],
+        modifier: Modifier | None,
+    ) -> None:
+        self._executor, self.rule, self._modifier = executor, rule, modifier
+        specs = executor.network.parameters
+        self._rule = FunctionalRule(rule, specs, _Functions(), groups=groups)
+        names = self._rule.names
+        if specs and not names:
+            raise RuleError(
+                f"nothing to train by {type(rule).__name__}: got {len(specs)} parameters, all of them frozen"
+            )
+        width = len(self._rule.given(StepInfo(batch_size=1)))
+        on_host = executor.device.kind == "cpu" and width > 0
+        self._tensor: Callable[[np.ndarray], Any] = HostVector(width) if on_host else executor.tensor
+        self._states = self._initial()
+        points = self._points if self._rule.prepares else None
+        self._whole = executor.traced_step(loss, names, self._update, points, width=width)
+        self._half = executor.traced_gradients(loss, names, points, width)
+        self._other_half = executor.traced(self._apply, self._signature(width))
+        self._loss = loss
+
+    @property
+    def averages(self) -> bool:
+        """Whether evaluation uses other values than the parameters."""
+        return self._rule.averages
+
+    @property
+    def traces(self) -> int:
+        """How often the step was traced, with the rule inside."""
+        return max(self._rule.traces, self._whole.traces, self._other_half.traces)
+
+    @property
+    def compilations(self) -> int:
+        """How often XLA has compiled the whole step: once a batch size; 0 without XLA."""
+        return self._whole.compilations
+
+    @property
+    def graph(self) -> Any:
+        """The traced `tf.Graph` of the whole step."""
+        return self._whole.graph
+
+    def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
+        """One whole step; see `TrainStep`."""
+        return self._executor.run_step(self._whole, inputs, info, self._vector(info))
+
+    def backprop(
+        self, inputs: Arrays, info: StepInfo, on_gradient: Callable[[str, Array], None] | None = None
+    ) -> Arrays:
+        """Forward and backward at the rule's point; see `TrainStep`."""
+        scale = self._executor.scale(self._loss)
+        further = (scale, self._vector(info)) if self._rule.prepares else (scale,)
+        return self._executor.run_backprop(self._half, inputs, info, *further, on_gradient=on_gradient)
+
+    def apply(self, gradients: Arrays, info: StepInfo) -> None:
+        """The update; see `TrainStep`.
+
+        Raises:
+            ShapeError: A gradient is missing, or of another shape or dtype than its parameter.
+        """
+        specs, given = self._executor.network.parameters, []
+        for name in self._rule.names:
+            if name not in gradients:
+                raise ShapeError(f"no gradient of {name!r}; allowed: one a parameter, {', '.join(self._rule.names)}")
+            value = gradients[name]
+            tensor = value if isinstance(value, tf.Tensor) else self._executor.tensor(np.asarray(to_numpy(value)))
+            if reason := specs[name].mismatch(tuple(tensor.shape), tensor.dtype.name):
+                raise ShapeError(f"the gradient of {name!r}: {reason}")
+            given.append(tensor)
+        self._other_half(*given, self._vector(info))
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """While inside, the executor holds `eval_param`; see `TrainStep`."""
+        if not self.averages:
+            yield
+            return
+        variables = {name: self._executor.live[name].variable for name in self._rule.names}
+        # Nothing is copied: an assignment puts another tensor into a variable, and leaves the one that was there.
+        before = {name: variable.value() for name, variable in variables.items()}
+        given = tf.unstack(self._vector(StepInfo(batch_size=1)))
+        values = self._rule.evaluate(before, self._state_values(), given)
+        try:
+            for name, value in values.items():
+                variables[name].assign(value, read_value=False)
+            yield
+        finally:
+            for name, value in before.items():
+                variables[name].assign(value, read_value=False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rule's state as NumPy arrays in ONNX's order, copied."""
+        return {key: state.numpy() for key, state in self._states.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`, bit for bit.
+
+        Raises:
+            ShapeError: An entry is missing, unknown, or of another shape or dtype.
+        """
+        for key, value in self._rule.check_state(state).items():
+            self._states[key].assign(value)
+
+    def _vector(self, info: StepInfo) -> Any:
+        return self._tensor(self._rule.given(info))
+
+    def _initial(self) -> dict[str, Live]:
+        executor = self._executor
+        with tf.device(executor.place):
+            given = tf.unstack(self._vector(StepInfo(batch_size=1)))
+            found = self._rule.initial(executor.values(), given)
+            states = {}
+            for index, (key, value) in enumerate(found.items()):
+                name = key.partition("/")[2]
+                order = executor.live[name].order if value.shape.rank else onnx_order(0)
+                states[key] = Live(value, order, trainable=False, name=f"s{index}")
+        return states
+
+    def _state_values(self) -> dict[str, Any]:
+        return {key: state.variable.value() for key, state in self._states.items()}
+
+    # Traced:
+
+    def _points(self, values: Values, vector: Any) -> Values:
+        return self._rule.prepare(values, self._state_values(), tf.unstack(vector))
+
+    def _update(self, gradients: Values, values: Values, vector: Any) -> None:
+        given, states = tf.unstack(vector), self._state_values()
+        if self._modifier is not None:
+            at = self._rule.prepare(values, states, given) if self._rule.prepares else values
+            gradients = {name: self._modified(name, at[name], gradients[name]) for name in self._rule.names}
+        parameters, states = self._rule.update(gradients, values, states, given)
+        for name, value in parameters.items():
+            self._executor.live[name].variable.assign(value, read_value=False)
+        for key, value in states.items():
+            self._states[key].variable.assign(value, read_value=False)
+
+    def _apply(self, *tensors: Any) -> None:
+        *gradients, vector = tensors
+        lying = {
+            name: self._executor.live[name].to_variable(gradient)
+            for name, gradient in zip(self._rule.names, gradients, strict=True)
+        }
+        self._update(lying, self._executor.values(), vector)
+
+    def _modified(self, name: str, param: Any, gradient: Any) -> Any:
+        live = self._executor.live[name]
+        made = tf.convert_to_tensor(self._modifier(name, live.to_onnx(param), live.to_onnx(gradient)))  # type: ignore[misc]
+        spec = self._executor.network.parameters[name]
+        if reason := spec.mismatch(tuple(made.shape), made.dtype.name):
+            raise ShapeError(f"the modified gradient of {name!r}: {reason}")
+        return live.to_variable(made)
+
+    def _signature(self, width: int) -> list[Any]:
+        specs = self._executor.network.parameters
+        shapes = [tf.TensorSpec(specs[name].shape, tf.as_dtype(specs[name].dtype)) for name in self._rule.names]
+        return [*shapes, tf.TensorSpec([width], tf.float64)]

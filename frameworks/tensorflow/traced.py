@@ -1,0 +1,75 @@
+"""`Traced`: a `tf.function` that is traced once and called by its concrete function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from deep5.errors import Unsupported
+
+__all__ = ["Traced"]
+
+
+class Traced:
+    """A function of tensors as one graph; traced at its first call, for every batch size at once.
+
+    The concrete function is called directly: choosing a trace by the arguments costs as much again as the call itself,
+    and there is but one.
+
+    Args:
+        body: Takes and returns tensors; assigns to variables.
+        signature: A `tf.TensorSpec` an argument; symbolic extents are None.
+        device: Where it runs, as TensorFlow names it.
+        xla: Whether XLA compiles it.
+
+    Attributes:
+        traces: How often the body was traced.
+    """
+
+    def __init__(self, body: Callable[..., Any], signature: Sequence[Any], *, device: str, xla: bool) -> None:
+        self._body, self._signature, self._device, self._xla = body, list(signature), device, xla
+        self._concrete: Callable[..., Any] | None = None
+        self._shapes: set[tuple[Any, ...]] = set()
+        self.traces = 0
+
+    @property
+    def compilations(self) -> int:
+        """How often XLA has compiled: once for every combination of shapes."""
+        return len(self._shapes)
+
+    @property
+    def graph(self) -> Any:
+        """The traced `tf.Graph`.
+
+        Raises:
+            Unsupported: An operator has no gradient.
+        """
+        return (self._concrete or self._trace()).graph  # type: ignore[attr-defined]
+
+    def __call__(self, *tensors: Any) -> Any:
+        """Run; the tensors are in the signature's order.
+
+        Raises:
+            Unsupported: An operator has no gradient.
+        """
+        if self._xla:
+            self._shapes.add(tuple([tensor.shape for tensor in tensors]))
+        return (self._concrete or self._trace())(*tensors)
+
+    def _trace(self) -> Callable[..., Any]:
+        def body(*tensors: Any) -> Any:
+            self.traces += 1
+            with tf.device(self._device):
+                return self._body(*tensors)
+
+        function = tf.function(
+            body, input_signature=self._signature, autograph=False, jit_compile=True if self._xla else None
+        )
+        try:
+            concrete: Callable[..., Any] = function.get_concrete_function()
+        except LookupError as error:
+            raise Unsupported(f"tensorflow cannot differentiate this network: {error}") from error
+        self._concrete = concrete
+        return concrete

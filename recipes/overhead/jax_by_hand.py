@@ -1,0 +1,300 @@
+"""The opponents on JAX: networks, loss and optimizers as JAX's users write them, a whole step in one `jax.jit`.
+
+Each function takes what `by_deep5` takes, and does the same steps on the same batches. Images have their channels last,
+and weights the order of axes that goes with it: XLA's fastest on the processor, and what JAX's libraries have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import deep5 as d5
+from deep5.recipes.overhead.by_deep5 import batches
+from deep5.seeds import generator
+
+__all__ = ["inference", "training_step"]
+
+Work = Callable[[], object]
+Tree = Any
+
+
+def _draw(seed: int) -> Callable[..., Any]:
+    """Weights by shape, normal with variance 1 / fan-in."""
+    draw = generator(seed, "overhead", "weights")
+
+    def weight(*shape: int) -> Any:
+        return (draw.standard_normal(shape) / np.sqrt(np.prod(shape[:-1]))).astype(np.float32)
+
+    return weight
+
+
+def _conv(x: Any, kernel: Any, stride: int = 1, padding: int = 0) -> Any:
+    from jax import lax
+
+    around = [(padding, padding)] * 2
+    return lax.conv_general_dilated(x, kernel, (stride, stride), around, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+def _cross_entropy(logits: Any, labels: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1))
+
+
+class _LeNet:
+    """LeNet-5 with tanh and average pooling."""
+
+    def init(self, seed: int) -> tuple[Tree, Tree]:
+        draw, parameters = _draw(seed), {}
+        for name, shape in (("conv1", (5, 5, 1, 6)), ("conv2", (5, 5, 6, 16))):
+            parameters[name] = {"kernel": draw(*shape), "bias": np.zeros(shape[-1], np.float32)}
+        for name, sizes in (("fc1", (400, 120)), ("fc2", (120, 84)), ("fc3", (84, 10))):
+            parameters[name] = {"kernel": draw(*sizes), "bias": np.zeros(sizes[1], np.float32)}
+        return parameters, {}
+
+    def apply(self, parameters: Tree, statistics: Tree, images: Any, training: bool) -> tuple[Any, Tree]:
+        import jax.numpy as jnp
+
+        def pool(x: Any) -> Any:
+            count, height, width, channels = x.shape
+            return x.reshape(count, height // 2, 2, width // 2, 2, channels).mean((2, 4))
+
+        x = jnp.transpose(images, (0, 2, 3, 1))
+        x = pool(jnp.tanh(_conv(x, parameters["conv1"]["kernel"], padding=2) + parameters["conv1"]["bias"]))
+        x = pool(jnp.tanh(_conv(x, parameters["conv2"]["kernel"]) + parameters["conv2"]["bias"]))
+        x = x.reshape(x.shape[0], -1)
+        for name in ("fc1", "fc2", "fc3"):
+            x = x @ parameters[name]["kernel"] + parameters[name]["bias"]
+            x = x if name == "fc3" else jnp.tanh(x)
+        return x, statistics
+
+
+class _ResNet18:
+    """The ResNet-18 for 32 x 32 images, with batch normalisation."""
+
+    def init(self, seed: int) -> tuple[Tree, Tree]:
+        draw = _draw(seed)
+        parameters: dict[str, Any] = {}
+        statistics: dict[str, Any] = {}
+
+        def conv_bn(name: str, size: int, into: int, out: int) -> None:
+            parameters[name] = {
+                "kernel": draw(size, size, into, out),
+                "scale": np.ones(out, np.float32),
+                "bias": np.zeros(out, np.float32),
+            }
+            statistics[name] = {"mean": np.zeros(out, np.float32), "variance": np.ones(out, np.float32)}
+
+        conv_bn("first", 3, 3, 64)
+        into = 64
+        for stage, out in enumerate((64, 128, 256, 512)):
+            for block in range(2):
+                conv_bn(f"{stage}.{block}.1", 3, into, out)
+                conv_bn(f"{stage}.{block}.2", 3, out, out)
+                if into != out:
+                    conv_bn(f"{stage}.{block}.shortcut", 1, into, out)
+                into = out
+        parameters["fc"] = {"kernel": draw(512, 10), "bias": np.zeros(10, np.float32)}
+        return parameters, statistics
+
+    def apply(self, parameters: Tree, statistics: Tree, images: Any, training: bool) -> tuple[Any, Tree]:
+        import jax
+        import jax.numpy as jnp
+        from jax import lax
+
+        new = {}
+
+        def conv_bn(x: Any, name: str, stride: int = 1, padding: int = 1) -> Any:
+            own, old = parameters[name], statistics[name]
+            x = _conv(x, own["kernel"], stride, padding)
+            if training:
+                mean, variance = jnp.mean(x, (0, 1, 2)), jnp.var(x, (0, 1, 2))
+                new[name] = {
+                    "mean": 0.9 * old["mean"] + 0.1 * mean,
+                    "variance": 0.9 * old["variance"] + 0.1 * variance,
+                }
+            else:
+                mean, variance = old["mean"], old["variance"]
+            return (x - mean) * (own["scale"] * lax.rsqrt(variance + 1e-5)) + own["bias"]
+
+        x = jax.nn.relu(conv_bn(jnp.transpose(images, (0, 2, 3, 1)), "first"))
+        for stage in range(4):
+            for block in range(2):
+                name, stride = f"{stage}.{block}", 2 if stage and block == 0 else 1
+                y = conv_bn(jax.nn.relu(conv_bn(x, f"{name}.1", stride)), f"{name}.2")
+                shortcut = f"{name}.shortcut"
+                x = conv_bn(x, shortcut, stride, 0) if shortcut in parameters else x
+                x = jax.nn.relu(y + x)
+        return jnp.mean(x, (1, 2)) @ parameters["fc"]["kernel"] + parameters["fc"]["bias"], new
+
+
+class _Transformer:
+    """Two pre-norm blocks of width 128 with four heads over 32 tokens, as `d5.networks.transformer` has them."""
+
+    width, heads, length = 128, 4, 32
+
+    def init(self, seed: int) -> tuple[Tree, Tree]:
+        draw, width = _draw(seed), self.width
+
+        def dense(into: int, out: int) -> Tree:
+            return {"kernel": draw(into, out), "bias": np.zeros(out, np.float32)}
+
+        def norm() -> Tree:
+            return {"scale": np.ones(width, np.float32), "bias": np.zeros(width, np.float32)}
+
+        parameters: Tree = {"words": draw(1000, width), "places": draw(self.length, width)}
+        for block in range(2):
+            parameters[f"block{block}"] = {
+                "norm1": norm(),
+                "qkv": dense(width, 3 * width),
+                "out": dense(width, width),
+                "norm2": norm(),
+                "into": dense(width, 4 * width),
+                "back": dense(4 * width, width),
+            }
+        return {**parameters, "norm": norm(), "head": dense(width, 10)}, {}
+
+    def apply(self, parameters: Tree, statistics: Tree, tokens: Any, training: bool) -> tuple[Any, Tree]:
+        import jax
+        import jax.numpy as jnp
+
+        def norm(x: Any, p: Tree) -> Any:
+            mean = x.mean(-1, keepdims=True)
+            variance = jnp.square(x - mean).mean(-1, keepdims=True)
+            return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * p["scale"] + p["bias"]
+
+        def dense(x: Any, p: Tree) -> Any:
+            return x @ p["kernel"] + p["bias"]
+
+        def split(x: Any) -> Any:
+            return x.reshape(-1, self.length, self.heads, self.width // self.heads).transpose(0, 2, 1, 3)
+
+        x = parameters["words"][tokens] + parameters["places"]
+        for block in range(2):
+            p = parameters[f"block{block}"]
+            q, k, v = (split(part) for part in jnp.split(dense(norm(x, p["norm1"]), p["qkv"]), 3, axis=-1))
+            weights = jax.nn.softmax(q @ k.swapaxes(-1, -2) * (self.width // self.heads) ** -0.5)
+            y = (weights @ v).transpose(0, 2, 1, 3).reshape(-1, self.length, self.width)
+            x = x + dense(y, p["out"])
+            x = x + dense(jax.nn.gelu(dense(norm(x, p["norm2"]), p["into"]), approximate=False), p["back"])
+        return dense(norm(x, parameters["norm"]).mean(1), parameters["head"]), statistics
+
+
+_NETWORKS: dict[str, Any] = {"lenet": _LeNet, "resnet18": _ResNet18, "transformer": _Transformer}
+
+
+def _adam(parameters: Tree, state: Tree, gradients: Tree) -> tuple[Tree, Tree]:
+    import jax
+    import jax.numpy as jnp
+
+    count = state["count"] + 1
+    first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state["first"], gradients)
+    second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, state["second"], gradients)
+    rate = 0.001 / (1 - 0.9**count)
+    root = jnp.sqrt(1 - 0.999**count)
+    parameters = jax.tree.map(lambda p, m, v: p - rate * m / (jnp.sqrt(v) / root + 1e-8), parameters, first, second)
+    return parameters, {"count": count, "first": first, "second": second}
+
+
+def _momentum(parameters: Tree, state: Tree, gradients: Tree) -> tuple[Tree, Tree]:
+    import jax
+
+    velocity = jax.tree.map(lambda v, g: 0.9 * v + g, state["first"], gradients)
+    return jax.tree.map(lambda p, v: p - 0.01 * v, parameters, velocity), {"first": velocity}
+
+
+_OPTIMIZERS = {"adam": (_adam, ("first", "second")), "momentum": (_momentum, ("first",))}
+
+
+def _prepared(
+    network: Callable[..., d5.Network],
+    network_kwargs: Mapping[str, Any] | None,
+    batch_size: int,
+    threads: int,
+    seed: int,
+) -> tuple[Any, list[tuple[Any, Any]], Tree, Tree]:
+    import jax
+
+    d5.framework("jax").set_threads(threads)
+    feeds = [
+        (batch["input"], batch["label"].astype(np.int32))
+        for batch in batches(network(**(network_kwargs or {}), seed=seed), batch_size, seed)
+    ]
+    model = _NETWORKS[network.__name__]()
+    return model, feeds, *jax.device_put(model.init(seed))
+
+
+def training_step(
+    *,
+    steps: int,
+    seed: int,
+    threads: int,
+    network: Callable[..., d5.Network],
+    batch_size: int,
+    network_kwargs: Mapping[str, Any] | None = None,
+    optimizer: str = "adam",
+) -> Work:
+    """Whole training steps in one compiled function, its state donated."""
+    import jax
+    import jax.numpy as jnp
+
+    model, feeds, parameters, statistics = _prepared(network, network_kwargs, batch_size, threads, seed)
+    update, kept = _OPTIMIZERS[optimizer]
+
+    def loss_of(parameters: Tree, statistics: Tree, images: Any, labels: Any) -> Any:
+        logits, new = model.apply(parameters, statistics, images, True)
+        return _cross_entropy(logits, labels), (logits, new)
+
+    @partial(jax.jit, donate_argnums=(0, 1, 2))
+    def step(parameters: Tree, statistics: Tree, state: Tree, images: Any, labels: Any) -> Any:
+        grads_of = jax.value_and_grad(loss_of, has_aux=True)
+        (loss, (logits, statistics)), gradients = grads_of(parameters, statistics, images, labels)
+        parameters, state = update(parameters, state, gradients)
+        return parameters, statistics, state, loss, logits
+
+    state = {name: jax.tree.map(jnp.zeros_like, parameters) for name in kept}
+    if optimizer == "adam":
+        state["count"] = jnp.zeros((), jnp.int32)
+    values = [parameters, statistics, state]
+
+    def work() -> None:
+        parameters, statistics, state = values
+        for index in range(steps):
+            images, labels = feeds[index % len(feeds)]
+            parameters, statistics, state, loss, _ = step(parameters, statistics, state, images, labels)
+        jax.block_until_ready((parameters, loss))
+        values[:] = parameters, statistics, state
+
+    return work
+
+
+def inference(
+    *,
+    steps: int,
+    seed: int,
+    threads: int,
+    network: Callable[..., d5.Network],
+    batch_size: int,
+    network_kwargs: Mapping[str, Any] | None = None,
+) -> Work:
+    """Logits and loss in evaluation mode, compiled."""
+    import jax
+
+    model, feeds, parameters, statistics = _prepared(network, network_kwargs, batch_size, threads, seed)
+
+    @jax.jit  # type: ignore[untyped-decorator]  # jax is not type-checked
+    def evaluate(parameters: Tree, statistics: Tree, images: Any, labels: Any) -> Any:
+        logits, _ = model.apply(parameters, statistics, images, False)
+        return logits, _cross_entropy(logits, labels)
+
+    def work() -> None:
+        for index in range(steps):
+            results = evaluate(parameters, statistics, *feeds[index % len(feeds)])
+        jax.block_until_ready(results)
+
+    return work

@@ -1,0 +1,254 @@
+"""The opponents on TensorFlow: variables, `tf.function` and Keras's Adam as TensorFlow's users write them.
+
+Each function takes what `by_deep5` takes, and does the same steps on the same batches. Images and weights are in the
+order that TensorFlow's kernels like best, channels last, and lie ready as tensors before a clock starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+import deep5 as d5
+from deep5.recipes.overhead.by_deep5 import batches
+
+__all__ = ["inference", "training_step"]
+
+Work = Callable[[], object]
+
+
+class _Layers:
+    """Variables by the order in which a network asks for them, and the layers that use them."""
+
+    def __init__(self, seed: int) -> None:
+        import tensorflow as tf
+
+        self.tf, self.draw = tf, np.random.default_rng(seed)
+        self.trained: list[Any] = []
+        self.statistics: list[Any] = []
+
+    def weight(self, *shape: int) -> Any:
+        deviation = (2.0 / float(np.prod(shape[:-1]))) ** 0.5
+        self.trained.append(self.tf.Variable((self.draw.standard_normal(shape) * deviation).astype(np.float32)))
+        return self.trained[-1]
+
+    def vector(self, size: int, value: float = 0.0) -> Any:
+        self.trained.append(self.tf.Variable(np.full(size, value, np.float32)))
+        return self.trained[-1]
+
+    def dense(self, into: int, out: int) -> Callable[[Any], Any]:
+        weight, bias = self.weight(into, out), self.vector(out)
+        return lambda x: self.tf.nn.bias_add(self.tf.matmul(x, weight), bias)
+
+    def convolution(self, into: int, out: int, kernel: int, stride: int, pad: int, bias: bool) -> Callable[[Any], Any]:
+        weight, added = self.weight(kernel, kernel, into, out), self.vector(out) if bias else None
+        same = pad == kernel // 2 and stride == 1
+        padding = "SAME" if same else [[0, 0], [pad, pad], [pad, pad], [0, 0]]
+
+        def call(x: Any) -> Any:
+            x = self.tf.nn.conv2d(x, weight, stride, padding if pad else "VALID")
+            return x if added is None else self.tf.nn.bias_add(x, added)
+
+        return call
+
+    def normalisation(self, channels: int) -> Callable[[Any, bool], Any]:
+        tf = self.tf
+        scale, offset = self.vector(channels, 1.0), self.vector(channels)
+        mean = tf.Variable(np.zeros(channels, np.float32), trainable=False)
+        variance = tf.Variable(np.ones(channels, np.float32), trainable=False)
+
+        def call(x: Any, training: bool) -> Any:
+            if not training:
+                return tf.compat.v1.nn.fused_batch_norm(x, scale, offset, mean, variance, 1e-5, is_training=False)[0]
+            y, now, spread = tf.compat.v1.nn.fused_batch_norm(x, scale, offset, epsilon=1e-5)
+            mean.assign_sub((mean - now) * 0.1)
+            variance.assign_sub((variance - spread) * 0.1)
+            return y
+
+        return call
+
+
+def _mlp(layers: _Layers) -> Callable[[Any, bool], Any]:
+    first, second = layers.dense(784, 500), layers.dense(500, 10)
+    return lambda x, training: second(layers.tf.tanh(first(x)))
+
+
+def _lenet(layers: _Layers) -> Callable[[Any, bool], Any]:
+    tf = layers.tf
+    convolutions = layers.convolution(1, 6, 5, 1, 2, True), layers.convolution(6, 16, 5, 1, 0, True)
+    dense = layers.dense(400, 120), layers.dense(120, 84), layers.dense(84, 10)
+
+    def call(x: Any, training: bool) -> Any:
+        for layer in convolutions:
+            x = tf.nn.avg_pool2d(tf.tanh(layer(x)), 2, 2, "VALID")
+        x = tf.reshape(x, (-1, 400))
+        return dense[2](tf.tanh(dense[1](tf.tanh(dense[0](x)))))
+
+    return call
+
+
+def _resnet18(layers: _Layers) -> Callable[[Any, bool], Any]:
+    tf = layers.tf
+
+    def unit(into: int, out: int, kernel: int, stride: int) -> Callable[[Any, bool], Any]:
+        convolution = layers.convolution(into, out, kernel, stride, kernel // 2, False)
+        normalisation = layers.normalisation(out)
+        return lambda x, training: normalisation(convolution(x), training)
+
+    first, blocks, into = unit(3, 64, 3, 1), [], 64
+    for stage, out in enumerate((64, 128, 256, 512)):
+        for index in range(2):
+            stride = 2 if stage and index == 0 else 1
+            shortcut = unit(into, out, 1, stride) if stride == 2 else None
+            blocks.append((unit(into, out, 3, stride), unit(out, out, 3, 1), shortcut))
+            into = out
+    last = layers.dense(512, 10)
+
+    def call(x: Any, training: bool) -> Any:
+        x = tf.nn.relu(first(x, training))
+        for one, two, shortcut in blocks:
+            y = two(tf.nn.relu(one(x, training)), training)
+            x = tf.nn.relu(y + (x if shortcut is None else shortcut(x, training)))
+        return last(tf.reduce_mean(x, (1, 2)))
+
+    return call
+
+
+def _transformer(layers: _Layers) -> Callable[[Any, bool], Any]:
+    """Two pre-norm blocks of width 128 with four heads over 32 tokens, as `d5.networks.transformer` has them."""
+    tf, width, heads, length = layers.tf, 128, 4, 32
+    words, places = layers.weight(1000, width), layers.weight(length, width)
+
+    def normalisation() -> Callable[[Any], Any]:
+        scale, offset = layers.vector(width, 1.0), layers.vector(width)
+
+        def call(x: Any) -> Any:
+            mean, variance = tf.nn.moments(x, (-1,), keepdims=True)
+            return tf.nn.batch_normalization(x, mean, variance, offset, scale, 1e-5)
+
+        return call
+
+    def dense(into: int, out: int) -> Callable[[Any], Any]:
+        layer = layers.dense(into, out)
+        # One product of matrices instead of a batch of them.
+        return lambda x: tf.reshape(layer(tf.reshape(x, (-1, into))), (-1, length, out))
+
+    def split(x: Any) -> Any:
+        return tf.transpose(tf.reshape(x, (-1, length, heads, width // heads)), (0, 2, 1, 3))
+
+    blocks = [
+        (
+            *(normalisation(), dense(width, 3 * width), dense(width, width)),
+            *(normalisation(), dense(width, 4 * width), dense(4 * width, width)),
+        )
+        for _ in range(2)
+    ]
+    last, head = normalisation(), layers.dense(width, 10)
+
+    def call(x: Any, training: bool) -> Any:
+        x = tf.gather(words, x) + places
+        for norm, qkv, out, norm_two, into, back in blocks:
+            q, k, v = (split(part) for part in tf.split(qkv(norm(x)), 3, axis=-1))
+            weights = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) * (width // heads) ** -0.5)
+            y = tf.reshape(tf.transpose(tf.matmul(weights, v), (0, 2, 1, 3)), (-1, length, width))
+            x = x + out(y)
+            x = x + back(tf.nn.gelu(into(norm_two(x))))
+        return head(tf.reduce_mean(last(x), 1))
+
+    return call
+
+
+_NETWORKS = {"mlp": _mlp, "lenet": _lenet, "resnet18": _resnet18, "transformer": _transformer}
+
+
+def _prepared(
+    network: Callable[..., Any], network_kwargs: Mapping[str, Any] | None, batch_size: int, threads: int, seed: int
+) -> tuple[_Layers, Callable[[Any, bool], Any], list[tuple[Any, Any]]]:
+    d5.framework("tensorflow").set_threads(threads)
+    import tensorflow as tf
+
+    specification = network(**(network_kwargs or {}), seed=seed)
+    feeds = []
+    for batch in batches(specification, batch_size, seed):
+        images = batch["input"]
+        images = images.transpose(0, 2, 3, 1) if images.ndim == 4 else images
+        feeds.append((tf.constant(images), tf.constant(batch["label"])))
+    layers = _Layers(seed)
+    return layers, _NETWORKS[network.__name__](layers), feeds
+
+
+def _signature(feeds: list[tuple[Any, Any]]) -> list[Any]:
+    import tensorflow as tf
+
+    return [tf.TensorSpec([None, *value.shape[1:]], value.dtype) for value in feeds[0]]
+
+
+def training_step(
+    *,
+    steps: int,
+    seed: int,
+    threads: int,
+    network: Callable[..., d5.Network],
+    batch_size: int,
+    network_kwargs: Mapping[str, Any] | None = None,
+    jit_compile: bool = False,
+) -> Work:
+    """Whole training steps with Keras's Adam inside one `tf.function`.
+
+    Args:
+        steps: Steps a call.
+        seed: Of weights and batches.
+        threads: Of TensorFlow.
+        network: Says which network of `deep5.networks`, at its own sizes.
+        batch_size: Samples a batch.
+        network_kwargs: Arguments of `network`.
+        jit_compile: Compile by XLA.
+    """
+    layers, forward, feeds = _prepared(network, network_kwargs, batch_size, threads, seed)
+    tf = layers.tf
+    import keras
+
+    optimizer = keras.optimizers.Adam(learning_rate=0.001)
+    optimizer.build(layers.trained)
+
+    @tf.function(input_signature=_signature(feeds), jit_compile=jit_compile)  # type: ignore[untyped-decorator]
+    def step(images: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            logits = forward(images, True)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
+        optimizer.apply_gradients(zip(tape.gradient(loss, layers.trained), layers.trained, strict=True))
+        return loss, logits
+
+    def work() -> None:
+        for index in range(steps):
+            step(*feeds[index % len(feeds)])
+
+    return work
+
+
+def inference(
+    *,
+    steps: int,
+    seed: int,
+    threads: int,
+    network: Callable[..., d5.Network],
+    batch_size: int,
+    network_kwargs: Mapping[str, Any] | None = None,
+    jit_compile: bool = False,
+) -> Work:
+    """Logits and loss in evaluation mode; arguments as `training_step`."""
+    layers, forward, feeds = _prepared(network, network_kwargs, batch_size, threads, seed)
+    tf = layers.tf
+
+    @tf.function(input_signature=_signature(feeds), jit_compile=jit_compile)  # type: ignore[untyped-decorator]
+    def evaluate(images: Any, labels: Any) -> Any:
+        logits = forward(images, False)
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)), logits
+
+    def work() -> None:
+        for index in range(steps):
+            evaluate(*feeds[index % len(feeds)])
+
+    return work

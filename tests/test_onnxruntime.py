@@ -1,0 +1,52 @@
+"""ONNX Runtime as a training engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from deep5.errors import Unsupported
+from deep5.frameworks.onnxruntime import from_model
+from deep5.frameworks.onnxruntime.rewrite import rewritten
+from deep5.networks import NetworkBuilder, lenet, mlp
+from deep5.networks.gradients import gradient_network
+from engine import EngineSuite, close, feed
+
+
+class TestONNXRuntime(EngineSuite):
+    name = "onnxruntime"
+
+    def test_spinning_and_the_provider_are_read_back(self) -> None:
+        settings = self.executor(lenet()).settings()
+        assert settings["spinning"] is False
+        assert settings["provider"] == "CPUExecutionProvider"
+        assert from_model(mlp(features=4, hidden=3)).settings() == {**settings}
+
+    def test_float64_runs_where_all_operators_have_it(self) -> None:
+        network = mlp(features=6, hidden=5, classes=3, dtype="float64")
+        executors = self.pair(network)
+        for executor in executors:
+            executor.inference_and_backprop(feed(network, classes=3))
+        # float64 sums of some ten terms of size 1
+        close(executors[0].gradients(), executors[1].gradients(), 1e-13)
+        with pytest.raises(Unsupported, match=r"Conv_1 \(Conv\): ONNX Runtime has no kernel for Conv in float64; all"):
+            self.executor(lenet(dtype="float64"))
+
+    def test_only_a_one_hot_of_float64_is_rewritten(self) -> None:
+        single, double = (
+            gradient_network(mlp(features=3, hidden=2, classes=3, dtype=d)) for d in ("float32", "float64")
+        )
+        assert rewritten(single) is single
+        before = {node.op_type: node.outputs[0].dtype for node in double.nodes}
+        after = {node.op_type: node.outputs[0].dtype for node in rewritten(double).nodes}
+        assert (before["OneHot"], after["OneHot"]) == (ir.DataType.DOUBLE, ir.DataType.FLOAT)
+
+    def test_a_one_hot_of_numbers_that_float32_lacks_is_refused(self) -> None:
+        build = NetworkBuilder("hot", dtype="float64")
+        label, depth = build.input("label", ("N",), "int64"), build.constant("depth", np.array(3))
+        values = build.op("Constant", value=ir.tensor(np.array([0.0, 0.1])))
+        network = build.network({"y": build.op("OneHot", label, depth, values)})
+        assert rewritten(network) is network
+        with pytest.raises(Unsupported, match=r"OneHot_1 \(OneHot\): .*float64; allowed: float32"):
+            self.executor(network)

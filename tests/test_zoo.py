@@ -1,0 +1,246 @@
+"""The networks that ship: the published ones, in either dtype and with either loss, and what they refuse."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+import deep5 as d5
+from deep5.errors import UsageError
+from deep5.networks import Network, inception, lenet, lstm, mlp, resnet, resnet18, transformer
+
+SMALL: dict[str, tuple[Callable[..., Network], dict[str, Any]]] = {
+    "inception": (inception, {"width": 8, "image": 16}),
+    "lenet": (lenet, {}),
+    "lstm": (lstm, {"features": 3, "hidden": 4, "length": 5}),
+    "mlp": (mlp, {"features": 5, "hidden": 4, "dropout": 0.2}),
+    "resnet": (resnet, {"depth": 8}),
+    "resnet18": (resnet18, {"width": 4, "image": 16}),
+    "transformer": (
+        transformer,
+        {"vocabulary": 11, "length": 6, "width": 8, "heads": 2, "layers": 1, "dropout": 0.1, "causal": True},
+    ),
+}
+LOSSES = ("cross_entropy", "mean_squared_error")
+
+
+def count(network: Network) -> int:
+    return sum(spec.size for spec in network.parameters.values())
+
+
+def batch(network: Network, size: int = 3) -> dict[str, np.ndarray]:
+    """Tokens and classes below three, or normal numbers, as the inputs' dtypes ask for."""
+    draw = np.random.default_rng(0)
+    feed: dict[str, np.ndarray] = {}
+    for name, spec in network.inputs.items():
+        shape = [size if isinstance(extent, str) else extent for extent in spec.shape]
+        feed[name] = draw.integers(0, 3, shape) if spec.dtype == "int64" else draw.standard_normal(shape)
+        feed[name] = feed[name].astype(spec.dtype)
+    return feed
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("name", SMALL)
+def test_two_runtimes_agree(name: str, loss: str) -> None:
+    """ONNX Runtime in float32 and ONNX's reference in float64, from the same initial weights."""
+    make, sizes = SMALL[name]
+    results = {}
+    for dtype in ("float32", "float64"):
+        network = make(**sizes, classes=3, loss=loss, dtype=dtype, seed=1)
+        proto = network.to_onnx()
+        onnx.checker.check_model(proto, full_check=True)
+        assert list(network.inputs) == ["input", "label"]
+        assert {key: spec.shape for key, spec in network.outputs.items()} == {"logits": ("N", 3), "loss": ()}
+        assert {spec.dtype for spec in network.parameters.values()} == {dtype}
+        session: Any = (
+            onnxruntime.InferenceSession(proto.SerializeToString()) if dtype == "float32" else ReferenceEvaluator(proto)
+        )
+        results[dtype] = session.run(["logits", "loss"], batch(network))
+    for single, double in zip(results["float32"], results["float64"], strict=True):
+        # Up to a hundred float32 operations in a row on numbers of size one, with the errors of each magnified by the
+        # batch normalisations of random weights.
+        np.testing.assert_allclose(single, double, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_loss_is_the_mean(name: str) -> None:
+    make, sizes = SMALL[name]
+    for loss in LOSSES:
+        network = make(**sizes, classes=3, loss=loss)
+        feed = batch(network, size=2)
+        session = onnxruntime.InferenceSession(network.to_onnx().SerializeToString())
+        logits, value = session.run(["logits", "loss"], feed)
+        logits = logits.astype(np.float64)
+        if loss == "cross_entropy":
+            log_prob = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+            expected = -log_prob[np.arange(2), feed["label"]].mean()
+        else:
+            expected = np.square(logits - feed["label"]).mean()
+        # The loss of given logits: a handful of float32 operations.
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_batch_size_gives_the_same_rows(name: str) -> None:
+    make, sizes = SMALL[name]
+    network = make(**sizes, classes=3)
+    session = onnxruntime.InferenceSession(network.to_onnx().SerializeToString())
+    feed = batch(network, size=4)
+    together = session.run(["logits"], feed)[0]
+    alone = [session.run(["logits"], {key: value[i : i + 1] for key, value in feed.items()})[0][0] for i in range(4)]
+    # Kernels may sum in another order for one row: float32 rounding.
+    np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_seeds(name: str) -> None:
+    make, sizes = SMALL[name]
+    first, again, other = make(**sizes), make(**sizes), make(**sizes, seed=1)
+    assert first.weights_hash() == again.weights_hash() != other.weights_hash()
+    assert first.structure_hash() == again.structure_hash() == other.structure_hash()
+
+
+# What was published
+
+
+@pytest.mark.parametrize(("activation", "pooling"), [("tanh", "average"), ("relu", "max")])
+def test_lenet_is_the_published_one(activation: str, pooling: str) -> None:
+    network = lenet(activation=activation, pooling=pooling)
+    assert count(network) == 61_706  # with every map of the second convolution connected
+    assert network.inputs["input"].shape == ("N", 1, 28, 28)
+    assert network.inputs["label"] == d5.TensorSpec(shape=("N",), dtype="int64")
+    assert network.outputs["logits"].shape == ("N", 10)
+    assert network.outputs["loss"].shape == ()
+    kinds = {node.op_type for node in network.nodes}
+    assert ({"Tanh", "AveragePool"} if activation == "tanh" else {"Relu", "MaxPool"}) <= kinds
+
+
+def test_mlp_and_resnet_are_the_published_ones() -> None:
+    assert count(mlp()) == 784 * 500 + 500 + 500 * 10 + 10
+    # He et al. give 0.66 M for 44 layers (table 6); exact: convolutions, batch normalisation, last layer.
+    assert count(resnet()) == 658_586
+    assert count(resnet(depth=8)) == 75_290
+    network = resnet(depth=44)
+    assert sum(node.op_type == "Conv" for node in network.nodes) + 1 == 44
+    assert network.outputs["logits"].shape == ("N", 10)
+    assert len(network.buffers) == 2 * 43
+    assert resnet(depth=8, classes=100).outputs["logits"].shape == ("N", 100)
+
+
+def test_resnet18_is_the_published_one() -> None:
+    network = resnet18()
+    # Table 1's convolutions with a 3 x 3 first one and the projections; two parameters a normalised channel.
+    convolutions = 64 * 3 * 9
+    into = 64
+    for out in (64, 128, 256, 512):
+        convolutions += (out * into + 3 * out * out) * 9 + (out * into if out != into else 0)
+        into = out
+    normalised = 64 + sum(4 * out + (out if out != 64 else 0) for out in (64, 128, 256, 512))
+    assert count(network) == convolutions + 2 * normalised + 512 * 10 + 10 == 11_173_962
+    kinds = Counter(node.op_type for node in network.nodes)
+    assert (kinds["Conv"], kinds["Add"]) == (17 + 3, 8)
+    pooled = next(node.inputs[0] for node in network.nodes if node.op_type == "GlobalAveragePool")
+    assert [int(extent) for extent in pooled.shape[1:]] == [512, 4, 4]
+
+
+def test_inception_has_the_modules_of_the_paper() -> None:
+    network = inception()
+    joined = [node.outputs[0].shape for node in network.nodes if node.op_type == "Concat"]
+    # The output sizes of 3a, 3b and 4a in table 1, for images of 32 instead of 224 pixels.
+    assert [[int(extent) for extent in shape[1:]] for shape in joined] == [[256, 16, 16], [480, 16, 16], [512, 8, 8]]
+    assert sum(node.op_type == "Conv" for node in network.nodes) == 3 + 3 * 6
+
+
+def test_transformer_has_the_sizes_of_the_paper() -> None:
+    width, length, vocabulary, layers = 16, 4, 9, 3
+    network = transformer(width=width, length=length, vocabulary=vocabulary, layers=layers, heads=4)
+    # Per block: 4 w² + 4 w in the attention, 8 w² + 5 w in the feed-forward layer, 4 w in two normalisations.
+    block = 12 * width**2 + 13 * width
+    assert count(network) == (vocabulary + length) * width + layers * block + 2 * width + 10 * width + 10
+    kinds = Counter(node.op_type for node in network.nodes)
+    assert (kinds["Softmax"], kinds["Gelu"], kinds["LayerNormalization"]) == (layers, layers, 2 * layers + 1)
+    assert not kinds["Dropout"] + kinds["Where"]
+    assert Counter(node.op_type for node in transformer(layers=3, dropout=0.1).nodes)["Dropout"] == 1 + 3 * layers
+    assert network.inputs["input"] == d5.TensorSpec(shape=("N", length), dtype="int64")
+
+
+def test_attention_is_the_equation() -> None:
+    """The weights of a causal attention, from its own queries and keys: softmax(q k^T / sqrt(d)), nothing ahead."""
+    network = transformer(width=8, length=5, heads=2, layers=1, vocabulary=7, causal=True, dtype="float64")
+    values = {node.op_type: node.outputs[0].name for node in network.nodes if node.op_type == "Softmax"}
+    qkv = next(node.outputs for node in network.nodes if node.op_type == "Split")
+    names = [values["Softmax"], *(value.name for value in qkv)]
+    feed = {"input": batch(network)["input"]}
+    weights, q, k, _ = ReferenceEvaluator(network.with_outputs(names).to_onnx()).run(names, feed)
+    q, k = (part.reshape(3, 5, 2, 4).transpose(0, 2, 1, 3) for part in (q, k))
+    scores = np.where(np.tril(np.ones((5, 5))) > 0, q @ k.swapaxes(2, 3) / 2.0, -np.inf)
+    expected = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(weights, expected, rtol=1e-12, atol=1e-15)  # float64, a dozen operations
+    assert (weights[:, :, 0, 1:] == 0).all()
+
+
+def test_lstm_reads_the_sequence_in_order() -> None:
+    """The cell of Gers et al., written out, in float64."""
+    network = lstm(features=3, hidden=4, length=5, classes=3, dtype="float64", seed=2)
+    w, r, b, fc, bias = map(network.initial, network.parameters)
+    x = batch(network)["input"]
+    h = c = np.zeros((3, 4))
+    for step in range(5):
+        gates = x[:, step] @ w[0].T + h @ r[0].T + b[0, :16] + b[0, 16:]
+        i, o, f = (1 / (1 + np.exp(-gates[:, at : at + 4])) for at in (0, 4, 8))
+        c = f * c + i * np.tanh(gates[:, 12:])
+        h = o * np.tanh(c)
+    got = ReferenceEvaluator(network.to_onnx()).run(["logits"], batch(network))[0]
+    np.testing.assert_allclose(got, h @ fc.T + bias, rtol=1e-12, atol=1e-12)  # float64, some fifty operations
+    # Uniform within 1/sqrt(hidden).
+    assert all(np.abs(network.initial(name)).max() <= 0.5 for name in network.parameters)
+
+
+def test_initial_weights_of_the_transformer() -> None:
+    network = transformer(width=64)
+    weight = network.initial("block0.feed_forward.in.weight")
+    # 16 384 normal draws: relative standard error of the deviation 0.55 %; four of them.
+    assert weight.std() == pytest.approx(0.02, rel=0.022)
+    assert (network.initial("block0.attention.norm.scale") == 1).all()
+    assert (network.initial("block0.attention.qkv.bias") == 0).all()
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: lenet(activation="tnh"), "unknown activation 'tnh'; allowed: tanh, relu"),
+        (lambda: lenet(pooling="mean"), "unknown pooling 'mean'; allowed: average, max"),
+        (lambda: lenet(classes=0), "got classes = 0; allowed: a whole number of at least 1"),
+        (lambda: lenet(dtype="int8"), "unknown dtype 'int8' of a network; allowed: float32, float64"),
+        (lambda: mlp(hidden=2.5), "got hidden = 2.5; allowed: a whole number"),  # type: ignore[arg-type]
+        (lambda: mlp(features=True), "got features = True; allowed: a whole number"),
+        (lambda: mlp(dropout=1.0), "got dropout = 1.0; allowed: a number from 0 up to, not including, 1"),
+        (lambda: mlp(dropout="half"), "got dropout = 'half'; allowed"),  # type: ignore[arg-type]
+        (lambda: resnet(depth=9), "a resnet of depth 9 does not exist; allowed: 6n + 2"),
+        (lambda: resnet(depth=2), "a resnet of depth 2 does not exist"),
+        (lambda: resnet(depth="44"), "got depth = '44'; allowed: a whole number"),  # type: ignore[arg-type]
+        (lambda: resnet18(width=0), "got width = 0; allowed: a whole number"),
+        (lambda: inception(image=-1), "got image = -1; allowed: a whole number"),
+        (lambda: transformer(width=10, heads=4), "4 heads do not divide a width of 10; allowed: heads that do"),
+        (lambda: transformer(dropout=-0.1), "got dropout = -0.1; allowed: a number from 0"),
+        (lambda: lstm(length=0), "got length = 0; allowed: a whole number"),
+        *(
+            (lambda make=make: make(loss="mse"), "unknown loss 'mse'; allowed: cross_entropy, mean_squared_error")
+            for make, _ in SMALL.values()
+        ),
+    ],
+)
+def test_bad_arguments(make: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        make()
