@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -463,12 +463,14 @@ def test_a_modifier_sees_name_parameter_and_gradient() -> None:
         seen.append((name, param is executor.parameters()[name]))
         return np.asfortranarray(2 * grad)  # of other strides, which must not be misread
 
-    address = lambda array: array.ctypes.data  # noqa: E731 - an executor that trusts its own gradients
-    KernelStep(executor, d5.SGD(1.0), modifier=modifier, address=address)({}, info(0))
+    def locate(names: Sequence[str]) -> list[int]:  # an executor that trusts its own gradients
+        return [executor.gradients()[name].ctypes.data for name in names]
+
+    KernelStep(executor, d5.SGD(1.0), modifier=modifier, locate=locate)({}, info(0))
     assert seen == [("fc.weight", True), ("fc.bias", True)]
     want = two()["fc.weight"] - 2 * executor.gradients()["fc.weight"]
     np.testing.assert_array_equal(executor.parameters()["fc.weight"], want)
-    wrong = KernelStep(executor, d5.SGD(), modifier=lambda name, param, grad: grad.astype(np.float32), address=address)
+    wrong = KernelStep(executor, d5.SGD(), modifier=lambda name, param, grad: grad.astype(np.float32), locate=locate)
     with pytest.raises(ShapeError, match=r"gradient of 'fc\.weight': got float32"):
         wrong({}, info(1))
 

@@ -13,7 +13,7 @@ from deep5.errors import RuleError
 from deep5.events import StepInfo
 from deep5.tensors import Array, Arrays, to_numpy
 from deep5.training.groups import partition
-from deep5.training.kernel import RuleKernel, bind_rule
+from deep5.training.kernel import bind_rule
 from deep5.training.rule import UpdateRule
 
 __all__ = ["KernelStep"]
@@ -31,10 +31,9 @@ class KernelStep:
         groups: Parameter groups; the first that matches a name gives its hyperparameters.
         modifier: `gradient_modifier(name, param, grad) -> grad`.
         threads: How many threads the kernel may use.
-        address: The address of a gradient's first element, or None where it is not contiguous. Where given, the
-            executor's own gradients are not looked at through NumPy at all; those of `apply` and of a modifier are.
-        locate: Addresses of the executor's own gradients, which are contiguous, by name. Where given, `gradients` is
-            not even called, so that the executor may write to the same memory in the next step.
+        locate: Addresses of the executor's own gradients of the last call, by name; None where one is not contiguous.
+            Where given, they are not looked at through NumPy, and `gradients` is not even called, so that the executor
+            may write to the same memory in the next step. Gradients of `apply` and of a modifier are looked at.
 
     Raises:
         RuleError: The rule breaks its contract, all parameters are frozen, or a group sets an unknown hyperparameter
@@ -50,11 +49,10 @@ class KernelStep:
         groups: Sequence[ParameterGroup] = (),
         modifier: Modifier | None = None,
         threads: int = 1,
-        address: Callable[[Array], int | None] | None = None,
-        locate: Callable[[Sequence[str]], Sequence[int]] | None = None,
+        locate: Callable[[Sequence[str]], Sequence[int] | None] | None = None,
     ) -> None:
         self._executor, self.rule, self._loss, self._modifier = executor, rule, loss, modifier
-        self._address, self._locate = address, locate
+        self._locate = locate
         live = executor.parameters()
         self._kernels = [
             bind_rule(rule, specs, threads=threads, hyper=hyper)
@@ -88,12 +86,11 @@ class KernelStep:
         """One whole step; see `TrainStep`."""
         outputs = self.backprop(inputs, info)
         try:
-            if self._modifier is not None:
+            addresses = self._located() if self._modifier is None else None
+            if addresses is None:
                 self.apply(self._executor.gradients(), info)
-            elif self._locate is not None:
-                self._update_from([self._locate(kernel.names) for kernel in self._kernels], info)
             else:
-                self._update(self._executor.gradients(), info, self._address)
+                self._update_from(addresses, info)
         except BaseException:
             self._cancel()
             raise
@@ -125,14 +122,23 @@ class KernelStep:
                 for name, grad in gradients.items()
                 if name in parameters
             }
-        # They come from outside, so every one is looked at.
-        self._update(gradients, info, None)
+        # They come from outside, so every one is looked at, and all before the first update: a step that is refused has
+        # changed nothing. What is copied has to outlive the call.
+        kept = [
+            kernel.check_gradients({name: to_numpy(gradients[name]) for name in kernel.names if name in gradients})
+            for kernel in self._kernels
+        ]
+        self._update_from([[array.__array_interface__["data"][0] for array in own] for own in kept], info)
 
-    def _update(self, gradients: Arrays, info: StepInfo, address: Callable[[Array], int | None] | None) -> None:
-        # All of them before the first update: a step that is refused has changed nothing.
-        found = [_addresses(kernel, gradients, address) for kernel in self._kernels]
-        self._update_from([addresses for addresses, _ in found], info)
-        del found  # what was copied had to outlive the call
+    def _located(self) -> list[Sequence[int]] | None:
+        """The addresses of the executor's own gradients, a kernel each; None where they have to be looked at."""
+        found = []
+        for kernel in self._kernels:
+            addresses = None if self._locate is None else self._locate(kernel.names)
+            if addresses is None:
+                return None
+            found.append(addresses)
+        return found
 
     def _update_from(self, addresses: Sequence[Sequence[int]], info: StepInfo) -> None:
         if self._shared_sums:
@@ -173,16 +179,3 @@ class KernelStep:
             part = {key: rest.pop(key) for key in list(rest) if key.partition("/")[2] in own}
             # What belongs to nobody goes to the last kernel, whose message names it.
             kernel.load_state_dict({**part, **rest} if number == len(self._kernels) else part)
-
-
-def _addresses(
-    kernel: RuleKernel, gradients: Arrays, address: Callable[[Array], int | None] | None
-) -> tuple[list[int], Any]:
-    """The addresses of a kernel's gradients, and what must be kept alive as long as they are used."""
-    if address is not None:
-        found = [address(gradients[name]) for name in kernel.names]
-        contiguous = [place for place in found if place is not None]
-        if len(contiguous) == len(found):
-            return contiguous, gradients
-    kept = kernel.check_gradients({name: to_numpy(gradients[name]) for name in kernel.names if name in gradients})
-    return [array.__array_interface__["data"][0] for array in kept], kept

@@ -25,7 +25,7 @@ class OpenVINO(EngineFramework):
     def __init__(self, mode: str = "") -> None:
         super().__init__(mode)
         # Asked for here, so that a missing openvino is named before anything else is made.
-        import openvino
+        from deep5.frameworks.openvino.library import openvino
 
         self._openvino = openvino
 

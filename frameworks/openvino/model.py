@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import openvino
 
 from deep5.backend import Support
 from deep5.errors import NetworkError, Unsupported
+from deep5.frameworks.openvino.library import openvino
 from deep5.networks.engine import engine_model, node_key, node_model
 from deep5.networks.network import Network
 from deep5.tensors import aligned_empty

@@ -166,7 +166,7 @@ class TorchExecutor(NetworkExecutor):
             groups=groups,
             modifier=modifier,
             threads=torch.get_num_threads(),
-            address=_address,
+            locate=self._locate,
         )
         self._step = weakref.ref(step)
         return step
@@ -188,6 +188,16 @@ class TorchExecutor(NetworkExecutor):
             "tf32": bool(torch.backends.cuda.matmul.allow_tf32) if self._place.type == "cuda" else False,
             "deterministic": torch.are_deterministic_algorithms_enabled() or self._place.type == "cpu",
         }
+
+    def _locate(self, names: Sequence[str]) -> list[int] | None:
+        """Where the gradients of the last call lie; None where one is not contiguous, or is not there."""
+        places = []
+        for name in names:
+            gradient = None if self._wrt is None else self._wrt[name].grad
+            if gradient is None or not gradient.is_contiguous():
+                return None
+            places.append(gradient.data_ptr())
+        return places
 
     def _differentiate(self, targets: Mapping[str, Any]) -> None:
         """Told before a forward pass which leaves it will be differentiated by."""
@@ -222,10 +232,6 @@ def _tensor(name: str, value: Any) -> Any:
         return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
     except (TypeError, ValueError) as error:
         raise ShapeError(f"input {name!r}: got {type(value).__name__} that torch cannot take ({error})") from error
-
-
-def _address(tensor: Any) -> int | None:
-    return int(tensor.data_ptr()) if tensor.is_contiguous() else None
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.framework import TensorFlow as TensorFlow
     from deep5.frameworks.tensorflow.framework import from_model as from_model
+    from deep5.frameworks.tensorflow.native import from_keras as from_keras
     from deep5.frameworks.tensorflow.optimizers import AdamOptimizer as AdamOptimizer
     from deep5.frameworks.tensorflow.optimizers import GradientDescentOptimizer as GradientDescentOptimizer
     from deep5.frameworks.tensorflow.optimizers import MomentumOptimizer as MomentumOptimizer
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 _HOME = {
     "TensorFlow": "framework",
     "from_model": "framework",
+    "from_keras": "native",
     "AdamOptimizer": "optimizers",
     "GradientDescentOptimizer": "optimizers",
     "MomentumOptimizer": "optimizers",

@@ -86,16 +86,8 @@ class Emitter:
             self._constant(value)
         if (value, order) not in self._names:
             home = self._home[value]
-            source, permutation = self._names[value, home], between(home, order)
-            shape = extents(value)
-            lying = [shape[axis] for axis in home]
             target = self._names[value, order] = self._fresh()
-            unknown = sum(not isinstance(extent, int) for extent in lying)
-            if keeps_memory(lying, permutation) and unknown <= 1:
-                sizes = [extent if isinstance(extent, int) else -1 for extent in (shape[axis] for axis in order)]
-                self.line(f"{target} = {self.function(tf.reshape)}({source}, {sizes})")
-            else:
-                self.line(f"{target} = {self.function(tf.transpose)}({source}, {permutation})")
+            self.line(f"{target} = {self.function(_permuted)}({self._names[value, home]}, {between(home, order)})")
         return self._names[value, order]
 
     def order(self, value: ir.Value | None) -> Order:
@@ -126,6 +118,12 @@ class Emitter:
         name = f"f_{function.__name__.lstrip('_')}"
         while self.bound.setdefault(name, function) is not function:
             name += "_"
+        return name
+
+    def bind(self, value: Any) -> str:
+        """An identifier for something that a function takes as it is."""
+        name = f"a{len(self.bound)}"
+        self.bound[name] = value
         return name
 
     def dtype(self, value: ir.Value | None) -> str:
@@ -196,6 +194,14 @@ def compile_forward(network: Network, live: Mapping[str, Order], *, device: str,
         xla: Whether XLA will compile it.
     """
     return Emitter(network, live, device=device, xla=xla).program()
+
+
+def _permuted(x: Any, permutation: Order) -> Any:
+    """The axes in another order; a change of shape where nothing has to be moved."""
+    shape = x.shape.as_list()
+    if keeps_memory(shape, permutation) and shape.count(None) <= 1:
+        return tf.reshape(x, [-1 if shape[axis] is None else shape[axis] for axis in permutation])
+    return tf.transpose(x, permutation)
 
 
 def _broadcastable(x: Any, order: Order) -> Any:

@@ -109,6 +109,8 @@ class TensorFlowExecutor(NetworkExecutor):
             if isinstance(value, tf.Variable):
                 return value.value()
             array = value if type(value) is np.ndarray else to_numpy(value)
+            if array.dtype.kind not in "biufc":
+                raise TypeError(f"of {array.dtype}, which are no numbers")
             return self.tensor(array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("=")))
         except (Unsupported, TypeError, ValueError) as error:
             raise ShapeError(

@@ -5,7 +5,13 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from deep5.backend import Support
-from deep5.frameworks.tensorflow import operators_layers, operators_loss, operators_math, operators_shape
+from deep5.frameworks.tensorflow import (
+    operators_layers,
+    operators_loss,
+    operators_math,
+    operators_shape,
+    operators_windows,
+)
 from deep5.frameworks.tensorflow.table import CHECKS, OPERATORS
 
 __all__ = ["OPERATORS", "supports"]
@@ -15,7 +21,7 @@ _DTYPES = {
     for name in ("BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FLOAT16", "FLOAT", "DOUBLE")
 }
 # Named, so that nobody takes the imports away: they fill the table.
-_FILLED_BY = (operators_layers, operators_loss, operators_math, operators_shape)
+_FILLED_BY = (operators_layers, operators_loss, operators_math, operators_shape, operators_windows)
 _FLOATING = {"AveragePool", "Conv", "Gemm", "MaxPool", "ReduceMean"}
 
 

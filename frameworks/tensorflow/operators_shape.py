@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -78,30 +79,42 @@ def _split(emitter: Emitter, node: ir.Node) -> None:
     emitter.line(f"{outputs}, = {text}")
 
 
-def _shaped(emitter: Emitter, node: ir.Node, otherwise: str) -> None:
-    """Emit a change of shape: by the output's extents where at most one is not known, otherwise by this text."""
-    sizes = extents(node.outputs[0])
-    unknown = [index for index, extent in enumerate(sizes) if not isinstance(extent, int)]
-    if len(unknown) > 1 or (unknown and 0 in sizes):
-        emitter.assign(node, otherwise)
-    else:
-        text = [-1 if index in unknown else extent for index, extent in enumerate(sizes)]
-        emitter.assign(node, f"{emitter.function(tf.reshape)}({emitter.name(node.inputs[0])}, {text})")
-
-
 def _flattened(x: Any, first: int) -> Any:
-    shape = tf.shape(x)
-    return tf.reshape(x, [tf.reduce_prod(shape[:first]), tf.reduce_prod(shape[first:])])
+    shape = x.shape.as_list()
+    rows, columns = shape[:first], shape[first:]
+    if None not in columns and (size := math.prod(columns)):
+        return tf.reshape(x, [-1, size])
+    if None not in rows and (size := math.prod(rows)):
+        return tf.reshape(x, [size, -1])
+    sizes = tf.shape(x)
+    return tf.reshape(x, [tf.reduce_prod(sizes[:first]), tf.reduce_prod(sizes[first:])])
 
 
 @operator("Flatten")
 def _flatten(emitter: Emitter, node: ir.Node) -> None:
     x = emitter.name(node.inputs[0])
-    _shaped(emitter, node, f"{emitter.function(_flattened)}({x}, {axis(node, 1)})")
+    emitter.assign(node, f"{emitter.function(_flattened)}({x}, {axis(node, 1)})")
 
 
-def _reshaped(x: Any, shape: Any, copies: bool) -> Any:
-    """ONNX's Reshape: an extent of 0 is the input's."""
+def _reshaped(x: Any, shape: list[int], copies: bool) -> Any:
+    """ONNX's Reshape: an extent of 0 is the input's, -1 what is left."""
+    own = x.shape.as_list()
+    goal = [own[index] if extent == 0 and copies else extent for index, extent in enumerate(shape)]
+    if None not in goal:
+        return tf.reshape(x, goal)
+    known: list[int] = [extent for extent in own if extent is not None]
+    given: list[int] = [extent for extent in goal if extent is not None and extent != -1]
+    size, taken = math.prod(known), math.prod(given)
+    if len(known) == len(own) - 1 and goal.count(None) == 1 and taken:
+        # One extent is not known, and stays as it is: what is left is, then.
+        left = size // taken
+        return tf.reshape(x, [-1 if extent is None else left if extent == -1 else extent for extent in goal])
+    sizes = tf.shape(x)
+    return tf.reshape(x, [sizes[index] if extent is None else extent for index, extent in enumerate(goal)])
+
+
+def _reshaped_as_computed(x: Any, shape: Any, copies: bool) -> Any:
+    """The same where the shape is a tensor."""
     shape = tf.cast(shape, tf.int32)
     if copies:
         own = tf.shape(x)[: shape.shape[0]]
@@ -112,9 +125,12 @@ def _reshaped(x: Any, shape: Any, copies: bool) -> Any:
 
 @operator("Reshape")
 def _reshape(emitter: Emitter, node: ir.Node) -> None:
-    x, shape = (emitter.name(value) for value in node.inputs)
-    copies = not attribute(node, "allowzero", 0)
-    _shaped(emitter, node, f"{emitter.function(_reshaped)}({x}, {shape}, {copies})")
+    x, known, copies = emitter.name(node.inputs[0]), fixed(node, 1), not attribute(node, "allowzero", 0)
+    if known is not None:
+        emitter.assign(node, f"{emitter.function(_reshaped)}({x}, {known.tolist()}, {copies})")
+    else:
+        shape = emitter.name(node.inputs[1])
+        emitter.assign(node, f"{emitter.function(_reshaped_as_computed)}({x}, {shape}, {copies})")
 
 
 def _check_squeeze(node: ir.Node) -> str | None:
@@ -133,7 +149,7 @@ def _squeeze(emitter: Emitter, node: ir.Node) -> None:
     axes = axes_of(node, 1)
     if axes is None:
         axes = [index for index, extent in enumerate(extents(node.inputs[0])) if extent == 1]
-    _shaped(emitter, node, f"{emitter.function(_squeezed)}({emitter.name(node.inputs[0])}, {axes})")
+    emitter.assign(node, f"{emitter.function(_squeezed)}({emitter.name(node.inputs[0])}, {axes})")
 
 
 def _unsqueezed(x: Any, axes: Sequence[int]) -> Any:
@@ -146,7 +162,7 @@ def _unsqueezed(x: Any, axes: Sequence[int]) -> Any:
 def _unsqueeze(emitter: Emitter, node: ir.Node) -> None:
     given = fixed(node, 1).tolist()
     axes = sorted(entry % (rank(node) + len(given)) for entry in given)
-    _shaped(emitter, node, f"{emitter.function(_unsqueezed)}({emitter.name(node.inputs[0])}, {axes})")
+    emitter.assign(node, f"{emitter.function(_unsqueezed)}({emitter.name(node.inputs[0])}, {axes})")
 
 
 def _expanded(x: Any, shape: Any) -> Any:

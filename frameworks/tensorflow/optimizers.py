@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,15 +71,17 @@ class NativeOptimizer:
         self._executor, self._optimizer = executor, optimizer
         self._step = executor.traced_step(self.loss, names, update, width=0)
         self._nothing = self._executor.tensor(np.empty(0))
-        # Keras names a variable of its own after the parameter's: p3_momentum.
-        owners = {variable.name.partition(":")[0]: name for name, variable in zip(names, variables, strict=True)}
+        # Keras names a variable of its own after the parameter's, "…_momentum", and has those of one kind in the order
+        # of the parameters, whose names need not differ.
+        waiting: dict[str, Iterator[str]] = collections.defaultdict(lambda: iter(names))
         self._slots = {}
         for variable in optimizer.variables:
-            owner, _, kind = variable.name.partition("_")
-            if owner in owners:
-                self._slots[f"{kind}/{owners[owner]}"] = (variable, owners[owner])
+            if variable.name == "iteration":
+                self._slots["iteration"] = (variable, "")
             elif variable.name != "learning_rate":  # a hyperparameter, not a state
-                self._slots[variable.name] = (variable, "")
+                kind = variable.name.rpartition("_")[2]
+                owner = next(waiting[kind])
+                self._slots[f"{kind}/{owner}"] = (variable, owner)
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """Forward, backward and Keras's `apply_gradients`, one function."""

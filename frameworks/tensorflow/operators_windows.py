@@ -1,0 +1,256 @@
+"""Convolution and pooling, channels last. Padding is decided while a network is traced, by the shapes that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+import tensorflow as tf
+
+from deep5.frameworks.tensorflow.order import channels_last, kernel_order
+from deep5.frameworks.tensorflow.probe import runs
+from deep5.frameworks.tensorflow.table import attribute, extents, operator, rank, spare
+from deep5.networks.gradients.window import Window
+
+if TYPE_CHECKING:
+    from deep5.frameworks.tensorflow.emit import Emitter
+
+__all__: list[str] = []
+
+Pads = Sequence[tuple[int, int]]
+
+
+def _window(node: ir.Node) -> Window:
+    """The window, with the extents of its kernel; of a convolution, those of its weight."""
+    window = Window.of(node, rank(node) - 2)
+    return window if window.kernel else replace(window, kernel=tuple(map(_whole, extents(node.inputs[1])[2:])))
+
+
+def _whole(extent: int | str | None) -> int:
+    return extent if isinstance(extent, int) else 0  # refused where it is not
+
+
+def _check_window(node: ir.Node) -> str | None:
+    axes = rank(node) - 2
+    if axes not in (1, 2, 3):
+        return f"{axes} spatial axes; 1 to 3 are supported"
+    window = Window.of(node, axes)
+    known = all(isinstance(extent, int) for extent in extents(node.inputs[0])[2:])
+    if not known and (window.auto_pad.startswith("SAME") or window.ceil):
+        return "auto_pad or ceil_mode where an extent is not known"
+    if not window.kernel and not all(isinstance(extent, int) for extent in extents(node.inputs[1])[2:]):
+        return "a window whose extent is not known"
+    return "negative padding" if min(window.begins + window.ends, default=0) < 0 else None
+
+
+def _padding(x: Any, window: Window) -> tuple[Pads, Pads]:
+    """What padding is asked for on each axis, and what more the last windows reach over (`ceil_mode`)."""
+    space = x.shape.as_list()[1:-1]
+    if None in space:
+        none = (0,) * len(space)
+        begins, ends = (none, none) if window.auto_pad == "VALID" else (window.begins, window.ends)
+        return list(zip(begins, ends, strict=True)), [(0, 0)] * len(space)
+    outputs, begins, ends = window.fit(tuple(space), window.kernel)
+    beyond = []
+    for index, span in enumerate(window.spans(window.kernel)):
+        reach = (outputs[index] - 1) * window.strides[index] + span - space[index] - begins[index]
+        beyond.append((0, max(reach - ends[index], 0)))
+    return list(zip(begins, ends, strict=True)), beyond
+
+
+def _called(x: Any, window: Window, pads: Pads) -> str | None:
+    """What TensorFlow calls this padding, `"VALID"` or `"SAME"`; None where it has no name for it."""
+    if not any(map(any, pads)):
+        return "VALID"
+    space = x.shape.as_list()[1:-1]
+    for index, span in enumerate(window.spans(window.kernel)):
+        extent, stride = space[index], window.strides[index]
+        if extent is None and stride > 1:
+            return None
+        # With stride 1 the extent does not matter.
+        total = span - 1 if extent is None else max((-(-extent // stride) - 1) * stride + span - extent, 0)
+        if pads[index] != (total // 2, total - total // 2):
+            return None
+    return "SAME"
+
+
+def _padded(x: Any, pads: Pads, fill: float) -> Any:
+    """An image with padding around it.
+
+    Never the kernel's own explicit padding: with it, gradients take up to four times as long.
+    """
+    return tf.pad(x, [(0, 0), *pads, (0, 0)], constant_values=tf.constant(fill, x.dtype))
+
+
+def _in_place(x: Any, window: Window, pads: Pads, fill: float) -> tuple[Any, str]:
+    """The image, padded where the kernels have no name for its padding, and what to call the padding that is left."""
+    name = _called(x, window, pads)
+    return (_padded(x, pads, fill), "VALID") if name is None else (x, name)
+
+
+# Convolution
+
+
+def _spread(weight: Any, dilations: Sequence[int]) -> Any:
+    """A weight with zeros between its elements, for where the kernels know no dilation."""
+    for index, dilation in enumerate(dilations):
+        if dilation > 1:
+            shape = weight.shape.as_list()
+            weight = tf.expand_dims(weight, index + 1)
+            weight = tf.pad(weight, [(0, dilation - 1 if at == index + 1 else 0) for at in range(len(shape) + 1)])
+            weight = tf.reshape(weight, [*shape[:index], shape[index] * dilation, *shape[index + 1 :]])
+            weight = weight[(slice(None),) * index + (slice(0, (shape[index] - 1) * dilation + 1),)]
+    return weight
+
+
+def _convolution(x: Any, weight: Any, bias: Any, window: Window, group: int, direct: bool) -> Any:
+    """A convolution with channels last.
+
+    Args:
+        x: (N, *space, C).
+        weight: (*kernel, C / group, M).
+        bias: (M,) or None.
+        window: How the kernel moves.
+        group: How many groups.
+        direct: Whether the kernels know groups and dilation, with gradients.
+    """
+    x, pads = _in_place(x, window, _padding(x, window)[0], 0.0)
+    strides, dilations = window.strides, window.dilations
+    if not direct:
+        weight, dilations = _spread(weight, dilations), (1,) * len(dilations)
+    flat = len(strides) == 1
+    if flat:  # an image of height 1
+        x, weight = tf.expand_dims(x, 1), tf.expand_dims(weight, 0)
+        strides, dilations = (1, *strides), (1, *dilations)
+    if group > 1 and group == x.shape[-1] and len(strides) == 2 and len(set(strides)) == 1 and max(dilations) == 1:
+        shape = weight.shape.as_list()
+        weight = tf.reshape(weight, [*shape[:2], group, shape[3] // group])
+        y = tf.nn.depthwise_conv2d(x, weight, (1, *strides, 1), pads)
+    elif group > 1 and not direct:
+        parts = zip(tf.split(x, group, -1), tf.split(weight, group, -1), strict=True)
+        y = tf.concat([_kernel(part, own, strides, pads, dilations) for part, own in parts], -1)
+    else:
+        y = _kernel(x, weight, strides, pads, dilations)
+    y = tf.squeeze(y, 1) if flat else y
+    return y if bias is None else tf.nn.bias_add(y, bias)
+
+
+def _kernel(x: Any, weight: Any, strides: Sequence[int], pads: str, dilations: Sequence[int]) -> Any:
+    if len(strides) == 2:
+        return tf.nn.conv2d(x, weight, strides, pads, dilations=dilations)
+    return tf.nn.conv3d(x, weight, (1, *strides, 1), pads, dilations=(1, *dilations, 1))
+
+
+@operator("Conv", _check_window)
+def _conv(emitter: Emitter, node: ir.Node) -> None:
+    window, axes, group = _window(node), rank(node), attribute(node, "group", 1)
+    direct = emitter.xla or (group == 1 and max(window.dilations) == 1)
+    direct = direct or runs(str(node.outputs[0].dtype.numpy()), axes - 2, emitter.device)  # type: ignore[union-attr]
+    x = emitter.ordered(node.inputs[0], channels_last(axes))
+    weight = emitter.ordered(node.inputs[1], kernel_order(axes))
+    bias = emitter.name(node.inputs[2] if len(node.inputs) > 2 else None)
+    how = f"{emitter.bind(window)}, {group}, {direct}"
+    emitter.assign(node, f"{emitter.function(_convolution)}({x}, {weight}, {bias}, {how})", channels_last(axes))
+
+
+# Pooling
+
+
+def _pooled(
+    x: Any, kernel: Sequence[int], strides: Sequence[int], pads: str, dilations: Sequence[int], kind: str
+) -> Any:
+    """Pooling with channels last over one to three spatial axes, by kernels for two.
+
+    Over three axes it is one pooling over the last two and one over the first: there are no kernels for three in
+    float64, and windows are products of intervals.
+    """
+    shape = [-1 if extent is None else extent for extent in x.shape.as_list()]
+    if len(kernel) == 1:
+        wide = _pooled(tf.expand_dims(x, 1), (1, *kernel), (1, *strides), pads, (1, *dilations), kind)
+        return tf.squeeze(wide, 1)
+    if len(kernel) == 3:
+        slices = _pooled(tf.reshape(x, [-1, *shape[2:]]), kernel[1:], strides[1:], pads, dilations[1:], kind)
+        inner = slices.shape.as_list()[1:]
+        rows = tf.reshape(slices, [-1, shape[1], inner[0] * inner[1], inner[2]])
+        rows = _pooled(rows, (kernel[0], 1), (strides[0], 1), pads, (dilations[0], 1), kind)
+        return tf.reshape(rows, [-1, rows.shape[1], *inner])
+    if max(dilations) > 1:  # with stride 1 alone
+        y = tf.nn.pool(x, kernel, kind, padding=pads, dilations=dilations)
+        return y[:, :: strides[0], :: strides[1]]
+    return (tf.nn.max_pool2d if kind == "MAX" else tf.nn.avg_pool2d)(x, kernel, strides, pads)
+
+
+def _check_pool(node: ir.Node) -> str | None:
+    if reason := _check_window(node):
+        return reason
+    if rank(node) == 5 and not all(isinstance(extent, int) for extent in extents(node.inputs[0])[1:]):
+        return "pooling over three axes where an extent is not known"
+    return None
+
+
+def _check_average(node: ir.Node) -> str | None:
+    if max(attribute(node, "dilations", (1,))) > 1:
+        return "dilations"
+    return _check_pool(node)
+
+
+def _average(x: Any, window: Window, include: bool) -> Any:
+    """The average over padded windows; padding counts where it is included, what is beyond it never does."""
+    asked, beyond = _padding(x, window)
+    both = [(a[0] + b[0], a[1] + b[1]) for a, b in zip(asked, beyond, strict=True)]
+
+    def average(image: Any) -> Any:
+        return _pooled(image, window.kernel, window.strides, "VALID", window.dilations, "AVG")
+
+    if not any(map(any, both)):
+        return average(x)
+    y = average(_padded(x, both, 0.0))
+    if include and not any(map(any, beyond)):
+        return y
+    # The share of each window that counts.
+    space = x.shape.as_list()[1:-1]
+    if None in space:
+        sizes = tf.shape(x)
+        space = [sizes[index + 1] if extent is None else extent for index, extent in enumerate(space)]
+    inside = _padded(tf.ones([1, *space, 1], x.dtype), asked, 1.0 if include else 0.0)
+    return y / average(_padded(inside, beyond, 0.0))
+
+
+@operator("AveragePool", _check_average)
+def _average_pool(emitter: Emitter, node: ir.Node) -> None:
+    order, include = channels_last(rank(node)), bool(attribute(node, "count_include_pad", 0))
+    x = emitter.ordered(node.inputs[0], order)
+    emitter.assign(node, f"{emitter.function(_average)}({x}, {emitter.bind(_window(node))}, {include})", order)
+
+
+def _maximum(x: Any, window: Window) -> Any:
+    both = [(a[0] + b[0], a[1] + b[1]) for a, b in zip(*_padding(x, window), strict=True)]
+    x, pads = _in_place(x, window, both, -np.inf)
+    return _pooled(x, window.kernel, window.strides, pads, window.dilations, "MAX")
+
+
+@operator("MaxPool", lambda node: spare(node) or _check_pool(node))
+def _max_pool(emitter: Emitter, node: ir.Node) -> None:
+    order = channels_last(rank(node))
+    x = emitter.ordered(node.inputs[0], order)
+    emitter.assign(node, f"{emitter.function(_maximum)}({x}, {emitter.bind(_window(node))})", order)
+
+
+def _check_global(node: ir.Node) -> str | None:
+    return None if rank(node) > 2 else "no spatial axes"
+
+
+def _global(op_type: str, function: Callable[..., Any]) -> None:
+    def emit(emitter: Emitter, node: ir.Node) -> None:
+        order = channels_last(rank(node))
+        x, axes = emitter.ordered(node.inputs[0], order), list(range(1, rank(node) - 1))
+        emitter.assign(node, f"{emitter.function(function)}({x}, {axes}, True)", order)
+
+    operator(op_type, _check_global)(emit)
+
+
+_global("GlobalAveragePool", tf.reduce_mean)
+_global("GlobalMaxPool", tf.reduce_max)
