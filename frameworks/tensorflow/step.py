@@ -28,21 +28,61 @@ __all__ = ["TensorFlowStep"]
 Modifier = Callable[[str, Array, Array], Array]
 
 
+class _Later:
+    """A variable or tensor of one parameter, to be read when it is needed."""
+
+    def __init__(self, owner: str, source: Any) -> None:
+        self.owner, self.source, self.tensor = owner, source, None
+
+
 class _Functions:
-    """What `FunctionalRule` evaluates with; see `ArrayFunctions`."""
+    """What `FunctionalRule` evaluates with; see `ArrayFunctions`.
+
+    Nothing of a parameter is read before the rule is through with the parameter before. Left to itself, TensorFlow runs
+    the first operation for all parameters, then the second: nothing is left in a cache, which costs the update of 11
+    million parameters a twelfth of its time.
+    """
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what an earlier trace has computed."""
+        self._owner, self._last = "", None
+        self._rounded: dict[tuple[int, str], tuple[Array, Array]] = {}
 
     def function(self, name: str) -> Callable[..., Array]:
-        function: Callable[..., Array] = getattr(NAMESPACE, name)
-        return function
+        function = getattr(NAMESPACE, name)
+
+        def call(*values: Array) -> Array:
+            self._last = function(*map(self.read, values))
+            return self._last
+
+        return call
+
+    def read(self, value: Array) -> Array:
+        """What was to be read later, now; anything else as it is."""
+        if not isinstance(value, _Later):
+            return value
+        if value.tensor is None:
+            before = [] if self._last is None or value.owner == self._owner else [self._last]
+            self._owner = value.owner
+            with tf.control_dependencies(before):
+                value.tensor = tf.identity(value.source)
+        return value.tensor
 
     def cast(self, value: Array, dtype: str) -> Array:
-        return NAMESPACE.asarray(value, dtype=tf.as_dtype(dtype))
+        key = id(value), dtype
+        if key not in self._rounded:
+            # With the value itself, so that its identity stays its own.
+            self._rounded[key] = value, NAMESPACE.asarray(self.read(value), dtype=tf.as_dtype(dtype))
+        return self._rounded[key][1]
 
     def sum(self, value: Array) -> Array:
-        return tf.reduce_sum(value)
+        return tf.reduce_sum(self.read(value))
 
     def broadcast(self, value: Array, like: Array) -> Array:
-        return tf.broadcast_to(value, like.shape)
+        return tf.broadcast_to(value, self.read(like).shape)
 
 
 class TensorFlowStep:
@@ -75,7 +115,8 @@ class TensorFlowStep:
     ) -> None:
         self._executor, self.rule, self._modifier = executor, rule, modifier
         specs = executor.network.parameters
-        self._rule = FunctionalRule(rule, specs, _Functions(), groups=groups)
+        self._functions = _Functions()
+        self._rule = FunctionalRule(rule, specs, self._functions, groups=groups)
         names = self._rule.names
         if specs and not names:
             raise RuleError(
@@ -196,13 +237,24 @@ class TensorFlowStep:
         return self._rule.prepare(values, self._state_values(), tf.unstack(vector))
 
     def _update(self, gradients: Values, values: Values, vector: Any) -> None:
-        given, states = tf.unstack(vector), self._state_values()
+        given = tf.unstack(vector)
         if self._modifier is not None:
-            at = self._rule.prepare(values, states, given) if self._rule.prepares else values
+            at = self._rule.prepare(values, self._state_values(), given) if self._rule.prepares else values
             gradients = {name: self._modified(name, at[name], gradients[name]) for name in self._rule.names}
-        parameters, states = self._rule.update(gradients, values, states, given)
+        live, functions = self._executor.live, self._functions
+        functions.begin()
+        parameters, states = self._rule.update(
+            {name: _Later(name, gradients[name]) for name in self._rule.names},
+            {name: _Later(name, live[name].variable) for name in self._rule.names},
+            {key: _Later(key.partition("/")[2], state.variable) for key, state in self._states.items()},
+            given,
+        )
+        # What the rule gives back as it was is read before anything is assigned.
+        parameters = {name: functions.read(value) for name, value in parameters.items()}
+        states = {key: functions.read(value) for key, value in states.items()}
+        functions.begin()
         for name, value in parameters.items():
-            self._executor.live[name].variable.assign(value, read_value=False)
+            live[name].variable.assign(value, read_value=False)
         for key, value in states.items():
             self._states[key].variable.assign(value, read_value=False)
 
