@@ -65,7 +65,7 @@ class _Functions:
         if not isinstance(value, _Later):
             return value
         if value.tensor is None:
-            before = [] if self._last is None or value.owner == self._owner else [self._last]
+            before: list[Any] = [] if self._last is None or value.owner == self._owner else [self._last]
             self._owner = value.owner
             with tf.control_dependencies(before):
                 value.tensor = tf.identity(value.source)
