@@ -58,12 +58,12 @@ def test_commands_are_understood(page: str, line: str, tmp_path: Path) -> None:
     if "my_recipe.py" in words:
         recipe = next(body for _, body in blocks("python") if "METRICS" in body)
         (tmp_path / "my_recipe.py").write_text(recipe)
-    if "weights.safetensors" in words:
-        deep5.networks.lenet().save_weights(tmp_path / "weights.safetensors")
     elif words[0] == "run" and words[1].startswith("overhead_"):
         words += ["--size", "smoke"]
     elif words[0] == "run" and "--size" not in words:
         words[0] = "check"
+    if "weights.safetensors" in words:
+        deep5.networks.lenet().save_weights(tmp_path / "weights.safetensors")
     done = subprocess.run(
         [sys.executable, "-m", "deep5", *words],
         cwd=tmp_path,

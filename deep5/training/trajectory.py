@@ -104,9 +104,9 @@ def prove_same_trajectory(
         restarts: At how many places of the trajectory parts (b) and (c) are judged.
 
     Returns:
-        The proof: (a) float64, free-running: losses; (b) float32, two steps from a float64 state: both losses, so that
-        the update is seen; (c) gradients there, norm of the difference over norm, over all parameters; (d) float32,
-        free-running: losses.
+        The proof: (a) float64, free-running: losses; (b) float32, from a float64 state: the loss there, and the loss a
+        step later, so that the update is seen; (c) gradients there, norm of the difference over norm, over all
+        parameters; (d) float32, free-running: losses.
 
     Raises:
         UsageError: Fewer than two back-ends, or no batches.
@@ -133,11 +133,13 @@ def prove_same_trajectory(
             except Unsupported as error:
                 left_out.append(f"{name} in {dtype}: {error}")
     comparisons = _curves("a", "losses in float64, free-running", losses, "float64", _FREE_DOUBLE)
+    # Adam's first steps are as long for a gradient that is only rounding as for any other: behind a kink the loss after
+    # the step is no closer than the gradient.
+    later = _RESTARTED if smooth else _GRADIENT[False]
     for one, other in itertools.combinations(restarted, 2):
-        difference = _relative(restarted[one], restarted[other])
-        comparisons.append(
-            Comparison("b", "losses of two steps from a float64 state", one, other, difference, _RESTARTED)
-        )
+        for offset, what, tolerance in ((0, "loss at a float64 state", _RESTARTED), (1, "loss a step later", later)):
+            difference = _relative(restarted[one][offset::2], restarted[other][offset::2])
+            comparisons.append(Comparison("b", what, one, other, difference, tolerance))
     for one, other in itertools.combinations(gradients, 2):
         difference = max(_distance(a, b) for a, b in zip(gradients[one], gradients[other], strict=True))
         comparisons.append(Comparison("c", "gradients at a float64 state", one, other, difference, _GRADIENT[smooth]))

@@ -29,11 +29,13 @@ class Program(NamedTuple):
             the outputs.
         live: Names of the parameters and buffers that it takes.
         source: Its generated source.
+        forward_only: Whether it would be slow to differentiate.
     """
 
     call: Callable[..., tuple[Any, ...]]
     live: tuple[str, ...]
     source: str
+    forward_only: bool = False
 
 
 def preferred_orders(network: Network) -> dict[str, Order]:
@@ -53,15 +55,19 @@ class Emitter:
         live: The order in which each parameter and buffer lies, by name.
         device: Where the network runs, as TensorFlow names it.
         xla: Whether XLA compiles it.
+        gradients: Whether gradients will be taken.
 
     Attributes:
         device: As given.
         xla: As given.
+        gradients: As given.
+        forward_only: Whether something was written that would be slow to differentiate.
         bound: What the source refers to by name: constants, functions, element types.
     """
 
-    def __init__(self, network: Network, live: Mapping[str, Order], *, device: str, xla: bool) -> None:
+    def __init__(self, network: Network, live: Mapping[str, Order], *, device: str, xla: bool, gradients: bool) -> None:
         self._network, self.device, self.xla = network, device, xla
+        self.gradients, self.forward_only = gradients, False
         self._home: dict[ir.Value, Order] = {}
         self._names: dict[tuple[ir.Value, Order], str] = {}
         self._lines: list[str] = []
@@ -165,7 +171,8 @@ class Emitter:
         # The source is made of the fixed texts of the operator table, generated identifiers and numbers; nothing of the
         # model file's own text is in it.
         exec(compile(source, f"<deep5 {len(network.nodes)} nodes>", "exec"), self.bound)  # noqa: S102
-        return Program(self.bound["forward"], tuple(str(value.name) for value in self._live), source)
+        live = tuple(str(value.name) for value in self._live)
+        return Program(self.bound["forward"], live, source, self.forward_only)
 
     def _fresh(self) -> str:
         self._count += 1
@@ -184,7 +191,7 @@ class Emitter:
         self.line(f"{name} = {self.function(tf.constant)}(c_{name})")
 
 
-def compile_forward(network: Network, live: Mapping[str, Order], *, device: str, xla: bool) -> Program:
+def compile_forward(network: Network, live: Mapping[str, Order], *, device: str, xla: bool, gradients: bool) -> Program:
     """Generate and compile the forward function.
 
     Args:
@@ -192,8 +199,9 @@ def compile_forward(network: Network, live: Mapping[str, Order], *, device: str,
         live: The order in which each parameter and buffer lies, by name.
         device: Where it will run, as TensorFlow names it.
         xla: Whether XLA will compile it.
+        gradients: Whether gradients will be taken.
     """
-    return Emitter(network, live, device=device, xla=xla).program()
+    return Emitter(network, live, device=device, xla=xla, gradients=gradients).program()
 
 
 def _permuted(x: Any, permutation: Order) -> Any:

@@ -47,6 +47,7 @@ class TensorFlowExecutor(NetworkExecutor):
     Attributes:
         live: Parameters and buffers by name, as they lie in memory.
         place: The device as TensorFlow names it.
+        waits: Whether a call has finished when it returns.
     """
 
     capabilities = frozenset({"float64", "whole_step"})
@@ -57,6 +58,7 @@ class TensorFlowExecutor(NetworkExecutor):
         super().__init__(network, device=device, seed=seed)
         self._forms, self._xla = Forms(network, framework), xla
         self.place = "/CPU:0" if device.kind == "cpu" else f"/GPU:{device.index}"
+        self.waits = device.kind == "cpu" and tf.config.experimental.get_synchronous_execution()
         self._outputs = tuple(network.outputs)
         self._orders = preferred_orders(network)
         with tf.device(self.place):
@@ -89,15 +91,19 @@ class TensorFlowExecutor(NetworkExecutor):
 
     @cached_property
     def _evaluation(self) -> Program:
-        return self._program(self._forms.evaluation)
+        return self._program(self._forms.evaluation, gradients=False)
 
     @cached_property
     def _training(self) -> Program:
         network = self._forms.training.network
-        return self._evaluation if network is self._forms.evaluation else self._program(self._forms.checked(network))
+        if network is not self._forms.evaluation:
+            network = self._forms.checked(network)
+        elif not self._evaluation.forward_only:
+            return self._evaluation
+        return self._program(network, gradients=True)
 
-    def _program(self, network: Network) -> Program:
-        return compile_forward(network, self._orders, device=self.place, xla=self._xla)
+    def _program(self, network: Network, *, gradients: bool) -> Program:
+        return compile_forward(network, self._orders, device=self.place, xla=self._xla, gradients=gradients)
 
     def _dtype(self, name: str) -> Any:
         return tf.as_dtype(name)
@@ -128,8 +134,8 @@ class TensorFlowExecutor(NetworkExecutor):
         return super()._averaged() if step is None else step.averaged()
 
     def tensor(self, array: np.ndarray) -> Any:
-        """A tensor where the network runs; on the host it may share the array's memory."""
-        if self.device.kind == "cpu" and array.dtype.kind in "biuf" and array.size:
+        """A tensor where the network runs; it may share the array's memory where a call that returns has finished."""
+        if self.waits and array.dtype.kind in "biuf" and array.size:
             return shared(array)
         with tf.device(self.place):
             return tf.constant(array)
@@ -252,10 +258,8 @@ class TensorFlowExecutor(NetworkExecutor):
         return step
 
     def synchronize(self) -> None:
-        """Wait for the device; on the host a call has finished when it returns."""
-        if self.device.kind == "cuda":
-            with tf.device(self.place):
-                tf.constant(0.0).numpy()  # behind everything that was started
+        """Wait for the device; on the host a call that returns has finished, unless TensorFlow was told otherwise."""
+        tf.test.experimental.sync_devices()
 
     def settings(self) -> dict[str, Any]:
         """Read back from TensorFlow; see `GraphExecutor.settings`."""

@@ -39,7 +39,7 @@ def _address(array: np.ndarray) -> int:
 class HostVector:
     """One float64 vector as an argument of a function that is called again and again, each time with other numbers.
 
-    A function on the host has finished when its call returns, so the memory may then be written to.
+    To be used where a function has finished when its call returns: then the memory may be written to.
 
     Args:
         size: How many numbers, at least one.

@@ -77,11 +77,15 @@ def _called(x: Any, window: Window, pads: Pads) -> str | None:
     return "SAME"
 
 
-def _padded(x: Any, pads: Pads, fill: float) -> Any:
-    """An image with padding around it.
+def _unnamed(window: Window) -> bool:
+    """Whether TensorFlow may have no name for the padding."""
+    halves = tuple(((span - 1) // 2, span // 2) for span in window.spans(window.kernel))
+    same = window.auto_pad == "NOTSET" and tuple(zip(window.begins, window.ends, strict=True)) == halves
+    return window.padded and (max(window.strides) > 1 or not same)
 
-    Never the kernel's own explicit padding: with it, gradients take up to four times as long.
-    """
+
+def _padded(x: Any, pads: Pads, fill: float) -> Any:
+    """An image with padding around it."""
     return tf.pad(x, [(0, 0), *pads, (0, 0)], constant_values=tf.constant(fill, x.dtype))
 
 
@@ -106,7 +110,7 @@ def _spread(weight: Any, dilations: Sequence[int]) -> Any:
     return weight
 
 
-def _convolution(x: Any, weight: Any, bias: Any, window: Window, group: int, direct: bool) -> Any:
+def _convolution(x: Any, weight: Any, bias: Any, window: Window, group: int, direct: bool, explicit: bool) -> Any:
     """A convolution with channels last.
 
     Args:
@@ -116,8 +120,14 @@ def _convolution(x: Any, weight: Any, bias: Any, window: Window, group: int, dir
         window: How the kernel moves.
         group: How many groups.
         direct: Whether the kernels know groups and dilation, with gradients.
+        explicit: Whether the kernel may be given any padding. It then need not be copied around the image, but
+            gradients take up to four times as long.
     """
-    x, pads = _in_place(x, window, _padding(x, window)[0], 0.0)
+    asked = _padding(x, window)[0]
+    if explicit and _called(x, window, asked) is None:
+        y = tf.nn.conv2d(x, weight, window.strides, [(0, 0), *asked, (0, 0)])
+        return y if bias is None else tf.nn.bias_add(y, bias)
+    x, pads = _in_place(x, window, asked, 0.0)
     strides, dilations = window.strides, window.dilations
     if not direct:
         weight, dilations = _spread(weight, dilations), (1,) * len(dilations)
@@ -147,12 +157,14 @@ def _kernel(x: Any, weight: Any, strides: Sequence[int], pads: str, dilations: S
 @operator("Conv", _check_window)
 def _conv(emitter: Emitter, node: ir.Node) -> None:
     window, axes, group = _window(node), rank(node), attribute(node, "group", 1)
-    direct = emitter.xla or (group == 1 and max(window.dilations) == 1)
-    direct = direct or runs(str(node.outputs[0].dtype.numpy()), axes - 2, emitter.device)  # type: ignore[union-attr]
+    special = group > 1 or max(window.dilations) > 1
+    direct = emitter.xla or not special or runs(str(node.outputs[0].dtype.numpy()), axes - 2, emitter.device)  # type: ignore[union-attr]
     x = emitter.ordered(node.inputs[0], channels_last(axes))
     weight = emitter.ordered(node.inputs[1], kernel_order(axes))
     bias = emitter.name(node.inputs[2] if len(node.inputs) > 2 else None)
-    how = f"{emitter.bind(window)}, {group}, {direct}"
+    explicit = axes == 4 and _unnamed(window) and not (emitter.gradients or special or emitter.xla)
+    emitter.forward_only |= explicit
+    how = f"{emitter.bind(window)}, {group}, {direct}, {explicit}"
     emitter.assign(node, f"{emitter.function(_convolution)}({x}, {weight}, {bias}, {how})", channels_last(axes))
 
 

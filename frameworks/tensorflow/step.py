@@ -28,61 +28,33 @@ __all__ = ["TensorFlowStep"]
 Modifier = Callable[[str, Array, Array], Array]
 
 
-class _Later:
-    """A variable or tensor of one parameter, to be read when it is needed."""
-
-    def __init__(self, owner: str, source: Any) -> None:
-        self.owner, self.source, self.tensor = owner, source, None
-
-
 class _Functions:
-    """What `FunctionalRule` evaluates with; see `ArrayFunctions`.
-
-    Nothing of a parameter is read before the rule is through with the parameter before. Left to itself, TensorFlow runs
-    the first operation for all parameters, then the second: nothing is left in a cache, which costs the update of 11
-    million parameters a twelfth of its time.
-    """
+    """What `FunctionalRule` evaluates with; see `ArrayFunctions`."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
-        """Forget what an earlier trace has computed."""
-        self._owner, self._last = "", None
+        """Forget what an earlier trace has rounded."""
         self._rounded: dict[tuple[int, str], tuple[Array, Array]] = {}
 
     def function(self, name: str) -> Callable[..., Array]:
-        function = getattr(NAMESPACE, name)
-
-        def call(*values: Array) -> Array:
-            self._last = function(*map(self.read, values))
-            return self._last
-
-        return call
-
-    def read(self, value: Array) -> Array:
-        """What was to be read later, now; anything else as it is."""
-        if not isinstance(value, _Later):
-            return value
-        if value.tensor is None:
-            before: list[Any] = [] if self._last is None or value.owner == self._owner else [self._last]
-            self._owner = value.owner
-            with tf.control_dependencies(before):
-                value.tensor = tf.identity(value.source)
-        return value.tensor
+        function: Callable[..., Array] = getattr(NAMESPACE, name)
+        return function
 
     def cast(self, value: Array, dtype: str) -> Array:
+        # The rule's scalars are the same for all parameters: rounded once, and not once a parameter.
         key = id(value), dtype
         if key not in self._rounded:
-            # With the value itself, so that its identity stays its own.
-            self._rounded[key] = value, NAMESPACE.asarray(self.read(value), dtype=tf.as_dtype(dtype))
+            # Kept with the value itself, so that no other one gets its identity.
+            self._rounded[key] = value, NAMESPACE.asarray(value, dtype=tf.as_dtype(dtype))
         return self._rounded[key][1]
 
     def sum(self, value: Array) -> Array:
-        return tf.reduce_sum(self.read(value))
+        return tf.reduce_sum(value)
 
     def broadcast(self, value: Array, like: Array) -> Array:
-        return tf.broadcast_to(value, self.read(like).shape)
+        return tf.broadcast_to(value, like.shape)
 
 
 class TensorFlowStep:
@@ -123,8 +95,7 @@ class TensorFlowStep:
                 f"nothing to train by {type(rule).__name__}: got {len(specs)} parameters, all of them frozen"
             )
         width = len(self._rule.given(StepInfo(batch_size=1)))
-        on_host = executor.device.kind == "cpu" and width > 0
-        self._tensor: Callable[[np.ndarray], Any] = HostVector(width) if on_host else executor.tensor
+        self._tensor: Callable[[np.ndarray], Any] = HostVector(width) if executor.waits and width else executor.tensor
         self._states = self._initial()
         points = self._points if self._rule.prepares else None
         self._whole = executor.traced_step(loss, names, self._update, points, width=width)
@@ -192,6 +163,7 @@ class TensorFlowStep:
         before = {name: variable.value() for name, variable in variables.items()}
         given = tf.unstack(self._vector(StepInfo(batch_size=1)))
         values = self._rule.evaluate(before, self._state_values(), given)
+        self._functions.begin()
         try:
             for name, value in values.items():
                 variables[name].assign(value, read_value=False)
@@ -221,6 +193,7 @@ class TensorFlowStep:
         with tf.device(executor.place):
             given = tf.unstack(self._vector(StepInfo(batch_size=1)))
             found = self._rule.initial(executor.values(), given)
+            self._functions.begin()
             states = {}
             for index, (key, value) in enumerate(found.items()):
                 name = key.partition("/")[2]
@@ -234,29 +207,21 @@ class TensorFlowStep:
     # Traced:
 
     def _points(self, values: Values, vector: Any) -> Values:
+        self._functions.begin()
         return self._rule.prepare(values, self._state_values(), tf.unstack(vector))
 
     def _update(self, gradients: Values, values: Values, vector: Any) -> None:
-        given = tf.unstack(vector)
+        given, states = tf.unstack(vector), self._state_values()
+        self._functions.begin()
         if self._modifier is not None:
-            at = self._rule.prepare(values, self._state_values(), given) if self._rule.prepares else values
+            at = self._rule.prepare(values, states, given) if self._rule.prepares else values
             gradients = {name: self._modified(name, at[name], gradients[name]) for name in self._rule.names}
-        live, functions = self._executor.live, self._functions
-        functions.begin()
-        parameters, states = self._rule.update(
-            {name: _Later(name, gradients[name]) for name in self._rule.names},
-            {name: _Later(name, live[name].variable) for name in self._rule.names},
-            {key: _Later(key.partition("/")[2], state.variable) for key, state in self._states.items()},
-            given,
-        )
-        # What the rule gives back as it was is read before anything is assigned.
-        parameters = {name: functions.read(value) for name, value in parameters.items()}
-        states = {key: functions.read(value) for key, value in states.items()}
-        functions.begin()
+        parameters, states = self._rule.update(gradients, values, states, given)
         for name, value in parameters.items():
-            live[name].variable.assign(value, read_value=False)
+            self._executor.live[name].variable.assign(value, read_value=False)
         for key, value in states.items():
             self._states[key].variable.assign(value, read_value=False)
+        self._functions.begin()
 
     def _apply(self, *tensors: Any) -> None:
         *gradients, vector = tensors
