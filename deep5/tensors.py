@@ -125,7 +125,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Any:
 
     size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     raw = np.empty(size_bytes + 64, dtype=np.uint8)
-    start = -raw.ctypes.data % 64
+    start = -raw.__array_interface__["data"][0] % 64  # .ctypes takes ten times as long
     return raw[start : start + size_bytes].view(dtype).reshape(shape)
 
 

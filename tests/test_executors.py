@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import Unsupported
+from deep5.errors import Deep5Error, NetworkError, Unsupported
 from test_trajectory import FRAMEWORKS, NETWORKS, batches
 
 COMPILING = ("pytorch", "tensorflow", "jax")
@@ -176,11 +176,39 @@ def test_unsupported_nodes_are_listed_before_anything_runs(framework: str) -> No
         model = network.to_onnx()
         next(node for node in model.graph.node if node.op_type == "Det").domain = "some.where"
         model.opset_import.append(onnx.helper.make_opsetid("some.where", 1))
-        with pytest.raises((Unsupported, d5.errors.NetworkError), match=r"Det|some\.where"):
+        with pytest.raises((Unsupported, NetworkError), match=r"Det|some\.where"):
             found.executor(d5.Network.from_onnx(model))
         return
     with pytest.raises(Unsupported, match=r"cannot run this network:\n  Det_1 \(Det\): \S"):
         found.executor(network)
+
+
+@pytest.mark.parametrize("label", [-100, -1, 4, 2**40])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_label_that_is_no_class_is_never_a_number(framework: str, label: int) -> None:
+    """-100 is what torch ignores unasked; 2**40 is 0 in 32 bits."""
+    executor = d5.framework(framework).executor(NETWORKS["lenet_relu"][0]())
+    batch = {"input": np.ones((2, 1, 28, 28), np.float32), "label": np.array([0, label])}
+    step = executor.train_step(d5.SGD(lr=0.0))
+    for call in (executor.inference, executor.inference_and_backprop, lambda batch: step(batch, d5.StepInfo())):
+        if framework == "jax":
+            assert np.isnan(float(d5.to_numpy(call(batch)["loss"])))
+        else:
+            with pytest.raises(NetworkError, match="label"):
+                call(batch)
+
+
+@pytest.mark.parametrize("index", [30, -31, 2**33])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_an_index_outside_its_axis_is_never_a_number(framework: str, index: int) -> None:
+    executor = d5.framework(framework).executor(NETWORKS["transformer"][0]())
+    batch = {"input": np.full((2, 6), index), "label": np.array([0, 1])}
+    try:
+        loss = float(d5.to_numpy(executor.inference(batch)["loss"]))
+    except Deep5Error:
+        return
+    assert framework == "jax"
+    assert np.isnan(loss)
 
 
 BUILD = """

@@ -75,6 +75,7 @@ class RuleKernel:
         hyper: Mapping[str, float],
         backend: str | None,
     ) -> None:
+        self._traced, self.traces = trace_rule(rule), 1
         dtypes = {spec.dtype for spec in specs.values()}
         if len(dtypes) != 1 or not dtypes <= {"float32", "float64"}:
             raise ShapeError(f"parameters of dtype {sorted(dtypes)}; allowed: all float32 or all float64")
@@ -88,7 +89,6 @@ class RuleKernel:
         self.names, self.dtype = tuple(specs), dtypes.pop()
         self.sizes = [spec.size for spec in specs.values()]
         self._shapes = [tuple(map(int, spec.shape)) for spec in specs.values()]
-        self._traced, self.traces = trace_rule(rule), 1
         self._phases = phases(self._traced)
         self.prepares, self.averages = "prepare" in self._phases, "evaluate" in self._phases
         self.how = backend or ("c" if compiler.compiler() else "numpy")

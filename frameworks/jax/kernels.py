@@ -220,8 +220,7 @@ def negative_log_likelihood(x: Array, label: Array, weight: Array | None, ignore
     Classes are chosen by a comparison with all of them: the gradient of indexing would write element by element.
     """
     classes = x.shape[1]
-    label = label.astype(jnp.int32)
-    hot = label[:, None] == jnp.arange(classes, dtype=jnp.int32).reshape(classes, *(1,) * (x.ndim - 2))
+    hot = label[:, None] == jnp.arange(classes, dtype=label.dtype).reshape(classes, *(1,) * (x.ndim - 2))
     share = jnp.ones(label.shape, x.dtype)
     if weight is not None:
         table = weight.astype(x.dtype).reshape(classes, *(1,) * (x.ndim - 2))

@@ -202,7 +202,11 @@ def _pad(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _gathered(x: Any, indices: Any, along: int) -> Any:
-    return jnp.take(x, jnp.asarray(indices), axis=along)
+    indices, size = jnp.asarray(indices), x.shape[along]
+    if indices.dtype.itemsize > 4:
+        # JAX cuts them to 32 bits, and 2**33 would be 0. What is outside gives NaN, as everything outside does.
+        indices = jnp.where((indices >= -size) & (indices < size), indices, size)
+    return jnp.take(x, indices, axis=along)
 
 
 @operator("Gather")

@@ -12,9 +12,11 @@ import numpy as np
 import torch
 
 from deep5.backend import ParameterGroup, TrainStep
-from deep5.errors import ShapeError, Unsupported
+from deep5.errors import NetworkError, ShapeError, Unsupported
 from deep5.events import StepInfo
 from deep5.networks.executor import NetworkExecutor
+from deep5.networks.labels import label_inputs
+from deep5.networks.network import Network
 from deep5.tensors import Array, Arrays, Device
 from deep5.training.rule import UpdateRule
 from deep5.training.step import KernelStep
@@ -82,7 +84,7 @@ class TorchExecutor(NetworkExecutor):
         """Run forward without gradients; see `GraphExecutor.inference`."""
         feed, extents = self._feed(inputs)
         with torch.no_grad():
-            return dict(zip(self._outputs, self._run(feed, extents, info, training), strict=True))
+            return dict(zip(self._outputs, self._outcome(feed, extents, info, training), strict=True))
 
     def inference_and_backprop(
         self,
@@ -109,7 +111,7 @@ class TorchExecutor(NetworkExecutor):
             for name, tensor in targets.items():
                 tensor.grad = before[name].grad if name in before else None  # an input is a new leaf each time
         self._differentiate(targets)
-        outputs = dict(zip(self._outputs, self._run(feed, extents, info, True), strict=True))
+        outputs = dict(zip(self._outputs, self._outcome(feed, extents, info, True), strict=True))
         root, chosen = outputs[loss], None if wrt is None else tuple(targets.values())
         if on_gradient is None:
             self._backward(root, loss_scale, chosen)
@@ -118,6 +120,21 @@ class TorchExecutor(NetworkExecutor):
                 self._backward(root, loss_scale, chosen)
         self._wrt = targets if before is None else {**before, **targets}
         return {name: value.detach() for name, value in outputs.items()}
+
+    def _outcome(
+        self, feed: list[Any], extents: Mapping[str, int], info: StepInfo | None, training: bool
+    ) -> Sequence[Any]:
+        """What `_run` gives; what torch raises on the way is told as deep5 tells it."""
+        try:
+            return self._run(feed, extents, info, training)
+        except (IndexError, RuntimeError) as error:
+            for labels in label_inputs(self.network) if isinstance(self.network, Network) else ():
+                labels.check(feed[labels.position].cpu().numpy())
+            told = str(error).strip().splitlines() or [type(error).__name__]
+            raise NetworkError(
+                f"torch cannot run the network on these inputs ({told[0]}); allowed: labels and indices within their "
+                "range, shapes that fit"
+            ) from error
 
     def gradients(self) -> Arrays:
         """Gradients of the last `inference_and_backprop`; see `GraphExecutor.gradients`."""

@@ -284,13 +284,17 @@ def _negative_log_likelihood(emitter: Emitter, node: ir.Node) -> None:
     _loss(emitter, node, F.nll_loss)
 
 
+_NO_LABEL = -(2**62)
+
+
 def _loss(emitter: Emitter, node: ir.Node, function: Any) -> None:
     x, label, *weight = (emitter.name(value) for value in node.inputs)
     if node.inputs[1].dtype is not ir.DataType.INT64:  # type: ignore[union-attr]
         label = f"{label}.long()"
-    ignore = attribute(node, "ignore_index", None)
+    # Left to itself torch ignores the label -100; ONNX ignores none that is not named.
+    ignore = attribute(node, "ignore_index", _NO_LABEL)
     options = [f"weight={weight[0]}"] if weight else []
-    options += [f"ignore_index={ignore}"] if ignore is not None else []
+    options.append(f"ignore_index={ignore}")
     reduction = attribute(node, "reduction", "mean")
     options.append(f"reduction={_REDUCTIONS[reduction]}")
     emitter.assign(node, f"{emitter.function(function)}({x}, {label}, {', '.join(options)})")

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from deep5.errors import Unsupported
+from deep5.errors import NetworkError, Unsupported
 
 __all__ = ["Traced"]
 
@@ -52,11 +52,18 @@ class Traced:
         """Run; the tensors are in the signature's order.
 
         Raises:
+            NetworkError: TensorFlow refuses what the tensors hold.
             Unsupported: An operator has no gradient.
         """
         if self._xla:
             self._shapes.add(tuple([tensor.shape for tensor in tensors]))
-        return (self._concrete or self._trace())(*tensors)
+        try:
+            return (self._concrete or self._trace())(*tensors)
+        except tf.errors.InvalidArgumentError as error:
+            raise NetworkError(
+                f"tensorflow cannot run the network on these inputs ({_cause(error)}); allowed: labels and indices "
+                "within their range, shapes that fit"
+            ) from error
 
     def _trace(self) -> Callable[..., Any]:
         def body(*tensors: Any) -> Any:
@@ -73,3 +80,10 @@ class Traced:
             raise Unsupported(f"tensorflow cannot differentiate this network: {error}") from error
         self._concrete = concrete
         return concrete
+
+
+def _cause(error: Exception) -> str:
+    """What TensorFlow means, without the places in its graph that it names around it."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    telling = [line for line in lines if line and not line.startswith(("File", "Detected", "Graph execution", "[["))]
+    return (telling or [type(error).__name__])[-1].partition("  Label values")[0].partition(" [Op:")[0]
