@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from deep5.networks.constants import constant_value
+from deep5.networks.gradients.window import attribute
+from deep5.networks.nodes import computed, fixed, is_whole, rank, spare
 
 if TYPE_CHECKING:
     from deep5.frameworks.pytorch.emit import Emitter
@@ -55,40 +56,9 @@ def call(emitter: Emitter, node: ir.Node, function: Callable[..., Any], *argumen
     emitter.assign(node, f"{emitter.function(function)}({', '.join([*inputs, *arguments])})")
 
 
-def attribute(node: ir.Node, name: str, default: Any) -> Any:
-    """The value of an attribute."""
-    found = node.attributes.get(name)
-    return default if found is None else found.value
-
-
-def fixed(node: ir.Node, position: int) -> Any:
-    """The value of an input as a NumPy array; None where it is left out or computed."""
-    return constant_value(node.inputs[position]) if position < len(node.inputs) else None
-
-
-def computed(node: ir.Node, *positions: int) -> str | None:
-    """Why the node cannot run where one of these inputs is not known before anything runs."""
-    for position in positions:
-        value = node.inputs[position] if position < len(node.inputs) else None
-        if value is not None and constant_value(value) is None:
-            return f"the input {value.name!r} is computed; a constant is supported"
-    return None
-
-
-def spare(node: ir.Node) -> str | None:
-    """Why the node cannot run where more than its first output is asked for."""
-    named = [value.name for value in node.outputs[1:] if value.name]
-    return f"the further outputs {', '.join(map(str, named))}" if named else None
-
-
 def number(value: float) -> str:
     """A number as source text; infinities and NaN have no literal."""
     return repr(value) if math.isfinite(value) else f"float('{value}')"
-
-
-def rank(node: ir.Node, position: int = 0) -> int:
-    """How many axes an input has."""
-    return len(node.inputs[position].shape)  # type: ignore[union-attr,arg-type]  # shapes were inferred
 
 
 def extents(node: ir.Node, position: int = 0) -> list[int | None]:
@@ -101,8 +71,3 @@ def axis(node: ir.Node, default: int, name: str = "axis") -> int:
     """An attribute that names an axis of the first input, counted from the first."""
     chosen: int = attribute(node, name, default)
     return chosen + rank(node) if chosen < 0 else chosen
-
-
-def is_whole(value: ir.Value | None) -> bool:
-    """Whether a value holds whole numbers."""
-    return value is not None and value.dtype is not None and value.dtype.is_integer()

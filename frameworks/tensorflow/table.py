@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from deep5.networks.constants import constant_value
 from deep5.networks.gradients.window import attribute
+from deep5.networks.nodes import computed, fixed, is_whole, rank, spare
 
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emit import Emitter
@@ -58,26 +58,6 @@ def elementwise(emitter: Emitter, node: ir.Node, function: Callable[..., Any], *
     emitter.assign(node, f"{emitter.function(function)}({', '.join([*inputs, *arguments])})", order)
 
 
-def fixed(node: ir.Node, position: int) -> Any:
-    """The value of an input as a NumPy array; None where it is left out or computed."""
-    return constant_value(node.inputs[position]) if position < len(node.inputs) else None
-
-
-def computed(node: ir.Node, *positions: int) -> str | None:
-    """Why the node cannot run where one of these inputs is not known before anything runs."""
-    for position in positions:
-        value = node.inputs[position] if position < len(node.inputs) else None
-        if value is not None and constant_value(value) is None:
-            return f"the input {value.name!r} is computed; a constant is supported"
-    return None
-
-
-def spare(node: ir.Node) -> str | None:
-    """Why the node cannot run where more than its first output is asked for."""
-    named = [value.name for value in node.outputs[1:] if value.name]
-    return f"the further outputs {', '.join(map(str, named))}" if named else None
-
-
 def number(value: float) -> str:
     """A number as source text; infinities and NaN have no literal."""
     return repr(value) if math.isfinite(value) else f"float('{value}')"
@@ -87,11 +67,6 @@ def extents(value: ir.Value | None) -> list[int | str | None]:
     """The extents of a value; a symbol's name, or None, where one is not known."""
     shape = value.shape  # type: ignore[union-attr]  # shapes were inferred
     return [extent if isinstance(extent, int) else extent.value for extent in shape]  # type: ignore[union-attr]
-
-
-def rank(node: ir.Node, position: int = 0) -> int:
-    """How many axes an input has."""
-    return len(extents(node.inputs[position]))
 
 
 def axis(node: ir.Node, default: int, name: str = "axis") -> int:
@@ -104,8 +79,3 @@ def axes_of(node: ir.Node, position: int) -> list[int] | None:
     """An input that lists axes of the first input, each counted from the first; None where it is left out."""
     given = fixed(node, position)
     return None if given is None else [int(entry) % rank(node) for entry in given.reshape(-1)]
-
-
-def is_whole(value: ir.Value | None) -> bool:
-    """Whether a value holds whole numbers."""
-    return value is not None and value.dtype is not None and value.dtype.is_integer()
