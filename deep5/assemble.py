@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deep5.backend import Framework, GraphExecutor, StepOptimizer
+from deep5.environment import default_threads
 from deep5.errors import Deep5Error, MissingDependency, RecipeError, UnknownName, UsageError, suggestion
 from deep5.events import Event
-from deep5.plugins import framework, load, missing_dependency
+from deep5.plugins import framework, load, missing_dependency, registered
 from deep5.recipe import Recipe
 from deep5.recipe_file import named_in_file
 from deep5.seeds import derive_seed
@@ -46,6 +47,8 @@ class Components:
     validation_sampler: Any
     events: tuple[Event, ...]
     seeds: dict[str, int]
+    threads: int | None
+    warnings: tuple[str, ...]
 
 
 def component(recipe: Recipe, key: str, kind: str) -> Any:
@@ -157,7 +160,9 @@ def assemble(recipe: Recipe) -> Components:
 
     seed = recipe.value("seed")
     seeds = {purpose: derive_seed(seed, purpose) for purpose in ("weights", "order", "noise")}
-    name, build = _executor_factory(recipe)
+    name, known, build = _executor_factory(recipe)
+    # Before the executor: some frameworks fix their threads when they first compute.
+    threads, warnings = (None, []) if known is None else _set_threads(recipe, known)
     network = make(recipe, "model", component(recipe, "model", "networks"), seed=seeds["weights"])
     executor = None
     if isinstance(network, Network):
@@ -195,6 +200,11 @@ def assemble(recipe: Recipe) -> Components:
             raise _not_a(recipe, key, sampler, "a d5.Sampler, its class or name")
     if executor is None:
         executor = _executor(recipe, build, network, seeds["noise"])
+    if known is None and recipe.value("threads") is not None:
+        threads, warnings = _set_threads(recipe, _framework_of(recipe, executor))
+    found = executor.settings().get("threads")
+    if threads is not None and found is not None and found != threads and not warnings:
+        warnings.append(f"the run asked for {threads} threads and {name} has {found}; remedy: set threads={found}")
     return Components(
         framework=name,
         executor=executor,
@@ -204,6 +214,39 @@ def assemble(recipe: Recipe) -> Components:
         validation_sampler=validation,
         events=_events(recipe),
         seeds={"run": seed, **seeds},
+        threads=threads,
+        warnings=tuple(warnings),
+    )
+
+
+def _set_threads(recipe: Recipe, known: Framework) -> tuple[int | None, list[str]]:
+    """Give the framework the recipe's threads, or those that every framework gets where the recipe does not say.
+
+    Returns:
+        The number asked for, None where the framework was left alone; and what is to be known of it.
+    """
+    asked = recipe.value("threads")
+    threads = default_threads(known.name) if asked is None else asked
+    if threads is None:
+        return None, []
+    try:
+        known.set_threads(threads)
+    except Deep5Error as error:
+        if asked is not None:
+            raise RecipeError(f"{recipe.where('threads')}'threads': {error}") from error
+        # Another run of this process, or its own code, was first; nobody asked for a number.
+        return threads, [f"the number of threads is not the default: {error}"]
+    return threads, []
+
+
+def _framework_of(recipe: Recipe, executor: GraphExecutor) -> Framework:
+    """The framework behind an executor that the recipe's own function made, as the executor names it."""
+    name = executor.settings().get("framework")
+    if isinstance(name, str) and name.partition(":")[0] in registered("frameworks"):
+        return framework(name)
+    raise RecipeError(
+        f"{recipe.where('threads')}'threads' cannot be set for the executor of {recipe.value('executor')!r}; "
+        "remedy: set them in the function under 'executor'"
     )
 
 
@@ -261,36 +304,45 @@ def _not_a(recipe: Recipe, key: str, got: Any, allowed: str) -> RecipeError:
     return RecipeError(f"{recipe.where(key)}{key!r} gives a {type(got).__name__}; allowed: {allowed}")
 
 
-def _executor_factory(recipe: Recipe) -> tuple[str, Callable[[Any, int], Any]]:
+def _executor_factory(recipe: Recipe) -> tuple[str, Framework | None, Callable[[Any, int], Any]]:
+    """Name, framework (None for a function of the recipe's own), and what makes an executor of a network and a seed."""
     place = device(recipe.value("device"))
     if recipe.value("framework") is not None:
         found = _framework(recipe)
-        return found.name, lambda network, seed: make(
-            recipe, "framework", found.executor, network, device=place, seed=seed
+        return (
+            found.name,
+            found,
+            lambda network, seed: make(recipe, "framework", found.executor, network, device=place, seed=seed),
         )
     given = component(recipe, "executor", "frameworks")
     if isinstance(given, type) and issubclass(given, Framework):
         given = given()
     made = given.executor if isinstance(given, Framework) else given
     module = str(getattr(made, "__module__", "")).split(".")
-    if isinstance(given, Framework):
-        name = given.name
+    known = given if isinstance(given, Framework) else None
+    if known is not None:
+        name = known.name
     elif module[:2] == ["deep5", "frameworks"] and len(module) > 2:
         name = module[2]
+        known = _registered(recipe, "executor", name)
     else:
         name = str(getattr(made, "__qualname__", type(made).__name__))
-    return name, lambda network, seed: make(recipe, "executor", made, network, device=place, seed=seed)
+    return name, known, lambda network, seed: make(recipe, "executor", made, network, device=place, seed=seed)
+
+
+def _registered(recipe: Recipe, key: str, name: str) -> Framework:
+    try:
+        return framework(name)
+    except MissingDependency as error:
+        raise MissingDependency(f"{recipe.where(key)}{error}") from error
+    except UsageError as error:
+        raise RecipeError(f"{recipe.where(key)}{error}") from error
 
 
 def _framework(recipe: Recipe) -> Framework:
     value = recipe.value("framework")
     if isinstance(value, str) and ".py:" not in value:
-        try:
-            return framework(value)
-        except MissingDependency as error:
-            raise MissingDependency(f"{recipe.where('framework')}{error}") from error
-        except UsageError as error:
-            raise RecipeError(f"{recipe.where('framework')}{error}") from error
+        return _registered(recipe, "framework", value)
     made = _resolve(recipe, "framework", "frameworks", value)
     try:
         made = made() if isinstance(made, type) else made

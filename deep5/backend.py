@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
+from deep5.errors import UnknownName, UsageError
 from deep5.events import StepInfo
 from deep5.tensors import Array, Arrays, Device
 
 if TYPE_CHECKING:
+    from deep5.networks.native import NativeNetwork
     from deep5.networks.network import Network
     from deep5.operators.operator import Operator
 
@@ -31,12 +33,20 @@ class ParameterGroup:
     """Parameters that get hyperparameters of their own.
 
     Args:
-        match: Says of a parameter's name whether it belongs to the group.
+        match: Says of a parameter's name whether it belongs to the group, by True or False.
         frozen: The parameters stay as they are; their gradients are not computed.
         hyper: Values that replace the rule's, such as `lr=0.01`.
+
+    Raises:
+        UsageError: `match` cannot be called.
     """
 
     def __init__(self, match: Callable[[str], bool], *, frozen: bool = False, **hyper: float) -> None:
+        if not callable(match):
+            raise UsageError(
+                f"ParameterGroup: got {type(match).__name__} as match; allowed: a function of a parameter's name, such "
+                "as lambda name: name.startswith('fc')"
+            )
         self.match, self.frozen = match, frozen
         self.hyper = dict(hyper)
 
@@ -51,7 +61,14 @@ class TrainStep(Protocol):
         ...
 
     def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
-        """Forward, backward and update; returns the network's outputs as native values."""
+        """Forward, backward and update; returns the network's outputs as native values.
+
+        The step uses its gradients up: `inference_and_backprop(accumulate=True)` after it adds to none.
+
+        Raises:
+            ShapeError: As for `GraphExecutor.inference_and_backprop`: among others, an empty batch.
+            UsageError: `info` is no `StepInfo`.
+        """
         ...
 
     def backprop(
@@ -102,10 +119,11 @@ class StepOptimizer(Protocol):
 class GraphExecutor(Protocol):
     """A network made runnable by one framework. Values stay in the framework's own memory.
 
-    The executor owns the live parameters; `network` keeps the initial ones and is never changed.
+    The executor owns the live parameters; `network` keeps the initial ones and is never changed. Where the network is
+    native code, `network` describes it: inputs, outputs, parameters and buffers, without a graph.
     """
 
-    network: Network
+    network: Network | NativeNetwork
     device: Device
     capabilities: frozenset[str]
     """Among `"whole_step"`, `"early_gradients"`, `"float64"`."""
@@ -119,10 +137,13 @@ class GraphExecutor(Protocol):
             info: The step that random masks are a function of.
 
         Returns:
-            Every output of the network by name, native values.
+            Every output of the network by name, native values. In evaluation a symbolic extent may be 0 where the
+            framework runs it; means over nothing, such as the loss, are then NaN.
 
         Raises:
-            ShapeError: A missing, unknown or misshapen input.
+            ShapeError: A missing, unknown or misshapen input; with `training`, a symbolic extent of 0.
+            NetworkError: The framework fails on these inputs.
+            UsageError: `info` is no `StepInfo`.
         """
         ...
 
@@ -144,13 +165,22 @@ class GraphExecutor(Protocol):
             loss: Name of the scalar output to differentiate.
             info: As for `inference`.
             wrt: Parameters and inputs to differentiate by; all parameters where None.
-            accumulate: Add to the gradients of the call before.
-            loss_scale: The gradient is that of `loss_scale * loss`.
+            accumulate: Add to the gradients of the call before. Where there are none, these are the first: none are
+                left by a whole training step (`TrainStep.__call__`), which uses its gradients up, nor by a call that
+                failed. `TrainStep.backprop` leaves its gradients, and `apply` does not touch them.
+            loss_scale: The gradient is that of `loss_scale * loss`; a finite number.
             on_gradient: Called with (name, gradient) as soon as each is known, with the value that `gradients` will
                 give: where `accumulate` is set, the sum.
 
         Returns:
             As `inference`; the gradients are read by `gradients`.
+
+        Raises:
+            ShapeError: A missing, unknown or misshapen input; a symbolic extent of 0, since the mean over an empty
+                batch is NaN; with `accumulate`, the gradient by an input that has another shape than before.
+            UnknownName: No such loss, parameter or input.
+            Unsupported: An output that cannot be differentiated.
+            UsageError: `loss` or what is in `wrt` is no name, `loss_scale` no finite number, `info` no `StepInfo`.
         """
         ...
 
@@ -158,7 +188,8 @@ class GraphExecutor(Protocol):
         """Gradients of the last `inference_and_backprop`, by parameter or input name, native values.
 
         Raises:
-            Unsupported: There are none, because a whole compiled step or nothing ran last.
+            Unsupported: There are none, because a whole compiled step or nothing ran last. Where the framework
+                compiles no whole steps, those of the step may still be read.
         """
         ...
 
@@ -193,6 +224,10 @@ class GraphExecutor(Protocol):
             loss: Name of the scalar output to differentiate.
             groups: The first group that matches a parameter gives its hyperparameters.
             modifier: `gradient_modifier(name, param, grad) -> grad`, called before the rule.
+
+        Raises:
+            RuleError: The rule breaks its contract, all parameters are frozen, or a group matches no parameter.
+            UsageError: `loss` is no output, or `groups` no sequence of groups.
         """
         ...
 
@@ -209,6 +244,9 @@ class GraphExecutor(Protocol):
 
         Args:
             evaluation: Export what evaluation uses (`eval_param`) where the rule in force defines it.
+
+        Raises:
+            Unsupported: The network is native code: there is no graph.
         """
         ...
 
@@ -271,8 +309,6 @@ class Framework(ABC):
         Raises:
             UnknownName: It has none of that name.
         """
-        from deep5.errors import UnknownName
-
         native: Mapping[str, Callable[..., StepOptimizer]] = self.optimizers()
         if name not in native:
             raise UnknownName(f"native optimizer of {self.name}", name, native)

@@ -27,6 +27,21 @@ Exit status:
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
+def _whole_number(least: int) -> Callable[[str], int]:
+    """Reads an option's value."""
+
+    def read(value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise click.BadParameter(f"{value!r}; allowed: a whole number of at least {least}")
+        return number
+
+    return read
+
+
 @click.group(context_settings=_CONTEXT, epilog=_STATUS)
 @click.version_option(package_name="deep5", message="deep5 %(version)s")
 def _cli() -> None:
@@ -40,8 +55,9 @@ def _recipe_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set a mutable part; may be repeated."
         ),
-        click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of weights, order and noise."),
+        click.option("--seed", type=_whole_number(0), metavar="N", help="Seed of weights, order and noise."),
         click.option("--device", metavar="D", help="cpu, cuda or cuda:N."),
+        click.option("--threads", type=_whole_number(1), metavar="N", help="Threads within an operator."),
         click.option("--init", metavar="FILE", help="Start from these weights: a .safetensors or .onnx file."),
         click.option("--size", metavar="NAME", default="full", help="A size of the recipe, such as smoke."),
     ]
@@ -60,6 +76,7 @@ def _configured(
     settings: tuple[str, ...],
     seed: int | None,
     device: str | None,
+    threads: int | None,
     init: str | None,
     size: str,
 ) -> Any:
@@ -72,7 +89,8 @@ def _configured(
         if key in changes:
             raise UsageError(f"--set {key} is given twice; allowed: once")
         changes[key] = value
-    for key, given in (("framework", framework), ("seed", seed), ("device", device), ("init", init)):
+    options = {"framework": framework, "seed": seed, "device": device, "threads": threads, "init": init}
+    for key, given in options.items():
         if given is not None:
             if key in changes:
                 raise UsageError(f"--{key} and --set {key} are both given; allowed: one of them")
@@ -84,7 +102,7 @@ def _configured(
 @_recipe_options
 @click.option("--out", metavar="DIR", default="results", show_default=True, help="Where the result folder goes.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, to standard output.")
-@click.option("--quiet", is_flag=True, help="No progress bar and no table.")
+@click.option("--quiet", is_flag=True, help="No progress bar, no warnings and no table.")
 @_debug_option
 def run(out: str, as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> NoReturn:
     """Run RECIPE, a name or a file, and judge it by its metrics."""

@@ -18,13 +18,22 @@ from typing import Any
 
 from deep5 import __version__
 
-__all__ = ["describe_software", "describe_system", "environment_hash", "info"]
+__all__ = ["default_threads", "describe_software", "describe_system", "environment_hash", "info"]
 
 PACKAGES = (
     "array-api-compat", "deep5", "jax", "jaxlib", "keras", "ml-dtypes", "mpi4py", "numpy", "onnx", "onnx-ir",
-    "onnxruntime", "onnxruntime-gpu", "scipy", "tensorflow", "torch", "torchvision", "triton",
+    "onnxruntime", "onnxruntime-gpu", "openvino", "safetensors", "scipy", "tensorflow", "torch", "torchvision",
+    "triton",
 )  # fmt: skip
 """Distributions whose versions are listed by name; all others enter the hash of the package list."""
+
+# What each framework reads by itself, beside OMP_NUM_THREADS: where somebody has set it, it stands.
+_THREAD_VARIABLES = {
+    "jax": "PJRT_NPROC",
+    "pytorch": "MKL_NUM_THREADS",
+    "reference": "OPENBLAS_NUM_THREADS",
+    "tensorflow": "TF_NUM_INTRAOP_THREADS",
+}
 
 _VARIABLE = re.compile(
     r"(OMP|KMP|GOMP|GOTO|MKL|OPENBLAS|BLIS|NUMEXPR|VECLIB|TF|XLA|JAX|CUDA|CUBLAS|CUDNN|NCCL|GLOO|TORCH|PYTORCH|ATEN|ORT|MALLOC|DEEP5)_.*"
@@ -105,6 +114,27 @@ def describe_software() -> dict[str, Any]:
         },
         "commit": _commit(Path(__file__).resolve().parent),
     }
+
+
+def default_threads(framework: str) -> int | None:
+    """How many threads a run gives to an operator where its recipe does not say; left alone, frameworks differ.
+
+    Args:
+        framework: The registered name.
+
+    Returns:
+        `OMP_NUM_THREADS`, or else one a physical core that this process may run on. None where the framework's own
+        variable is set, such as `TF_NUM_INTRAOP_THREADS` or `PJRT_NPROC`: then the framework is left alone.
+    """
+    import psutil
+
+    if os.environ.get(_THREAD_VARIABLES.get(framework.partition(":")[0], "")):
+        return None
+    outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # one a level of nesting
+    if outermost.isdecimal() and int(outermost) > 0:
+        return int(outermost)
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(psutil.cpu_count(logical=False) or allowed, allowed)
 
 
 def environment_hash(system: Mapping[str, Any] | None = None, software: Mapping[str, Any] | None = None) -> str:

@@ -20,6 +20,7 @@ __all__ = [
     "install_command",
     "load",
     "missing_dependency",
+    "mode_fault",
     "name_of",
     "registered",
     "uninterrupted",
@@ -137,6 +138,26 @@ def name_of(kind: str, component: Any) -> str | None:
     return None
 
 
+def mode_fault(name: str) -> str | None:
+    """What is wrong with the mode in the name of a registered framework, or None; its library is not loaded.
+
+    >>> mode_fault("pytorch:compiled"), mode_fault("pytorch:fast")[:50]
+    (None, "unknown mode of the framework 'pytorch' 'fast'; al")
+    """
+    plain, _, mode = name.partition(":")
+    try:
+        _check_mode(plain, mode, getattr(load("frameworks", plain), "modes", {}))
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def _check_mode(plain: str, mode: str, modes: Mapping[str, str]) -> None:
+    if mode not in modes:
+        names = [repr(plain), *(repr(f"{plain}:{known}") for known in modes)]
+        raise UnknownName(f"mode of the framework {plain!r}", mode, modes, remedy=f"remedy: {' or '.join(names)}")
+
+
 @functools.cache
 def framework(name: str) -> Framework:
     """A back-end by name.
@@ -155,9 +176,8 @@ def framework(name: str) -> Framework:
 
     plain, colon, mode = name.partition(":")
     found = load("frameworks", plain)
-    modes = getattr(found, "modes", {})
-    if colon and mode not in modes:
-        raise UnknownName(f"mode of the framework {plain!r}", mode, modes)
+    if colon:
+        _check_mode(plain, mode, getattr(found, "modes", {}))
     if isinstance(found, type):
         try:
             with uninterrupted():

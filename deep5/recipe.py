@@ -266,9 +266,13 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
 def _not_there(path: Path, text: str, names: list[str]) -> str:
     short = [name for name in names if not name.startswith("overhead_")]
     allowed = f"allowed: {', '.join(short)}, more by 'deep5 list recipes', or the path of a Python file"
-    if path.is_dir():
-        return f"the recipe {text} is a folder; {allowed}"
-    if path.suffix == ".py" or len(path.parts) > 1 or path.exists():
+    if text and path.is_dir():
+        inside = sorted(str(file) for file in path.glob("*.py") if not file.name.startswith("_"))
+        more = f", … ({len(inside)} in all)" if len(inside) > 3 else ""
+        remedy = f"; remedy: name a file in it, such as {', '.join(inside[:3])}{more}" if inside else ""
+        return f"the recipe {text} is a folder; {allowed}{remedy}"
+    if text and (path.suffix == ".py" or len(path.parts) > 1 or path.exists()):
         beside = [str(file) for file in path.parent.glob("*.py")]
-        return f"the recipe file {text} is not there; {allowed}{suggestion(text, beside)}"
+        wrong = "is no file" if path.exists() else "is not there"
+        return f"the recipe file {text} {wrong}; {allowed}{suggestion(text, beside)}"
     return f"unknown recipe {text!r}; {allowed}{suggestion(text, names)}"

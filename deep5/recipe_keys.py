@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deep5.errors import RecipeError, UsageError, suggestion
-from deep5.plugins import KINDS, registered
+from deep5.plugins import KINDS, mode_fault, registered
 
 __all__ = ["Key", "allowed_keys", "base", "check_parts", "keys_of"]
 
@@ -39,6 +39,7 @@ _TRAINING = {
     "framework": Key(kind="frameworks", default=None),
     "executor": Key(kind="frameworks", default=None),
     "device": Key(default="cpu"),
+    "threads": Key(default=None, least=1),
     "optimizer": Key(kind="optimizers"),
     "events": Key(kind="events", default=()),
     "init": Key(default=None),
@@ -156,7 +157,8 @@ def _component_fault(key: str, kind: str, value: Any) -> str | None:
     if key == "optimizer" and value.startswith("native:"):
         return None  # the framework knows its own
     names = registered(kind)
-    # A framework's mode follows a colon; which it has, it says itself.
-    if value in names or (key == "framework" and value.partition(":")[0] in names):
+    if value in names:
         return None
+    if key == "framework" and value.partition(":")[0] in names:
+        return mode_fault(value)
     return f"unknown {KINDS[kind]} {value!r}; allowed: {', '.join(names)}, or FILE.py:NAME{suggestion(value, names)}"

@@ -87,7 +87,8 @@ def _check_settable(recipe: str, fixed: Mapping[str, Any], mutable: Mapping[str,
             "remedy: copy the recipe and change the copy, which makes it another benchmark"
         )
     if name not in allowed or (dot and not (name.endswith("_kwargs") and entry)):
-        raise UsageError(f"unknown key {key!r}; allowed: {', '.join(settable)}{suggestion(name, settable)}")
+        meant = f"; did you mean '{name}_kwargs.{entry}'?" if f"{name}_kwargs" in settable and entry else ""
+        raise UsageError(f"unknown key {key!r}; allowed: {', '.join(settable)}{meant or suggestion(name, settable)}")
 
 
 def _is_fixed(fixed: Mapping[str, Any], mutable: Mapping[str, Any], key: str) -> bool:

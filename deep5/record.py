@@ -195,7 +195,7 @@ class RunRecord:
 
 
 class SampleSaver(Event):
-    """Writes samples while the run goes on, and notes how long the steps took that no steady state counts."""
+    """Writes samples while the run goes on, and notes how long the calls took that no steady state counts."""
 
     def __init__(self, record: RunRecord) -> None:
         self._record, self._last = record, perf_counter()
@@ -210,6 +210,15 @@ class SampleSaver(Event):
             else:
                 measurement["warm_up_s"] += seconds
                 measurement["warmups"] += 1
+
+    def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
+        """After the first evaluation, and after one that met other sizes of batch."""
+        first, *others = trainer.first_evaluations_s.values()
+        self._record.document["measurement"] |= {
+            "evaluation_first_call_s": first,
+            "evaluation_warm_up_s": sum(others, 0.0),
+            "evaluation_warmups": len(others),
+        }
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
         """Every few seconds, at the end of an epoch."""

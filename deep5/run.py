@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from deep5.canonical import canonical, canonical_hash
 from deep5.errors import Deep5Error, RecipeError
@@ -122,6 +122,7 @@ def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bo
     from deep5.assemble import assemble, initial_weights
     from deep5.communicator import SingleRank
     from deep5.results.mllog import MLLog
+    from deep5.training.divergence import NonFiniteLoss
     from deep5.training.progress import ProgressBar
 
     begin = perf_counter()
@@ -145,7 +146,7 @@ def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bo
         components=_described(trainer, listeners),
         level=2,
         numerics={key: settings[key] for key in ("dtype", "tf32", "deterministic") if key in settings},
-        threads={"framework": settings.get("threads"), "optimizer": _how(trainer)},
+        threads={"asked": parts.threads, "framework": settings.get("threads"), "pools": _pools()},
         measurement={
             "mode": "quick",
             "clock": _CLOCK,
@@ -165,6 +166,7 @@ def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bo
         ranks=communicator.size,
         set_up_s=perf_counter() - begin,
     )
+    run.document["warnings"] += parts.warnings
     if _how(trainer) == "numpy":
         run.document["warnings"].append(
             "there is no C compiler, so the update rule ran in NumPy; remedy: install gcc or clang"
@@ -184,7 +186,9 @@ def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bo
     )
     with run.guarded():
         run.folder.write_file("dataset.json", json.dumps(parts.splits.description, indent=2) + "\n")
-        trainer.train(epochs, [log, *run.observers, SampleSaver(run), *listeners])
+        watch = NonFiniteLoss(lambda told: _warn(run, told, quiet=quiet))
+        # Behind the observers: what it reads is on none of their clocks.
+        trainer.train(epochs, [log, *run.observers, SampleSaver(run), watch, *listeners])
         _write_network(run, trainer)
         return run.finish(stopped=trainer.reason if trainer.status == "stopped" else None)
 
@@ -216,7 +220,7 @@ def _write_network(run: RunRecord, trainer: Trainer) -> None:
     from deep5.networks.native import NativeNetwork
     from deep5.networks.weights import write_weights
 
-    executor, network = trainer.executor, cast(Any, trainer.executor.network)
+    executor, network = trainer.executor, trainer.executor.network
     trained: Any
     if isinstance(network, NativeNetwork):
         with getattr(trainer.optimizer, "averaged", nullcontext)():
@@ -227,6 +231,13 @@ def _write_network(run: RunRecord, trainer: Trainer) -> None:
         run.folder.write_file("network.onnx", trained.to_onnx().SerializeToString(deterministic=True))
     write_weights(trained, run.folder.path / "weights.safetensors")
     run.document["provenance"]["trained_weights"] = trained.weights_hash()
+
+
+def _warn(run: RunRecord, told: str, *, quiet: bool) -> None:
+    """Into the result, and to whoever is looking."""
+    run.document["warnings"].append(told)
+    if not quiet:
+        print(f"deep5: warning: {told}", file=sys.stderr)  # noqa: T201 - the terminal of the run
 
 
 def _learning_rate(optimizer: Any) -> dict[str, float]:
@@ -279,7 +290,7 @@ def _time(recipe: Recipe, out: str | Path) -> Result:
         recipe,
         out,
         level=2,
-        threads={"asked": recipe.value("threads"), "pools": _pools()},
+        threads={"asked": recipe.value("threads"), "framework": None, "pools": _pools()},
         measurement={
             "mode": "quick",
             "clock": _CLOCK,

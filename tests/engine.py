@@ -371,10 +371,13 @@ class EngineSuite:
         network = lenet()
         executor, right = self.executor(network), feed(network, 4, classes=10)
         want = executor.inference(right)
-        for call in (executor.inference, executor.inference_and_backprop):
-            with pytest.raises(NetworkError, match=f"{self.name} failed in the network 'lenet': "):
-                call(feed(network, 0))  # no samples, over which there is no mean
-            close(call(right), want)
+        empty = feed(network, 0)  # no samples, over which there is no mean
+        with pytest.raises(NetworkError, match=f"{self.name} failed in the network 'lenet': "):
+            executor.inference(empty)
+        close(executor.inference(right), want)
+        with pytest.raises(ShapeError, match="nothing to train on"):
+            executor.inference_and_backprop(empty)
+        close(executor.inference_and_backprop(right), want)
 
     def test_a_label_that_is_no_class_is_refused(self) -> None:
         network = lenet()

@@ -409,6 +409,17 @@ def sparse(graph: Any) -> None:
     )
 
 
+def nameless(*nodes: tuple[str, str, str]) -> Any:
+    proto = model(*(node(*given) for given in nodes))
+    for own in proto.graph.node:
+        own.ClearField("name")
+    return proto
+
+
+def set_type(value: Any, kind: int) -> None:
+    value.type.tensor_type.elem_type = kind
+
+
 NEWEST, NEWEST_IR = onnx.defs.onnx_opset_version(), onnx.IR_VERSION
 BAD_MODELS: dict[str, tuple[Any, str]] = {
     "cycle": (
@@ -417,7 +428,8 @@ BAD_MODELS: dict[str, tuple[Any, str]] = {
     ),
     "unsorted": (
         model(node("Relu", "a", "y"), node("Tanh", "x", "a")),
-        r"the node 'Relu_y' \(Relu\) reads 'a', which nothing before it computes; allowed: inputs",
+        r"the node 'Relu_y' \(Relu\) reads 'a', which nothing before it computes; allowed: inputs, .*; "
+        r"remedy: put the node 'Tanh_a' \(Tanh\) before it",
     ),
     "undefined": (
         with_graph(lambda graph: graph.initializer.pop()),
@@ -468,6 +480,45 @@ BAD_MODELS: dict[str, tuple[Any, str]] = {
     "external in memory": (
         with_tensor(lambda tensor: onnx.external_data_helper.set_external_data(tensor, "w.bin")),
         r"'w' lies in the file 'w\.bin', but a model in memory has no folder; remedy: give the path",
+    ),
+    "nodes without names": (
+        nameless(("Relu", "a", "y"), ("Tanh", "x", "a")),
+        r"the node that computes 'y' \(Relu\) reads 'a', .*; remedy: put the node that computes 'a' \(Tanh\) before it",
+    ),
+    "cycle without names": (
+        nameless(("Add", "x b", "a"), ("Relu", "a", "b"), ("Relu", "b", "y")),
+        r"nodes feed themselves: 'a' \(Add\) <- 'b' \(Relu\) <- 'a' \(Add\); allowed",
+    ),
+    "text as an input": (
+        with_graph(lambda graph: set_type(graph.input[0], TensorProto.STRING)),
+        "the input 'x' holds STRING; allowed: BOOL, FLOAT16",
+    ),
+    "text as an output": (
+        with_graph(lambda graph: set_type(graph.output[0], TensorProto.STRING)),
+        "the output 'y' holds STRING; allowed: BOOL, FLOAT16",
+    ),
+    "complex input": (
+        with_graph(lambda graph: set_type(graph.input[0], TensorProto.COMPLEX64)),
+        "the input 'x' holds COMPLEX64; allowed: BOOL, FLOAT16",
+    ),
+    "sequence": (
+        with_graph(lambda graph: graph.input[0].CopyFrom(helper.make_tensor_sequence_value_info("x", 1, ["N", 3]))),
+        "the input 'x' is a sequence; allowed: an array",
+    ),
+    "text as an initial value": (
+        model(node("Identity", "x", "y"), s=np.array([b"a"], object)),
+        "the initial value 's' holds STRING; allowed: numbers",
+    ),
+    "text as a constant": (
+        model(node("Constant", "", "s", value_string="a"), node("Relu", "x", "y")),
+        r"the node 'Constant_s' \(Constant\) holds STRING; allowed: numbers",
+    ),
+    "texts as a constant": (
+        model(
+            node("Constant", "", "s", value=numpy_helper.from_array(np.array([b"a"], object), "s")),
+            node("Relu", "x", "y"),
+        ),
+        r"the node 'Constant_s' \(Constant\) holds STRING; allowed: numbers",
     ),
     "shapes that do not fit": (with_tensor(lambda tensor: tensor.dims.__setitem__(slice(None), [9, 1])), "MatMul"),
 }

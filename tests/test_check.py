@@ -290,6 +290,54 @@ class IgnoresAccumulate(Wrapped):
         return self.inner.inference_and_backprop(inputs, loss, **{**keywords, "accumulate": False})
 
 
+class AddsToASpentStep(Wrapped):
+    """A training step that leaves its gradients to be added to."""
+
+    def train_step(self, rule: Any, loss: str = "loss", **keywords: Any) -> Any:
+        step = self.inner.train_step(rule, loss, **keywords)
+        step._spend = lambda: None
+        return step
+
+
+class ForgetsTheHalves(Wrapped):
+    """`apply` uses gradients up that it was not asked to."""
+
+    def train_step(self, rule: Any, loss: str = "loss", **keywords: Any) -> Any:
+        step = self.inner.train_step(rule, loss, **keywords)
+        apply = step.apply
+
+        def forgetting(gradients: Any, info: Any) -> None:
+            apply(gradients, info)
+            self.inner.spend()
+
+        step.apply = forgetting
+        return step
+
+
+class AddsByBroadcasting(Wrapped):
+    """Sums of other batches that come out somehow."""
+
+    def inference_and_backprop(self, inputs: Any, loss: str = "loss", **keywords: Any) -> Any:
+        try:
+            return self.inner.inference_and_backprop(inputs, loss, **keywords)
+        except ShapeError as error:
+            if "accumulate" not in str(error):
+                raise
+            return self.inner.inference_and_backprop(inputs, loss, **{**keywords, "accumulate": False})
+
+
+class TrainsOnNothing(Wrapped):
+    def inference_and_backprop(self, inputs: Any, loss: str = "loss", **keywords: Any) -> Any:
+        empty = any(len(value) == 0 for value in inputs.values())
+        return {} if empty else self.inner.inference_and_backprop(inputs, loss, **keywords)
+
+
+class NormalisesNothing(Wrapped):
+    def inference(self, inputs: Any, **keywords: Any) -> Any:
+        empty = any(len(value) == 0 for value in inputs.values())
+        return self.inner.inference(inputs, **({} if empty else keywords))
+
+
 class IgnoresLossScale(Wrapped):
     def inference_and_backprop(self, inputs: Any, loss: str = "loss", **keywords: Any) -> Any:
         return self.inner.inference_and_backprop(inputs, loss, **{**keywords, "loss_scale": 1.0})
@@ -415,6 +463,17 @@ class IgnoresTheModifier(Wrapped):
 BROKEN: dict[str, tuple[type[Wrapped], str]] = {
     "scales one gradient": (ScalesOneGradient, "the gradient by .* is off by 0.001 of the reference's; allowed: 1e-09"),
     "ignores accumulate": (IgnoresAccumulate, "accumulate=True: the gradient by"),
+    "adds to a spent step": (
+        AddsToASpentStep,
+        "accumulate=True after a training step, which uses its gradients up: the gradient by .* is off by",
+    ),
+    "forgets the halves": (ForgetsTheHalves, "accumulate=True after backprop and apply, which leave the gradients: "),
+    "adds by broadcasting": (
+        AddsByBroadcasting,
+        r"accumulate=True over batches of 4 and 5 with wrt=\['input'\] was accepted; allowed: it raises ShapeError",
+    ),
+    "trains on nothing": (TrainsOnNothing, "training on an empty batch was accepted; allowed: it raises ShapeError"),
+    "normalises nothing": (NormalisesNothing, "training on an empty batch was accepted; allowed: it raises ShapeError"),
     "ignores loss_scale": (IgnoresLossScale, "loss_scale=8: the gradient by"),
     "ignores wrt": (IgnoresWrt, "wrt=.*: gives gradients by"),
     "forgets a callback": (ForgetsACallback, "called on_gradient for"),

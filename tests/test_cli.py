@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import statistics
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+import deep5 as d5
 from command import Command
 from deep5 import __version__, plugins
 from deep5.results.result import load, result_folders
@@ -150,6 +152,78 @@ def test_init(deep5: Command, tmp_path: Path) -> None:
     assert "'init': the file torn.onnx cannot be read as ONNX" in answer.err
 
 
+def test_threads(deep5: Command, tmp_path: Path) -> None:
+    write(tmp_path)
+    found = json.loads(deep5("run", "own.py", "--json", "--quiet", "--threads", "1").out)
+    assert found["recipe"]["mutable"]["threads"] == 1
+    assert (found["threads"]["asked"], found["threads"]["framework"]) == (1, 1)
+    assert found["recipe"]["division"] == "closed"
+    answer = deep5("check", "own.py", "--threads", "2", "--set", "threads=1")
+    assert answer == (2, "", "deep5: --threads and --set threads are both given; allowed: one of them\n")
+    answer = deep5("run", "overhead_sgd_small", "--threads", "2")
+    assert (answer.status, answer.err.count("\n")) == (2, 1)
+    assert "'threads' is fixed by the recipe 'overhead_sgd_small'" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--threads", "0"), "'--threads': '0'; allowed: a whole number of at least 1"),
+        (("--threads", "two"), "'--threads': 'two'; allowed: a whole number of at least 1"),
+        (("--seed", "1.5"), "'--seed': '1.5'; allowed: a whole number of at least 0"),
+        (("--set", "threads=two"), "'threads' is 'two'; allowed: a whole number of at least 1"),
+        (("--set", "optimizer.lr=1"), "unknown key 'optimizer.lr'; allowed: .*; did you mean 'optimizer_kwargs.lr'?"),
+        (
+            ("--framework", "pytorch:fast"),
+            "the framework 'pytorch' 'fast'; allowed: compiled; remedy: 'pytorch' or 'pytorch:compiled'",
+        ),
+        (
+            ("--framework", "reference:fast"),
+            "the framework 'reference' 'fast'; allowed: none; remedy: 'reference'",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_what_cannot_be_is_told_before_anything_runs(
+    command: str, arguments: tuple[str, ...], says: str, deep5: Command, tmp_path: Path
+) -> None:
+    write(tmp_path)
+    answer = deep5(command, "own.py", *arguments)
+    assert (answer.status, answer.out) == (2, "")
+    *usage, told = answer.err.splitlines()
+    assert not usage or usage[0].endswith(f"deep5 {command} [OPTIONS] RECIPE")
+    assert re.search(re.escape(says).replace(r"\.\*", ".*"), told), told
+
+
+def test_recipes_that_are_none(deep5: Command, tmp_path: Path) -> None:
+    allowed = "allowed: cifar10_resnet44, digits_lenet, more by 'deep5 list recipes', or the path of a Python file"
+    Path("empty").mkdir()
+    Path("full").mkdir()
+    for name in "abcde":
+        Path("full", f"{name}.py").touch()
+    for recipe, says in {
+        "empty": f"the recipe empty is a folder; {allowed}",
+        "full": (
+            f"the recipe full is a folder; {allowed}; remedy: name a file in it, such as full/a.py, full/b.py, "
+            "full/c.py, … (5 in all)"
+        ),
+        "": f"unknown recipe ''; {allowed}",
+        os.devnull: f"the recipe file {os.devnull} is no file; {allowed}",
+        "gone.py": f"the recipe file gone.py is not there; {allowed}",
+    }.items():
+        assert deep5("run", recipe) == (2, "", f"deep5: {says}\n")
+
+
+def test_weights_of_another_network_are_told_in_a_few_words(deep5: Command, tmp_path: Path) -> None:
+    write(tmp_path)
+    d5.networks.resnet(depth=44).save_weights("resnet.safetensors")
+    answer = deep5("run", "own.py", "--init", "resnet.safetensors")
+    assert (answer.status, answer.err.count("\n")) == (2, 1)
+    assert "missing fc1.weight, fc1.bias, fc2.weight, fc2.bias; unknown conv0.bias, " in answer.err
+    assert re.search(r" and \d{3} more; allowed: fc1.weight, fc1.bias, fc2.weight, fc2.bias$", answer.err.rstrip())
+    assert len(answer.err) < 400
+
+
 # -- JSON -------------------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +297,7 @@ def test_help_names_commands_and_statuses(deep5: Command) -> None:
         "--set",
         "--seed",
         "--device",
+        "--threads",
         "--init",
         "--size",
         "--out",

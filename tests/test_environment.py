@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 
 import deep5
 from deep5 import environment
+from deep5.plugins import registered
 from deep5.results.schema import schema
 
 SCHEMA = schema()
@@ -69,6 +71,38 @@ def test_the_software_is_what_is_installed(monkeypatch) -> None:
     assert (variables["OMP_NUM_THREADS"], variables["XLA_FLAGS"], variables["DEEP5_SOMETHING"]) == ("2", "--xla_x", "1")
     assert "HOME_OF_NOBODY" not in variables
     assert "secret" not in json.dumps(software)
+
+
+def test_the_versions_of_every_framework_are_listed() -> None:
+    packages = environment.describe_software()["packages"]
+    for name, point in registered("frameworks").items():
+        for package in point.load().requires:
+            assert package in environment.PACKAGES, name
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                assert packages[package] == metadata.version(package)
+
+
+@pytest.mark.parametrize(
+    ("variables", "framework", "threads"),
+    [
+        ({"OMP_NUM_THREADS": "3"}, "pytorch", 3),
+        ({"OMP_NUM_THREADS": "3,2"}, "pytorch:compiled", 3),
+        ({"OMP_NUM_THREADS": "3", "PJRT_NPROC": "2"}, "pytorch", 3),
+        ({"OMP_NUM_THREADS": "3", "PJRT_NPROC": "2"}, "jax", None),
+        ({"TF_NUM_INTRAOP_THREADS": "2"}, "tensorflow:xla", None),
+        ({"OMP_NUM_THREADS": "0"}, "onnxruntime", "cores"),
+        ({"OMP_NUM_THREADS": "many"}, "mine", "cores"),
+        ({}, "reference", "cores"),
+    ],
+)
+def test_default_threads(variables: dict[str, str], framework: str, threads: object, monkeypatch) -> None:
+    for name in ("OMP_NUM_THREADS", *environment._THREAD_VARIABLES.values()):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    if threads == "cores":
+        threads = min(psutil.cpu_count(logical=False), len(os.sched_getaffinity(0)))
+    assert environment.default_threads(framework) == threads
 
 
 def test_the_package_list_hash_changes_with_any_package(monkeypatch) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import Deep5Error, NetworkError, Unsupported
+from deep5.errors import Deep5Error, NetworkError, RuleError, ShapeError, Unsupported
 from test_trajectory import FRAMEWORKS, NETWORKS, batches
 
 COMPILING = ("pytorch", "tensorflow", "jax")
@@ -161,6 +161,100 @@ def test_frozen_parameters_stay_and_the_others_move_as_without_them(framework: s
         else:
             assert not np.array_equal(value, network.initial(key))
             np.testing.assert_allclose(value, ends[1][key], rtol=1e-4, atol=1e-5)  # four float32 steps of Adam
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_where_everything_is_frozen_there_is_nothing_to_train(framework: str) -> None:
+    executor = d5.framework(framework).executor(NETWORKS["mlp"][0]())
+    groups = [
+        d5.ParameterGroup(lambda name: "fc1" in name, frozen=True),
+        d5.ParameterGroup(lambda name: True, frozen=True),
+    ]
+    with pytest.raises(RuleError, match=r"^nothing to train by SGD: got 4 parameters, all of them frozen$"):
+        executor.train_step(d5.SGD(), groups=groups)
+
+
+def summed(executor: Any, batch: dict[str, np.ndarray], **keywords: Any) -> dict[str, np.ndarray]:
+    executor.inference_and_backprop(batch, info=d5.StepInfo(), **keywords)
+    return {name: np.array(d5.to_numpy(value)) for name, value in executor.gradients().items()}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_training_step_uses_its_gradients_up_and_its_halves_leave_them(framework: str) -> None:
+    network = NETWORKS["mlp"][0]()
+    executor, (first, second) = d5.framework(framework).executor(network), [b for _, b in batches(network, 2)]
+    step, info = executor.train_step(d5.SGD(lr=0.0)), d5.StepInfo()  # the parameters stay what they are
+    one, other = summed(executor, first), summed(executor, second)
+    for _ in range(2):
+        step(first, info)
+        found = summed(executor, second, accumulate=True)
+        for name, value in found.items():
+            np.testing.assert_array_equal(value, other[name])
+        found = summed(executor, first, accumulate=True)  # what a step used up is forgotten once
+        for name, value in found.items():
+            np.testing.assert_allclose(value, one[name] + other[name], rtol=1e-5, atol=1e-6)  # one float32 rounding
+    step.backprop(first, info)
+    step.apply(executor.gradients(), info)
+    for name, value in summed(executor, second, accumulate=True).items():
+        np.testing.assert_allclose(value, one[name] + other[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(4, 2), (4, 1), (1, 4)])
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_gradients_by_an_input_add_up_over_batches_of_one_size_alone(framework: str, sizes: tuple[int, int]) -> None:
+    """A batch of 1 would be spread over the larger one."""
+    network = NETWORKS["mlp"][0]()
+    whole = next(batches(network))[1]
+    first, second = ({name: value[:size] for name, value in whole.items()} for size in sizes)
+    executor, wrt = d5.framework(framework).executor(network), ["input", "fc1.bias"]
+    want = summed(executor, second, wrt=wrt)
+    for keywords in ({}, {"on_gradient": lambda name, value: None}):
+        before = summed(executor, first, wrt=wrt)
+        message = (
+            rf"the gradient by 'input': got shape \({sizes[1]}, 12\), earlier \({sizes[0]}, 12\); allowed: .*remedy: "
+        )
+        with pytest.raises(ShapeError, match=message):
+            executor.inference_and_backprop(second, wrt=wrt, accumulate=True, info=d5.StepInfo(), **keywords)
+    # Parameters have one shape, and what is not asked for again is kept.
+    summed(executor, first, wrt=wrt)
+    found = summed(executor, second, wrt=["fc1.bias"], accumulate=True)
+    np.testing.assert_array_equal(found["input"], before["input"])
+    np.testing.assert_allclose(found["fc1.bias"], before["fc1.bias"] + want["fc1.bias"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_an_empty_batch_trains_nothing(framework: str) -> None:
+    """The mean over it is NaN, which weights and running statistics would keep."""
+    network = d5.networks.resnet(depth=8)
+    executor = d5.framework(framework).executor(network)
+    before, step = executor.state_dict(), executor.train_step(d5.SGD(lr=0.1))
+    empty = {"input": np.empty((0, 3, 32, 32), np.float32), "label": np.empty(0, np.int64)}
+    info = d5.StepInfo()
+    for call in (
+        executor.inference_and_backprop,
+        lambda batch: executor.inference(batch, training=True),
+        lambda batch: step(batch, info),
+        lambda batch: step.backprop(batch, info),
+    ):
+        for _ in range(2):
+            with pytest.raises(ShapeError, match=r"^input 'input': got N = 0, nothing to train on; allowed: "):
+                call(empty)
+    for name, value in executor.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_evaluation_of_an_empty_batch_is_empty_or_refused(framework: str) -> None:
+    executor = d5.framework(framework).executor(NETWORKS["mlp"][0]())
+    empty = {"input": np.empty((0, 12), np.float32), "label": np.empty(0, np.int64)}
+    for _ in range(2):
+        if framework == "onnxruntime":  # its own Reshape cannot, within the loss
+            with pytest.raises(NetworkError, match="onnxruntime failed in the network 'mlp': Reshape"):
+                executor.inference(empty)
+        else:
+            outputs = executor.inference(empty)
+            assert d5.to_numpy(outputs["logits"]).shape == (0, 4)
+            assert np.isnan(float(d5.to_numpy(outputs["loss"])))
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

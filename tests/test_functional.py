@@ -10,7 +10,7 @@ import pytest
 import deep5 as d5
 from deep5 import plugins
 from deep5.backend import ParameterGroup
-from deep5.errors import RuleError, ShapeError
+from deep5.errors import RuleError, ShapeError, UsageError
 from deep5.tensors import TensorSpec
 from deep5.training.functional import FunctionalRule
 from deep5.training.kernel import bind_rule
@@ -125,7 +125,12 @@ def test_refusals() -> None:
         FunctionalRule(rule, SPECS, NumPyFunctions(), groups=(ParameterGroup(lambda name: False, lr=1.0),))
     with pytest.raises(RuleError, match="hyperparameters of Momentum"):
         FunctionalRule(rule, SPECS, NumPyFunctions(), groups=(ParameterGroup(lambda name: True, rl=1.0),))
+    with pytest.raises(RuleError, match="nothing to train by Momentum: got 2 parameters, all of them frozen"):
+        FunctionalRule(rule, SPECS, NumPyFunctions(), groups=(ParameterGroup(lambda name: True, frozen=True),))
+    assert FunctionalRule(rule, {}, NumPyFunctions()).names == ()  # nothing is frozen where there is nothing
     functional = FunctionalRule(rule, SPECS, NumPyFunctions())
+    with pytest.raises(UsageError, match="info: got 0; allowed: a StepInfo"):
+        functional.given(0)  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match="missing or unknown"):
         functional.check_state({})
     good = functional.initial(_values(0), functional.given(d5.StepInfo(batch_size=1)))

@@ -98,20 +98,32 @@ def attention_onnx(build: Any, q: Any, k: Any, v: Any) -> Any:
     return build.op("MatMul", build.op("Softmax", scores, axis=-1), v)
 
 
-def conv_onnx(build: Any, x: Any, w: Any) -> Any:
-    return build.op("Conv", x, w, strides=[2, 2], pads=[1, 1, 1, 1])
-
-
-def jax_conv(m: Any, x: Any, w: Any) -> Any:
+def jax_conv(x: Any, w: Any, group: int) -> Any:
     import jax
 
-    return jax.lax.conv_general_dilated(x, w, (2, 2), ((1, 1), (1, 1)))
+    return jax.lax.conv_general_dilated(x, w, (2, 2), ((1, 1), (1, 1)), feature_group_count=group)
 
 
-def tensorflow_conv(tf: Any, x: Any, w: Any) -> Any:
+def tensorflow_conv(tf: Any, x: Any, w: Any, group: int) -> Any:
     x = tf.pad(tf.transpose(x, [0, 2, 3, 1]), [[0, 0], [1, 1], [1, 1], [0, 0]])
-    y = tf.nn.conv2d(x, tf.transpose(w, [2, 3, 1, 0]), 2, "VALID")
+    w = tf.transpose(w, [2, 3, 1, 0])
+    if w.shape[2] == 1 < group:  # (*kernel, channel, outputs of the channel)
+        w = tf.reshape(w, [*w.shape[:2], group, w.shape[3] // group])
+        y = tf.nn.depthwise_conv2d(x, w, [1, 2, 2, 1], "VALID")
+    else:  # TensorFlow has no kernel for groups on the host: each is a convolution of its own
+        parts = zip(tf.split(x, group, -1), tf.split(w, group, -1), strict=True)
+        y = tf.concat([tf.nn.conv2d(images, weights, 2, "VALID") for images, weights in parts], -1)
     return tf.transpose(y, [0, 3, 1, 2])
+
+
+def conv_case(group: int, x: tuple[int, ...], w: tuple[int, ...]) -> Case:
+    return Case(
+        (x, w),
+        lambda b, x, w: b.op("Conv", x, w, strides=[2, 2], pads=[1, 1, 1, 1], group=group),
+        lambda m, x, w: m.nn.functional.conv2d(x, w, stride=2, padding=1, groups=group),
+        lambda m, x, w: jax_conv(x, w, group),
+        lambda m, x, w: tensorflow_conv(m, x, w, group),
+    )
 
 
 def jax_pool(m: Any, x: Any, size: int, stride: int) -> Any:
@@ -209,13 +221,9 @@ CASES = {
     ),
     "gelu": gelu_case("none"),
     "gelu by tanh": gelu_case("tanh"),
-    "convolution": Case(
-        ((2, 3, 6, 7), (4, 3, 3, 3)),
-        conv_onnx,
-        lambda m, x, w: m.nn.functional.conv2d(x, w, stride=2, padding=1),
-        jax_conv,
-        tensorflow_conv,
-    ),
+    "convolution": conv_case(1, (2, 3, 6, 7), (4, 3, 3, 3)),
+    "grouped convolution": conv_case(2, (2, 4, 6, 7), (6, 2, 3, 3)),
+    "depthwise convolution": conv_case(3, (2, 3, 6, 7), (6, 1, 3, 3)),
     "max-pooling": pool_case(2, 2),
     "overlapping max-pooling": pool_case(3, 2),
     "cross-entropy": Case(
@@ -348,6 +356,8 @@ SINGLES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("Conv", [(2, 40, 13, 13), (5, 40, 3, 3), (5,)], {"pads": [1, 1, 1, 1]}),  # a product a kernel element
     ("Conv", [(2, 40, 13, 13), (5, 40, 1, 1)], {}),
     ("Conv", [(2, 3, 9), (5, 3, 2)], {"strides": [2]}),
+    ("Conv", [(2, 64, 13, 13), (8, 32, 3, 3), (8,)], {"pads": [1, 0, 0, 1], "group": 2}),  # as many channels a group
+    ("Conv", [(3, 4, 9), (4, 1, 2)], {"strides": [2], "dilations": [2], "pads": [1, 2], "group": 4}),
 ]
 
 

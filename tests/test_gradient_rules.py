@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 import torch
@@ -14,8 +15,10 @@ from onnx.reference import ReferenceEvaluator
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from deep5.errors import Unsupported
-from deep5.networks import NetworkBuilder
+from deep5.networks import NetworkBuilder, ones
+from deep5.networks.builder import OPSET
 from deep5.networks.gradients import gradient_network
+from deep5.networks.gradients.rules import RULES
 from gradient_cases import Build, check_case, dot_network, gradients_of, normal
 
 END = np.iinfo(np.int64).max
@@ -35,9 +38,14 @@ def number(build: NetworkBuilder, value: float) -> ir.Value:
     return constant
 
 
+def leaky_relu(x: Any) -> Any:
+    """With ONNX's default, which is the float32 beside 0.01."""
+    return F.leaky_relu(x, float(np.float32(0.01)))
+
+
 # no kink at a random point; each with points where something special happens
 ACTIVATIONS: list[tuple[str, dict[str, Any], Callable[..., Any]]] = [
-    ("LeakyRelu", {}, F.leaky_relu),
+    ("LeakyRelu", {}, leaky_relu),
     ("LeakyRelu", {"alpha": 0.25}, lambda x: F.leaky_relu(x, 0.25)),
     ("Elu", {}, F.elu),
     ("Elu", {"alpha": 1.5}, lambda x: F.elu(x, 1.5)),
@@ -72,7 +80,7 @@ def test_functions_of_one_value(op: str, attributes: dict[str, Any], expected: C
 def test_kinks_are_torchs() -> None:
     """At the kink itself any subgradient is right; ours are torch's, so that trajectories agree."""
     zeros = {"x": np.array([-1.0, 0.0, 1.0])}
-    for op, expected in (("Relu", torch.relu), ("LeakyRelu", F.leaky_relu), ("Elu", F.elu), ("Abs", torch.abs)):
+    for op, expected in (("Relu", torch.relu), ("LeakyRelu", leaky_relu), ("Elu", F.elu), ("Abs", torch.abs)):
         check_case(lambda build, x, op=op: build.op(op, x), expected, {"x": (3,)}, initial=zeros, smooth=False)
     check_case(
         lambda build, x: build.op("Clip", x, number(build, -1.0), number(build, 1.0)),
@@ -533,10 +541,10 @@ def test_shapes_stop_the_gradient() -> None:
             lambda b, x: b.op("ReduceSum", x, b.op("Sub", b.op("Shape", x, start=0, end=1), ints(b, 3)), keepdims=1),
             "computed; allowed: constant axes",
         ),
-        (lambda b, x: b.op("LayerNormalization", x, b.parameter("s", (4,)), outputs=2)[1], "Mean or InvStdDev"),
+        (lambda b, x: b.op("LayerNormalization", x, b.parameter("s", (4,), ones), outputs=2)[1], "Mean or InvStdDev"),
         (
             lambda b, x: b.op(
-                "BatchNormalization", x, *(b.parameter(n, (4,)) for n in "sbmv"), outputs=3, training_mode=1
+                "BatchNormalization", x, *(b.parameter(n, (4,), ones) for n in "sbmv"), outputs=3, training_mode=1
             )[1],
             "running statistics",
         ),
@@ -575,6 +583,13 @@ def test_a_wrong_rule_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     planted("Erf", central_differences_alone)
     with pytest.raises(AssertionError, match="x"):
         check_case(lambda build, x: build.op("Erf", x), torch.erf, {"x": (3, 4)})
+
+
+@pytest.mark.parametrize("op", sorted(RULES))
+def test_every_rule_names_its_source(op: str) -> None:
+    """The version of the operator that it differentiates is the one that networks are built in."""
+    version = onnx.defs.get_schema(op, OPSET).since_version
+    assert f"{op}-{version}" in (RULES[op].__doc__ or "").partition("References:")[2]
 
 
 def test_initial_values_are_those_given() -> None:

@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+import deep5 as d5
 from deep5.backend import Support
 from deep5.networks import Network, NetworkBuilder, lenet, lstm, resnet18, transformer
 from deep5.networks.builder import ones
@@ -123,6 +124,25 @@ def test_bodies_are_expanded_in_their_turn() -> None:
     low = lowered(network, without("Mish", "Softplus", "CastLike"))
     assert kinds(low) <= {"Exp", "Constant", "Add", "Log", "Tanh", "Mul"}
     same(network, low)
+
+
+@pytest.mark.parametrize("axes", [None, [0, 2, 3], [1]])
+@pytest.mark.parametrize("framework", ["reference", "pytorch", "tensorflow", "jax", "onnxruntime", "openvino"])
+def test_mean_variance_normalization_with_its_default(framework: str, axes: list[int] | None) -> None:
+    """Its attribute may be left out, which ONNX's own shape inference does not take."""
+    attributes = {} if axes is None else {"axes": axes}
+    graph = helper.make_graph(
+        [helper.make_node("MeanVarianceNormalization", ["x"], ["y"], **attributes)],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 4, 5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3, 4, 5])],
+    )
+    network = Network.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8))
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
+    over = tuple(axes or (0, 2, 3))
+    exact = (x - x.mean(over, np.float64, keepdims=True)) / x.std(over, np.float64, keepdims=True)
+    got = d5.to_numpy(d5.framework(framework).executor(network).inference({"x": x})["y"])
+    np.testing.assert_allclose(got, exact, atol=1e-5)  # sums of some ten numbers of size one, in float32
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

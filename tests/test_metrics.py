@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -19,6 +19,8 @@ import deep5 as d5
 from deep5.errors import UnknownName, UsageError
 from deep5.metric import Metric, Observer, Sample
 from deep5.plugins import load
+from deep5.results.schema import metric_row
+from deep5.training.divergence import NonFiniteLoss
 
 ALL: list[Metric] = [
     d5.TestAccuracy(),
@@ -303,3 +305,139 @@ def test_what_a_metric_says_of_itself(metric: Metric) -> None:
     found: Any = load("metrics", metric.name)
     assert found is type(metric)
     assert not vars(metric).keys() & {"samples", "values"}
+
+
+def test_a_figure_that_is_not_a_number_passes_no_goal() -> None:
+    for relation, bound in ((">=", -math.inf), (">", 0.0), ("<=", math.inf), ("<", 0.0)):
+        assert not d5.Goal(relation=relation, bound=bound).met(math.nan)  # type: ignore[arg-type]
+    observer = run(d5.TrainingLoss(), Fake([1, math.nan, 1], [0, 0]), 1)
+    assert math.isnan(observer.value() or 0)
+    row = metric_row(d5.TrainingLoss(), d5.Goal(relation="<", bound=math.inf), value=observer.value())
+    assert row["passed"] is False
+
+
+def test_logits_that_are_not_numbers_predict_nothing() -> None:
+    class Lost(Fake):
+        """Right answers, but for the first sample, of whose classes the right one has no number."""
+
+        def inference(self, inputs: Any) -> Any:
+            logits = np.eye(2)[inputs["label"]]
+            logits[0, inputs["label"][0]] = np.nan
+            return {"logits": logits, "loss": np.float32(np.nan)}
+
+    observer = run(d5.TestAccuracy(), Lost([1] * 3, []), 1, test=Batches(4))
+    assert observer.value() == 75.0
+
+
+# What is not finite is told
+
+OFTEN = [1.0, 2.0, math.inf, 1.0, math.nan, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("losses", "says"),
+    [
+        (OFTEN, "the training loss is inf at step 2 of epoch 0"),
+        ([1.0, 1.0, 1.0, 1.0, math.nan, 1.0], "the training loss is nan at step 4 of epoch 1"),
+        ([1.0, -math.inf, 1.0, 1.0, 1.0, 1.0], "the training loss is -inf at step 1 of epoch 0"),
+    ],
+)
+def test_a_loss_that_is_not_finite_is_told_once(losses: list[float], says: str) -> None:
+    told: list[str] = []
+    fake = Fake(losses, [0] * 4)
+    trainer = d5.Trainer(fake, fake, Batches(4, 4, 2), Batches(3, 1))  # type: ignore[arg-type]
+    trainer.train(2, [NonFiniteLoss(told.append)])
+    assert len(told) == 1
+    assert told[0].startswith(f"{says}, counted from 0; ")
+
+
+def test_a_finite_loss_is_not_told() -> None:
+    told: list[str] = []
+    fake = Fake([1e38] * 3, [0] * 2)
+    d5.Trainer(fake, fake, Batches(4, 4, 2), Batches(3, 1)).train(  # type: ignore[arg-type]
+        1, [NonFiniteLoss(told.append)]
+    )
+    assert told == []
+
+
+def test_a_loss_is_looked_at_when_the_epoch_is_over() -> None:
+    """No step waits for its loss; an epoch that was cut short is looked at in the end."""
+    read: list[int] = []
+
+    class Native:
+        def __init__(self, value: float) -> None:
+            self.value = value
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            read.append(trainer.step)
+            return np.asarray(self.value, dtype)
+
+    class Stop(d5.Event):
+        def after_step(self, trainer: Any, info: Any, outputs: Any, begin_ns: int, end_ns: int) -> None:
+            if info.step == 4:
+                raise d5.StopTraining
+
+    told: list[str] = []
+    fake = Fake([1, 1, 1, 1, math.nan, 1], [0] * 4)
+    fake.wrap = Native
+    trainer = d5.Trainer(fake, fake, Batches(4, 4, 2), Batches(3, 1))  # type: ignore[arg-type]
+    trainer.train(2, [NonFiniteLoss(told.append), Stop()])
+    assert read == [3, 3, 3, 5, 5]
+    assert told[0].startswith("the training loss is nan at step 4 of epoch 1")
+
+
+def test_few_losses_are_kept_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long epoch does not fill the memory with losses."""
+    monkeypatch.setattr("deep5.training.divergence._MOST", 2)
+    told: list[tuple[int, str]] = []
+    fake = Fake([1.0, math.nan, 1.0, 1.0, 1.0, 1.0], [0] * 4)
+    trainer = d5.Trainer(fake, fake, Batches(4, 4, 2), Batches(3, 1))  # type: ignore[arg-type]
+    trainer.train(2, [NonFiniteLoss(lambda text: told.append((trainer.epoch, text)))])
+    ((epoch, text),) = told
+    assert epoch == 0
+    assert text.startswith("the training loss is nan at step 1 of epoch 0")
+
+
+def test_an_evaluation_whose_loss_is_not_finite_is_told() -> None:
+    class Lost(Fake):
+        def inference(self, inputs: Any) -> Any:
+            return {**super().inference(inputs), "loss": np.float32(np.nan)}
+
+    told: list[str] = []
+    fake = Lost([1] * 6, [0] * 4)
+    d5.Trainer(fake, fake, Batches(4, 4, 2), Batches(3, 1)).train(  # type: ignore[arg-type]
+        2, [NonFiniteLoss(told.append)]
+    )
+    assert len(told) == 1
+    assert told[0].startswith("the loss of the evaluation after epoch 1 is nan; ")
+
+
+# The first calls of evaluation
+
+
+def test_the_first_evaluation_of_each_size_is_timed_apart() -> None:
+    class Compiling(Fake):
+        """Sleeps where it meets a size first, as a compiler would."""
+
+        sizes: ClassVar[dict[int, float]] = {3: 0.2, 1: 0.1}
+
+        def inference(self, inputs: Any) -> Any:
+            time.sleep(self.sizes.pop(len(inputs["label"]), 0.0))
+            return super().inference(inputs)
+
+    fake = Compiling([1] * 6, [0] * 8)
+    trainer = d5.Trainer(fake, fake, Batches(4, 4, 2), Batches(3, 3, 1, 3))  # type: ignore[arg-type]
+    trainer.train(2)
+    assert list(trainer.first_evaluations_s) == [3, 1]
+    # A sleep is never shorter than asked for; how much longer depends on who else is there.
+    assert trainer.first_evaluations_s[3] >= 0.2
+    assert trainer.first_evaluations_s[1] >= 0.1
+
+
+def test_evaluation_is_no_part_of_the_steady_state() -> None:
+    """Neither its first calls nor the others: throughput and latency are of training alone."""
+    slow = Fake([1] * 6, [0] * 4, step_s=0.01, evaluation_s=0.2)
+    throughput = run(d5.Throughput(), slow, 2)
+    assert (throughput.value() or 0) > 10 / 0.2  # 10 samples an epoch, and one evaluation alone takes that long
+    slow = Fake([1] * 6, [0] * 4, step_s=0.01, evaluation_s=0.2)
+    assert (run(d5.StepLatency(), slow, 2).value() or 0) < 200

@@ -94,8 +94,8 @@ def test_a_truncated_file_is_refused(tmp_path: Path, share: float) -> None:
 
 
 def test_a_missing_file_a_folder_and_another_type_are_refused(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.onnx", tmp_path):
-        with pytest.raises(NetworkError, match=r"is not there; allowed: an ONNX file or an onnx.ModelProto"):
+    for path, said in ((tmp_path / "none.onnx", r"none\.onnx is not there"), (tmp_path, "' is a folder")):
+        with pytest.raises(NetworkError, match=f"{said}; allowed: an ONNX file or an onnx.ModelProto"):
             Network.from_onnx(path)
     with pytest.raises(NetworkError, match="got a int; allowed: an ONNX file"):
         Network.from_onnx(3)  # type: ignore[arg-type]
@@ -624,7 +624,7 @@ def test_builder_errors() -> None:
     x = build.input("x", ("N", 3))
     build.parameter("w", (2, 3))
     for again in (
-        lambda: build.parameter("w", (1,)),
+        lambda: build.parameter("w", (1, 1)),
         lambda: build.constant("x", np.zeros(1)),
         lambda: build.input("w", (1,)),
     ):
@@ -634,6 +634,21 @@ def test_builder_errors() -> None:
     for outputs in ({"a": y, "b": y}, {"w": y}, {"x": y}):
         with pytest.raises(NetworkError, match=r"the outputs \[.*\] clash; allowed: a computed value once"):
             build.network(outputs)
+
+
+def test_a_builder_finishes_once() -> None:
+    build = NetworkBuilder("once")
+    y = build.op("Relu", build.input("x", ("N", 3)))
+    build.network({"y": y})
+    with pytest.raises(NetworkError, match="the network 'once' is finished; remedy: another NetworkBuilder"):
+        build.network({"y": y})
+
+
+def test_a_builder_refuses_a_distribution_without_its_axes() -> None:
+    with pytest.raises(
+        NetworkError, match=r"parameter 'b': got the shape \[4\] for glorot_uniform; allowed: \(out, in"
+    ):
+        NetworkBuilder("short").parameter("b", (4,))
 
 
 def test_a_builder_refuses_shapes_that_do_not_fit() -> None:

@@ -42,6 +42,25 @@ class TestONNXRuntime(EngineSuite):
         after = {node.op_type: node.outputs[0].dtype for node in rewritten(double).nodes}
         assert (before["OneHot"], after["OneHot"]) == (ir.DataType.DOUBLE, ir.DataType.FLOAT)
 
+    def test_sums_of_int64_are_exact(self) -> None:
+        build = NetworkBuilder("sums")
+        x = build.input("x", ("N", 3), "int64")
+        axis = build.constant("axis", np.array([1]))
+        network = build.network({"y": build.op("ReduceSum", x, axis, keepdims=0), "all": build.op("ReduceSum", x)})
+        value = np.array([[2**53, 1, -7], [-(2**62), 3, 2**62]])
+        outputs = self.executor(network).inference({"x": value})
+        np.testing.assert_array_equal(outputs["y"], value.sum(1))
+        assert outputs["all"] == value.sum()
+
+    @pytest.mark.parametrize(("op_type", "attributes"), [("ReduceProd", {}), ("ReduceMean", {}), ("Pow", {})])
+    def test_what_it_computes_in_float64_is_refused_of_int64(self, op_type: str, attributes: dict[str, int]) -> None:
+        build = NetworkBuilder("rounded")
+        x = build.input("x", ("N", 3), "int64")
+        inputs = [x, x] if op_type == "Pow" else [x]
+        network = build.network({"y": build.op(op_type, *inputs, **attributes)})
+        with pytest.raises(Unsupported, match=r"INT64 in float64, and a number beyond 2\^53 .*allowed: INT32"):
+            self.executor(network)
+
     def test_a_one_hot_of_numbers_that_float32_lacks_is_refused(self) -> None:
         build = NetworkBuilder("hot", dtype="float64")
         label, depth = build.input("label", ("N",), "int64"), build.constant("depth", np.array(3))

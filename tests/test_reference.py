@@ -212,12 +212,13 @@ def test_scatter_elements(reduction: str, shape: tuple[int, ...], axis: int) -> 
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("ignore", [{}, {"ignore_index": 1}, {"ignore_index": -100}])
 @pytest.mark.parametrize("shape", [(7, 4), (3, 4, 2, 2)])
-def test_softmax_cross_entropy(reduction: str, weights: bool, ignore: dict[str, int], shape: Any) -> None:
+def test_losses_over_classes(reduction: str, weights: bool, ignore: dict[str, int], shape: Any) -> None:
     label = RNG.integers(0, 4, (shape[0], *shape[2:]))
     if ignore.get("ignore_index", 0) < 0:
         label.reshape(-1)[::2] = ignore["ignore_index"]
     rest = [np.abs(normal(4)) + 0.5] if weights else []
     check_single("SoftmaxCrossEntropyLoss", normal(*shape), label, *rest, outputs=2, reduction=reduction, **ignore)
+    check_single("NegativeLogLikelihoodLoss", normal(*shape), label, *rest, reduction=reduction, **ignore)
 
 
 @pytest.mark.parametrize(

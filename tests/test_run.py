@@ -8,11 +8,13 @@ import csv
 import hashlib
 import json
 import math
+import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import pytest
 
 import deep5 as d5
 from deep5.canonical import canonical_hash
+from deep5.environment import default_threads
 from deep5.errors import MissingDependency, RecipeError, RunFailed
 from deep5.metric import Observer
 from deep5.networks import resnet
@@ -260,32 +263,32 @@ def test_a_compiled_mode_says_what_its_first_call_took(tmp_path: Path) -> None:
     # torch needs some seconds to compile, and less than a millisecond for a step; where it finds the compiled code in
     # its cache it still reads it.
     assert measurement["first_call_s"] > 20 * (result.metric("step_latency") or 0) / 1e3
-    with pytest.raises(RecipeError, match=r"unknown mode of the framework 'pytorch' 'fast'; allowed: compiled"):
+    with pytest.raises(RecipeError, match=r"unknown mode of the framework 'pytorch' 'fast'; .* 'pytorch:compiled'"):
         execute(recipe({"framework": "pytorch:fast"}), out=tmp_path)
 
 
 # -- how long ---------------------------------------------------------------------------------------------------------
 
 
+class Late:
+    """Trains nothing; sleeps in two steps, as a compiler would."""
+
+    def bind(self, executor: Any) -> None:
+        self._executor = executor
+
+    def step(self, inputs: Any, info: Any) -> Any:
+        time.sleep({0: 0.3, 3: 0.2}.get(info.step, 0.0))
+        return self._executor.inference(inputs)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        pass
+
+
 def test_first_call_and_warm_up_are_numbers_of_their_own(tmp_path: Path) -> None:
     """60 samples by 16: the first step is of 16, and the first of 12 is the other that is no steady state."""
-
-    class Late:
-        """Sleeps in those two, as a compiler would."""
-
-        def bind(self, executor: Any) -> None:
-            self._executor = executor
-
-        def step(self, inputs: Any, info: Any) -> Any:
-            time.sleep({0: 0.3, 3: 0.2}.get(info.step, 0.0))
-            return self._executor.inference(inputs)
-
-        def state_dict(self) -> dict[str, Any]:
-            return {}
-
-        def load_state_dict(self, state: Any) -> None:
-            pass
-
     result = execute(recipe({"optimizer": Late, "optimizer_kwargs": {}}, epochs=1), out=tmp_path)
     measurement = result.document["measurement"]
     assert measurement["first_call_s"] >= 0.3
@@ -293,6 +296,121 @@ def test_first_call_and_warm_up_are_numbers_of_their_own(tmp_path: Path) -> None
     assert measurement["warmups"] == 1
     # Of the two steps that are left neither slept; ten times what they take on an idle core.
     assert (result.metric("step_latency") or 0) < 100
+
+
+def test_the_first_calls_of_evaluation_are_numbers_of_their_own(tmp_path: Path) -> None:
+    """300 samples are evaluated by 256, then 44."""
+    data = {**FIXED["dataset_kwargs"], "test": 300}
+    measurement = execute(recipe(dataset_kwargs=data), out=tmp_path).document["measurement"]
+    assert measurement["evaluation_first_call_s"] > 0
+    assert measurement["evaluation_warm_up_s"] > 0
+    assert measurement["evaluation_warmups"] == 1
+    measurement = execute(recipe(), out=tmp_path).document["measurement"]
+    assert (measurement["evaluation_warm_up_s"], measurement["evaluation_warmups"]) == (0.0, 0)
+
+
+# -- threads ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No variable says how many; each framework has its own back afterwards."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    made = [d5.framework(name) for name in ("reference", "pytorch")]
+    network = d5.networks.mlp(features=2, hidden=2, classes=2)
+    before = [framework.executor(network).settings()["threads"] for framework in made]
+    yield
+    for framework, number in zip(made, before, strict=True):
+        framework.set_threads(number)
+
+
+@pytest.mark.parametrize("framework", ["reference", "pytorch", "onnxruntime", "openvino"])
+def test_a_run_has_the_threads_that_it_asks_for(
+    framework: str, threads: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        d5.framework(framework).set_threads(1)
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    cores = default_threads(framework)
+    for number in (1, cores):
+        found = execute(recipe({"framework": framework, "threads": number}), out=tmp_path).document
+        assert (found["threads"]["asked"], found["threads"]["framework"]) == (number, number)
+        assert not found["warnings"]
+    # Where the recipe is silent: one a physical core, or what OMP_NUM_THREADS says; the same everywhere.
+    d5.framework(framework).set_threads(1)
+    found = execute(recipe({"framework": framework}), out=tmp_path).document
+    assert found["threads"]["asked"] == found["threads"]["framework"] == cores
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    found = execute(recipe({"framework": framework}), out=tmp_path).document
+    assert found["threads"]["asked"] == found["threads"]["framework"] == 1
+
+
+def test_threads_of_an_executor_that_is_named_by_its_function(threads: None, tmp_path: Path) -> None:
+    from deep5.frameworks.pytorch import from_model
+
+    def own(network: Any, *, device: Any, seed: int) -> Any:
+        return from_model(network, device=device, seed=seed)
+
+    def renamed(network: Any) -> Any:
+        return d5.framework("reference").executor(network)
+
+    for made in (from_model, own):
+        executor = {key: value for key, value in MUTABLE.items() if key != "framework"}
+        run = Recipe.make(FIXED, {**executor, "executor": made, "threads": 1}, METRICS)
+        found = execute(run, out=tmp_path).document["threads"]
+        assert (found["asked"], found["framework"]) == (1, 1)
+    # Nothing is known of it: what it does with threads is its own business, unless the recipe asks for a number.
+    executor = {key: value for key, value in MUTABLE.items() if key != "framework"}
+    found = execute(Recipe.make(FIXED, {**executor, "executor": renamed}, METRICS), out=tmp_path).document["threads"]
+    assert found["asked"] is None
+    with pytest.raises(RecipeError, match=r"'threads' cannot be set for the executor of <function .*; remedy: set"):
+        execute(Recipe.make(FIXED, {**executor, "executor": renamed, "threads": 1}, METRICS), out=tmp_path)
+
+
+@pytest.mark.parametrize(("framework", "variable"), [("tensorflow", "TF_NUM_INTRAOP_THREADS"), ("jax", "PJRT_NPROC")])
+def test_frameworks_that_fix_their_threads_when_they_start(framework: str, variable: str, tmp_path: Path) -> None:
+    """In a process of its own, the same number; in one where it has started, an error or a word in the result."""
+    pytest.importorskip(framework)
+    program = f"""
+import os
+import sys
+import deep5 as d5
+from deep5.errors import RecipeError
+from deep5.recipe import Recipe
+from deep5.run import execute
+
+def run(**more):
+    made = Recipe.make({FIXED!r}, {{**{MUTABLE!r}, "framework": {framework!r}, **more}}, {METRICS!r})
+    return execute(made, out=sys.argv[1], quiet=True).document
+
+first = run()
+assert first["threads"]["asked"] == first["threads"]["framework"] == 1, first["threads"]
+assert not first["warnings"], first["warnings"]
+os.environ["OMP_NUM_THREADS"] = "2"
+second = run()
+assert (second["threads"]["asked"], second["threads"]["framework"]) == (2, 1), second["threads"]
+(warning,) = second["warnings"]
+assert warning.startswith("the number of threads is not the default: got 2 threads"), warning
+try:
+    run(threads=2)
+except RecipeError as error:
+    assert str(error).startswith("'threads': got 2 threads"), error
+else:
+    raise AssertionError("no error")
+os.environ[{variable!r}] = "2"
+third = run()
+assert third["threads"]["asked"] is None, third["threads"]
+assert not third["warnings"], third["warnings"]
+"""
+    environment = {name: value for name, value in os.environ.items() if name != variable}
+    subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        env={**environment, "OMP_NUM_THREADS": "1"},
+        timeout=120,
+        check=True,
+    )
 
 
 # -- repeatable -------------------------------------------------------------------------------------------------------
@@ -497,6 +615,40 @@ def test_a_diverged_run_counts(framework: str, tmp_path: Path) -> None:
     assert found["metrics"][1]["value"] == "inf"
     assert (result.status, result.accepted) == ("success", False)
     assert not all(map(math.isfinite, losses(result)))
+    first = next(index for index, loss in enumerate(losses(result)) if not math.isfinite(loss))
+    (warning,) = found["warnings"]
+    assert warning.startswith(f"the training loss is {losses(result)[first]} at step {first} of epoch {first // 4}")
+
+
+# JAX last, as above. The others refuse such a label: their runs fail, and say which.
+@pytest.mark.parametrize("framework", ["reference", "pytorch", "tensorflow", "tensorflow:xla", "jax"])
+def test_a_label_that_is_no_class_is_told(framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip(framework.partition(":")[0].replace("reference", "numpy").replace("pytorch", "torch"))
+    four = {**FIXED["dataset_kwargs"], "classes": 4}
+    made = recipe({"framework": framework}, dataset_kwargs=four, metrics=[("training_loss", "< 100")])
+    if framework in ("tensorflow:xla", "jax"):
+        result = execute(made, out=tmp_path)
+        (warning,) = document(result.folder)["warnings"]
+        assert warning.startswith("the training loss is nan at step 0 of epoch 0, counted from 0; ")
+        assert f"deep5: warning: {warning}\n" in capsys.readouterr().err
+        assert (result.accepted, result.verdicts[0].word) == (False, "FAILED")
+        execute(made, out=tmp_path, quiet=True)
+        assert "warning" not in capsys.readouterr().err
+    else:
+        with pytest.raises(RunFailed, match="label"):
+            execute(made, out=tmp_path)
+
+
+def test_what_is_not_finite_stands_in_the_result_of_a_run_that_fails_later(tmp_path: Path) -> None:
+    class Lost(Late):
+        def step(self, inputs: Any, info: Any) -> Any:
+            return {**super().step(inputs, info), "loss": np.float32(np.inf)}
+
+    changes = {"optimizer": Lost, "optimizer_kwargs": {}, "events": [Raising(ValueError("boom"))]}
+    with pytest.raises(RunFailed):
+        execute(recipe(changes), out=tmp_path)
+    found = document(result_folders(tmp_path)[0])
+    assert (found["status"], len(found["warnings"])) == ("failed", 1)
 
 
 # -- a recipe's own rule ----------------------------------------------------------------------------------------------
@@ -535,7 +687,8 @@ def test_a_recipes_own_rule(framework: str, tmp_path: Path) -> None:
     assert result.accepted
     assert losses(result)[-1] < losses(result)[0]
     assert result.document["recipe"]["mutable"]["optimizer"]["object"] == "Sign"
-    assert result.document["threads"]["optimizer"]
+    assert result.document["components"]["optimizer"]["kernel"] in ("c", "numpy")
+    assert set(result.document["threads"]) == {"asked", "framework", "pools"}
 
 
 def test_both_frameworks_follow_one_rule(tmp_path: Path) -> None:

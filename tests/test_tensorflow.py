@@ -308,6 +308,53 @@ def test_wrt_inputs_and_subsets() -> None:
             run.inference_and_backprop(feed, wrt=wrt)
 
 
+def test_gradients_by_an_input_add_up_over_batches_of_one_size_only() -> None:
+    run, rows = executor(), batch(1)
+    run.inference_and_backprop(rows, wrt=["input", "fc1.weight"])
+    first = arrays(run.gradients())
+    # One row would be spread over five without a word.
+    with pytest.raises(
+        ShapeError, match=r"accumulate=True: the gradient by 'input': got shape \(5, 4\), earlier \(1, 4\)"
+    ):
+        run.inference_and_backprop(batch(5), wrt=["input", "fc1.weight"], accumulate=True)
+    with pytest.raises(Unsupported, match="there are no gradients: the last call failed"):
+        run.gradients()
+    run.inference_and_backprop(rows, wrt=["input", "fc1.weight"], accumulate=True)
+    run.inference_and_backprop(rows, wrt=["input"], accumulate=True)
+    np.testing.assert_allclose(run.gradients()["input"], 2 * first["input"], rtol=1e-6)  # one more rounding
+    np.testing.assert_array_equal(run.gradients()["fc1.weight"], first["fc1.weight"])
+    # By parameters, batches of any size add up, and what was found by inputs stays.
+    run.inference_and_backprop(batch(5), accumulate=True)
+    assert set(run.gradients()) == {"input", *run.network.parameters}
+    assert tuple(run.gradients()["input"].shape) == (1, 4)
+
+
+def test_nothing_is_left_to_add_to_after_a_whole_step() -> None:
+    run, rows = executor(), batch()
+    step = run.train_step(d5.SGD(lr=0.0))
+    run.inference_and_backprop(rows)
+    once = arrays(run.gradients())
+    step(rows, info())
+    run.inference_and_backprop(rows, accumulate=True)
+    for name, value in arrays(run.gradients()).items():
+        np.testing.assert_array_equal(value, once[name])
+
+
+def test_what_is_no_option_of_a_backward_pass() -> None:
+    run, rows = executor(), batch()
+    for options, message in (
+        ({"loss": ["loss"]}, r"got \['loss'\] as the loss; allowed: a name, logits, loss"),
+        ({"wrt": 5}, "wrt: nothing to differentiate by, got 5"),
+        ({"wrt": [["input"]]}, r"wrt: got \['input'\] in it; allowed: names"),
+        ({"loss_scale": float("nan")}, r"loss_scale: got nan \(float\); allowed: a finite number"),
+        ({"loss_scale": "2"}, r"loss_scale: got '2' \(str\); allowed: a finite number"),
+        ({"loss_scale": 1e39}, r"loss_scale: got 1e\+39 \(float\); allowed: a finite number, at most 3.4e\+38"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            run.inference_and_backprop(rows, **options)
+    run.inference_and_backprop(rows, loss_scale=np.float32(2))
+
+
 def test_gradients_are_never_stale() -> None:
     run, feed = executor(), batch()
     with pytest.raises(
@@ -361,6 +408,18 @@ def test_inputs_that_do_not_fit() -> None:
             with pytest.raises(ShapeError, match=message):
                 call(feed)
     run.inference(good)
+
+
+def test_an_empty_batch_is_for_evaluation_alone() -> None:
+    run, none = executor(), {"input": np.zeros((0, 4), np.float32), "label": np.zeros(0, np.int64)}
+    assert tuple(run.inference(none)["logits"].shape) == (0, 2)
+    for call in (
+        lambda: run.inference(none, training=True),
+        lambda: run.inference_and_backprop(none),
+        lambda: run.train_step(d5.SGD())(none, info()),
+    ):
+        with pytest.raises(ShapeError, match="input 'input': got N = 0, nothing to train on; allowed: at least 1"):
+            call()
 
 
 def test_any_layout_of_memory_is_read_right() -> None:
@@ -705,38 +764,6 @@ def test_a_device_that_is_not_there_is_refused() -> None:
         executor(device=f"cuda:{index}")
     with pytest.raises(UsageError, match="unknown device 'tpu'"):
         executor(device="tpu")
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not tf.config.list_physical_devices("GPU"), reason="this TensorFlow finds no graphics processor")
-def test_a_network_runs_on_a_graphics_processor() -> None:
-    network = resnet(depth=8)
-    feed = {"input": normal(4, 3, 32, 32), "label": np.arange(4)}
-    here, there = executor(network), executor(network, device="cuda")
-    for run in (here, there):
-        run.inference_and_backprop(feed)
-    there.synchronize()
-    for name, value in arrays(here.gradients()).items():
-        other = d5.to_numpy(there.gradients()[name])
-        # TF32: ten bits of mantissa.
-        assert np.linalg.norm(value - other) <= 2e-2 * np.linalg.norm(value) + 1e-6
-    step = there.train_step(d5.Adam())
-    losses = [float(step(feed, info(number, 4))["loss"]) for number in range(5)]
-    assert losses[-1] < losses[0]
-
-
-# The opponents
-
-
-@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("network", [d5.networks.mlp, d5.networks.lenet, d5.networks.resnet18])
-def test_what_is_written_by_hand_runs(network: Any, jit_compile: bool) -> None:
-    from deep5.recipes.overhead import tensorflow_by_hand as hand
-
-    threads = executor().settings()["threads"]
-    for make in (hand.training_step, hand.inference):
-        work = make(steps=2, seed=0, threads=threads, network=network, batch_size=2, jit_compile=jit_compile)
-        work()
 
 
 def test_the_back_end_is_made_anew_in_either_mode() -> None:

@@ -90,8 +90,17 @@ class NetworkBuilder:
         return value
 
     def parameter(self, name: str, shape: Sequence[int], initializer: Initializer = glorot_uniform) -> ir.Value:
-        """Declare a parameter (or buffer) with its initial distribution; drawn when first asked for."""
+        """Declare a parameter (or buffer) with its initial distribution; drawn when first asked for.
+
+        Raises:
+            NetworkError: The name is taken, or the distribution asks for more axes.
+        """
         extents, dtype, seed = tuple(shape), self.dtype, self._seed
+        if initializer in (glorot_uniform, he_normal) and len(extents) < 2:
+            raise NetworkError(
+                f"parameter {name!r}: got the shape {list(extents)} for {initializer.__name__}; allowed: "
+                "(out, in, *receptive field); remedy: another initializer, such as deep5.networks.zeros"
+            )
 
         def draw() -> ir.TensorProtocol:
             return ir.Tensor(initializer(generator(seed, "weights", name), extents).astype(dtype), name=name)
@@ -134,8 +143,12 @@ class NetworkBuilder:
         """Finish: these values become the outputs, under these names.
 
         Raises:
-            NetworkError: The graph is not valid ONNX.
+            NetworkError: The graph is not valid ONNX, or finished already.
         """
+        if self._graph.outputs:
+            raise NetworkError(
+                f"the network {self._graph.name!r} is finished; remedy: another NetworkBuilder, or network.with_outputs"
+            )
         if not isinstance(outputs, Mapping):
             raise NetworkError(f"got {type(outputs).__name__} as outputs; allowed: a dict such as {{'loss': value}}")
         taken = {*self._graph.initializers, *(str(value.name) for value in self._graph.inputs)}

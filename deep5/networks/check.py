@@ -56,6 +56,7 @@ def check_executor(framework: str | Framework) -> None:
             suite.check_gradients,
             suite.check_differences,
             suite.check_options,
+            suite.check_sums,
             suite.check_callbacks,
             suite.check_copies,
             suite.check_refusals,
@@ -157,6 +158,24 @@ class _Suite:
         self.executor.inference_and_backprop(self.feed)
         self.gradients_are(first, "wrt=None after wrt")
 
+    def check_sums(self) -> None:
+        """What `accumulate` adds to: a whole step uses its gradients up, halves do not; other batches are refused."""
+        executor, info = self.executor, StepInfo(batch_size=4)
+        step = executor.train_step(plugins.load("optimizers", "sgd")(lr=0.0))  # the parameters stay what they are
+        first, second = self.expected(self.feed), self.expected(self.other)
+        executor.inference_and_backprop(self.feed)
+        step(self.feed, info)
+        executor.inference_and_backprop(self.other, accumulate=True)
+        self.gradients_are(second, "accumulate=True after a training step, which uses its gradients up")
+        step.backprop(self.feed, info)
+        step.apply(executor.gradients(), info)
+        executor.inference_and_backprop(self.other, accumulate=True)
+        both = {name: first[name] + second[name] for name in first}
+        self.gradients_are(both, "accumulate=True after backprop and apply, which leave the gradients")
+        larger = partial(executor.inference_and_backprop, self.batch(0, 5), wrt=["input"], accumulate=True)
+        executor.inference_and_backprop(self.feed, wrt=["input"])
+        self.judge.refuses(ShapeError, larger, "accumulate=True over batches of 4 and 5 with wrt=['input']")
+
     def check_callbacks(self) -> None:
         """`on_gradient` gets each gradient once, with the value that `gradients` gives."""
         for accumulate in (False, True):
@@ -212,6 +231,10 @@ class _Suite:
         for what, feed in wrong.items():
             self.judge.refuses(ShapeError, partial(self.executor.inference, feed), f"inference {what}")
             self.judge.refuses(ShapeError, partial(self.executor.inference_and_backprop, feed), f"backprop {what}")
+        # Evaluation may run it: it leaves nothing behind. The mean over nothing is NaN, which training would keep.
+        empty = {name: value[:0] for name, value in self.feed.items()}
+        for run in (self.executor.inference_and_backprop, partial(self.executor.inference, training=True)):
+            self.judge.refuses(ShapeError, partial(run, empty), "training on an empty batch")
 
     def check_training(self) -> None:
         """Steps are the reference's, also where `lr` changes, a group has its own, and gradients are modified."""

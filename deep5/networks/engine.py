@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -25,21 +26,40 @@ _PLAIN = {
 }
 
 
-def engine_model(network: Network) -> bytes:
+def engine_model(network: Network, *, fixed: bool = False) -> bytes:
     """The network as a serialised model in which parameters and buffers are inputs, behind the network's own.
 
     What an engine is given as an input it reads where it lies: it holds no copy of a weight, folds none into a
     constant, and sees what an update rule writes.
+
+    Args:
+        network: The network.
+        fixed: Parameters and buffers are initializers instead, whose values lie in external data that is not there:
+            the engine is given them in memory.
     """
     model = network.model.clone()
     graph = model.graph
-    for name in (*network.parameters, *network.buffers):
+    for name, spec in {**network.parameters, **network.buffers}.items():
+        if fixed:
+            value = graph.initializers[name]
+            length = spec.size * np.dtype(spec.dtype).itemsize
+            value.const_value = ir.ExternalTensor(
+                "memory",
+                0,
+                length,
+                ir.DataType.from_numpy(np.dtype(spec.dtype)),
+                name=name,
+                shape=ir.Shape(spec.shape),
+                base_dir="",
+            )
+            continue
         value = graph.initializers.pop(name)
         value.const_value = None
         if value not in graph.inputs:
             graph.inputs.append(value)
     for name, value in graph.initializers.items():
-        if isinstance(value.const_value, ir.ExternalTensor):
+        live = name in network.parameters or name in network.buffers
+        if isinstance(value.const_value, ir.ExternalTensor) and not live:
             value.const_value = ir.Tensor(value.const_value.numpy().copy(), name=name)
     data: bytes = ir.to_proto(model).SerializeToString()
     return data

@@ -5,22 +5,26 @@ Which inputs fit, and copies of parameters and buffers in and out. What computes
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
 
 from deep5.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError, suggestion
 from deep5.events import StepInfo
+from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
 from deep5.tensors import Array, Arrays, Device, TensorSpec, to_numpy
 
-__all__ = ["NetworkExecutor"]
+__all__ = ["NetworkExecutor", "brief", "check_info"]
 
 # Combinations of shapes to remember; a network for sequences may meet many.
 _FITTING = 256
+# The largest number of the element types that a loss may have besides float64.
+_LARGEST = {"float16": 65504.0, "float32": (2 - 2.0**-23) * 2.0**127, "bfloat16": (2 - 2.0**-7) * 2.0**127}
 
 
 class NetworkExecutor(ABC):
@@ -37,12 +41,15 @@ class NetworkExecutor(ABC):
         seed: As given.
     """
 
-    def __init__(self, network: Network, *, device: Device, seed: int = 0) -> None:
-        self.network, self.device, self.seed = network, device, seed
+    def __init__(self, network: Network | NativeNetwork, *, device: Device, seed: int = 0) -> None:
+        self.network: Network | NativeNetwork = network
+        self.device, self.seed = device, seed
         self._specs: dict[str, TensorSpec] = {**network.parameters, **network.buffers}
         self._inputs = [(name, self._dtype(spec.dtype)) for name, spec in network.inputs.items()]
         # Shapes that were found to fit, and the symbolic extents they give: a look costs less than a check.
         self._fitting: dict[tuple[Any, ...], dict[str, int]] = {}
+        # Losses that were found to be ones, and the largest number of their element types.
+        self._losses: dict[str, float] = {}
 
     @abstractmethod
     def _dtype(self, name: str) -> Any:
@@ -68,8 +75,12 @@ class NetworkExecutor(ABC):
         """A context in which the live parameters are what evaluation uses."""
         return nullcontext()
 
-    def _feed(self, inputs: Arrays) -> tuple[list[Any], dict[str, int]]:
+    def _feed(self, inputs: Arrays, *, empty: bool = False) -> tuple[list[Any], dict[str, int]]:
         """Native inputs in the network's order, and the extents of this batch.
+
+        Args:
+            inputs: As for `inference`.
+            empty: Whether a symbolic extent may be 0, which no training survives: a mean over nothing is NaN.
 
         Raises:
             ShapeError: A missing, unknown or misshapen input, or one of another element type.
@@ -90,9 +101,9 @@ class NetworkExecutor(ABC):
             feed.append(value)
         shapes = tuple([value.shape for value in feed])
         extents = self._fitting.get(shapes)
-        return feed, self._check_shapes(shapes) if extents is None else extents
+        return feed, self._check_shapes(shapes, empty) if extents is None else extents
 
-    def _check_shapes(self, shapes: tuple[Any, ...]) -> dict[str, int]:
+    def _check_shapes(self, shapes: tuple[Any, ...], empty: bool) -> dict[str, int]:
         extents: dict[str, tuple[int, str]] = {}
         for (name, spec), given in zip(self.network.inputs.items(), shapes, strict=True):
             shape = tuple(given)
@@ -105,9 +116,18 @@ class NetworkExecutor(ABC):
                         f"input {name!r}: got {symbol} = {extent} in shape {shape}, expected {symbol} = {known} as in "
                         f"input {other!r}"
                     )
+        found = {symbol: extent for symbol, (extent, _) in extents.items()}
+        for symbol, (extent, name) in extents.items():
+            if not extent:
+                if empty:
+                    return found  # not remembered: what is remembered fits in training, too
+                raise ShapeError(
+                    f"input {name!r}: got {symbol} = 0, nothing to train on; allowed: at least 1; remedy: leave empty "
+                    "batches out"
+                )
         if len(self._fitting) >= _FITTING:
             self._fitting.clear()
-        found = self._fitting[shapes] = {symbol: extent for symbol, (extent, _) in extents.items()}
+        self._fitting[shapes] = found
         return found
 
     def _refuse_names(self, inputs: Any) -> None:
@@ -126,10 +146,12 @@ class NetworkExecutor(ABC):
 
     def _info(self, info: StepInfo | None) -> StepInfo:
         """The step that masks are a function of."""
-        return StepInfo(seed=self.seed) if info is None else info
+        return StepInfo(seed=self.seed) if info is None else check_info(info)
 
     def _check_loss(self, loss: str) -> None:
         """Refuse what is no floating-point scalar output."""
+        if not isinstance(loss, str):
+            raise UsageError(f"got {brief(loss)} as the loss; allowed: a name, {', '.join(self.network.outputs)}")
         spec = self.network.outputs.get(loss)
         if spec is None:
             raise UnknownName("loss", loss, self.network.outputs)
@@ -138,20 +160,53 @@ class NetworkExecutor(ABC):
                 f"the output {loss!r}, {spec}, cannot be differentiated; allowed: a scalar that depends on what is "
                 "differentiated by"
             )
+        self._losses[loss] = _LARGEST.get(spec.dtype, sys.float_info.max)
+
+    def _check_scale(self, loss: str, scale: float) -> float:
+        """`loss_scale` as a number of Python's, for a loss that was checked.
+
+        Raises:
+            UsageError: It is no finite number, or none in the loss's element type.
+        """
+        largest = self._losses[loss]
+        if type(scale) is float and -largest <= scale <= largest:
+            return scale
+        if isinstance(scale, (int, float, np.integer, np.floating)) and not isinstance(scale, bool):
+            # A whole number of Python's may be too large to become a float.
+            with suppress(OverflowError):
+                if -largest <= (number := float(scale)) <= largest:
+                    return number
+        raise UsageError(
+            f"loss_scale: got {brief(scale)} ({type(scale).__name__}); allowed: a finite number, at most {largest:.3g} "
+            f"for the loss {loss!r}"
+        )
 
     def _check_wrt(self, wrt: Sequence[str] | None) -> tuple[str, ...]:
         """The names to differentiate by."""
         if wrt is None:
             return tuple(self.network.parameters)
-        if not wrt or isinstance(wrt, str):
-            raise UsageError("nothing to differentiate by; allowed: None (all parameters), or a sequence of names")
+        if isinstance(wrt, str) or not isinstance(wrt, Collection) or not len(wrt):
+            raise UsageError(
+                f"wrt: nothing to differentiate by, got {brief(wrt)}; allowed: None (all parameters), or a sequence of "
+                "names"
+            )
         for name in wrt:
+            if not isinstance(name, str):
+                raise UsageError(f"wrt: got {brief(name)} in it; allowed: names of parameters and inputs")
             spec = self.network.parameters.get(name) or self.network.inputs.get(name)
             if spec is None:
                 raise UnknownName("parameter or input", name, [*self.network.parameters, *self.network.inputs])
             if not spec.dtype.startswith(("float", "bfloat")):
                 raise Unsupported(f"no gradient by {name!r}, which is {spec}; allowed: floating-point inputs")
         return tuple(dict.fromkeys(wrt))
+
+    def _check_sum(self, name: str, earlier: tuple[int, ...], given: tuple[int, ...]) -> None:
+        """Refuse to add the gradient by an input of another shape to what earlier calls have accumulated."""
+        if tuple(earlier) != tuple(given):
+            raise ShapeError(
+                f"accumulate=True: the gradient by {name!r}: got shape {tuple(given)}, earlier {tuple(earlier)}; "
+                "allowed: the same shape in all calls; remedy: batches of one size, or wrt without inputs"
+            )
 
     def read(self, names: Sequence[str], out: Array) -> None:
         """Packed copy out; see `GraphExecutor.read`.
@@ -193,9 +248,15 @@ class NetworkExecutor(ABC):
             self._assign(name, value)
 
     def export(self, *, evaluation: bool = True) -> Network:
-        """The network with the live values; see `GraphExecutor.export`."""
+        """The network with the live values; see `GraphExecutor.export`.
+
+        Raises:
+            Unsupported: The network is native code: there is no graph.
+        """
         with self._averaged() if evaluation else nullcontext():
-            return self.network.with_values(self.state_dict())
+            network: Any = self.network
+            exported: Network = network.with_values(self.state_dict())  # a native one raises
+        return exported
 
     def _shape(self, name: str) -> tuple[int, ...]:
         return tuple(int(extent) for extent in self._specs[name].shape)
@@ -218,6 +279,22 @@ class NetworkExecutor(ABC):
             pairs.append((name, packed[start : start + extent]))
             start += extent
         return pairs
+
+
+def brief(value: object) -> str:
+    """A value as messages show it: in one line, at most 60 characters."""
+    return " ".join(repr(value).split())[:60]
+
+
+def check_info(info: StepInfo) -> StepInfo:
+    """What a step was told about itself.
+
+    Raises:
+        UsageError: It is no `StepInfo`.
+    """
+    if not isinstance(info, StepInfo):
+        raise UsageError(f"info: got {brief(info)}; allowed: a StepInfo; remedy: deep5.StepInfo(step=…, batch_size=…)")
+    return info
 
 
 def _dtype_name(dtype: Any) -> str:

@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from deep5.errors import NetworkError
 from deep5.networks.gradients.window import attribute
 from deep5.networks.network import Network
 
-__all__ = ["Labels", "label_inputs"]
+__all__ = ["LOSSES", "Labels", "label_inputs", "open_losses"]
 
-_LOSSES = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
+LOSSES = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
+# Operators that keep all elements of their first input. (A Cast to fewer bits may make a class of what was none.)
+_KEEPING = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +38,13 @@ class Labels:
     ignored: int | None
 
     def check(self, value: np.ndarray) -> None:
-        """Look at a batch of labels; takes some 2 µs where all is well.
+        """Look at a batch of labels; takes some 2 µs where all is well, a tenth of that where it is one label.
 
         Raises:
             NetworkError: One is no class.
         """
+        if value.size == 1 and 0 <= value.item() < self.classes:
+            return
         # Without its sign a negative number is a large one: one look finds both.
         if not value.size or value.view(self.unsigned).max() < self.classes:
             return
@@ -52,13 +57,13 @@ class Labels:
 
 
 def label_inputs(network: Network) -> list[Labels]:
-    """The inputs of a network that go into a loss as they are, where the number of classes is known."""
+    """The inputs of a network whose elements all go into a loss as labels, where the number of classes is known."""
     positions = {name: position for position, name in enumerate(network.inputs)}
     found = []
     for node in network.nodes:
-        if node.op_type not in _LOSSES or node.domain:
+        if node.op_type not in LOSSES or node.domain:
             continue
-        scores, label = node.inputs[:2]
+        scores, label = node.inputs[0], _source(node.inputs[1])
         classes = scores.shape[1] if scores is not None and scores.shape is not None else None
         if label is not None and label.name in positions and isinstance(classes, int):
             name = str(label.name)
@@ -67,8 +72,25 @@ def label_inputs(network: Network) -> list[Labels]:
                     position=positions[name],
                     name=name,
                     classes=classes,
-                    unsigned=np.dtype(f"u{network.inputs[name].dtype}"),
+                    unsigned=np.dtype(f"u{np.dtype(network.inputs[name].dtype).itemsize}"),
                     ignored=attribute(node, "ignore_index"),
                 )
             )
     return found
+
+
+def open_losses(network: Network) -> list[ir.Node]:
+    """The losses whose labels `label_inputs` does not find: they are computed, or nobody knows how many classes are."""
+    names = {labels.name for labels in label_inputs(network)}
+    losses = [node for node in network.nodes if node.op_type in LOSSES and not node.domain]
+    return [node for node in losses if (label := _source(node.inputs[1])) is None or label.name not in names]
+
+
+def _source(value: ir.Value | None) -> ir.Value | None:
+    """What a value holds all elements of, in whatever shape and whole type; None where that is not only whole."""
+    while value is not None and value.dtype is not None and value.dtype.is_integer():
+        node = value.producer()
+        if node is None or node.op_type not in _KEEPING or node.domain:
+            return value
+        value = node.inputs[0]
+    return None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from deep5.errors import NetworkError, Unsupported
 from deep5.tensors import TensorSpec
 
-__all__ = ["NativeNetwork"]
+__all__ = ["NativeNetwork", "hash_of_values"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +24,10 @@ class NativeNetwork:
         outputs: Specifications of the outputs, by name.
         parameters: Specifications of what is trained, by name.
         buffers: Specifications of values that training changes without a gradient, by name.
-        values: The initial value of every parameter and buffer. They are not copied: whoever makes the description
-            hands over arrays that nobody writes to.
         structure: A text that differs where the computation differs, such as a listing of its operations.
+        weights: What `weights_hash` gives where there are no values.
+        values: The value of every parameter and buffer; none where they are not kept, as by an executor, which would
+            hold all weights twice. They are not copied.
     """
 
     name: str
@@ -34,17 +35,24 @@ class NativeNetwork:
     outputs: Mapping[str, TensorSpec]
     parameters: Mapping[str, TensorSpec]
     buffers: Mapping[str, TensorSpec]
-    values: Mapping[str, np.ndarray]
     structure: str
+    weights: str = ""
+    values: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def initial(self, name: str) -> np.ndarray:
         """The initial value of a parameter or buffer; a fresh, writable array.
 
         Raises:
             NetworkError: Nothing has that name.
+            Unsupported: The values are not kept.
         """
+        if name not in self.parameters and name not in self.buffers:
+            raise NetworkError(f"no initial value {name!r}; allowed: {', '.join((*self.parameters, *self.buffers))}")
         if name not in self.values:
-            raise NetworkError(f"no initial value {name!r}; allowed: {', '.join(self.values)}")
+            raise Unsupported(
+                f"the initial value {name!r} of the network {self.name!r}, which is native code, is not kept: it would "
+                "be a second copy of the weights; remedy: keep executor.state_dict() before training"
+            )
         return np.array(self.values[name], order="C")
 
     def with_values(self, values: Mapping[str, np.ndarray]) -> NativeNetwork:
@@ -61,11 +69,9 @@ class NativeNetwork:
 
     def weights_hash(self) -> str:
         """SHA-256 over names, shapes, dtypes and bytes of all initial parameters and buffers."""
-        digest = hashlib.sha256()
-        for name, spec in {**self.parameters, **self.buffers}.items():
-            digest.update(f"{name} {spec}\n".encode())
-            digest.update(self.initial(name).tobytes())
-        return digest.hexdigest()
+        if not self.values:
+            return self.weights
+        return hash_of_values({**self.parameters, **self.buffers}, self.initial)
 
     def structure_hash(self) -> str:
         """SHA-256 over the structure's text and all specifications, without the weights."""
@@ -73,3 +79,17 @@ class NativeNetwork:
         for kind in ("inputs", "outputs", "parameters", "buffers"):
             lines += [f"{kind} {name} {spec}" for name, spec in getattr(self, kind).items()]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def hash_of_values(specs: Mapping[str, TensorSpec], value: Callable[[str], np.ndarray]) -> str:
+    """SHA-256 over names, shapes, dtypes and bytes.
+
+    Args:
+        specs: Of parameters, and of buffers behind them.
+        value: Gives each value when it is asked for by name, so that there is one at a time.
+    """
+    digest = hashlib.sha256()
+    for name, spec in specs.items():
+        digest.update(f"{name} {spec}\n".encode())
+        digest.update(value(name).tobytes())
+    return digest.hexdigest()

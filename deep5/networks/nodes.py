@@ -8,9 +8,21 @@ from typing import Any
 import onnx_ir as ir
 
 from deep5.backend import Support
-from deep5.networks.constants import constant_value
+from deep5.networks.constants import FLOATS, constant_value
+from deep5.networks.gradients.window import attribute
 
-__all__ = ["computed", "fixed", "is_whole", "rank", "spare", "supported"]
+__all__ = [
+    "computed",
+    "fixed",
+    "inside",
+    "is_whole",
+    "of_shapes",
+    "outside",
+    "poisonless",
+    "rank",
+    "spare",
+    "supported",
+]
 
 
 def supported(
@@ -79,3 +91,53 @@ def rank(node: ir.Node, position: int = 0) -> int:
 def is_whole(value: ir.Value | None) -> bool:
     """Whether a value holds whole numbers."""
     return value is not None and value.dtype is not None and value.dtype.is_integer()
+
+
+def inside(node: ir.Node) -> bool:
+    """Whether all indices of a Gather are known before anything runs, and within an axis whose extent is known."""
+    return fixed(node, 1) is not None and _extent(node) is not None and outside(node) is None
+
+
+def outside(node: ir.Node) -> str | None:
+    """Why a Gather cannot run, one of whose indices is known to be outside its axis."""
+    indices, extent = fixed(node, 1), _extent(node)
+    if indices is None or extent is None:
+        return None
+    wrong = indices[(indices < -extent) | (indices >= extent)]
+    return f"the index {wrong.flat[0]} is outside its axis; allowed: {-extent} to {extent - 1}" if wrong.size else None
+
+
+def poisonless(node: ir.Node) -> str | None:
+    """Why a Gather cannot run where an index outside its axis raises no error: no NaN can stand for a whole number."""
+    kind = node.inputs[0].dtype if node.inputs[0] is not None else None
+    if kind in FLOATS or inside(node):
+        return None
+    return (
+        f"an index outside its axis would give a number, since {kind.name if kind else 'this type'} has no NaN; "
+        "allowed: a table of floating-point numbers, or constant indices"
+    )
+
+
+def of_shapes(value: ir.Value | None) -> bool:
+    """Whether a value is computed of extents and constants alone; a chain longer than any of those is not followed."""
+    return _of_shapes(value, {}, 64)
+
+
+def _of_shapes(value: ir.Value | None, known: dict[ir.Value, bool], depth: int) -> bool:
+    if value is None or constant_value(value) is not None:
+        return True
+    node = value.producer()
+    if node is None or depth == 0:
+        return False
+    if value not in known:
+        known[value] = node.op_type in ("Shape", "Size") or (
+            bool(node.inputs) and all(_of_shapes(own, known, depth - 1) for own in node.inputs)
+        )
+    return known[value]
+
+
+def _extent(node: ir.Node) -> int | None:
+    """The extent of the axis that a Gather takes from, where it is known."""
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    extent = None if shape is None else shape[attribute(node, "axis", 0)]
+    return extent if isinstance(extent, int) else None

@@ -1,24 +1,160 @@
-"""The outputs of a network in native code, found by running it on zeros of two sizes."""
+"""Networks in native code, before anything is made of them: what describes them checked, their outputs found."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
-from deep5.errors import Deep5Error, UsageError
+from deep5.errors import Deep5Error, NetworkError, UsageError
 from deep5.tensors import TensorSpec
 
-__all__ = ["output_specs"]
+__all__ = [
+    "UNFIT",
+    "checked_inputs",
+    "checked_loss",
+    "checked_outputs",
+    "checked_seed",
+    "misfit",
+    "output_specs",
+    "said_of",
+    "tried",
+]
 
 # Extents for each symbol, in two runs: where both appear, the extent is the symbol's.
 _TRIED = ((2, 3, 5, 7), (11, 13, 17, 19))
+_INPUTS = 'inputs={"input": TensorSpec(shape=("N", 4)), "label": TensorSpec(shape=("N",), dtype="int64")}'
+
+UNFIT = (IndexError, RuntimeError, TypeError, ValueError)
+"""What frameworks raise where values do not fit; what else a function raises is its author's own."""
+
+
+def checked_inputs(inputs: Any) -> dict[str, TensorSpec]:
+    """What a caller wrote as `inputs`, a copy.
+
+    Raises:
+        UsageError: No specifications by name, extents that are none, or a dtype by a name that is not NumPy's.
+
+    >>> checked_inputs({"input": (None, 4)})
+    Traceback (most recent call last):
+        ...
+    deep5.errors.UsageError: the input 'input': got (None, 4); allowed: a TensorSpec; remedy: \
+TensorSpec(shape=('N', 4))
+    """
+    if not isinstance(inputs, Mapping) or not inputs or not all(isinstance(name, str) and name for name in inputs):
+        raise UsageError(f"got {inputs!r:.60} as inputs; allowed: a dict of TensorSpec by name; remedy: {_INPUTS}")
+    for name, spec in inputs.items():
+        if not isinstance(spec, TensorSpec):
+            got = type(spec).__name__ if hasattr(spec, "shape") else f"{spec!r:.60}"
+            raise UsageError(f"the input {name!r}: got {got}; allowed: a TensorSpec; remedy: {_written(spec)}")
+        if not isinstance(spec.shape, tuple) or not all(map(_is_extent, spec.shape)):
+            raise UsageError(
+                f"the input {name!r}: got the shape {spec.shape!r:.60}; allowed: a tuple of whole numbers and names of "
+                f"symbolic extents; remedy: {_written(spec)}"
+            )
+        if not isinstance(spec.dtype, str) or _element(spec.dtype) != spec.dtype:
+            raise UsageError(
+                f"the input {name!r}: got the dtype {spec.dtype!r:.60}; allowed: NumPy's name of a number, such as "
+                f"'float32'; remedy: {_written(spec)}"
+            )
+    return dict(inputs)
+
+
+def checked_outputs(inputs: Mapping[str, TensorSpec], outputs: Any, what: str) -> tuple[str, str]:
+    """The names of a model's output and of its loss.
+
+    Args:
+        inputs: Of the model, and the label behind them.
+        outputs: What a caller wrote.
+        what: What the framework calls a model.
+
+    Raises:
+        UsageError: They are not two names, or there is nothing beside the label.
+    """
+    if len(inputs) < 2:
+        raise UsageError(
+            f"got the inputs {list(inputs)}; allowed: inputs of the {what}, then the label; remedy: {_INPUTS}"
+        )
+    names = tuple(outputs) if isinstance(outputs, (list, tuple)) else ()
+    if len(names) != 2 or not all(isinstance(name, str) and name for name in names) or names[0] == names[1]:
+        raise UsageError(
+            f"got the outputs {outputs!r:.60}; allowed: two outputs by different names, the {what}'s and the loss; "
+            'remedy: outputs=("logits", "loss")'
+        )
+    return names[0], names[1]
+
+
+def checked_seed(seed: Any) -> int:
+    """A seed.
+
+    Raises:
+        UsageError: No whole number.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise UsageError(f"got {seed!r:.60} as seed; allowed: a whole number; remedy: seed=0")
+    return int(seed)
+
+
+def checked_loss(what: str, spec: TensorSpec) -> None:
+    """Refuse what cannot be minimised.
+
+    Args:
+        what: What messages call the loss function.
+        spec: Of what it gives.
+
+    Raises:
+        UsageError: No scalar, or no floating-point number.
+    """
+    if spec.shape != () or not spec.dtype.startswith(("float", "bfloat")):
+        raise UsageError(
+            f"{what} gives {spec}; expected a floating-point scalar, such as float32[]; remedy: its mean over the batch"
+        )
+
+
+def said_of(function: Any) -> str:
+    """What messages call a function."""
+    own = getattr(function, "__qualname__", None) or getattr(function, "name", None)
+    return own if isinstance(own, str) else type(function).__name__
+
+
+@contextmanager
+def tried(what: str, given: Mapping[str, Any]) -> Iterator[None]:
+    """While inside, somebody's function runs on values that deep5 chose: whatever it raises is told.
+
+    Args:
+        what: What messages call the function.
+        given: What it is called with, in order: arrays, or what else has a `dtype` and a `shape`.
+
+    Raises:
+        UsageError: The function raised something.
+    """
+    try:
+        yield
+    except Deep5Error:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{what} {_failure(given, error)}; remedy: look at the order, the shapes and the element types of what it "
+            "is called with"
+        ) from error
+
+
+def misfit(what: str, given: Mapping[str, Any], error: Exception) -> NetworkError:
+    """What to raise where somebody's function raised one of `UNFIT` on what a caller fed; arguments as for `tried`."""
+    return NetworkError(
+        f"{what} {_failure(given, error)}; allowed: shapes that fit, labels and indices within their range"
+    )
 
 
 def output_specs(
     what: str, inputs: Mapping[str, TensorSpec], run: Callable[[list[np.ndarray]], Sequence[tuple[Sequence[int], str]]]
 ) -> list[TensorSpec]:
-    """Specifications of what a function gives, its symbolic extents those of the inputs.
+    """Specifications of what a function gives, found by running it on zeros of two sizes.
+
+    Symbolic extents of the outputs are those of the inputs.
 
     Args:
         what: What messages call the function.
@@ -26,7 +162,7 @@ def output_specs(
         run: Calls the function on arrays, in this order; gives shape and dtype of each output.
 
     Raises:
-        UsageError: The function does not run on such inputs, or more than four extents are symbolic.
+        UsageError: More than four extents are symbolic.
 
     >>> inputs = {"x": TensorSpec(shape=("N", 3)), "y": TensorSpec(shape=("T", 3))}
     >>> print(*output_specs("x y^T", inputs, lambda feed: [((feed[0] @ feed[1].T).shape, "float32")]))
@@ -39,23 +175,11 @@ def output_specs(
         raise UsageError(f"the inputs of {what} have the symbolic extents {symbols}; allowed: up to {len(_TRIED[0])}")
     runs = []
     for extents in _TRIED:
-        known: dict[int | str, int] = dict(zip(symbols, extents, strict=False))
-        feed = [
-            np.zeros([extent if isinstance(extent, int) else known[extent] for extent in spec.shape], spec.dtype)
-            for spec in inputs.values()
+        known = dict(zip(symbols, extents, strict=False))
+        shapes = [
+            [known[extent] if isinstance(extent, str) else extent for extent in spec.shape] for spec in inputs.values()
         ]
-        try:
-            runs.append(run(feed))
-        except Deep5Error:
-            raise
-        except Exception as error:
-            told = ", ".join(
-                f"{name} {array.dtype}{list(array.shape)}" for name, array in zip(inputs, feed, strict=True)
-            )
-            raise UsageError(
-                f"{what} does not run on zeros for {told} ({type(error).__name__}: {error}); remedy: look at the "
-                "shapes and element types of the inputs"
-            ) from error
+        runs.append(run([np.zeros(shape, spec.dtype) for shape, spec in zip(shapes, inputs.values(), strict=True)]))
     pairs = {(first, second): symbol for symbol, first, second in zip(symbols, *_TRIED, strict=False)}
     specs = []
     for (one, dtype), (other, _) in zip(*runs, strict=True):
@@ -65,3 +189,59 @@ def output_specs(
         )
         specs.append(TensorSpec(shape=shape, dtype=dtype))
     return specs
+
+
+def _is_extent(extent: Any) -> bool:
+    return bool(extent) if isinstance(extent, str) else type(extent) is int and extent >= 0
+
+
+def _written(given: Any) -> str:
+    """The specification that somebody may have meant, as Python has it."""
+    shape = getattr(given, "shape", given)
+    if isinstance(shape, int):
+        shape = ("N", shape)
+    elif not isinstance(shape, Sequence) or isinstance(shape, str):
+        shape = ("N",)
+    extents = [
+        extent if isinstance(extent, str) and extent else int(extent) if _is_whole(extent) else f"N{axis or ''}"
+        for axis, extent in enumerate(shape)
+    ]
+    dtype = _element(getattr(given, "dtype", None))
+    return f"TensorSpec(shape={tuple(extents)}" + (f", dtype={dtype!r})" if dtype else ")")
+
+
+def _is_whole(extent: Any) -> bool:
+    return isinstance(extent, (int, np.integer)) and not isinstance(extent, bool) and int(extent) >= 0
+
+
+def _element(dtype: Any) -> str | None:
+    """NumPy's name of a type of numbers; None for what is none."""
+    for form in (dtype, getattr(dtype, "name", None), str(dtype).removeprefix("torch.")):
+        try:
+            # np.dtype(None) is float64.
+            found = np.dtype("" if form is None else form)
+        except TypeError:
+            continue
+        return None if found.kind in "OSUMm" else found.name
+    return None
+
+
+def _failure(given: Mapping[str, Any], error: Exception) -> str:
+    """What did not work, on one line; frameworks tell it on several, and colour it."""
+    listed = ", ".join(f"{name} {_described(value)}" for name, value in given.items())
+    told = str(error.args[0] if error.args and isinstance(error.args[0], str) else error)
+    lines = [line.strip() for line in re.sub(r"\x1b\[\d*m", "", told).splitlines()]
+    # Keras puts the name of a method before what went wrong in it.
+    telling = [line for line in lines if line and not line.startswith("Exception encountered when calling")]
+    return f"does not run on {listed} ({': '.join([type(error).__name__, *telling[:1]])})"
+
+
+def _described(value: Any) -> str:
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return type(value).__name__
+    dtype = getattr(value.dtype, "name", str(value.dtype).removeprefix("torch."))
+    try:
+        extents = ", ".join(map(str, value.shape))
+    except ValueError:  # TensorFlow does not always know how many there are
+        extents = "?"
+    return f"{dtype}[{extents}]"

@@ -14,6 +14,10 @@ from deep5.networks.shapes import first_line
 
 __all__ = ["check_external", "nodes_of", "read_model"]
 
+_WHOLE = ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
+_ALLOWED = ", ".join(("BOOL", "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE", *_WHOLE))
+# Element types that inputs and outputs may have.
+_NUMBERS = {onnx.TensorProto.DataType.Value(name) for name in _ALLOWED.split(", ")}
 _Body = tuple[Iterable[onnx.NodeProto], Iterable[onnx.TensorProto]]
 
 
@@ -29,7 +33,8 @@ def read_model(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelPro
 
     Raises:
         NetworkError: No such file; no ONNX; a version that the installed onnx does not know; weights of another size
-            than their shape says; a cycle, or a value that nothing computes; an input or output without a shape.
+            than their shape says; a cycle, or a value that nothing before its reader computes; an input or output that
+            has no shape or is no array of numbers; a text among the values.
     """
     what, proto, folder = _read(source)
     try:
@@ -37,6 +42,7 @@ def read_model(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelPro
             entry.domain = "" if entry.domain == "ai.onnx" else entry.domain
         for node in nodes_of(proto):
             node.domain = "" if node.domain == "ai.onnx" else node.domain
+            _complete(node)
         _check_versions(what, proto)
         for tensor in _tensors(what, proto):
             _check_tensor(what, tensor)
@@ -61,6 +67,8 @@ def _read(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelProto, P
     if not isinstance(source, (str, Path)):
         raise NetworkError(f"got a {type(source).__name__}; allowed: an ONNX file or an onnx.ModelProto")
     path, what = Path(source), f"the file {source}"
+    if path.is_dir():
+        raise NetworkError(f"{str(path)!r} is a folder; allowed: an ONNX file or an onnx.ModelProto")
     if not path.is_file():
         raise NetworkError(f"{what} is not there; allowed: an ONNX file or an onnx.ModelProto")
     try:
@@ -102,6 +110,18 @@ def _bodies(proto: onnx.ModelProto) -> Iterator[_Body]:
                 bodies += [(graph.node, graph.initializer) for graph in inner]
 
 
+def _complete(node: onnx.NodeProto) -> None:
+    """Write down a default that ONNX's own shape inference does not know."""
+    if node.op_type == "MeanVarianceNormalization" and not node.domain and not node.attribute:
+        node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))
+
+
+def _called(node: onnx.NodeProto) -> str:
+    """What messages call a node; many have no name."""
+    name = repr(node.name) if node.name else f"that computes {', '.join(map(repr, filter(None, node.output)))}"
+    return f"the node {name} ({node.op_type})"
+
+
 def _tensors(what: str, proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     if proto.graph.sparse_initializer:
         raise NetworkError(f"{what} has sparse initial values; allowed: dense ones")
@@ -109,13 +129,19 @@ def _tensors(what: str, proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
         for tensor in initial:
             if not tensor.name:
                 raise NetworkError(f"{what} has an initial value without a name; remedy: name every initial value")
+            if tensor.data_type == onnx.TensorProto.STRING:
+                raise NetworkError(f"{what}: the initial value {tensor.name!r} holds STRING; allowed: numbers")
             yield tensor
         for node in nodes:
             for attribute in node.attribute:
+                if node.op_type == "Constant" and attribute.name.startswith("value_string"):
+                    raise NetworkError(f"{what}: {_called(node)} holds STRING; allowed: numbers")
                 for tensor in (*attribute.tensors, *([attribute.t] if attribute.HasField("t") else ())):
+                    if tensor.data_type == onnx.TensorProto.STRING:
+                        raise NetworkError(f"{what}: {_called(node)} holds STRING; allowed: numbers")
                     if tensor.data_location == onnx.TensorProto.EXTERNAL:
                         raise NetworkError(
-                            f"{what}: the node {node.name!r} ({node.op_type}) keeps an attribute in an external file; "
+                            f"{what}: {_called(node)} keeps an attribute in an external file; "
                             "allowed: initial values alone"
                         )
                     yield tensor
@@ -156,7 +182,9 @@ def _check_order(what: str, proto: onnx.ModelProto) -> None:
         try:
             graphlib.TopologicalSorter(needs).prepare()
         except graphlib.CycleError as error:
-            cycle = " <- ".join(f"{listed[i].name or i!r} ({listed[i].op_type})" for i in error.args[1])
+            cycle = " <- ".join(
+                f"{(listed[i].name or listed[i].output[0])!r} ({listed[i].op_type})" for i in error.args[1]
+            )
             raise NetworkError(
                 f"{what} is not valid ONNX: nodes feed themselves: {cycle}; allowed: a graph without a cycle"
             ) from error
@@ -164,18 +192,29 @@ def _check_order(what: str, proto: onnx.ModelProto) -> None:
     known = {value.name for value in (*graph.input, *graph.initializer)}
     for node in graph.node:
         if unknown := [name for name in node.input if name and name not in known]:
+            later = next((_called(other) for other in graph.node if unknown[0] in other.output), None)
             raise NetworkError(
-                f"{what} is not valid ONNX: the node {node.name!r} ({node.op_type}) reads {unknown[0]!r}, which "
-                "nothing before it computes; allowed: inputs, initial values, and outputs of earlier nodes"
+                f"{what} is not valid ONNX: {_called(node)} reads {unknown[0]!r}, which nothing before it computes; "
+                "allowed: inputs, initial values, and outputs of earlier nodes"
+                + (f"; remedy: put {later} before it" if later else "")
             )
         known.update(node.output)
     for kind, values in (("input", graph.input), ("output", graph.output)):
         for value in values:
-            if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
-                raise NetworkError(
-                    f"{what}: the {kind} {value.name!r} has no shape; remedy: declare it, with names for extents that "
-                    "vary"
-                )
+            name = f"{what}: the {kind} {value.name!r}"
+            if not value.type.HasField("tensor_type"):
+                form = (value.type.WhichOneof("value") or "nothing").removesuffix("_type").replace("_", " ")
+                raise NetworkError(f"{name} is a {form}; allowed: an array")
+            own = value.type.tensor_type
+            if own.elem_type and own.elem_type not in _NUMBERS:
+                raise NetworkError(f"{name} holds {_type_name(own.elem_type)}; allowed: {_ALLOWED}")
+            if not own.HasField("shape"):
+                raise NetworkError(f"{name} has no shape; remedy: declare it, with names for extents that vary")
+
+
+def _type_name(kind: int) -> str:
+    known = onnx.TensorProto.DataType
+    return known.Name(kind) if kind in known.values() else f"the unknown type {kind}"
 
 
 def check_external(what: str, tensor: ir.ExternalTensor, folder: Path | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from deep5.tensors import TensorSpec
 
 __all__ = ["read_weights", "write_weights"]
+
+# Names in a message: enough to see which network the file is of.
+_SHOWN = 6
 
 
 def write_weights(network: Network, path: str | Path) -> None:
@@ -87,10 +90,16 @@ def _problems(specs: Mapping[str, TensorSpec], values: Mapping[str, np.ndarray])
         if name in values and (reason := spec.mismatch(values[name].shape, str(values[name].dtype)))
     ]
     return [
-        *([f"missing {', '.join(missing)}"] if missing else []),
-        *([f"unknown {', '.join(unknown)}; allowed: {', '.join(specs)}"] if unknown else []),
-        *misfits,
+        *([f"missing {_few(missing)}"] if missing else []),
+        *([f"unknown {_few(unknown)}; allowed: {_few(list(specs))}"] if unknown else []),
+        *([_few(misfits, "; ")] if misfits else []),
     ]
+
+
+def _few(entries: Sequence[str], between: str = ", ") -> str:
+    """The first entries, and how many there are beside them: a large network has hundreds."""
+    more = len(entries) - _SHOWN
+    return between.join(entries[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _read_safetensors(path: str | Path) -> dict[str, np.ndarray]:

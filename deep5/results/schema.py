@@ -14,7 +14,7 @@ from deep5.samples import Interval
 
 __all__ = ["NOT_FINISHED", "SCHEMA_VERSION", "blank_document", "metric_row", "schema"]
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
 NOT_FINISHED = "the run has not finished"
 
 
@@ -55,9 +55,10 @@ def blank_document(
         system: The machine before the run, as `describe_system` gives it.
         software: As `describe_software` gives it.
         numerics: As observed.
-        threads: As observed.
+        threads: `asked`, `framework`, `pools`.
         measurement: What is known of `mode`, `clock`, `scope`, `warmups`, `loops`, `processes`, `order`,
-            `cache_state`, `first_call_s`, `warm_up_s`.
+            `cache_state`, `first_call_s`, `warm_up_s`, `evaluation_first_call_s`, `evaluation_warm_up_s`,
+            `evaluation_warmups`.
         metrics: As `metric_row` makes them.
         provenance: What is known of the hashes of `data`, `split`, `initial_weights`, `init`, `trained_weights`,
             `batch_order`, `network`, `recipe_source`, `environment`.

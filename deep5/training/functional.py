@@ -15,9 +15,10 @@ import numpy as np
 from deep5.backend import ParameterGroup
 from deep5.errors import RuleError, ShapeError
 from deep5.events import StepInfo
+from deep5.networks.executor import check_info
 from deep5.tensors import Array, Arrays, TensorSpec
 from deep5.training.expression import OPERATIONS, Expr, topological
-from deep5.training.groups import partition
+from deep5.training.groups import partition, require_trained
 from deep5.training.rule import UpdateRule
 from deep5.training.trace import TracedRule, trace_rule
 
@@ -62,6 +63,11 @@ class FunctionalRule:
         functions: The back-end's functions.
         groups: Parameter groups; frozen parameters are left out.
 
+    Raises:
+        RuleError: The rule breaks its contract, all parameters are frozen, or a group sets an unknown hyperparameter
+            or matches nothing.
+        UsageError: `groups` is no sequence of groups, or a group's `match` gives no bool.
+
     Attributes:
         names: The parameters that the rule updates.
         prepares: Whether the gradient is taken at another point than the parameter.
@@ -95,6 +101,7 @@ class FunctionalRule:
             self._parts.append(_Part(tuple(part), dtype, dict(hyper), width * len(self._parts)))
         self._width = width
         self.names = tuple(name for part in self._parts for name in part.names)
+        require_trained(rule, specs, self.names)
         self.prepares, self.averages = self._traced.prepare is not None, self._traced.evaluate is not None
 
     def given(self, info: StepInfo) -> np.ndarray:
@@ -102,7 +109,9 @@ class FunctionalRule:
 
         Raises:
             RuleError: The rule gives other names than it was traced with, or no numbers.
+            UsageError: `info` is no `StepInfo`.
         """
+        check_info(info)
         values = np.empty(self._width * len(self._parts))
         for part in self._parts:
             rule = self.rule

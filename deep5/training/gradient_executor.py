@@ -85,12 +85,21 @@ class _Memory:
 
 @dataclass
 class _Gradients:
-    """Gradients of the last call: by name, the part that the last program made, and whether a caller holds them."""
+    """Gradients of the last call.
+
+    Attributes:
+        key: Of the program that ran last.
+        values: By name.
+        memory: The part that the last program made.
+        given: Whether a caller holds them.
+        spent: Whether a whole training step has used them up.
+    """
 
     key: _Key
     values: dict[str, np.ndarray]
     memory: _Memory
     given: bool
+    spent: bool = False
 
 
 class GradientExecutor(NetworkExecutor):
@@ -160,15 +169,15 @@ class GradientExecutor(NetworkExecutor):
     def _assign(self, name: str, value: np.ndarray) -> None:
         self.values[name][...] = value
 
-    def _feed(self, inputs: Arrays) -> tuple[list[Any], dict[str, int]]:
-        fed, extents = super()._feed(inputs)
+    def _feed(self, inputs: Arrays, *, empty: bool = False) -> tuple[list[Any], dict[str, int]]:
+        fed, extents = super()._feed(inputs, empty=empty)
         for labels in self._labels:
             labels.check(fed[labels.position])
         return fed, extents
 
     def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
         """Run forward; see `GraphExecutor.inference`."""
-        fed, extents = self._feed(inputs)
+        fed, extents = self._feed(inputs, empty=not training)
         program = self._programs.get(("forward", training)) or self._forward(training)
         if training and self._forms.training.masks:
             fed += self._forms.training.draw(extents, self._info(info))
@@ -189,21 +198,35 @@ class GradientExecutor(NetworkExecutor):
         """Run forward and backward as one graph; see `GraphExecutor.inference_and_backprop`.
 
         Raises:
-            ShapeError: A missing, unknown or misshapen input.
+            ShapeError: A missing, unknown or misshapen input, or one of extent 0; a gradient to add to that has
+                another shape.
             NetworkError: A label that is no class; the engine failed.
             UnknownName: No such loss, parameter or input.
             Unsupported: An operator without a gradient, or one whose gradient the engine cannot run.
+            UsageError: Names that are none, a `loss_scale` that is no finite number, an `info` that is no `StepInfo`.
         """
         fed, extents = self._feed(inputs)
         # Whatever fails from here on leaves no gradients.
         last, self._last = self._last, None
-        key = ("gradients", loss, None if wrt is None else tuple(wrt))
-        program = self._programs.get(key) or self._backward(key, loss, wrt)
+        if type(loss) is not str:
+            self._check_loss(loss)
+        if wrt is not None and type(wrt) is not tuple:
+            wrt = self._check_wrt(wrt)
+        key = ("gradients", loss, wrt)
+        try:
+            program = self._programs.get(key)
+        except TypeError:  # no name in it
+            program = None
+        program = program or self._backward(key, loss, wrt)
         if self._forms.training.masks:
             fed += self._forms.training.draw(extents, self._info(info))
-        fed.append(self._loss_scale(loss_scale, program.loss_dtype))
-        earlier = last.values if last is not None and accumulate else {}
-        if last is not None and not accumulate:
+        fed.append(self._loss_scale(self._check_scale(loss, loss_scale), program.loss_dtype))
+        adds = accumulate and last is not None and not last.spent
+        earlier = last.values if adds and last is not None else {}
+        for position, (name, _) in enumerate(self._inputs if earlier else ()):
+            if name in earlier and name in program.names:
+                self._check_sum(name, earlier[name].shape, fed[position].shape)
+        if last is not None and not adds:
             self._recycle(last)
         memory = self._spare.pop(key, None)
 
@@ -221,7 +244,7 @@ class GradientExecutor(NetworkExecutor):
         if earlier and notify is None:
             for index, gradient in enumerate(arrays):
                 add(index, gradient)
-        if last is not None and accumulate and last.key == key:
+        if last is not None and adds and last.key == key:
             self._recycle(last)  # the sums lie elsewhere now
         if memory is None or arrays is not memory.arrays:
             memory = _Memory(arrays)
@@ -256,9 +279,23 @@ class GradientExecutor(NetworkExecutor):
         groups: Sequence[ParameterGroup] = (),
         modifier: Callable[[str, Array, Array], Array] | None = None,
     ) -> TrainStep:
-        """The training step under an update rule, which runs in place on the parameters."""
+        """The training step under an update rule, which runs in place on the parameters.
+
+        Raises:
+            RuleError: As for `KernelStep`.
+            UsageError: As for `KernelStep`, or `loss` is no output.
+            Unsupported: The loss is no floating-point scalar.
+        """
+        self._check_loss(loss)
         step: TrainStep = KernelStep(
-            self, rule, loss=loss, groups=groups, modifier=modifier, threads=self._threads(), locate=self._locate
+            self,
+            rule,
+            loss=loss,
+            groups=groups,
+            modifier=modifier,
+            threads=self._threads(),
+            locate=self._locate,
+            spend=self.spend,
         )
         self._step = weakref.ref(step)
         return step
@@ -291,6 +328,11 @@ class GradientExecutor(NetworkExecutor):
             for name, array in self._last.values.items():
                 places[name] = array.__array_interface__["data"][0]
         return [places[name] for name in names]
+
+    def spend(self) -> None:
+        """A whole training step has used the gradients up: they stay readable, but nothing is added to them."""
+        if self._last is not None:
+            self._last.spent = True
 
     def _loss_scale(self, number: float, dtype: str) -> np.ndarray:
         if self._scale[0] != (number, dtype):

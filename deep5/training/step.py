@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from deep5.backend import GraphExecutor, ParameterGroup
-from deep5.errors import RuleError
 from deep5.events import StepInfo
+from deep5.networks.executor import check_info
 from deep5.tensors import Array, Arrays, to_numpy
-from deep5.training.groups import partition
+from deep5.training.groups import partition, require_trained
 from deep5.training.kernel import bind_rule
 from deep5.training.rule import UpdateRule
 
@@ -34,10 +34,12 @@ class KernelStep:
         locate: Addresses of the executor's own gradients of the last call, by name; None where one is not contiguous.
             Where given, they are not looked at through NumPy, and `gradients` is not even called, so that the executor
             may write to the same memory in the next step. Gradients of `apply` and of a modifier are looked at.
+        spend: Called after a whole step: its gradients are used up, and `accumulate` must not add to them.
 
     Raises:
         RuleError: The rule breaks its contract, all parameters are frozen, or a group sets an unknown hyperparameter
             or matches nothing.
+        UsageError: `groups` is no sequence of groups, or a group's `match` gives no bool.
     """
 
     def __init__(
@@ -50,9 +52,10 @@ class KernelStep:
         modifier: Modifier | None = None,
         threads: int = 1,
         locate: Callable[[Sequence[str]], Sequence[int] | None] | None = None,
+        spend: Callable[[], None] = lambda: None,
     ) -> None:
         self._executor, self.rule, self._loss, self._modifier = executor, rule, loss, modifier
-        self._locate = locate
+        self._locate, self._spend = locate, spend
         live = executor.parameters()
         self._kernels = [
             bind_rule(rule, specs, threads=threads, hyper=hyper)
@@ -61,10 +64,7 @@ class KernelStep:
         for kernel in self._kernels:
             kernel.attach({name: to_numpy(live[name]) for name in kernel.names})
         names = tuple(name for kernel in self._kernels for name in kernel.names)
-        if live and not names:
-            raise RuleError(
-                f"nothing to train by {type(rule).__name__}: got {len(live)} parameters, all of them frozen"
-            )
+        require_trained(rule, live, names)
         # Frozen parameters have no gradient; where there are none, the executor's fast path asks no questions.
         self._wrt: dict[str, Any] = {} if len(names) == len(live) else {"wrt": names}
         # Sums over the model run over all kernels; each alone knows only its own part.
@@ -94,12 +94,14 @@ class KernelStep:
         except BaseException:
             self._cancel()
             raise
+        self._spend()
         return outputs
 
     def backprop(
         self, inputs: Arrays, info: StepInfo, on_gradient: Callable[[str, Array], None] | None = None
     ) -> Arrays:
         """Forward and backward at the rule's point; see `TrainStep`."""
+        check_info(info)
         if self._prepares:
             for kernel in self._kernels:
                 kernel.prepare(info)
@@ -115,6 +117,7 @@ class KernelStep:
 
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
         """The update; see `TrainStep`."""
+        check_info(info)
         if self._modifier is not None:
             parameters = self._executor.parameters()
             gradients = {

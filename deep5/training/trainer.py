@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from time import perf_counter_ns
@@ -39,6 +40,7 @@ class Trainer:
         step: Steps done.
         epoch: Epochs done.
         scores: Of the last evaluation: `accuracy` in percent, mean `loss`, `samples`.
+        first_evaluations_s: Seconds of the first evaluated batch of each size, by size: it compiles and allocates.
         status: `"ready"`, `"running"`, then `"success"`, `"stopped"` (by an event), `"aborted"` (by the user) or
             `"failed"`.
         reason: Why it was stopped, or empty.
@@ -84,6 +86,7 @@ class Trainer:
         self.listeners = Listeners()
         self.step = self.epoch = self.epochs = 0
         self.scores: dict[str, float] = {}
+        self.first_evaluations_s: dict[int, float] = {}
         self.status, self.reason = "ready", ""
 
     def listening(self, *events: Event) -> AbstractContextManager[None]:
@@ -168,17 +171,24 @@ class Trainer:
         """Accuracy in percent, mean loss and number of samples over all batches of a sampler.
 
         The network runs in evaluation mode, with the parameters that the optimizer evaluates by (`eval_param`).
-        Every sample counts once, whatever the size of its batch.
+        Every sample counts once, whatever the size of its batch. Where logits are not numbers, nothing is predicted.
         """
         averaged = getattr(self.optimizer, "averaged", nullcontext)
         totals = np.zeros(3)
         with averaged():
             for ids, inputs in sampler.batches(0):
+                begin = perf_counter_ns()
                 outputs = self.executor.inference(inputs)
-                predicted = to_numpy(outputs[self._logits]).argmax(axis=-1)
-                correct = np.count_nonzero(predicted == to_numpy(inputs[self._label]))
-                totals += np.array([correct, float(to_numpy(outputs[self.loss])) * len(ids), len(ids)])
+                logits, loss = to_numpy(outputs[self._logits]), float(to_numpy(outputs[self.loss]))
+                # Both are here, so whatever computes them is done.
+                end = perf_counter_ns()
+                self.first_evaluations_s.setdefault(len(ids), (end - begin) / 1e9)
+                hits = logits.argmax(axis=-1) == to_numpy(inputs[self._label])
+                # The largest of numbers and NaN is NaN, the first of them, and its place is no prediction.
+                if not math.isfinite(loss):
+                    hits &= ~np.isnan(logits).any(axis=-1)
+                totals += np.array([np.count_nonzero(hits), loss * len(ids), len(ids)])
         if self.communicator is not None:
             self.communicator.all_reduce(totals, op="sum", timeout_s=60.0)
-        right, loss, samples = totals.tolist()
-        return {"accuracy": 100.0 * right / samples, "loss": loss / samples, "samples": samples}
+        right, total_loss, samples = totals.tolist()
+        return {"accuracy": 100.0 * right / samples, "loss": total_loss / samples, "samples": samples}

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from deep5.frameworks.jax.emit import Function
     from deep5.frameworks.jax.step import JAXStep
     from deep5.frameworks.jax.storage import Storage
+    from deep5.networks.native import NativeNetwork
+    from deep5.networks.network import Network
 
 __all__ = ["JAXExecutor", "Program"]
 
@@ -87,7 +89,7 @@ class JAXExecutor(NetworkExecutor):
 
     capabilities = frozenset({"float64", "whole_step"})
 
-    def __init__(self, network: Any, program: Program, *, device: Device, seed: int = 0) -> None:
+    def __init__(self, network: Network | NativeNetwork, program: Program, *, device: Device, seed: int = 0) -> None:
         super().__init__(network, device=device, seed=seed)
         self._place = find_device(device)
         self.program = program
@@ -155,7 +157,7 @@ class JAXExecutor(NetworkExecutor):
 
     def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
         """Run forward; see `GraphExecutor.inference`."""
-        feed, extents = self._feed(inputs)
+        feed, extents = self._feed(inputs, empty=not training)
         with jax.enable_x64(True):
             if training:
                 feed += self.program.draw(extents, self._info(info))
@@ -179,9 +181,11 @@ class JAXExecutor(NetworkExecutor):
         """Run forward and backward as one compiled function; see `GraphExecutor.inference_and_backprop`.
 
         Raises:
-            ShapeError: A missing, unknown or misshapen input.
+            ShapeError: A missing, unknown or misshapen input, or one of extent 0; a gradient to add to that has
+                another shape.
             UnknownName: No such loss, parameter or input.
             Unsupported: A loss that is no floating-point scalar.
+            UsageError: Names that are none, a `loss_scale` that is no finite number, an `info` that is no `StepInfo`.
         """
         names = self._names if wrt is None else self._check_wrt(wrt)
         return self.backpropagate(
@@ -214,9 +218,15 @@ class JAXExecutor(NetworkExecutor):
         earlier, self._gradients = ((self._gradients or {}) if accumulate else {}), None  # none, should this fail
         self._why = "the last inference_and_backprop failed"
         added = tuple(name for name in names if name in earlier)
+        if type(loss) is not str:
+            self._check_loss(loss)
         key = (loss, names, added)
         run = self._backward.get(key) or self._compile_backward(*key)
+        scale = self._check_scale(loss, scale)
         before = tuple(earlier[name] for name in added)
+        for name in added:
+            if name in self._inputs_index:
+                self._check_sum(name, earlier[name].shape, feed[self._inputs_index[name]].shape)
         with jax.enable_x64(True):
             feed += self.program.draw(extents, self._info(info))
             outputs, self._buffers, gradients = run(values, self._buffers, feed, scale, before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,12 +17,14 @@ from deep5.frameworks.jax.emit import Function
 from deep5.frameworks.jax.executor import JAXExecutor
 from deep5.frameworks.jax.storage import Storage
 from deep5.networks.native import NativeNetwork
+from deep5.networks.probing import UNFIT, checked_inputs, checked_seed, misfit, said_of, tried
 from deep5.tensors import Device, TensorSpec
 from deep5.tensors import device as read_device
 
 __all__ = ["from_jax"]
 
 Tree = Any
+Leaves = tuple[dict[str, Any], Any]
 Specs = Mapping[str, TensorSpec]
 # Extents that stand for symbolic ones while outputs are inferred: what changes from one to the other is symbolic.
 _TRIALS = (8, 16)
@@ -43,12 +46,16 @@ def from_jax(
     The function is traced under the process's own setting of 64-bit types, as it would be without deep5: where they are
     off, whole numbers of 64 bits reach it as 32.
 
+    JAX has no optimizers of its own: update rules make the steps, by a `Trainer` or by `executor.train_step(rule)`.
+
     Args:
-        apply: `apply(parameters, inputs)` gives a dict of outputs by name. With `buffers`, instead
-            `apply(parameters, buffers, inputs, training=...)` gives such a dict, and the new buffers. It must be pure:
-            noise comes from a key among the buffers (`jax.random.key_data`), which it returns split.
+        apply: `apply(parameters, inputs)` gives a dict of outputs by name, the loss among them, such as
+            `{"logits": ..., "loss": ...}`: it computes the loss itself, from the label among the inputs. `inputs` is a
+            dict of arrays by name. With `buffers`, instead `apply(parameters, buffers, inputs, training=...)` gives
+            such a dict, and the new buffers. It must be pure: noise comes from a key among the buffers
+            (`jax.random.key_data`), which it returns split.
         parameters: Any tree of floating-point arrays; names are made of the path, such as `dense/kernel`. Copied.
-        inputs: Specifications by name; a string in a shape is a symbolic extent.
+        inputs: What a caller feeds, a `TensorSpec` each, by name; a string in a shape is a symbolic extent.
         outputs: What the function must give; found out where left out.
         loss: Name of the scalar output to minimise.
         buffers: Any tree of arrays that training changes without a gradient. Copied.
@@ -59,8 +66,8 @@ def from_jax(
         The executor; its `network` is a `NativeNetwork`.
 
     Raises:
-        UsageError: Names that are used twice, parameters that are not floating-point, symbolic extents that `apply`
-            does not keep apart, or a function that gives something else.
+        UsageError: What is given is of another kind; names that are used twice; no parameters, or some that are not
+            floating-point; a function that does not run on such inputs, or gives something else.
         ShapeError: Outputs are not as declared.
         Unsupported: The loss is no floating-point scalar, or a leaf is no array.
 
@@ -72,49 +79,58 @@ def from_jax(
     >>> executor.inference({"x": np.ones((3, 2), np.float32), "y": np.ones(3, np.float32)})["loss"].item()
     1.0
     """
-    program = _NativeProgram(apply, parameters, buffers)
-    found = program.infer(inputs)
+    if not callable(apply):
+        raise UsageError(f"got {apply!r} as apply; allowed: a function of parameters and inputs")
+    if outputs is not None and not isinstance(outputs, Mapping):
+        raise UsageError(f"got {outputs!r} as outputs; allowed: None, or a dict of TensorSpec by name")
+    specs = checked_inputs(inputs)
+    values, tree = _named(parameters)
+    held, held_tree = _named({} if buffers is None else buffers)
+    _check_leaves(values, held)
+    program = _NativeProgram(apply, (values, tree), None if buffers is None else (held, held_tree))
+    found = program.infer(specs)
     if outputs is not None and dict(outputs) != found:
         raise ShapeError(f"the function's outputs: got {_listed(found)}, declared {_listed(outputs)}")
     program.outputs = tuple(found)
     network = NativeNetwork(
-        name=getattr(apply, "__qualname__", type(apply).__name__),
-        inputs=dict(inputs),
+        name=said_of(apply),
+        inputs=specs,
         outputs=found,
-        parameters={name: _spec(value) for name, value in program.parameters.items()},
-        buffers={name: _spec(value) for name, value in program.buffers.items()},
-        values={name: np.asarray(value) for name, value in {**program.parameters, **program.buffers}.items()},
+        parameters={name: _spec(value) for name, value in values.items()},
+        buffers={name: _spec(value) for name, value in held.items()},
         structure=program.structure,
+        values={name: np.asarray(value) for name, value in {**values, **held}.items()},
     )
-    executor = JAXExecutor(network, program, device=read_device(device), seed=seed)
+    executor = JAXExecutor(network, program, device=read_device(device), seed=checked_seed(seed))
     executor._check_loss(loss)
+    # It has copied the values; from here on only their hash is needed.
+    executor.network = replace(network, weights=network.weights_hash(), values={})
     return executor
 
 
 class _NativeProgram:
     """A function of JAX as an executor runs it; see `Program`.
 
+    Args:
+        apply: The function.
+        parameters: Arrays by name, and the tree that they are leaves of; the arrays are not kept.
+        buffers: The same of buffers; None: the function takes none.
+
     Attributes:
-        parameters: Initial arrays by name.
-        buffers: Initial arrays by name.
+        parameters: Shapes and element types by name.
+        buffers: Shapes and element types by name.
         outputs: Names of the outputs, in the order in which they are returned.
         structure: Listing of the operations.
     """
 
-    def __init__(self, apply: Callable[..., Any], parameters: Tree, buffers: Tree | None) -> None:
-        self._apply, self._buffered = apply, buffers is not None
+    def __init__(self, apply: Callable[..., Any], parameters: Leaves, buffers: Leaves | None) -> None:
+        self._apply, self._buffered, self._said = apply, buffers is not None, f"the function {said_of(apply)}"
         self.x64 = bool(jax.config.jax_enable_x64)
         self.stored: Mapping[str, Storage] = {}
         self.outputs: tuple[str, ...] = ()
         self.structure = ""
-        self.parameters, self._parameter_tree = _named(parameters)
-        self.buffers, self._buffer_tree = _named({} if buffers is None else buffers)
-        twice = sorted(self.parameters.keys() & self.buffers.keys())
-        if twice:
-            raise UsageError(f"the names {twice} are those of parameters and of buffers; allowed: each name once")
-        whole = [name for name, value in self.parameters.items() if not jnp.issubdtype(value.dtype, jnp.floating)]
-        if whole:
-            raise UsageError(f"the parameters {whole} are not floating-point; remedy: hand them over as buffers")
+        self.parameters, self._parameter_tree = _abstracted(parameters)
+        self.buffers, self._buffer_tree = _abstracted(_named({}) if buffers is None else buffers)
         self.evaluation = Function(lambda *given: self._call(*given, training=False), "")
         self.training = Function(lambda *given: self._call(*given, training=True), "")
         self._inputs: Specs = {}
@@ -147,27 +163,32 @@ class _NativeProgram:
 
     def _abstract(self, extents: Mapping[str, int]) -> dict[str, Any]:
         """Shapes and types of the outputs where symbols have these extents; notes the listing."""
-        given = [
-            jax.ShapeDtypeStruct(
+        given = {
+            name: jax.ShapeDtypeStruct(
                 tuple(extents[extent] if isinstance(extent, str) else extent for extent in spec.shape),
                 np.dtype(spec.dtype),
             )
-            for spec in self._inputs.values()
-        ]
+            for name, spec in self._inputs.items()
+        }
 
         def run(parameters: Any, buffers: Any, feed: Any) -> Any:
             with jax.enable_x64(self.x64):
                 return self._results(parameters, buffers, feed, training=True)
 
-        with jax.enable_x64(True):
-            traced = jax.jit(run).trace(tuple(self.parameters.values()), tuple(self.buffers.values()), given)
+        with tried(self._said, given), jax.enable_x64(True):
+            traced = jax.jit(run).trace(
+                tuple(self.parameters.values()), tuple(self.buffers.values()), list(given.values())
+            )
         # What functions are called inside may be told by their addresses, which differ from process to process.
         self.structure = re.sub(r"0x[0-9a-f]+", "", str(traced.jaxpr))
         found: dict[str, Any] = traced.out_info[0]
         return found
 
     def _call(self, parameters: Any, buffers: Any, feed: Any, *, training: bool) -> tuple[Any, Any]:
-        outputs, new = self._results(parameters, buffers, feed, training=training)
+        try:
+            outputs, new = self._results(parameters, buffers, feed, training=training)
+        except UNFIT as error:
+            raise misfit(self._said, dict(zip(self._inputs, feed, strict=True)), error) from error
         return tuple(outputs[name] for name in self.outputs), new
 
     def _results(self, parameters: Any, buffers: Any, feed: Any, *, training: bool) -> tuple[dict[str, Any], Any]:
@@ -196,7 +217,28 @@ class _NativeProgram:
 def _checked(outputs: Any) -> dict[str, Any]:
     if not isinstance(outputs, Mapping) or not all(isinstance(name, str) for name in outputs):
         raise UsageError(f"apply gave {type(outputs).__name__}; allowed: a dict of outputs by name")
-    return {name: jnp.asarray(value) for name, value in outputs.items()}
+    found = {}
+    for name, value in outputs.items():
+        try:
+            found[name] = jnp.asarray(value)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"apply gave the output {name!r} of type {type(value).__name__}; allowed: an array ({error})"
+            ) from error
+    return found
+
+
+def _check_leaves(parameters: Mapping[str, Any], buffers: Mapping[str, Any]) -> None:
+    if not parameters:
+        raise UsageError(
+            'got parameters without any array; allowed: a tree of floating-point arrays, such as {"w": jnp.zeros(2)}'
+        )
+    twice = sorted(parameters.keys() & buffers.keys())
+    if twice:
+        raise UsageError(f"the names {twice} are those of parameters and of buffers; allowed: each name once")
+    whole = [name for name, value in parameters.items() if not jnp.issubdtype(value.dtype, jnp.floating)]
+    if whole:
+        raise UsageError(f"the parameters {whole} are not floating-point; remedy: hand them over as buffers")
 
 
 def _narrowed(value: Any, x64: bool) -> Any:
@@ -207,7 +249,7 @@ def _narrowed(value: Any, x64: bool) -> Any:
 _NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
 
 
-def _named(tree: Tree) -> tuple[dict[str, Any], Any]:
+def _named(tree: Tree) -> Leaves:
     """Copies of a tree's leaves by their path, and the tree's structure."""
     pairs, structure = jax.tree_util.tree_flatten_with_path(tree)
     found: dict[str, Any] = {}
@@ -218,11 +260,16 @@ def _named(tree: Tree) -> tuple[dict[str, Any], Any]:
         try:
             found[name] = jnp.array(leaf)
             np.dtype(found[name].dtype)
-        except TypeError as error:
+        except (OverflowError, TypeError, ValueError) as error:
             raise Unsupported(
                 f"the leaf {name!r} is {type(leaf).__name__}; allowed: arrays of numbers ({error})"
             ) from error
     return found, structure
+
+
+def _abstracted(leaves: Leaves) -> Leaves:
+    """Shapes and element types instead of arrays."""
+    return {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in leaves[0].items()}, leaves[1]
 
 
 def _spec(value: Any) -> TensorSpec:

@@ -16,6 +16,7 @@ from deep5.frameworks.jax.table import (
     call,
     computed,
     fixed,
+    is_whole,
     number,
     operator,
     pointwise,
@@ -172,7 +173,11 @@ def _reduction(op_type: str, function: Callable[..., Any]) -> None:
         x, keep = emitter.plain(node.inputs[0]), bool(attribute(node, "keepdims", 1))
         emitter.assign(node.outputs[0], f"{emitter.bind(reduce)}({x}, {chosen}, {keep})")
 
-    operator(op_type, lambda node: computed(node, 1))(emit)
+    def check(node: ir.Node) -> str | None:
+        # A mean is that of floating-point numbers, which do not hold every whole one.
+        return "whole numbers" if op_type == "ReduceMean" and is_whole(node.inputs[0]) else computed(node, 1)
+
+    operator(op_type, check)(emit)
 
 
 _reduction("ReduceMax", jnp.max)

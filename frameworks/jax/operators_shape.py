@@ -11,6 +11,7 @@ from jax import lax
 
 from deep5.frameworks.jax.table import attribute, axis, call, computed, fixed, operator, rank
 from deep5.networks.constants import constant_value
+from deep5.networks.nodes import outside, poisonless
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emit import Emitter
@@ -209,7 +210,7 @@ def _gathered(x: Any, indices: Any, along: int) -> Any:
     return jnp.take(x, indices, axis=along)
 
 
-@operator("Gather")
+@operator("Gather", lambda node: outside(node) or poisonless(node))
 def _gather(emitter: Emitter, node: ir.Node) -> None:
     along, indices = axis(node, 0), fixed(node, 1)
     if indices is not None and not indices.shape:

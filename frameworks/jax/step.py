@@ -13,6 +13,7 @@ import numpy as np
 from deep5.backend import ParameterGroup
 from deep5.errors import ShapeError, UsageError
 from deep5.events import StepInfo
+from deep5.networks.executor import check_info
 from deep5.tensors import Array, Arrays, to_numpy
 from deep5.training.functional import FunctionalRule
 from deep5.training.rule import UpdateRule
@@ -56,7 +57,9 @@ class JAXStep:
         modifier: `gradient_modifier(name, param, grad) -> grad`, traced.
 
     Raises:
-        RuleError: The rule breaks its contract, or a group sets an unknown hyperparameter or matches nothing.
+        RuleError: The rule breaks its contract, all parameters are frozen, or a group sets an unknown hyperparameter
+            or matches nothing.
+        UsageError: `groups` is no sequence of groups, or a group's `match` gives no bool.
 
     Attributes:
         how: How the rule runs.
@@ -100,12 +103,12 @@ class JAXStep:
             self._refuse_inside()
         feed, extents = executor._feed(inputs)
         given = self._rule.given(info)
+        executor._gradients, executor._why = None, "the last training step was compiled as a whole"
         with jax.enable_x64(True):
             feed += executor.program.draw(extents, info)
             outputs, executor._values, executor._buffers, self._states = self._whole(
                 executor._values, executor._buffers, self._states, feed, given
             )
-        executor._gradients, executor._why = None, "the last training step was compiled as a whole"
         executor._pending = outputs
         return dict(zip(self._outputs, outputs, strict=True))
 
@@ -115,6 +118,7 @@ class JAXStep:
         """Forward and backward at the rule's point; see `TrainStep`."""
         if self._inside:
             self._refuse_inside()
+        check_info(info)
         executor = self._executor
         values = executor._values
         if self._rule.prepares:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnx_ir as ir
 
 from deep5.networks.gradients.window import attribute
@@ -67,8 +66,7 @@ def pointwise(emitter: Emitter, node: ir.Node, function: Callable[..., Any], *ar
 
 def number(node: ir.Node, name: str, default: float) -> str:
     """A number of an attribute as source text; infinities and NaN have no literal."""
-    # ONNX's own defaults are float32, as all numbers in attributes.
-    value: float = attribute(node, name, float(np.float32(default)))
+    value: float = attribute(node, name, default)
     return repr(value) if math.isfinite(value) else f"float('{value}')"
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import onnxruntime
 
 from deep5.frameworks.onnxruntime.program import Program
 from deep5.frameworks.onnxruntime.rewrite import rewritten
 from deep5.networks.network import Network
-from deep5.tensors import Device
+from deep5.tensors import Arrays, Device
 from deep5.training.gradient_executor import GradientExecutor, Run
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ __all__ = ["ONNXRuntimeExecutor"]
 
 class ONNXRuntimeExecutor(GradientExecutor):
     """Runs a network in ONNX Runtime; made by `ONNXRuntime.executor`.
+
+    As long as nobody can write to the parameters (none were given out, nothing trains), a session of inference holds
+    them as constants, as ONNX Runtime's own users have them: it runs faster, keeps weights a second time where it
+    arranges them anew, and may round differently from the session that reads them where they lie.
 
     Args:
         network: The network; it is not changed.
@@ -38,7 +43,19 @@ class ONNXRuntimeExecutor(GradientExecutor):
 
     def __init__(self, network: Network, framework: ONNXRuntime, *, device: Device, seed: int = 0) -> None:
         self._framework = framework
+        # Whether nobody but `_assign` can write to the parameters.
+        self._fixed = True
         super().__init__(network, framework, device=device, seed=seed)
+
+    def parameters(self) -> Arrays:
+        """The live parameters; see `GradientExecutor.parameters`."""
+        self._release()
+        return super().parameters()
+
+    def buffers(self) -> Arrays:
+        """The live running statistics; see `GradientExecutor.buffers`."""
+        self._release()
+        return super().buffers()
 
     def settings(self) -> dict[str, Any]:
         """Threads, spinning, provider, TF32 and determinism as read back from the session."""
@@ -63,8 +80,28 @@ class ONNXRuntimeExecutor(GradientExecutor):
     def _suited(self, network: Network) -> Network:
         return rewritten(network)
 
+    def _assign(self, name: str, value: np.ndarray) -> None:
+        if self._programs:
+            self._release()  # whoever writes once after a call will write again
+        super()._assign(name, value)
+
+    def _release(self) -> None:
+        """From now on parameters are read where they lie."""
+        if self._fixed:
+            self._fixed = False
+            self.discard_programs()
+
     def _compile(self, network: Network, announced: Sequence[str]) -> Run:
-        return Program(network, self.values, announced, threads=self._framework.threads, device=self.device)
+        if network is not self._forms.evaluation:
+            self._release()  # training, which writes running statistics
+        return Program(
+            network,
+            self.values,
+            announced,
+            threads=self._framework.threads,
+            device=self.device,
+            fixed=self._fixed,
+        )
 
     def _session(self) -> onnxruntime.InferenceSession:
         program = self._programs.get(("forward", False)) or self._forward(training=False)

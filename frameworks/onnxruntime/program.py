@@ -8,6 +8,7 @@ import numpy as np
 from onnxruntime import OrtValue
 
 from deep5.errors import NetworkError, Unsupported
+from deep5.frameworks.onnxruntime.guards import guarded
 from deep5.frameworks.onnxruntime.session import explanation, make_session
 from deep5.networks.engine import engine_model
 from deep5.networks.network import Network
@@ -16,6 +17,8 @@ from deep5.training.gradient_executor import Notify
 
 __all__ = ["Program"]
 
+# A copy of this many bytes takes as long as ONNX Runtime takes to bind an array.
+_SMALL_BYTES = 8192
 _Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -23,8 +26,9 @@ class Program:
     """A network made runnable; a `Run` of `GradientExecutor`.
 
     Parameters and buffers are inputs that are bound once, to the memory of the executor: a session that held them as
-    constants would keep a copy of them, and compute with old values. Gradients are bound to memory that stays the same
-    from call to call; other outputs to memory of the program's own, from which they are copied.
+    constants would keep a copy of them, and compute with old values. Where nobody writes to them it may hold them so,
+    which is faster: ONNX Runtime arranges constant weights as its kernels like them best. Gradients are bound to memory
+    that stays the same from call to call; other outputs to memory of the program's own, from which they are copied.
 
     Args:
         network: The network.
@@ -32,6 +36,7 @@ class Program:
         announced: Names of its last outputs, the gradients.
         threads: How many an operator may use.
         device: Where it runs.
+        fixed: Whether the values stay as they are while the program is in use.
 
     Raises:
         Unsupported: ONNX Runtime cannot run the network.
@@ -48,10 +53,15 @@ class Program:
         *,
         threads: int,
         device: Device,
+        fixed: bool = False,
     ) -> None:
         self._name = network.model.graph.name
+        self._values = {
+            name: OrtValue.ortvalue_from_numpy(values[name]) for name in (*network.parameters, *network.buffers)
+        }
         try:
-            self.session = make_session(engine_model(network), threads, device)
+            model = engine_model(guarded(network), fixed=fixed)
+            self.session = make_session(model, threads, device, self._values if fixed else None)
         except Exception as error:  # ONNX Runtime raises its own private classes
             raise Unsupported(f"onnxruntime cannot run the network {self._name!r}: {explanation(error)}") from error
         outputs = list(network.outputs.items())
@@ -70,12 +80,12 @@ class Program:
             if any(isinstance(extent, str) and extent not in self._extents for extent in spec.shape)
         ]
         self._binding = self.session.io_binding()
-        self._values = {
-            name: OrtValue.ortvalue_from_numpy(values[name]) for name in (*network.parameters, *network.buffers)
-        }
-        self._bind_values()
+        if not fixed:
+            self._bind_values()
+        self._on_host = device.kind == "cpu"
         # The host's memory is read where it lies; what a device has is as old as the binding.
-        self._copied = device.kind != "cpu"
+        self._copied = not self._on_host and not fixed
+        self._places: list[np.ndarray | None] = []
         self._shapes: _Shapes | None = None
         self._results: list[np.ndarray] = []
         self._gradients: Sequence[np.ndarray] = ()
@@ -88,11 +98,16 @@ class Program:
         Raises:
             NetworkError: An operator failed; the message is ONNX Runtime's.
         """
-        for name, value in zip(self._inputs, inputs, strict=True):
-            self._binding.bind_cpu_input(name, value if value.flags.c_contiguous else np.ascontiguousarray(value))
         shapes = tuple([value.shape for value in inputs])
         if shapes != self._shapes or (self._announced and into is not self._gradients):
+            if shapes != self._shapes:
+                self._bind_small_inputs(inputs)
             self._bind_outputs(shapes, into)
+        for name, value, place in zip(self._inputs, inputs, self._places, strict=True):
+            if place is not None:
+                place[...] = value
+            else:
+                self._binding.bind_cpu_input(name, value if value.flags.c_contiguous else np.ascontiguousarray(value))
         for number in self._unknown:
             self._binding.bind_output(self._outputs[number][0])
         if self._copied:
@@ -114,6 +129,16 @@ class Program:
     def _bind_values(self) -> None:
         for name, value in self._values.items():
             self._binding.bind_ortvalue_input(name, value)
+
+    def _bind_small_inputs(self, inputs: Sequence[np.ndarray]) -> None:
+        """Give small inputs memory that stays: to copy them into it takes less time than to bind them anew."""
+        self._shapes = None  # should this fail
+        self._places = []
+        for name, value in zip(self._inputs, inputs, strict=True):
+            place = aligned_empty(value.shape, value.dtype) if self._on_host and value.nbytes <= _SMALL_BYTES else None
+            self._places.append(place)
+            if place is not None:
+                self._binding.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(place))
 
     def _bind_outputs(self, shapes: _Shapes, into: Sequence[np.ndarray] | None) -> None:
         """Give the outputs memory for inputs of these shapes; all of them in order, which is that of `get_outputs`."""

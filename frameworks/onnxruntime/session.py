@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import onnx
@@ -11,6 +11,7 @@ import onnx_ir as ir
 import onnxruntime
 
 from deep5.backend import Support
+from deep5.frameworks.onnxruntime.guards import inexact
 from deep5.networks.engine import node_key, node_model
 from deep5.tensors import Device
 
@@ -35,13 +36,16 @@ def providers(device: Device) -> list[Any]:
     return []
 
 
-def make_session(model: bytes, threads: int, device: Device) -> onnxruntime.InferenceSession:
+def make_session(
+    model: bytes, threads: int, device: Device, fixed: Mapping[str, onnxruntime.OrtValue] | None = None
+) -> onnxruntime.InferenceSession:
     """A session, on this device alone.
 
     Args:
         model: Serialised.
         threads: How many an operator may use.
         device: One that has `providers`.
+        fixed: Values of initializers that the model leaves to external data; they must outlive the session.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -54,6 +58,8 @@ def make_session(model: bytes, threads: int, device: Device) -> onnxruntime.Infe
     options.log_severity_level = 4
     if device.kind != "cpu":
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    if fixed:
+        options.add_external_initializers(list(fixed), list(fixed.values()))
     return onnxruntime.InferenceSession(model, options, providers=providers(device), enable_fallback=False)
 
 
@@ -70,6 +76,8 @@ def supports(node: ir.Node) -> Support:
 
     Its documentation lists no attributes, and its table of kernels neither these nor the functions that it expands.
     """
+    if (reason := inexact(node)) is not None:
+        return Support(False, reason)
     key = node_key(node)
     if key is None:
         return _tried(node)

@@ -11,7 +11,10 @@ import onnx_ir as ir
 
 from deep5.backend import Support
 from deep5.errors import NetworkError, Unsupported
+from deep5.frameworks.openvino.guards import guarded
+from deep5.frameworks.openvino.integers import LARGEST, reason
 from deep5.frameworks.openvino.library import openvino
+from deep5.frameworks.openvino.shapes import check_shapes, explanation
 from deep5.networks.engine import engine_model, node_key, node_model
 from deep5.networks.network import Network
 from deep5.tensors import aligned_empty
@@ -21,8 +24,10 @@ __all__ = ["Program", "supports"]
 
 # What OpenVINO would compute in float32 without a word.
 _OTHER_FLOATS = {ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
-# What it computes in integers of 32 bits.
-_LONG, _INT32 = (np.int64, np.uint64, np.uint32), np.iinfo(np.int32)
+# Whole numbers that may be larger than it compares exactly.
+_LONG = (np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.int32), np.dtype(np.uint32))
+# Combinations of shapes to remember; a network for sequences may meet many.
+_FITTING = 256
 _ANSWERS: dict[Hashable, Support] = {}
 
 
@@ -47,8 +52,8 @@ class Program:
     def __init__(
         self, network: Network, values: Mapping[str, np.ndarray], announced: Sequence[str], *, threads: int
     ) -> None:
-        self._name = network.model.graph.name
-        options = {
+        self._name = network.model.graph.name or ""
+        self._options = {
             # The default may be bfloat16, which is no float32.
             "INFERENCE_PRECISION_HINT": "f32",
             "INFERENCE_NUM_THREADS": threads,
@@ -56,12 +61,20 @@ class Program:
             # Threads that are tied to processors keep other frameworks from them.
             "ENABLE_CPU_PINNING": False,
         }
+        model, self._guards = guarded(network)
+        engine = engine_model(Network(model) if self._guards else network)
         try:
-            self.model = _core().compile_model(_core().read_model(engine_model(network)), "CPU", options)
+            self._source = _core().read_model(engine)
+            self.model = self._compiled()
         except Exception as error:  # OpenVINO raises RuntimeError and its own private classes
-            raise Unsupported(f"openvino cannot run the network {self._name!r}: {_explanation(error)}") from error
-        self._inputs, self._first = tuple(network.inputs), len(network.outputs) - len(announced)
+            raise Unsupported(f"openvino cannot run the network {self._name!r}: {explanation(error)}") from error
+        self._inputs, self._count = tuple(network.inputs), len(network.outputs)
+        self._first = self._count - len(announced)
+        # An input that no node reads is none of the compiled model.
+        known = {name for port in self.model.inputs for name in port.names}
+        self._read = [(name, number) for number, name in enumerate(self._inputs) if name in known]
         self._values = {name: values[name] for name in (*network.parameters, *network.buffers)}
+        self._fitting: set[tuple[tuple[int, ...], ...]] = set()
         self._begin()
 
     def __call__(
@@ -70,24 +83,33 @@ class Program:
         """Run once; see `Run`.
 
         Raises:
-            NetworkError: An operator failed, and the message is OpenVINO's; or an integer does not fit in 32 bits.
+            NetworkError: Shapes that a node does not take; an operator failed, and the message is OpenVINO's; an index
+                or label is outside its range; a whole number is larger than OpenVINO compares exactly.
         """
+        shapes = tuple([value.shape for value in inputs])
+        if shapes not in self._fitting:
+            self._check_shapes(shapes)
         for name, value in zip(self._inputs, inputs, strict=True):
-            if not value.size:  # it crashes, in this call or a later one
-                raise NetworkError(f"openvino failed in the network {self._name!r}: input {name!r} has no elements")
-            if value.dtype in _LONG and (value.max() > _INT32.max or value.min() < _INT32.min):
+            if value.dtype in _LONG and (value.max() > LARGEST or value.min() < -LARGEST):
+                large = value[(value > LARGEST) | (value < -LARGEST)][0]
                 raise NetworkError(
-                    f"input {name!r} holds integers beyond 32 bits, in which openvino counts; allowed: ±2^31"
+                    f"input {name!r} holds {large}; allowed: ±2^24, up to which openvino tells all whole numbers apart"
                 )
         try:
-            for name, value in zip(self._inputs, inputs, strict=True):
+            for name, number in self._read:
+                value = inputs[number]
                 self._share(name, value if value.flags.carray else np.array(value, order="C"))
             self._request.infer()
         except Exception as error:  # as above
-            self._begin()  # a request that failed fails again, on whatever input
-            raise NetworkError(f"openvino failed in the network {self._name!r}: {_explanation(error)}") from error
+            # A model that failed fails again, on whatever input, and so do its new requests.
+            self.model = self._compiled()
+            self._begin()
+            raise NetworkError(f"openvino failed in the network {self._name!r}: {explanation(error)}") from error
         values = [tensor.data for tensor in self._request.output_tensors]
-        gradients = values[self._first :]
+        for guard, told in zip(self._guards, values[self._count :], strict=True):
+            if told > 0:
+                raise NetworkError(f"openvino cannot run the network {self._name!r} on these inputs: {guard.message}")
+        gradients = values[self._first : self._count]
         if into is None or any(old.shape != new.shape for old, new in zip(into, gradients, strict=True)):
             into = [aligned_empty(value.shape, value.dtype) for value in gradients]
         for number, (array, value) in enumerate(zip(into, gradients, strict=True)):
@@ -95,6 +117,18 @@ class Program:
             if notify is not None:
                 notify(number, array)
         return [np.array(value) for value in values[: self._first]], into
+
+    def _compiled(self) -> Any:
+        return _core().compile_model(self._source, "CPU", self._options)
+
+    def _check_shapes(self, shapes: tuple[tuple[int, ...], ...]) -> None:
+        for name, shape in zip(self._inputs, shapes, strict=True):
+            if 0 in shape:  # it crashes, in this call or a later one
+                raise NetworkError(f"openvino failed in the network {self._name!r}: input {name!r} has no elements")
+        check_shapes(self._source, self._name, {name: shapes[number] for name, number in self._read})
+        if len(self._fitting) >= _FITTING:
+            self._fitting.clear()
+        self._fitting.add(shapes)
 
     def _begin(self) -> None:
         self._request = self.model.create_infer_request()
@@ -112,6 +146,9 @@ def supports(node: ir.Node) -> Support:
 
     It is not compiled: alone, with extents that nobody knows, a convolution of two inputs would be refused.
     """
+    refused = reason(node)
+    if refused is not None:
+        return Support(False, refused)
     key = node_key(node)
     if key is None:
         return _tried(node)
@@ -132,15 +169,8 @@ def _tried(node: ir.Node) -> Support:
     try:
         _core().read_model(model)
     except Exception as error:  # OpenVINO raises RuntimeError and its own private classes
-        return Support(False, _explanation(error))
+        return Support(False, explanation(error))
     return Support(True)
-
-
-def _explanation(error: Exception) -> str:
-    """What an error of OpenVINO says, without its places in source files."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not line.startswith(("Exception from", "Check ", "To facilitate"))]
-    return " ".join(told) or type(error).__name__
 
 
 @cache

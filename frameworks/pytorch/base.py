@@ -14,8 +14,10 @@ import torch
 from deep5.backend import ParameterGroup, TrainStep
 from deep5.errors import NetworkError, ShapeError, Unsupported
 from deep5.events import StepInfo
+from deep5.frameworks.pytorch.step import DeviceStep
 from deep5.networks.executor import NetworkExecutor
 from deep5.networks.labels import label_inputs
+from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
 from deep5.tensors import Array, Arrays, Device
 from deep5.training.rule import UpdateRule
@@ -38,16 +40,22 @@ class TorchExecutor(NetworkExecutor):
     capabilities = frozenset({"early_gradients", "float64"})
 
     def __init__(
-        self, network: Any, parameters: dict[str, Any], buffers: dict[str, Any], *, device: Device, seed: int
+        self,
+        network: Network | NativeNetwork,
+        parameters: dict[str, Any],
+        buffers: dict[str, Any],
+        *,
+        device: Device,
+        seed: int,
     ) -> None:
         super().__init__(network, device=device, seed=seed)
         self._place = torch.device(str(device))
         self._parameters, self._buffers = parameters, buffers
         self._outputs = tuple(network.outputs)
-        self._losses: set[str] = set()
         self._seeds: dict[tuple[Any, ...], Any] = {}
         self._wrt: dict[str, Any] | None = None
-        self._step: weakref.ref[KernelStep] | None = None
+        self._spent = False
+        self._step: weakref.ref[KernelStep | DeviceStep] | None = None
 
     @abstractmethod
     def _run(self, feed: list[Any], extents: Mapping[str, int], info: StepInfo | None, training: bool) -> Sequence[Any]:
@@ -82,7 +90,7 @@ class TorchExecutor(NetworkExecutor):
 
     def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
         """Run forward without gradients; see `GraphExecutor.inference`."""
-        feed, extents = self._feed(inputs)
+        feed, extents = self._feed(inputs, empty=not training)
         with torch.no_grad():
             return dict(zip(self._outputs, self._outcome(feed, extents, info, training), strict=True))
 
@@ -99,17 +107,20 @@ class TorchExecutor(NetworkExecutor):
     ) -> Arrays:
         """Run forward and backward; see `GraphExecutor.inference_and_backprop`."""
         feed, extents = self._feed(inputs)
-        if loss not in self._losses:
+        if type(loss) is not str or loss not in self._losses:
             self._check_loss(loss)
-            self._losses.add(loss)
+        loss_scale = self._check_scale(loss, loss_scale)
         targets = self._parameters if wrt is None else self._targets(wrt, feed)
-        before, self._wrt = (self._wrt if accumulate else None), None  # none, should what follows fail
+        before = self._wrt if accumulate and not self._spent else None
+        self._wrt, self._spent = None, False  # none, should what follows fail
         if before is None:
             for tensor in self._parameters.values():
                 tensor.grad = None
         else:
             for name, tensor in targets.items():
-                tensor.grad = before[name].grad if name in before else None  # an input is a new leaf each time
+                if name in before and tensor is not before[name]:  # an input is a new leaf each time
+                    self._check_sum(name, before[name].shape, tensor.shape)
+                tensor.grad = before[name].grad if name in before else None
         self._differentiate(targets)
         outputs = dict(zip(self._outputs, self._outcome(feed, extents, info, True), strict=True))
         root, chosen = outputs[loss], None if wrt is None else tuple(targets.values())
@@ -166,27 +177,35 @@ class TorchExecutor(NetworkExecutor):
         groups: Sequence[ParameterGroup] = (),
         modifier: Callable[[str, Array, Array], Array] | None = None,
     ) -> TrainStep:
-        """Forward and backward by torch, the update by the compiled rule; see `GraphExecutor.train_step`.
+        """Forward and backward by torch; see `GraphExecutor.train_step`.
+
+        The update is the compiled rule's where parameters are in the host's memory, and torch's functions' elsewhere.
 
         Raises:
-            Unsupported: The parameters are not in the host's memory.
+            RuleError: The rule breaks its contract, all parameters are frozen, or a group sets an unknown
+                hyperparameter or matches nothing.
         """
-        if self._place.type != "cpu":
-            raise Unsupported(
-                f"update rules on {self.device}: the compiled rule works on host memory; allowed: the device cpu, or a "
-                "native optimizer ('native:adam')"
+        self._check_loss(loss)
+        step: KernelStep | DeviceStep
+        if self._place.type == "cpu":
+            step = KernelStep(
+                self,
+                rule,
+                loss=loss,
+                groups=groups,
+                modifier=modifier,
+                threads=torch.get_num_threads(),
+                locate=self._locate,
+                spend=self.spend,
             )
-        step = KernelStep(
-            self,
-            rule,
-            loss=loss,
-            groups=groups,
-            modifier=modifier,
-            threads=torch.get_num_threads(),
-            locate=self._locate,
-        )
+        else:
+            step = DeviceStep(self, rule, loss=loss, groups=groups, modifier=modifier)
         self._step = weakref.ref(step)
         return step
+
+    def spend(self) -> None:
+        """A whole training step has used the gradients up: they stay readable, but nothing is added to them."""
+        self._spent = True
 
     def synchronize(self) -> None:
         """Wait for the device; on the host there is nothing to wait for."""

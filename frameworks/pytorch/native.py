@@ -14,8 +14,18 @@ from deep5.backend import GraphExecutor
 from deep5.errors import Unsupported, UsageError
 from deep5.events import StepInfo
 from deep5.frameworks.pytorch.base import TorchExecutor
-from deep5.networks.native import NativeNetwork
-from deep5.networks.probing import output_specs
+from deep5.networks.native import NativeNetwork, hash_of_values
+from deep5.networks.probing import (
+    UNFIT,
+    checked_inputs,
+    checked_loss,
+    checked_outputs,
+    checked_seed,
+    misfit,
+    output_specs,
+    said_of,
+    tried,
+)
 from deep5.seeds import derive_seed
 from deep5.tensors import Device, TensorSpec
 
@@ -39,15 +49,21 @@ def from_module(
     draw random numbers draw from torch's stream, seeded anew in every training step from seed and number of the step,
     so that a resumed run repeats itself; other frameworks draw otherwise. There is no graph to `export`.
 
+    Without a `Trainer`, a native optimizer, `deep5.framework("pytorch").optimizer("adam")(lr=0.01)`, is bound by
+    `bind(executor)` and makes a whole step by `step(inputs, info)`.
+
     Args:
         module: Lies on the device where it is to run.
-        loss: From the module's output and the label to a scalar, such as `torch.nn.functional.cross_entropy`.
-        inputs: What a caller feeds: all but the last go to the module, in this order, the last is the label.
+        loss: Called as `loss(output, label)`, the module's output first, as torch's losses are, such as
+            `torch.nn.functional.cross_entropy`; gives a scalar.
+        inputs: What a caller feeds, a `TensorSpec` each: all but the last go to the module, in this order and not by
+            name, the last is the label.
         outputs: Names of the module's output and of the loss.
         seed: Of noise, where a call is given no `StepInfo`.
 
     Raises:
-        UsageError: The module or the loss does not run on such inputs, or gives something else.
+        UsageError: What is given is of another kind, or the module or the loss does not run on such inputs, or gives
+            something else than one tensor, and a scalar.
         Unsupported: Parameters on several devices, not yet initialised, or of an element type that NumPy lacks.
 
     >>> import torch
@@ -59,12 +75,9 @@ def from_module(
     """
     if not isinstance(module, torch.nn.Module) or not callable(loss):
         raise UsageError(f"got {type(module).__name__}, {loss!r}; allowed: a torch.nn.Module and a function")
-    if len(inputs) < 2 or len(outputs) != 2:
-        raise UsageError(
-            f"got the inputs {list(inputs)} and the outputs {list(outputs)}; allowed: inputs of the module, then the "
-            "label; two outputs, the module's and the loss"
-        )
-    return ModuleExecutor(module, loss, inputs, tuple(outputs), seed)
+    specs = checked_inputs(inputs)
+    names = checked_outputs(specs, outputs, "module")
+    return ModuleExecutor(module, loss, specs, names, checked_seed(seed))
 
 
 class ModuleExecutor(TorchExecutor):
@@ -75,23 +88,27 @@ class ModuleExecutor(TorchExecutor):
     """
 
     def __init__(
-        self, module: torch.nn.Module, loss: Loss, inputs: Mapping[str, TensorSpec], outputs: tuple[str, ...], seed: int
+        self, module: torch.nn.Module, loss: Loss, inputs: dict[str, TensorSpec], outputs: tuple[str, str], seed: int
     ) -> None:
         self.module, self._loss = module, loss
+        self._said = f"the module {type(module).__name__}", f"the loss {said_of(loss)}"
+        self._fed = tuple(inputs)
         self._place = _place(module)
         parameters = {name: value for name, value in module.named_parameters() if value.requires_grad}
         buffers = {name: value for name, value in module.named_parameters() if not value.requires_grad}
         buffers |= dict(module.named_buffers())
-        specs = {name: _spec(name, value) for name, value in {**parameters, **buffers}.items()}
-        what = type(module).__name__
+        live = {**parameters, **buffers}
+        specs = {name: _spec(name, value) for name, value in live.items()}
+        found = dict(zip(outputs, output_specs(self._said[0], inputs, self._tried), strict=True))
+        checked_loss(self._said[1], found[outputs[1]])
         network = NativeNetwork(
-            name=what,
-            inputs=dict(inputs),
-            outputs=dict(zip(outputs, output_specs(what, inputs, self._tried), strict=True)),
+            name=type(module).__name__,
+            inputs=inputs,
+            outputs=found,
             parameters={name: specs[name] for name in parameters},
             buffers={name: specs[name] for name in buffers},
-            values={name: value.detach().cpu().numpy().copy() for name, value in {**parameters, **buffers}.items()},
             structure=_structure(module, loss),
+            weights=hash_of_values(specs, lambda name: live[name].detach().cpu().numpy()),
         )
         kind, index = self._place.type, self._place.index or 0
         super().__init__(network, parameters, buffers, device=Device(kind=kind, index=index), seed=seed)
@@ -106,8 +123,14 @@ class ModuleExecutor(TorchExecutor):
 
     def _both(self, feed: list[Any]) -> tuple[Any, Any]:
         *given, label = feed
-        output = self.module(*given)
-        return output, self._loss(output, label)
+        try:
+            output = self.module(*given)
+        except UNFIT as error:
+            raise misfit(self._said[0], dict(zip(self._fed, given, strict=False)), error) from error
+        try:
+            return output, self._loss(output, label)
+        except UNFIT as error:
+            raise misfit(self._said[1], {self._outputs[0]: output, self._fed[-1]: label}, error) from error
 
     @contextmanager
     def _random(self, info: StepInfo) -> Iterator[None]:
@@ -131,16 +154,23 @@ class ModuleExecutor(TorchExecutor):
         self.module.eval()
         try:
             with torch.no_grad():
-                outputs = self._both([torch.from_numpy(array).to(self._place) for array in feed])
+                with tried("torch", dict(zip(self._fed, feed, strict=True))):
+                    *given, label = [torch.from_numpy(array).to(self._place) for array in feed]
+                with tried(self._said[0], dict(zip(self._fed, given, strict=False))):
+                    output = _one(self._said[0], self.module(*given))
+                with tried(self._said[1], {"output": output, self._fed[-1]: label}):
+                    loss = _one(self._said[1], self._loss(output, label))
         finally:
             self.module.train(was)
-        for output in outputs:
-            if not isinstance(output, torch.Tensor):
-                raise UsageError(
-                    f"{type(self.module).__name__} or its loss gives a {type(output).__name__}; allowed: one tensor; "
-                    "remedy: a module around it that gives one"
-                )
-        return [(tuple(output.shape), str(output.dtype).removeprefix("torch.")) for output in outputs]
+        return [(tuple(output.shape), str(output.dtype).removeprefix("torch.")) for output in (output, loss)]
+
+
+def _one(what: str, output: Any) -> torch.Tensor:
+    if not isinstance(output, torch.Tensor):
+        raise UsageError(
+            f"{what} gives a {type(output).__name__}; allowed: one tensor; remedy: a function around it that gives one"
+        )
+    return output
 
 
 def _place(module: torch.nn.Module) -> torch.device:
@@ -160,7 +190,12 @@ def _place(module: torch.nn.Module) -> torch.device:
 
 def _spec(name: str, value: Any) -> TensorSpec:
     dtype = str(value.dtype).removeprefix("torch.")
-    if dtype == "bfloat16" or value.is_complex():
+    try:
+        torch.empty(0, dtype=value.dtype).numpy()
+        known = not value.is_complex()
+    except TypeError:
+        known = False
+    if not known:
         raise Unsupported(f"{name!r} is of {dtype}, which NumPy lacks; allowed: float32, float64 and whole numbers")
     return TensorSpec(shape=tuple(value.shape), dtype=dtype)
 

@@ -186,7 +186,10 @@ def _rows(table: Any, indices: Any) -> Any:
 
 
 def _gathered(x: Any, indices: Any, along: int) -> Any:
-    flat = torch.where(indices < 0, indices + x.shape[along], indices).reshape(-1)
+    extent = x.shape[along]
+    flat = torch.where(indices < 0, indices + extent, indices).reshape(-1)
+    if torch.compiler.is_compiling():  # what torch compiles counts a second time from the end
+        flat = torch.where(flat < 0, extent, flat)
     return x.index_select(along, flat).reshape(x.shape[:along] + indices.shape + x.shape[along + 1 :])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,36 +11,20 @@ from deep5.backend import GraphExecutor, StepOptimizer
 from deep5.errors import ShapeError, UsageError
 from deep5.events import StepInfo
 from deep5.tensors import Arrays
+from deep5.training.native_optimizer import (
+    AdamSignature,
+    GradientDescentSignature,
+    MomentumSignature,
+    NativeOptimizer,
+)
 
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["NATIVE", "AdamOptimizer", "GradientDescentOptimizer", "MomentumOptimizer", "NativeOptimizer"]
-
-
-class _Unbound:
-    """Stands where the executor will."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise UsageError("the optimizer is not bound to an executor; remedy: call bind(executor) first")
+__all__ = ["NATIVE", "AdamOptimizer", "GradientDescentOptimizer", "MomentumOptimizer", "TorchOptimizer"]
 
 
-class NativeOptimizer:
-    """An optimizer of `torch.optim` that owns its step.
+class TorchOptimizer(NativeOptimizer):
+    """An optimizer of `torch.optim` that owns its step; `native` makes it from the list of parameters."""
 
-    Args:
-        make: From the list of parameters to the optimizer.
-        loss: Name of the scalar output to differentiate.
-        hyper: Its hyperparameters by deep5's names, for the record.
-    """
-
-    def __init__(
-        self, make: Callable[[list[Any]], torch.optim.Optimizer], loss: str = "loss", **hyper: float | bool
-    ) -> None:
-        self._make, self.loss, self._hyper = make, loss, hyper
-        self._executor: Any = _Unbound()
-        self._optimizer: Any = _Unbound()
-        self._names: list[str] = []
+    framework = "pytorch"
 
     def bind(self, executor: GraphExecutor) -> None:
         """Make torch's optimizer over the executor's parameters.
@@ -56,7 +40,7 @@ class NativeOptimizer:
             )
         tensors = leaves()
         try:
-            self._optimizer = self._make(list(tensors.values()))
+            self._optimizer = self.native(list(tensors.values()))
         except (TypeError, ValueError) as error:
             raise UsageError(f"torch refuses the optimizer {self.describe()}: {error}") from error
         self._executor, self._names = executor, list(tensors)
@@ -65,6 +49,7 @@ class NativeOptimizer:
         """Forward, backward, `torch.optim.Optimizer.step`."""
         outputs: Arrays = self._executor.inference_and_backprop(inputs, self.loss, info=info)
         self._optimizer.step()
+        self._executor.spend()
         return outputs
 
     def set_hyper(self, name: str, value: float) -> None:
@@ -102,6 +87,7 @@ class NativeOptimizer:
         """
         import torch
 
+        document = self._optimizer.state_dict()
         position = {name: index for index, name in enumerate(self._names)}
         loaded: dict[int, dict[str, Any]] = {}
         for key, value in state.items():
@@ -114,13 +100,8 @@ class NativeOptimizer:
             if array.shape not in ((), shape):
                 raise ShapeError(f"the optimizer's state {key!r} has shape {array.shape}; allowed: {shape} or ()")
             loaded.setdefault(position[name], {})[kind] = torch.from_numpy(array)
-        document = self._optimizer.state_dict()
         document["state"] = loaded
         self._optimizer.load_state_dict(document)
-
-    def describe(self) -> dict[str, Any]:
-        """The optimizer and its hyperparameters."""
-        return {"native": "pytorch", "optimizer": type(self).__name__, **self._hyper}
 
 
 def _torch_optim() -> Any:
@@ -129,46 +110,29 @@ def _torch_optim() -> Any:
     return torch.optim
 
 
-class GradientDescentOptimizer(NativeOptimizer):
+class GradientDescentOptimizer(GradientDescentSignature, TorchOptimizer):
     """`torch.optim.SGD`, fused."""
 
-    def __init__(self, lr: float = 0.01, *, loss: str = "loss") -> None:
-        super().__init__(lambda parameters: _torch_optim().SGD(parameters, lr=lr, fused=True), loss, lr=lr)
+    def native(self, given: list[Any]) -> Any:
+        """Over these parameters."""
+        return _torch_optim().SGD(given, lr=self.hyper["lr"], fused=True)
 
 
-class MomentumOptimizer(NativeOptimizer):
+class MomentumOptimizer(MomentumSignature, TorchOptimizer):
     """`torch.optim.SGD` with momentum, fused."""
 
-    def __init__(self, lr: float = 0.01, momentum: float = 0.9, *, nesterov: bool = False, loss: str = "loss") -> None:
-        super().__init__(
-            lambda parameters: _torch_optim().SGD(parameters, lr=lr, momentum=momentum, nesterov=nesterov, fused=True),
-            loss,
-            lr=lr,
-            momentum=momentum,
-            nesterov=nesterov,
-        )
+    def native(self, given: list[Any]) -> Any:
+        """Over these parameters."""
+        return _torch_optim().SGD(given, **self.hyper, fused=True)
 
 
-class AdamOptimizer(NativeOptimizer):
+class AdamOptimizer(AdamSignature, TorchOptimizer):
     """`torch.optim.Adam`, fused."""
 
-    def __init__(
-        self,
-        lr: float = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        *,
-        loss: str = "loss",
-    ) -> None:
-        super().__init__(
-            lambda parameters: _torch_optim().Adam(parameters, lr=lr, betas=(beta1, beta2), eps=epsilon, fused=True),
-            loss,
-            lr=lr,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-        )
+    def native(self, given: list[Any]) -> Any:
+        """Over these parameters."""
+        lr, beta1, beta2, epsilon = (self.hyper[name] for name in ("lr", "beta1", "beta2", "epsilon"))
+        return _torch_optim().Adam(given, lr=lr, betas=(beta1, beta2), eps=epsilon, fused=True)
 
 
 NATIVE: Mapping[str, Callable[..., StepOptimizer]] = {

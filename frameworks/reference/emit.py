@@ -11,7 +11,8 @@ import onnx_ir as ir
 
 from deep5.errors import Unsupported
 from deep5.frameworks.reference.kernels.memory import Array, Scratch
-from deep5.frameworks.reference.operators import OPERATORS, Site, constant_value, supports
+from deep5.frameworks.reference.operators import OPERATORS, supports
+from deep5.frameworks.reference.table import Site
 from deep5.networks.network import Network
 
 __all__ = ["Program", "compile_network"]
@@ -131,9 +132,6 @@ class _Emitter:
             return
         count = 1 + max(i for i, value in enumerate(node.outputs) if value in used)
         site = Site(node=node, constants=self.constants, scratch=self.scratch, outputs=count)
-        if node.op_type == "Constant":
-            self.hold(node.outputs[0], constant_value(node))
-            return
         call = operator.make(site)
         arguments = [value for value in (node.inputs[i] for i in call.inputs) if value is not None]
         known = all(value in self.constants for value in _present(node.inputs))

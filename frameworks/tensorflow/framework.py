@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from deep5.backend import Framework, GraphExecutor, StepOptimizer, Support
@@ -36,7 +37,7 @@ class TensorFlow(Framework):
         with nullcontext() if "tensorflow" in sys.modules else without_reports():
             import tensorflow
 
-        self._tf = tensorflow
+        self._tf, self._found = tensorflow, _processors()
         NAMESPACES["tensorflow"] = _namespace
 
     def version(self) -> str:
@@ -48,17 +49,20 @@ class TensorFlow(Framework):
         from deep5.frameworks.tensorflow.executor import TensorFlowExecutor
 
         place = read_device(device)
-        found = len(self._tf.config.list_physical_devices("GPU"))
-        if place.kind == "cuda" and place.index >= found:
-            allowed = ["cpu", *(f"cuda:{index}" for index in range(found))]
+        if place.kind == "cuda" and place.index >= self._found:
+            allowed = ["cpu", *(f"cuda:{index}" for index in range(self._found))]
             raise Unsupported(f"no device {place} for tensorflow here; allowed: {', '.join(allowed)}")
         return TensorFlowExecutor(network, self, device=place, seed=seed, xla=self.mode == "xla")
 
     def supports(self, node: Any) -> Support:
         """Whether the table of operators has this one, with these attributes."""
         from deep5.frameworks.tensorflow.operators import supports
+        from deep5.networks.nodes import poisonless
 
-        return supports(node)
+        answer = supports(node)
+        if answer and self.mode == "xla" and node.op_type == "Gather" and (reason := poisonless(node)) is not None:
+            return Support(False, reason)
+        return answer
 
     def operator(self, operator: Operator) -> Callable[..., Any]:
         """The operator as a function of tensors that TensorFlow can differentiate."""
@@ -83,6 +87,15 @@ class TensorFlow(Framework):
         from deep5.frameworks.tensorflow.threads import set_threads
 
         set_threads(threads)
+
+
+@cache
+def _processors() -> int:
+    """How many graphics processors TensorFlow finds; its first look is the one that it reports."""
+    import tensorflow
+
+    with without_reports():
+        return len(tensorflow.config.list_physical_devices("GPU"))
 
 
 def from_model(network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:

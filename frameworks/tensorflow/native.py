@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,17 +14,23 @@ import tensorflow as tf
 
 from deep5.backend import GraphExecutor
 from deep5.errors import UsageError
+from deep5.frameworks.tensorflow.base import TracedExecutor
 from deep5.frameworks.tensorflow.emit import Program
-from deep5.frameworks.tensorflow.executor import TensorFlowExecutor
-from deep5.frameworks.tensorflow.framework import TensorFlow
 from deep5.frameworks.tensorflow.order import onnx_order
 from deep5.frameworks.tensorflow.variables import Live
-from deep5.networks.builder import NetworkBuilder
-from deep5.networks.executor import NetworkExecutor
 from deep5.networks.forms import TrainingForm
-from deep5.networks.native import NativeNetwork
-from deep5.networks.network import Network
-from deep5.networks.probing import output_specs
+from deep5.networks.native import NativeNetwork, hash_of_values
+from deep5.networks.probing import (
+    UNFIT,
+    checked_inputs,
+    checked_loss,
+    checked_outputs,
+    checked_seed,
+    misfit,
+    output_specs,
+    said_of,
+    tried,
+)
 from deep5.tensors import Device, TensorSpec
 
 __all__ = ["KerasExecutor", "from_keras"]
@@ -48,16 +54,23 @@ def from_keras(
     buffer, so that a restored run goes on as the first one did; where it starts is Keras's
     (`keras.utils.set_random_seed`). There is no graph to `export`.
 
+    What is minimised is the loss alone: penalties that layers add (`add_loss`, regularizers) are left out.
+
+    Without a `Trainer`, a native optimizer, `deep5.framework("tensorflow").optimizer("adam")(lr=0.01)`, is bound by
+    `bind(executor)` and makes a whole step by `step(inputs, info)`.
+
     Args:
         model: A built `keras.Model`.
-        loss: From the label and the model's output, in this order, to a scalar: Keras's own losses are such functions.
-        inputs: What a caller feeds: all but the last go to the model, in this order, the last is the label.
+        loss: Called as `loss(label, output)`, the label first, as Keras calls its own losses, such as
+            `keras.losses.SparseCategoricalCrossentropy(from_logits=True)`; gives a scalar.
+        inputs: What a caller feeds, a `TensorSpec` each: all but the last go to the model, in this order and not by
+            name, the last is the label.
         outputs: Names of the model's output and of the loss.
         seed: Of noise, where a call is given no `StepInfo`.
 
     Raises:
-        UsageError: No built model of Keras on TensorFlow, or the model or the loss does not run on such inputs, or
-            gives something else than one tensor.
+        UsageError: No built model of Keras on TensorFlow, or what else is given is of another kind, or the model or the
+            loss does not run on such inputs, or gives something else than one tensor, and a scalar.
     """
     import keras
 
@@ -70,15 +83,12 @@ def from_keras(
         raise UsageError(f"got {type(model).__name__}, {loss!r}; allowed: a keras.Model and a function")
     if not model.built:
         raise UsageError(f"the model {model.name!r} is not built; remedy: call model.build, or the model once")
-    if len(inputs) < 2 or len(outputs) != 2:
-        raise UsageError(
-            f"got the inputs {list(inputs)} and the outputs {list(outputs)}; allowed: inputs of the model, then the "
-            "label; two outputs, the model's and the loss"
-        )
-    return KerasExecutor(model, loss, inputs, tuple(outputs), seed)
+    specs = checked_inputs(inputs)
+    names = checked_outputs(specs, outputs, "model")
+    return KerasExecutor(model, loss, specs, names, checked_seed(seed))
 
 
-class KerasExecutor(TensorFlowExecutor):
+class KerasExecutor(TracedExecutor):
     """A Keras model on TensorFlow; made by `from_keras`. Implements `GraphExecutor`.
 
     Attributes:
@@ -86,34 +96,33 @@ class KerasExecutor(TensorFlowExecutor):
     """
 
     def __init__(
-        self, model: Any, loss: Loss, inputs: Mapping[str, TensorSpec], outputs: tuple[str, ...], seed: int
+        self, model: Any, loss: Loss, inputs: dict[str, TensorSpec], outputs: tuple[str, str], seed: int
     ) -> None:
         self.model, self._loss = model, loss
+        self._said = f"the model {model.name!r}", f"the loss {said_of(loss)}"
+        self._fed, self._made = tuple(inputs), outputs[0]
         # Keras numbers paths anew from model to model; a position in the model is the same in every run.
         own = {f"{index}.{variable.name}": variable for index, variable in enumerate(model.variables)}
         trainable = {id(variable) for variable in model.trainable_variables}
         parameters = [name for name, variable in own.items() if id(variable) in trainable]
         buffers = [name for name in own if name not in set(parameters)]
         self._programs = {
-            training: Program(self._stateless(training, len(parameters)), (*parameters, *buffers), "")
+            training: Program(self._stateless(training, own, parameters, buffers), (*parameters, *buffers), "")
             for training in (False, True)
         }
+        specs = {name: _spec(own[name]) for name in (*parameters, *buffers)}
+        found = dict(zip(outputs, output_specs(self._said[0], inputs, self._tried), strict=True))
+        checked_loss(self._said[1], found[outputs[1]])
         network = NativeNetwork(
             name=model.name,
-            inputs=dict(inputs),
-            outputs=dict(zip(outputs, output_specs(f"the model {model.name!r}", inputs, self._tried), strict=True)),
-            parameters={name: _spec(own[name]) for name in parameters},
-            buffers={name: _spec(own[name]) for name in buffers},
-            values={name: variable.value.numpy() for name, variable in own.items()},
+            inputs=inputs,
+            outputs=found,
+            parameters={name: specs[name] for name in parameters},
+            buffers={name: specs[name] for name in buffers},
             structure=_structure(model, loss),
+            weights=hash_of_values(specs, lambda name: np.asarray(own[name].value.numpy())),
         )
-        # The executor of an empty network, given the model's variables and functions: how it runs them is the same.
-        super().__init__(_empty(), TensorFlow(), device=Device(), seed=seed)
-        NetworkExecutor.__init__(self, network, device=Device(), seed=seed)  # type: ignore[arg-type]
-        form = TrainingForm(network, (), {name: f"new:{name}" for name in buffers})  # type: ignore[arg-type]
-        self._forms: Any = SimpleNamespace(training=form)
-        self._outputs = outputs
-        self.live = {name: _shared(own[name].value) for name in (*parameters, *buffers)}
+        super().__init__(network, {name: _shared(own[name].value) for name in specs}, device=Device(), seed=seed)
 
     @property
     def _evaluation(self) -> Program:
@@ -123,37 +132,52 @@ class KerasExecutor(TensorFlowExecutor):
     def _training(self) -> Program:
         return self._programs[True]
 
-    def _stateless(self, training: bool, parameters: int) -> Callable[..., tuple[Any, ...]]:
-        """The model as a pure function of inputs, label, trainable and other variables."""
-        variables = len(self.model.variables)
+    @cached_property
+    def _form(self) -> TrainingForm:
+        return TrainingForm(self.network, (), {name: f"new:{name}" for name in self.network.buffers})  # type: ignore[arg-type]
+
+    def _stateless(
+        self, training: bool, own: Mapping[str, Any], parameters: Sequence[str], buffers: Sequence[str]
+    ) -> Callable[..., tuple[Any, ...]]:
+        """The model as a pure function of inputs, label, parameters and buffers."""
+        import keras
+
+        variables = [own[name] for name in (*parameters, *buffers)]
+        changed = [own[name] for name in buffers] if training else []
 
         def call(*tensors: Any) -> tuple[Any, ...]:
-            *given, label = tensors[:-variables] if variables else tensors
-            values = list(tensors[len(given) + 1 :])
-            output, state = self.model.stateless_call(
-                values[:parameters], values[parameters:], *given, training=training
-            )
-            return (output, self._loss(label, output), *(state if training else ()))
+            *given, label = tensors[: len(self._fed)]
+            mapping = list(zip(variables, tensors[len(self._fed) :], strict=True))
+            try:
+                # As Keras calls it: `stateless_call` hands `training` to models that do not take it.
+                with keras.StatelessScope(state_mapping=mapping) as scope:
+                    output = self.model(*given, training=training)
+            except UNFIT as error:
+                raise misfit(self._said[0], dict(zip(self._fed, given, strict=False)), error) from error
+            try:
+                loss = self._loss(label, output)
+            except UNFIT as error:
+                raise misfit(self._said[1], {self._fed[-1]: label, self._made: output}, error) from error
+            return (output, loss, *(scope.get_current_value(variable) for variable in changed))
 
         return call
 
     def _tried(self, feed: list[np.ndarray]) -> list[tuple[tuple[int, ...], str]]:
         """Shapes and element types of the outputs in evaluation mode."""
         *given, label = (tf.constant(array) for array in feed)
-        output = self.model(*given, training=False)
-        results = (output, self._loss(label, output))
-        for result in results:
-            if not isinstance(result, tf.Tensor):
-                raise UsageError(
-                    f"the model {self.model.name!r} or its loss gives a {type(result).__name__}; allowed: one tensor; "
-                    "remedy: a model around it that gives one"
-                )
-        return [(tuple(result.shape), result.dtype.name) for result in results]
+        with tried(self._said[0], dict(zip(self._fed, given, strict=False))):
+            output = _one(self._said[0], self.model(*given, training=False))
+        with tried(self._said[1], {self._fed[-1]: label, self._made: output}):
+            loss = _one(self._said[1], self._loss(label, output))
+        return [(tuple(result.shape), result.dtype.name) for result in (output, loss)]
 
 
-def _empty() -> Network:
-    build = NetworkBuilder("empty")
-    return build.network({"y": build.op("Identity", build.input("x", ("N",)))})
+def _one(what: str, output: Any) -> Any:
+    if not isinstance(output, tf.Tensor):
+        raise UsageError(
+            f"{what} gives a {type(output).__name__}; allowed: one tensor; remedy: a function around it that gives one"
+        )
+    return output
 
 
 def _shared(variable: Any) -> Live:

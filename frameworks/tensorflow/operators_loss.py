@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -47,6 +48,9 @@ def _negative_log_likelihood(x: Any, label: Any, weight: Any, ignore: int | None
     """The negative of each label's entry; x (N, …, C), labels (N, …)."""
     classes = _classes(label, ignore)
     losses = -tf.gather(x, classes, axis=-1, batch_dims=classes.shape.rank)
+    # On the processor the kernel refuses what is no class; elsewhere it takes an entry in its place.
+    known = tf.cast(tf.shape(x)[-1], classes.dtype)
+    losses = tf.where((classes >= 0) & (classes < known), losses, tf.constant(math.nan, x.dtype))
     return _reduced(losses, label, classes, weight, ignore, reduction)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -52,8 +53,20 @@ def _hard_swish(x: Any) -> Any:
     return x * _hard_sigmoid(x, 1 / 6, 0.5)
 
 
+def _abs(x: Any) -> Any:
+    return x if x.dtype.is_unsigned else tf.abs(x)
+
+
+def _sign(x: Any) -> Any:
+    return tf.minimum(x, tf.ones((), x.dtype)) if x.dtype.is_unsigned else tf.sign(x)
+
+
+def _negative(x: Any) -> Any:
+    return tf.cast(tf.negative(tf.cast(x, tf.int32)), x.dtype) if x.dtype.is_unsigned else tf.negative(x)
+
+
 for _name, _function in {
-    "Abs": tf.abs,
+    "Abs": _abs,
     "Add": tf.add,
     "And": tf.logical_and,
     "Ceil": tf.math.ceil,
@@ -70,14 +83,14 @@ for _name, _function in {
     "LessOrEqual": tf.less_equal,
     "Log": tf.math.log,
     "Mul": tf.multiply,
-    "Neg": tf.negative,
+    "Neg": _negative,
     "Not": tf.logical_not,
     "Or": tf.logical_or,
     "Reciprocal": tf.math.reciprocal,
     "Relu": tf.nn.relu,
     "Round": tf.round,
     "Sigmoid": tf.sigmoid,
-    "Sign": tf.sign,
+    "Sign": _sign,
     "Sin": tf.sin,
     "Softplus": tf.math.softplus,
     "Sqrt": tf.sqrt,
@@ -97,6 +110,19 @@ def _div(emitter: Emitter, node: ir.Node) -> None:
     elementwise(emitter, node, tf.truncatediv if is_whole(node.inputs[0]) else tf.divide)
 
 
+def _in_32_bits(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of whole numbers that has no kernel for shorter ones, which are its last bits."""
+
+    @wraps(function)
+    def longer(x: Any, y: Any) -> Any:
+        if x.dtype.is_floating or x.dtype.size >= 4:
+            return function(x, y)
+        return tf.cast(function(tf.cast(x, tf.int32), tf.cast(y, tf.int32)), x.dtype)
+
+    return longer
+
+
+@_in_32_bits
 def _truncated_remainder(x: Any, y: Any) -> Any:
     remainder = tf.raw_ops.TruncateMod(x=x, y=y)
     if not x.dtype.is_floating:
@@ -114,10 +140,10 @@ def _mod(emitter: Emitter, node: ir.Node) -> None:
 def _cast_pow(x: Any, y: Any) -> Any:
     """The result has the base's element type, whatever the exponent's; a whole base has its root taken in float64."""
     if x.dtype == y.dtype:
-        return tf.pow(x, y)
+        return _in_32_bits(tf.pow)(x, y)
     if x.dtype.is_integer and y.dtype.is_floating:
         return tf.cast(tf.pow(tf.cast(x, tf.float64), tf.cast(y, tf.float64)), x.dtype)
-    return tf.pow(x, tf.cast(y, x.dtype))
+    return _in_32_bits(tf.pow)(x, tf.cast(y, x.dtype))
 
 
 _as_it_is("Pow", _cast_pow)
@@ -238,6 +264,7 @@ _place_of("ArgMax", tf.argmax)
 _place_of("ArgMin", tf.argmin)
 
 
+@_in_32_bits
 def _product(x: Any, y: Any) -> Any:
     """ONNX's MatMul, which is NumPy's."""
     if x.shape.rank == 1 and y.shape.rank == 1:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import tensorflow as tf
 
+from deep5.errors import Unsupported
 from deep5.frameworks.tensorflow.order import onnx_order
 from deep5.frameworks.tensorflow.table import (
     attribute,
@@ -23,6 +24,7 @@ from deep5.frameworks.tensorflow.table import (
     rank,
 )
 from deep5.networks.constants import constant_value
+from deep5.networks.nodes import inside, outside, poisonless
 
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emit import Emitter
@@ -253,17 +255,37 @@ def _pad(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{emitter.function(_padded)}({x}, {pairs}, {number(value)})", order)
 
 
-def _gathered(x: Any, indices: Any, along: int) -> Any:
-    """Elements along an axis; a negative index counts from the end."""
+def _gathered(x: Any, indices: Any, along: int, checked: bool) -> Any:
+    """Elements along an axis; a negative index counts from the end.
+
+    Args:
+        x: The table.
+        indices: Of any shape.
+        along: The axis.
+        checked: Whether no index is outside the axis, or the kernel refuses it. Where the kernel would take another
+            element in its place, NaN stands for what such an index asks for.
+    """
     extent = x.shape[along] if x.shape[along] is not None else tf.cast(tf.shape(x)[along], indices.dtype)
-    return tf.gather(x, tf.where(indices < 0, indices + extent, indices), axis=along)
+    places = tf.where(indices < 0, indices + extent, indices)
+    if checked:
+        return tf.gather(x, places, axis=along)
+    inside = (places >= 0) & (places < extent)
+    picked = tf.gather(x, tf.where(inside, places, tf.zeros_like(places)), axis=along)
+    inside = tf.reshape(inside, tf.concat([tf.shape(inside), tf.ones([x.shape.rank - 1 - along], tf.int32)], 0))
+    return tf.where(inside, picked, tf.constant(math.nan, x.dtype))
 
 
-@operator("Gather")
+@operator("Gather", outside)
 def _gather(emitter: Emitter, node: ir.Node) -> None:
     along, indices = axis(node, 0), fixed(node, 1)
     x = emitter.name(node.inputs[0])
     if indices is not None and not indices.shape:
         emitter.assign(node, f"{x}[{', '.join([*['slice(None)'] * along, str(indices.item())])}]")
-    else:
-        emitter.assign(node, f"{emitter.function(_gathered)}({x}, {emitter.name(node.inputs[1])}, {along})")
+        return
+    # Only TensorFlow's own kernel for the processor refuses what is outside.
+    refuses = not emitter.xla and emitter.device.startswith("/CPU")
+    if not refuses and (reason := poisonless(node)) is not None:
+        raise Unsupported(f"tensorflow cannot run the node {node.name!r} (Gather) on {emitter.device}: {reason}")
+    checked = refuses or inside(node)
+    how = f"{along}, {checked}"
+    emitter.assign(node, f"{emitter.function(_gathered)}({x}, {emitter.name(node.inputs[1])}, {how})")

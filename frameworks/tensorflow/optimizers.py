@@ -14,35 +14,23 @@ from deep5.backend import GraphExecutor, StepOptimizer
 from deep5.errors import ShapeError, UsageError
 from deep5.events import StepInfo
 from deep5.tensors import Arrays
+from deep5.training.native_optimizer import (
+    AdamSignature,
+    GradientDescentSignature,
+    MomentumSignature,
+    NativeOptimizer,
+)
 
 if TYPE_CHECKING:
-    from deep5.frameworks.tensorflow.executor import Values
+    from deep5.frameworks.tensorflow.functions import Values
 
-__all__ = ["NATIVE", "AdamOptimizer", "GradientDescentOptimizer", "MomentumOptimizer", "NativeOptimizer"]
-
-
-class _Unbound:
-    """Stands where the executor will."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise UsageError("the optimizer is not bound to an executor; remedy: call bind(executor) first")
+__all__ = ["NATIVE", "AdamOptimizer", "GradientDescentOptimizer", "KerasOptimizer", "MomentumOptimizer"]
 
 
-class NativeOptimizer:
-    """An optimizer of Keras that owns its step, which is one traced function.
+class KerasOptimizer(NativeOptimizer):
+    """An optimizer of Keras that owns its step, one traced function; `native` makes it from `keras.optimizers`."""
 
-    Args:
-        make: Makes the optimizer from the module `keras.optimizers`.
-        loss: Name of the scalar output to differentiate.
-        hyper: Its hyperparameters by deep5's names, for the record.
-    """
-
-    def __init__(self, make: Callable[[Any], Any], loss: str = "loss", **hyper: float | bool) -> None:
-        self._make, self.loss, self._hyper = make, loss, hyper
-        self._executor: Any = _Unbound()
-        self._optimizer: Any = _Unbound()
-        self._step: Any = _Unbound()
-        self._slots: dict[str, tuple[Any, str]] = {}
+    framework = "tensorflow"
 
     def bind(self, executor: GraphExecutor) -> None:
         """Make Keras's optimizer over the executor's variables.
@@ -60,7 +48,7 @@ class NativeOptimizer:
         names = list(executor.network.parameters)
         variables = [live[name].variable for name in names]
         try:
-            optimizer = self._make(_keras_optimizers())
+            optimizer = self.native(_keras_optimizers())
         except (TypeError, ValueError) as error:
             raise UsageError(f"keras refuses the optimizer {self.describe()}: {error}") from error
         optimizer.build(variables)
@@ -74,7 +62,7 @@ class NativeOptimizer:
         # Keras names a variable of its own after the parameter's, "…_momentum", and has those of one kind in the order
         # of the parameters, whose names need not differ.
         waiting: dict[str, Iterator[str]] = collections.defaultdict(lambda: iter(names))
-        self._slots = {}
+        self._slots: dict[str, tuple[Any, str]] = {}
         for variable in optimizer.variables:
             if variable.name == "iteration":
                 self._slots["iteration"] = (variable, "")
@@ -127,10 +115,6 @@ class NativeOptimizer:
         for key, (variable, owner) in slots.items():
             variable.assign(self._executor.live[owner].packed(arrays[key]) if owner else arrays[key])
 
-    def describe(self) -> dict[str, Any]:
-        """The optimizer and its hyperparameters."""
-        return {"native": "tensorflow", "optimizer": type(self).__name__, **self._hyper}
-
     def _bound_slots(self) -> dict[str, tuple[Any, str]]:
         _ = self._optimizer.variables  # says so where there are none yet
         return self._slots
@@ -151,46 +135,30 @@ def _keras_optimizers() -> Any:
     return keras.optimizers
 
 
-class GradientDescentOptimizer(NativeOptimizer):
+class GradientDescentOptimizer(GradientDescentSignature, KerasOptimizer):
     """`keras.optimizers.SGD`."""
 
-    def __init__(self, lr: float = 0.01, *, loss: str = "loss") -> None:
-        super().__init__(lambda optimizers: optimizers.SGD(learning_rate=lr), loss, lr=lr)
+    def native(self, given: Any) -> Any:
+        """Out of this module."""
+        return given.SGD(learning_rate=self.hyper["lr"])
 
 
-class MomentumOptimizer(NativeOptimizer):
+class MomentumOptimizer(MomentumSignature, KerasOptimizer):
     """`keras.optimizers.SGD` with momentum."""
 
-    def __init__(self, lr: float = 0.01, momentum: float = 0.9, *, nesterov: bool = False, loss: str = "loss") -> None:
-        super().__init__(
-            lambda optimizers: optimizers.SGD(learning_rate=lr, momentum=momentum, nesterov=nesterov),
-            loss,
-            lr=lr,
-            momentum=momentum,
-            nesterov=nesterov,
-        )
+    def native(self, given: Any) -> Any:
+        """Out of this module."""
+        lr, momentum, nesterov = (self.hyper[name] for name in ("lr", "momentum", "nesterov"))
+        return given.SGD(learning_rate=lr, momentum=momentum, nesterov=nesterov)
 
 
-class AdamOptimizer(NativeOptimizer):
+class AdamOptimizer(AdamSignature, KerasOptimizer):
     """`keras.optimizers.Adam`; its epsilon stands beside a root that is not corrected for bias."""
 
-    def __init__(
-        self,
-        lr: float = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-8,
-        *,
-        loss: str = "loss",
-    ) -> None:
-        super().__init__(
-            lambda optimizers: optimizers.Adam(learning_rate=lr, beta_1=beta1, beta_2=beta2, epsilon=epsilon),
-            loss,
-            lr=lr,
-            beta1=beta1,
-            beta2=beta2,
-            epsilon=epsilon,
-        )
+    def native(self, given: Any) -> Any:
+        """Out of this module."""
+        lr, beta1, beta2, epsilon = (self.hyper[name] for name in ("lr", "beta1", "beta2", "epsilon"))
+        return given.Adam(learning_rate=lr, beta_1=beta1, beta_2=beta2, epsilon=epsilon)
 
 
 NATIVE: Mapping[str, Callable[..., StepOptimizer]] = {

@@ -10,18 +10,20 @@ import numpy as np
 import tensorflow as tf
 
 from deep5.backend import ParameterGroup
-from deep5.errors import RuleError, ShapeError
+from deep5.errors import ShapeError
 from deep5.events import StepInfo
 from deep5.frameworks.tensorflow.memory import HostVector
 from deep5.frameworks.tensorflow.namespace import NAMESPACE
 from deep5.frameworks.tensorflow.order import onnx_order
 from deep5.frameworks.tensorflow.variables import Live
+from deep5.networks.executor import check_info
 from deep5.tensors import Array, Arrays, to_numpy
 from deep5.training.functional import FunctionalRule
 from deep5.training.rule import UpdateRule
 
 if TYPE_CHECKING:
-    from deep5.frameworks.tensorflow.executor import TensorFlowExecutor, Values
+    from deep5.frameworks.tensorflow.base import TracedExecutor
+    from deep5.frameworks.tensorflow.functions import Values
 
 __all__ = ["TensorFlowStep"]
 
@@ -58,7 +60,7 @@ class _Functions:
 
 
 class TensorFlowStep:
-    """The whole training step of a `TensorFlowExecutor`; implements `TrainStep`.
+    """The whole training step of a `TracedExecutor`; implements `TrainStep`.
 
     Hyperparameters and what else the rule computes on the host enter as one vector, so that nothing retraces when they
     change. The rule works on values as they lie in memory: whatever it does element by element, or sums over a
@@ -74,11 +76,12 @@ class TensorFlowStep:
     Raises:
         RuleError: The rule breaks its contract, all parameters are frozen, or a group sets an unknown hyperparameter
             or matches nothing.
+        UsageError: `groups` is no sequence of groups, or a group's `match` gives no bool.
     """
 
     def __init__(
         self,
-        executor: TensorFlowExecutor,
+        executor: TracedExecutor,
         rule: UpdateRule,
         *,
         loss: str,
@@ -90,10 +93,6 @@ class TensorFlowStep:
         self._functions = _Functions()
         self._rule = FunctionalRule(rule, specs, self._functions, groups=groups)
         names = self._rule.names
-        if specs and not names:
-            raise RuleError(
-                f"nothing to train by {type(rule).__name__}: got {len(specs)} parameters, all of them frozen"
-            )
         width = len(self._rule.given(StepInfo(batch_size=1)))
         self._tensor: Callable[[np.ndarray], Any] = HostVector(width) if executor.waits and width else executor.tensor
         self._states = self._initial()
@@ -131,6 +130,7 @@ class TensorFlowStep:
         self, inputs: Arrays, info: StepInfo, on_gradient: Callable[[str, Array], None] | None = None
     ) -> Arrays:
         """Forward and backward at the rule's point; see `TrainStep`."""
+        check_info(info)
         scale = self._executor.scale(self._loss)
         further = (scale, self._vector(info)) if self._rule.prepares else (scale,)
         return self._executor.run_backprop(self._half, inputs, info, *further, on_gradient=on_gradient)

@@ -1,6 +1,7 @@
-"""The opponents on JAX: networks, loss and optimizers as JAX's users write them, a whole step in one `jax.jit`.
+"""The opponents on JAX: networks, loss and Adam as JAX's users write them, a whole step in one `jax.jit`.
 
-Each function takes what `by_deep5` takes, and does the same steps on the same batches. Images have their channels last,
+Each function takes what `by_deep5` takes, and does the same steps on the same batches; from the same weights it
+computes the same numbers, as the tests check. Images have their channels last,
 and weights the order of axes that goes with it: XLA's fastest on the processor, and what JAX's libraries have.
 """
 
@@ -201,16 +202,6 @@ def _adam(parameters: Tree, state: Tree, gradients: Tree) -> tuple[Tree, Tree]:
     return parameters, {"count": count, "first": first, "second": second}
 
 
-def _momentum(parameters: Tree, state: Tree, gradients: Tree) -> tuple[Tree, Tree]:
-    import jax
-
-    velocity = jax.tree.map(lambda v, g: 0.9 * v + g, state["first"], gradients)
-    return jax.tree.map(lambda p, v: p - 0.01 * v, parameters, velocity), {"first": velocity}
-
-
-_OPTIMIZERS = {"adam": (_adam, ("first", "second")), "momentum": (_momentum, ("first",))}
-
-
 def _prepared(
     network: Callable[..., d5.Network],
     network_kwargs: Mapping[str, Any] | None,
@@ -237,14 +228,12 @@ def training_step(
     network: Callable[..., d5.Network],
     batch_size: int,
     network_kwargs: Mapping[str, Any] | None = None,
-    optimizer: str = "adam",
 ) -> Work:
-    """Whole training steps in one compiled function, its state donated."""
+    """Whole training steps with Adam in one compiled function, its state donated; a call returns loss and logits."""
     import jax
     import jax.numpy as jnp
 
     model, feeds, parameters, statistics = _prepared(network, network_kwargs, batch_size, threads, seed)
-    update, kept = _OPTIMIZERS[optimizer]
 
     def loss_of(parameters: Tree, statistics: Tree, images: Any, labels: Any) -> Any:
         logits, new = model.apply(parameters, statistics, images, True)
@@ -254,21 +243,21 @@ def training_step(
     def step(parameters: Tree, statistics: Tree, state: Tree, images: Any, labels: Any) -> Any:
         grads_of = jax.value_and_grad(loss_of, has_aux=True)
         (loss, (logits, statistics)), gradients = grads_of(parameters, statistics, images, labels)
-        parameters, state = update(parameters, state, gradients)
+        parameters, state = _adam(parameters, state, gradients)
         return parameters, statistics, state, loss, logits
 
-    state = {name: jax.tree.map(jnp.zeros_like, parameters) for name in kept}
-    if optimizer == "adam":
-        state["count"] = jnp.zeros((), jnp.int32)
+    state = {name: jax.tree.map(jnp.zeros_like, parameters) for name in ("first", "second")}
+    state["count"] = jnp.zeros((), jnp.int32)
     values = [parameters, statistics, state]
 
-    def work() -> None:
+    def work() -> tuple[Any, Any]:
         parameters, statistics, state = values
         for index in range(steps):
             images, labels = feeds[index % len(feeds)]
-            parameters, statistics, state, loss, _ = step(parameters, statistics, state, images, labels)
+            parameters, statistics, state, loss, logits = step(parameters, statistics, state, images, labels)
         jax.block_until_ready((parameters, loss))
         values[:] = parameters, statistics, state
+        return loss, logits
 
     return work
 
@@ -282,7 +271,7 @@ def inference(
     batch_size: int,
     network_kwargs: Mapping[str, Any] | None = None,
 ) -> Work:
-    """Logits and loss in evaluation mode, compiled."""
+    """Loss and logits in evaluation mode, compiled; a call returns the last."""
     import jax
 
     model, feeds, parameters, statistics = _prepared(network, network_kwargs, batch_size, threads, seed)
@@ -290,11 +279,11 @@ def inference(
     @jax.jit  # type: ignore[untyped-decorator]  # jax is not type-checked
     def evaluate(parameters: Tree, statistics: Tree, images: Any, labels: Any) -> Any:
         logits, _ = model.apply(parameters, statistics, images, False)
-        return logits, _cross_entropy(logits, labels)
+        return _cross_entropy(logits, labels), logits
 
-    def work() -> None:
+    def work() -> Any:
         for index in range(steps):
             results = evaluate(parameters, statistics, *feeds[index % len(feeds)])
-        jax.block_until_ready(results)
+        return jax.block_until_ready(results)
 
     return work

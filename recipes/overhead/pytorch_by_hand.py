@@ -1,6 +1,7 @@
 """The opponents on PyTorch: modules, loss and fused Adam as PyTorch's users write them.
 
-Each function takes what `by_deep5` takes, and does the same steps on the same batches.
+Each function takes what `by_deep5` takes, and does the same steps on the same batches; from the same weights it
+computes the same numbers, as the tests check.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def training_step(
     batch_size: int,
     network_kwargs: Mapping[str, Any] | None = None,
 ) -> Work:
-    """Whole training steps with `torch.optim.Adam(fused=True)`."""
+    """Whole training steps with `torch.optim.Adam(fused=True)`; a call returns the last loss and logits."""
     import torch
     from torch.nn import functional
 
@@ -132,12 +133,15 @@ def training_step(
     update = torch.optim.Adam(model.parameters(), lr=0.001, fused=True)
     model.train()
 
-    def work() -> None:
+    def work() -> tuple[Any, Any]:
         for index in range(steps):
             images, labels = feeds[index % len(feeds)]
             update.zero_grad()
-            functional.cross_entropy(model(images), labels).backward()
+            logits = model(images)
+            loss = functional.cross_entropy(logits, labels)
+            loss.backward()
             update.step()
+        return loss, logits
 
     return work
 
@@ -151,17 +155,19 @@ def inference(
     batch_size: int,
     network_kwargs: Mapping[str, Any] | None = None,
 ) -> Work:
-    """Logits and loss in evaluation mode, under `torch.inference_mode`."""
+    """Loss and logits in evaluation mode, under `torch.inference_mode`; a call returns the last."""
     import torch
     from torch.nn import functional
 
     model, feeds = _prepared(network, network_kwargs, batch_size, threads, seed)
     model.eval()
 
-    def work() -> None:
+    def work() -> tuple[Any, Any]:
         with torch.inference_mode():
             for index in range(steps):
                 images, labels = feeds[index % len(feeds)]
-                functional.cross_entropy(model(images), labels)
+                logits = model(images)
+                loss = functional.cross_entropy(logits, labels)
+        return loss, logits
 
     return work

@@ -17,14 +17,23 @@ def _where_positive(b: Backward, value: ir.Value, dy: ir.Value | None, otherwise
 
 
 def _relu(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = max(x, 0): dx = dy where y > 0, else 0; at x = 0 the derivative is taken as 0."""
+    """y = max(x, 0): dx = dy where y > 0, else 0; at x = 0 the derivative is taken as 0.
+
+    References:
+        ONNX, Relu-14. Nair and Hinton, Rectified linear units improve restricted Boltzmann machines, ICML 2010.
+    """
     y = node.outputs[0]
     # A product with zeros and ones would be faster by a quarter, and turn an infinite dy into NaN.
     return [_where_positive(b, y, grads[0], b.like(0.0, y))]
 
 
 def _leaky_relu(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = x where x > 0, else alpha x: dx = dy, or alpha dy; at x = 0 the derivative is taken as alpha."""
+    """y = x where x > 0, else alpha x: dx = dy, or alpha dy; at x = 0 the derivative is taken as alpha.
+
+    References:
+        ONNX, LeakyRelu-16. Maas, Hannun and Ng, Rectifier nonlinearities improve neural network acoustic models, ICML
+        2013, section 2.
+    """
     (x,) = operands(node, 1)
     return [_where_positive(b, x, grads[0], b.op("Mul", grads[0], b.like(attribute(node, "alpha", 0.01), x)))]
 
@@ -33,7 +42,8 @@ def _elu(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """y = x where x > 0, else alpha (exp(x) - 1): dx = dy, or dy (y + alpha).
 
     References:
-        Clevert, Unterthiner and Hochreiter, Fast and accurate deep network learning by ELUs, ICLR 2016, equation 15.
+        ONNX, Elu-6. Clevert, Unterthiner and Hochreiter, Fast and accurate deep network learning by ELUs, ICLR 2016,
+        equation 15.
     """
     (x,), (y,) = operands(node, 1), node.outputs
     slope = b.op("Add", y, b.like(attribute(node, "alpha", 1.0), x))
@@ -41,18 +51,30 @@ def _elu(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _softplus(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = log(1 + exp(x)): dx = dy / (1 + exp(-x))."""
+    """y = log(1 + exp(x)): dx = dy / (1 + exp(-x)).
+
+    References:
+        ONNX, Softplus-1.
+    """
     return [b.op("Mul", grads[0], b.op("Sigmoid", *operands(node, 1)))]
 
 
 def _tanh(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = tanh(x): dx = dy (1 - y^2)."""
+    """y = tanh(x): dx = dy (1 - y^2).
+
+    References:
+        ONNX, Tanh-13.
+    """
     y = node.outputs[0]
     return [b.op("Mul", grads[0], b.op("Sub", b.like(1.0, y), b.op("Mul", y, y)))]
 
 
 def _sigmoid(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = 1 / (1 + exp(-x)): dx = dy y (1 - y)."""
+    """y = 1 / (1 + exp(-x)): dx = dy y (1 - y).
+
+    References:
+        ONNX, Sigmoid-13. Bishop, Pattern Recognition and Machine Learning, 2006, equation 4.88.
+    """
     y = node.outputs[0]
     return [b.op("Mul", grads[0], b.op("Mul", y, b.op("Sub", b.like(1.0, y), y)))]
 
@@ -62,7 +84,11 @@ def _between(b: Backward, x: ir.Value, low: ir.Value, high: ir.Value) -> ir.Valu
 
 
 def _hard_sigmoid(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = max(0, min(1, alpha x + beta)): dx = alpha dy where 0 < y < 1, else 0."""
+    """y = max(0, min(1, alpha x + beta)): dx = alpha dy where 0 < y < 1, else 0.
+
+    References:
+        ONNX, HardSigmoid-6.
+    """
     y = node.outputs[0]
     zero, scaled = b.like(0.0, y), b.op("Mul", grads[0], b.like(attribute(node, "alpha", 0.2), y))
     return [b.op("Where", _between(b, y, zero, b.like(1.0, y)), scaled, zero)]
@@ -72,7 +98,7 @@ def _hard_swish(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """y = x max(0, min(1, x / 6 + 1/2)): dx = 0 up to -3, dy (x / 3 + 1/2) up to 3, dy beyond.
 
     References:
-        Howard et al., Searching for MobileNetV3, ICCV 2019, section 5.2.
+        ONNX, HardSwish-14. Howard et al., Searching for MobileNetV3, ICCV 2019, section 5.2.
     """
     (x,) = operands(node, 1)
     low, high, half = b.like(-3.0, x), b.like(3.0, x), b.like(0.5, x)
@@ -81,7 +107,11 @@ def _hard_swish(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _clip(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = min(max(x, low), high): dx = dy where low <= x <= high, else 0."""
+    """y = min(max(x, low), high): dx = dy where low <= x <= high, else 0.
+
+    References:
+        ONNX, Clip-13.
+    """
     (x,), dx = operands(node, 1), grads[0]
     bounds = (*node.inputs[1:], None, None)
     for bound, comparison in zip(bounds, ("Less", "Greater"), strict=False):
@@ -91,7 +121,11 @@ def _clip(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _erf(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = erf(x): dx = dy 2 / sqrt(pi) exp(-x^2)."""
+    """y = erf(x): dx = dy 2 / sqrt(pi) exp(-x^2).
+
+    References:
+        ONNX, Erf-13.
+    """
     (x,) = operands(node, 1)
     bell = b.op("Exp", b.op("Neg", b.op("Mul", x, x)))
     return [b.op("Mul", grads[0], b.op("Mul", bell, b.like(2.0 / math.sqrt(math.pi), x)))]
@@ -104,7 +138,7 @@ def _gelu(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     p(x) = (1 - t^2) u' / 2.
 
     References:
-        Hendrycks and Gimpel, Gaussian error linear units, arXiv:1606.08415, section 2.
+        ONNX, Gelu-20. Hendrycks and Gimpel, Gaussian error linear units, arXiv:1606.08415, section 2.
     """
     (x,) = operands(node, 1)
     one, half, square = b.like(1.0, x), b.like(0.5, x), b.op("Mul", x, x)
@@ -124,14 +158,22 @@ def _gelu(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _softmax(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = softmax(x) along an axis: dx = y (dy - sum(dy y))."""
+    """y = softmax(x) along an axis: dx = y (dy - sum(dy y)).
+
+    References:
+        ONNX, Softmax-13. Bishop, Pattern Recognition and Machine Learning, 2006, equation 4.106.
+    """
     y, axis = node.outputs[0], attribute(node, "axis", -1)
     total = b.op("ReduceSum", b.op("Mul", grads[0], y), b.ints(axis), keepdims=1)
     return [b.op("Mul", y, b.op("Sub", grads[0], total))]
 
 
 def _log_softmax(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = log softmax(x) along an axis: dx = dy - exp(y) sum(dy)."""
+    """y = log softmax(x) along an axis: dx = dy - exp(y) sum(dy).
+
+    References:
+        ONNX, LogSoftmax-13.
+    """
     y, axis = node.outputs[0], attribute(node, "axis", -1)
     total = b.op("ReduceSum", grads[0], b.ints(axis), keepdims=1)
     return [b.op("Sub", grads[0], b.op("Mul", b.op("Exp", y), total))]

@@ -21,16 +21,20 @@ __all__ = ["RULES"]
 _MANY_CHANNELS, _MANY_WINDOWS = 32, 128
 # Up to here the transposed convolution of an image is so small a product that the whole batch goes into one.
 _FEW_WINDOWS = 32
+# With the batch as one axis more: engines have transposed convolutions over at most three.
+_MOST_AXES = 3
 
 
 def _conv(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """Y = X * W + bias, over any number of spatial axes.
+    """Y = X * W + bias, over any number of spatial axes; channels may fall into groups, down to one channel each.
 
-    dX is the transposed convolution of dY with W. dW[m, c, k] sums dY[n, m, o] X[n, c, stride o + dilation k - begin]
-    over n and o; dbias sums dY over batch and space.
+    dX is the transposed convolution of dY with W, in the same groups. dW[m, c, k] sums
+    dY[n, m, o] X[n, c', stride o + dilation k - begin] over n and o, where c' is channel c of the group that m is in;
+    dbias sums dY over batch and space.
 
     References:
-        Dumoulin and Visin, A guide to convolution arithmetic for deep learning, arXiv:1603.07285, chapter 4.
+        ONNX, Conv-11: the definition, with groups. Dumoulin and Visin, A guide to convolution arithmetic for deep
+        learning, arXiv:1603.07285, chapter 4: dX.
     """
     x, w = operands(node, 2)
     (dy, *_) = grads
@@ -38,10 +42,8 @@ def _conv(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     window = Window.of(node, rank)
     if window.auto_pad != "NOTSET":
         raise refuse(node, f"got auto_pad={window.auto_pad!r}; allowed: NOTSET; remedy: write the pads out")
-    if attribute(node, "group", 1) != 1:
-        raise refuse(node, f"got group={attribute(node, 'group')}; allowed: 1")
     windows = [extent for extent in extents(node.outputs[0])[2:] if isinstance(extent, int)]
-    together = len(windows) == rank and math.prod(windows) <= _FEW_WINDOWS
+    together = len(windows) == rank < _MOST_AXES and math.prod(windows) <= _FEW_WINDOWS
     batch_last = None
     if b.wants(w) or together:
         batch_last = b.op("Transpose", dy, perm=[*range(1, rank + 2), 0])
@@ -82,6 +84,7 @@ def _by_input(b: Backward, node: ir.Node, dy: ir.Value | None, window: Window, *
         dilations=[*window.dilations, *one],
         pads=[*window.begins, *none, *window.ends, *none],
         output_padding=[*output_padding, *none],
+        group=attribute(node, "group", 1),
     )
     return b.op("Transpose", b.op("Squeeze", dx, b.ints(0)), perm=[rank + 1, *range(rank + 1)]) if together else dx
 
@@ -104,9 +107,13 @@ def _by_weights(b: Backward, node: ir.Node, dy: ir.Value | None, window: Window)
     if window.padded:
         source = b.op("Pad", source, b.ints(0, *window.begins, 0, 0, *window.ends, 0))
     source = b.op("Unsqueeze", source, b.ints(1))
-    rows = b.op("Reshape", dy, b.ints(outputs, -1))
     parts = [_windows(b, source, node, window, position) for position in itertools.product(*map(range, kernel))]
-    count = len(parts)
+    count, group = len(parts), attribute(node, "group", 1)
+    if group > 1:
+        columns = b.op("Concat", *parts, axis=1) if count > 1 else parts[0]
+        dw = _by_groups(b, dy, columns, (group, outputs // group, channels * count))
+        return b.op("Reshape", dw, b.ints(outputs, channels, *kernel))
+    rows = b.op("Reshape", dy, b.ints(outputs, -1))
     if channels >= _MANY_CHANNELS and (len(windows) < rank or math.prod(windows) >= _MANY_WINDOWS):
         products = [b.op("Gemm", rows, b.op("Reshape", part, b.ints(channels, -1)), transB=1) for part in parts]
         products = [b.op("Unsqueeze", product, b.ints(2)) for product in products]
@@ -115,6 +122,25 @@ def _by_weights(b: Backward, node: ir.Node, dy: ir.Value | None, window: Window)
         columns = b.op("Concat", *parts, axis=1) if count > 1 else parts[0]
         dw = b.op("Gemm", rows, b.op("Reshape", columns, b.ints(channels * count, -1)), transB=1)
     return b.op("Reshape", dw, b.ints(outputs, channels, *kernel))
+
+
+def _by_groups(b: Backward, dy: ir.Value | None, columns: ir.Value, shape: tuple[int, int, int]) -> ir.Value:
+    """dW of groups of channels: dW[g] = dY[g] columns[g]^T, one product a group, all in one batch.
+
+    Args:
+        b: The backward pass.
+        dy: (M, *output, N).
+        columns: What the windows hold, (C, kernel, *output, N).
+        shape: Of the result: groups, outputs of a group, columns of a group. Channels of one group are neighbours.
+
+    References:
+        Krizhevsky, Sutskever and Hinton, ImageNet classification with deep convolutional neural networks, NIPS 2012,
+        section 3.5: each group is a convolution of its own. The product is that of `_by_weights`.
+    """
+    group, outputs, count = shape
+    rows = b.op("Reshape", dy, b.ints(group, outputs, -1))
+    columns = b.op("Reshape", columns, b.ints(group, count, -1))
+    return b.op("MatMul", rows, b.op("Transpose", columns, perm=[0, 2, 1]))
 
 
 def _windows(b: Backward, source: ir.Value, node: ir.Node, window: Window, position: tuple[int, ...]) -> ir.Value:

@@ -14,6 +14,10 @@ def _gemm(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """Y = alpha A' B' + beta C, where ' may transpose: dA' = alpha dY B'^T, dB' = alpha A'^T dY, dC = beta dY.
 
     The transposes go into Gemm's own attributes, so that no matrix is transposed in memory.
+
+    References:
+        ONNX, Gemm-13. Giles, An extended collection of matrix derivative results for forward and reverse mode automatic
+        differentiation, 2008, section 2.2.
     """
     a, w = operands(node, 2)
     c = node.inputs[2] if len(node.inputs) > 2 else None
@@ -40,6 +44,10 @@ def _matmul(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """Y = A B over the last two axes: dA = dY B^T, dB = A^T dY, summed over the batch axes that were broadcast.
 
     A vector counts as a row on the left and as a column on the right (NumPy's `matmul`).
+
+    References:
+        ONNX, MatMul-13. Giles, An extended collection of matrix derivative results for forward and reverse mode
+        automatic differentiation, 2008, section 2.2.
     """
     a, c = operands(node, 2)
     (y,), (dy, *_) = node.outputs, grads

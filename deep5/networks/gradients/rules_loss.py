@@ -1,4 +1,4 @@
-"""Gradient of the loss."""
+"""Gradients of the losses over classes."""
 
 from __future__ import annotations
 
@@ -17,20 +17,39 @@ def _softmax_cross_entropy(b: Backward, node: ir.Node, grads: Gradients) -> Grad
     is the exponential of the node's second output; `reduction="mean"` divides dl by the sum of v.
 
     References:
-        Bishop, Pattern Recognition and Machine Learning, 2006, equation 4.109.
+        ONNX, SoftmaxCrossEntropyLoss-13. Bishop, Pattern Recognition and Machine Learning, 2006, equation 4.109.
     """
     x, label = operands(node, 2)
     dl, second = (*grads, None)[:2]
     if second is not None:
         raise refuse(node, "the loss depends on its second output, log_prob; remedy: use LogSoftmax for it")
     log_prob = b.output(node, 1, x.shape, x.dtype)
+    hot, dl = _chosen(b, node, x, label, dl)
+    difference = b.op("Sub", b.op("Exp", log_prob), hot)
+    return [b.op("Mul", difference, dl), *[None] * (len(node.inputs) - 1)]
+
+
+def _negative_log_likelihood(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """l = -v x[label], along axis 1: dx = -onehot(label) v dl, with v and the mean as for softmax cross-entropy.
+
+    References:
+        ONNX, NegativeLogLikelihoodLoss-13.
+    """
+    x, label = operands(node, 2)
+    hot, dl = _chosen(b, node, x, label, grads[0])
+    return [b.op("Neg", b.op("Mul", hot, dl)), *[None] * (len(node.inputs) - 1)]
+
+
+def _chosen(
+    b: Backward, node: ir.Node, x: ir.Value, label: ir.Value, dl: ir.Value | None
+) -> tuple[ir.Value, ir.Value | None]:
+    """onehot(label) in the shape of x, and v dl in one that broadcasts to it."""
     classes = extents(x)[1]
     depth = b.integer(classes) if isinstance(classes, int) else b.op("Squeeze", b.op("Shape", x, start=1, end=2))
     # ONNX Runtime takes an index and a depth of one type only.
     label = label if label.dtype == ir.DataType.INT64 else b.op("Cast", label, to=ir.DataType.INT64)
     label, share = _share(b, node, x, label)
     hot = b.op("OneHot", label, depth, b.like([0.0, 1.0], x), axis=1)
-    difference = b.op("Sub", b.op("Exp", log_prob), hot)
     reduction = attribute(node, "reduction", "mean")
     if reduction == "mean":
         count = b.op("Cast", b.op("Size", label), to=x.dtype) if share is None else b.op("ReduceSum", share, keepdims=0)
@@ -39,7 +58,7 @@ def _softmax_cross_entropy(b: Backward, node: ir.Node, grads: Gradients) -> Grad
         dl = b.op("Mul", share, dl)
     if share is not None or reduction == "none":
         dl = b.op("Unsqueeze", dl, b.ints(1))
-    return [b.op("Mul", difference, dl), *[None] * (len(node.inputs) - 1)]
+    return hot, dl
 
 
 def _share(b: Backward, node: ir.Node, x: ir.Value, label: ir.Value) -> tuple[ir.Value, ir.Value | None]:
@@ -54,4 +73,7 @@ def _share(b: Backward, node: ir.Node, x: ir.Value, label: ir.Value) -> tuple[ir
     return label, b.op("Where", out, b.like(0.0, x), counted)
 
 
-RULES: dict[str, Rule] = {"SoftmaxCrossEntropyLoss": _softmax_cross_entropy}
+RULES: dict[str, Rule] = {
+    "NegativeLogLikelihoodLoss": _negative_log_likelihood,
+    "SoftmaxCrossEntropyLoss": _softmax_cross_entropy,
+}

@@ -20,18 +20,30 @@ def _fit(b: Backward, node: ir.Node, *gradients: ir.Value | None) -> Gradients:
 
 
 def _add(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = a + c + …: da = dy, dc = dy, …."""
+    """y = a + c + …: da = dy, dc = dy, ….
+
+    References:
+        ONNX, Add-14 and Sum-13.
+    """
     return _fit(b, node, *(grads[0] if b.wants(value) else None for value in node.inputs))
 
 
 def _sub(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = a - c: da = dy, dc = -dy."""
+    """y = a - c: da = dy, dc = -dy.
+
+    References:
+        ONNX, Sub-14.
+    """
     a, c = operands(node, 2)
     return _fit(b, node, grads[0] if b.wants(a) else None, b.op("Neg", grads[0]) if b.wants(c) else None)
 
 
 def _mul(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = a c: da = dy c, dc = dy a."""
+    """y = a c: da = dy c, dc = dy a.
+
+    References:
+        ONNX, Mul-14.
+    """
     a, c = operands(node, 2)
     return _fit(
         b,
@@ -42,7 +54,11 @@ def _mul(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _div(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = a / c: da = dy / c, dc = -dy y / c."""
+    """y = a / c: da = dy / c, dc = -dy y / c.
+
+    References:
+        ONNX, Div-14.
+    """
     (a, c), (y,) = operands(node, 2), node.outputs
     quotient = b.op("Div", grads[0], c)
     return _fit(
@@ -54,7 +70,11 @@ def _div(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _pow(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = x^p: dx = dy p x^(p - 1), and 0 where p = 0; dp = dy y log(x), and 0 where x = 0 and p >= 0."""
+    """y = x^p: dx = dy p x^(p - 1), and 0 where p = 0; dp = dy y log(x), and 0 where x = 0 and p >= 0.
+
+    References:
+        ONNX, Pow-15.
+    """
     (x, p), (y,) = operands(node, 2), node.outputs
     exponent = constant_value(p)
     dx = dp = None
@@ -74,7 +94,11 @@ def _pow(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _extreme(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = max(a, c, …), or min: inputs that equal y share dy in equal parts, as in PyTorch and JAX."""
+    """y = max(a, c, …), or min: inputs that equal y share dy in equal parts, as in PyTorch and JAX.
+
+    References:
+        ONNX, Max-13 and Min-13.
+    """
     y = node.outputs[0]
     if len(node.inputs) == 1:
         return [grads[0]]
@@ -88,7 +112,11 @@ def _extreme(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _where(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = a where the condition holds, c elsewhere: da = dy there, dc = dy elsewhere, 0 otherwise."""
+    """y = a where the condition holds, c elsewhere: da = dy there, dc = dy elsewhere, 0 otherwise.
+
+    References:
+        ONNX, Where-16.
+    """
     (condition, a, c), zero = operands(node, 3), b.like(0.0, node.outputs[0])
     return _fit(
         b,
@@ -100,44 +128,76 @@ def _where(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _neg(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = -x: dx = -dy."""
+    """y = -x: dx = -dy.
+
+    References:
+        ONNX, Neg-13.
+    """
     return [b.op("Neg", grads[0])]
 
 
 def _exp(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = exp(x): dx = dy y."""
+    """y = exp(x): dx = dy y.
+
+    References:
+        ONNX, Exp-13.
+    """
     return [b.op("Mul", grads[0], node.outputs[0])]
 
 
 def _log(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = log(x): dx = dy / x."""
+    """y = log(x): dx = dy / x.
+
+    References:
+        ONNX, Log-13.
+    """
     return [b.op("Div", grads[0], *operands(node, 1))]
 
 
 def _sqrt(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = sqrt(x): dx = dy / (2 y)."""
+    """y = sqrt(x): dx = dy / (2 y).
+
+    References:
+        ONNX, Sqrt-13.
+    """
     y = node.outputs[0]
     return [b.op("Div", b.op("Mul", grads[0], b.like(0.5, y)), y)]
 
 
 def _reciprocal(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = 1 / x: dx = -dy y^2."""
+    """y = 1 / x: dx = -dy y^2.
+
+    References:
+        ONNX, Reciprocal-13.
+    """
     y = node.outputs[0]
     return [b.op("Neg", b.op("Mul", grads[0], b.op("Mul", y, y)))]
 
 
 def _abs(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = |x|: dx = dy sign(x), 0 at x = 0."""
+    """y = |x|: dx = dy sign(x), 0 at x = 0.
+
+    References:
+        ONNX, Abs-13.
+    """
     return [b.op("Mul", grads[0], b.op("Sign", *operands(node, 1)))]
 
 
 def _sin(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = sin(x): dx = dy cos(x)."""
+    """y = sin(x): dx = dy cos(x).
+
+    References:
+        ONNX, Sin-7.
+    """
     return [b.op("Mul", grads[0], b.op("Cos", *operands(node, 1)))]
 
 
 def _cos(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = cos(x): dx = -dy sin(x)."""
+    """y = cos(x): dx = -dy sin(x).
+
+    References:
+        ONNX, Cos-7.
+    """
     return [b.op("Neg", b.op("Mul", grads[0], b.op("Sin", *operands(node, 1))))]
 
 

@@ -25,7 +25,8 @@ def _batch_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradie
     dx = scale r (dy - dbias / m - c r dscale / m).
 
     References:
-        Ioffe and Szegedy, Batch normalization, ICML 2015, section 3; the sum over the batch is written out.
+        ONNX, BatchNormalization-15. Ioffe and Szegedy, Batch normalization, ICML 2015, section 3; the sum over the
+        batch is written out.
     """
     x, scale, bias, mean, variance = operands(node, 5)
     dy = grads[0]
@@ -78,7 +79,7 @@ def _layer_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradie
     dx = r (g - mean(g) - n mean(g n)), dscale = sum dy n, dbias = sum dy.
 
     References:
-        Ba, Kiros and Hinton, Layer normalization, arXiv:1607.06450, equation 4.
+        ONNX, LayerNormalization-17. Ba, Kiros and Hinton, Layer normalization, arXiv:1607.06450, equation 4.
     """
     x, scale = operands(node, 2)
     bias = node.inputs[2] if len(node.inputs) > 2 else None

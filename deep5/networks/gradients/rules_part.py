@@ -14,7 +14,11 @@ __all__ = ["RULES"]
 
 
 def _gather(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = x[indices] along an axis: dx adds each part of dy to the place that it was taken from."""
+    """y = x[indices] along an axis: dx adds each part of dy to the place that it was taken from.
+
+    References:
+        ONNX, Gather-13.
+    """
     x, indices = operands(node, 2)
     rank, picked = len(extents(x)), len(extents(indices))
     axis, dy = attribute(node, "axis", 0) % rank, grads[0]
@@ -39,14 +43,22 @@ def _gather(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _gather_elements(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y[i] = x[… index[i] …] along an axis: dx adds each dy[i] to the element that it was taken from."""
+    """y[i] = x[… index[i] …] along an axis: dx adds each dy[i] to the element that it was taken from.
+
+    References:
+        ONNX, GatherElements-13.
+    """
     x, indices = operands(node, 2)
     axis = attribute(node, "axis", 0)
     return [b.op("ScatterElements", b.zeros(x), indices, grads[0], axis=axis, reduction="add"), None]
 
 
 def _split(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """The outputs are parts of x along an axis: dx is their gradients put together, zeros for those without one."""
+    """The outputs are parts of x along an axis: dx is their gradients put together, zeros for those without one.
+
+    References:
+        ONNX, Split-18.
+    """
     parts = [
         b.zeros(value) if gradient is None else gradient for value, gradient in zip(node.outputs, grads, strict=True)
     ]
@@ -55,7 +67,11 @@ def _split(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _concat(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = the inputs along an axis: each receives its part of dy."""
+    """y = the inputs along an axis: each receives its part of dy.
+
+    References:
+        ONNX, Concat-13.
+    """
     values = operands(node, len(node.inputs))
     axis = attribute(node, "axis") % len(extents(node.outputs[0]))
     if len(values) == 1:
@@ -75,7 +91,11 @@ def _concat(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _slice(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = x[start:end:step] along axes: dx = dy at the places that it was taken from, 0 elsewhere."""
+    """y = x[start:end:step] along axes: dx = dy at the places that it was taken from, 0 elsewhere.
+
+    References:
+        ONNX, Slice-13.
+    """
     (x,), dy, rest = operands(node, 1), grads[0], node.inputs[1:]
     spans = _spans(node, x)
     if spans is not None:
@@ -123,6 +143,9 @@ def _pad(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """y = x between constants: dx is what lies between in dy, which is a padding by the negative extents.
 
     Where negative pads cut x off, nothing depends on what was cut: it receives zeros.
+
+    References:
+        ONNX, Pad-19.
     """
     mode = attribute(node, "mode", "constant")
     if mode != "constant":

@@ -13,7 +13,11 @@ __all__ = ["RULES"]
 
 
 def _average_pool(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = mean of x over a window of K elements: every element of the window receives dy / K."""
+    """y = mean of x over a window of K elements: every element of the window receives dy / K.
+
+    References:
+        ONNX, AveragePool-19.
+    """
     (x,), (dy, *_) = operands(node, 1), grads
     space = extents(x)[2:]
     window = Window.of(node, len(space))
@@ -78,7 +82,12 @@ def _spread_overlapping(b: Backward, share: ir.Value | None, x: ir.Value, window
 
 
 def _max_pool(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = max of x over a window: dy goes to the element that the forward pass chose, the first where several tie."""
+    """y = max of x over a window: dy goes to the element that the forward pass chose, the first where several tie.
+
+    References:
+        ONNX, MaxPool-12. Zeiler and Fergus, Visualizing and understanding convolutional networks, ECCV 2014, section
+        2.1: the element that was chosen is remembered.
+    """
     (x,), (dy, second) = operands(node, 1), (*grads, None)[:2]
     if second is not None:
         raise refuse(node, "the loss depends on its Indices")
@@ -97,7 +106,11 @@ def _max_pool(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _global_average_pool(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = mean of x over all of space: every element receives dy / (number of elements)."""
+    """y = mean of x over all of space: every element receives dy / (number of elements).
+
+    References:
+        ONNX, GlobalAveragePool-1.
+    """
     (x,), (dy, *_) = operands(node, 1), grads
     space = [extent for extent in extents(x)[2:] if isinstance(extent, int)]
     if len(space) == len(extents(x)) - 2:

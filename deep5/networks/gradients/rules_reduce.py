@@ -39,13 +39,21 @@ def _sent(node: ir.Node, dx: ir.Value) -> Gradients:
 
 
 def _sum(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = sum of x along axes: every element receives dy."""
+    """y = sum of x along axes: every element receives dy.
+
+    References:
+        ONNX, ReduceSum-13.
+    """
     (x,) = operands(node, 1)
     return _sent(node, b.op("Expand", _kept(b, node, grads[0]), b.shape(x)))
 
 
 def _mean(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = mean of m elements of x along axes: every element receives dy / m."""
+    """y = mean of m elements of x along axes: every element receives dy / m.
+
+    References:
+        ONNX, ReduceMean-18.
+    """
     (x,), dy = operands(node, 1), grads[0]
     reduced = [extents(x)[axis] for axis in _axes(node)]
     fixed = [extent for extent in reduced if isinstance(extent, int)]
@@ -58,13 +66,21 @@ def _mean(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _sum_square(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = sum of x^2 along axes: dx = 2 x dy."""
+    """y = sum of x^2 along axes: dx = 2 x dy.
+
+    References:
+        ONNX, ReduceSumSquare-18.
+    """
     (x,) = operands(node, 1)
     return _sent(node, b.op("Mul", x, _kept(b, node, b.scaled(grads[0], 2.0, x))))
 
 
 def _l2(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = sqrt(sum of x^2) along axes: dx = x dy / y, and 0 where y = 0."""
+    """y = sqrt(sum of x^2) along axes: dx = x dy / y, and 0 where y = 0.
+
+    References:
+        ONNX, ReduceL2-18.
+    """
     (x,), (y,) = operands(node, 1), node.outputs
     zero = b.like(0.0, x)
     slope = b.op("Where", b.op("Equal", y, zero), zero, b.op("Div", grads[0], y))
@@ -72,7 +88,11 @@ def _l2(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _extreme(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = max of x along axes, or min: elements that equal y share dy in equal parts, as PyTorch's amax, JAX's max."""
+    """y = max of x along axes, or min: elements that equal y share dy in equal parts, as PyTorch's amax, JAX's max.
+
+    References:
+        ONNX, ReduceMax-20 and ReduceMin-20.
+    """
     (x,), (y,) = operands(node, 1), node.outputs
     chosen = b.op("Cast", b.op("Equal", x, _kept(b, node, y)), to=x.dtype)
     axes = _axes(node)

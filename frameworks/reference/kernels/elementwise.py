@@ -11,7 +11,7 @@ __all__ = ["combine", "divide_integers", "gemm", "modulo", "power", "where"]
 
 def divide_integers(a: Array, b: Array) -> Array:
     """The quotient rounded towards zero, as ONNX and C do; NumPy's own rounds down."""
-    quotient: Array = np.floor_divide(a, b)
+    quotient: Array = np.asarray(np.floor_divide(a, b))
     quotient += ((quotient < 0) & (quotient * b != a)).astype(quotient.dtype)
     return quotient
 

@@ -1,0 +1,101 @@
+"""Whole numbers that ONNX Runtime gets wrong: labels below 0, counted from the last class, and sums in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from deep5.networks.gradients.window import attribute
+from deep5.networks.labels import open_losses
+from deep5.networks.network import Network
+from deep5.networks.nodes import of_shapes
+
+__all__ = ["guarded", "inexact"]
+
+# What it computes in float64, which holds whole numbers up to 2^53.
+_INEXACT = {
+    *("Mean", "Pow", "Range", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd"),
+    "ReduceSumSquare",
+}
+_LONG = {ir.DataType.INT64, ir.DataType.UINT64}
+_HALF = 1 << 32
+
+
+def inexact(node: ir.Node) -> str | None:
+    """Why large whole numbers would come out of a node as others, or None; an extent is never that large."""
+    kind = node.outputs[0].dtype or (node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None)
+    rounded = node.op_type in _INEXACT or (node.op_type == "Mod" and bool(attribute(node, "fmod", 0)))
+    if node.domain or not rounded or kind not in _LONG or all(map(of_shapes, node.inputs)):
+        return None
+    return (
+        f"ONNX Runtime computes what is {kind.name} in float64, and a number beyond 2^53 would come out as another; "
+        "allowed: INT32, or floating-point numbers"
+    )
+
+
+def guarded(network: Network) -> Network:
+    """The network whose sums of int64 are exact, and whose labels below 0 are refused when it runs.
+
+    A label that nobody could look at before is made one above all classes where it is below 0. A sum is that of the
+    lower halves of its terms and that of the upper ones, each of which float64 holds.
+
+    Args:
+        network: The network; it is not changed.
+
+    Returns:
+        A network of the same inputs and outputs; the network itself where there is nothing to do.
+    """
+    losses = open_losses(network)
+    changes: dict[int, Callable[[ir.Graph, ir.Node], None]] = {}
+    for index, node in enumerate(network.nodes):
+        if node in losses:
+            changes[index] = _refuse_below_0
+        elif _is_sum(node):
+            changes[index] = _sum_by_halves
+    if not changes:
+        return network
+    model = network.model.clone()
+    nodes = list(model.graph)
+    for index, change in changes.items():
+        change(model.graph, nodes[index])
+    return Network(model)
+
+
+def _is_sum(node: ir.Node) -> bool:
+    """Whether a node sums whole numbers that may be large."""
+    whole = node.op_type == "ReduceSum" and not node.domain and node.outputs[0].dtype == ir.DataType.INT64
+    return whole and not of_shapes(node.inputs[0])
+
+
+def _refuse_below_0(graph: ir.Graph, node: ir.Node) -> None:
+    tape, label = ir.tape.Tape(), node.inputs[1]
+    assert label is not None and label.dtype is not None  # noqa: S101, PT018 - a loss has labels, and types were inferred
+    kind = label.dtype.numpy()
+    wrong = tape.op("Less", [label, _constant(tape, 0, kind)])
+    if (ignored := attribute(node, "ignore_index")) is not None:
+        other = tape.op("Not", [tape.op("Equal", [label, _constant(tape, ignored, kind)])])
+        wrong = tape.op("And", [wrong, other])
+    kept = tape.op("Where", [wrong, _constant(tape, np.iinfo(kind).max, kind), label])
+    kept.type, kept.shape = label.type, label.shape
+    graph.insert_before(node, tape.nodes)
+    node.replace_input_with(1, kept)
+
+
+def _sum_by_halves(graph: ir.Graph, node: ir.Node) -> None:
+    tape, (x, *axes), old = ir.tape.Tape(), node.inputs, node.outputs[0]
+    kind, settings = np.dtype(np.int64), {name: value.value for name, value in node.attributes.items()}
+    half = _constant(tape, _HALF, kind)
+    low = tape.op("Mod", [x, half])
+    high = tape.op("Div", [tape.op("Sub", [x, low]), half])
+    totals = [tape.op("ReduceSum", [part, *axes], dict(settings)) for part in (low, high)]
+    total = tape.op("Add", [totals[0], tape.op("Mul", [totals[1], half])])
+    total.name, total.type, total.shape = old.name, old.type, old.shape
+    ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, [old], [total])
+
+
+def _constant(tape: ir.tape.Tape, number: int, kind: np.dtype[Any]) -> ir.Value:
+    value: ir.Value = tape.op("Constant", [], {"value": ir.tensor(np.array(number, kind))})
+    return value

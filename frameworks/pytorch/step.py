@@ -1,0 +1,297 @@
+"""`DeviceStep`: the training step where parameters are not in the host's memory, the rule in torch's own functions."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from deep5.backend import ParameterGroup
+from deep5.errors import ShapeError, UsageError
+from deep5.events import StepInfo
+from deep5.tensors import Array, Arrays, TensorSpec, to_numpy
+from deep5.training.functional import FunctionalRule
+from deep5.training.groups import partition
+from deep5.training.rule import UpdateRule
+from deep5.training.trace import trace_rule
+
+if TYPE_CHECKING:
+    from deep5.frameworks.pytorch.base import TorchExecutor
+
+__all__ = ["DeviceStep"]
+
+Modifier = Callable[[str, Array, Array], Array]
+
+# Python's operators take a number on either side, torch's functions of these names only a tensor first.
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": operator.truediv,
+    "pow": operator.pow,
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+}
+
+
+class _Functions:
+    """What `FunctionalRule` evaluates with; see `ArrayFunctions`."""
+
+    def __init__(self, place: torch.device) -> None:
+        self._place = place
+
+    def function(self, name: str) -> Callable[..., Array]:
+        if name in _OPERATORS:
+            return _OPERATORS[name]
+        function: Callable[..., Array] = getattr(torch, name)
+        return _of_tensors(function) if name in ("maximum", "minimum", "where") else function
+
+    def cast(self, value: Array, dtype: str) -> Array:
+        return torch.as_tensor(value, dtype=getattr(torch, dtype), device=self._place)
+
+    def sum(self, value: Array) -> Array:
+        return torch.sum(value)
+
+    def broadcast(self, value: Array, like: Array) -> Array:
+        return value.expand(like.shape)
+
+
+def _of_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with Python numbers made tensors of the element type of what else is given."""
+
+    def call(*args: Any) -> Any:
+        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        # A condition's element type says nothing; where only numbers can be chosen, the widest loses no digit.
+        dtype = next((tensor.dtype for tensor in tensors if tensor.dtype != torch.bool), torch.float64)
+        place = tensors[0].device
+        return function(*(torch.as_tensor(a, dtype=dtype, device=place) if isinstance(a, float) else a for a in args))
+
+    return call
+
+
+class _Unit(NamedTuple):
+    """Parameters that the rule sees as one array: those of a group and element type, or a single one."""
+
+    name: str
+    members: tuple[str, ...]
+    hyper: Mapping[str, float]
+
+
+class DeviceStep:
+    """Forward and backward by the executor, the update by torch's functions where the parameters are.
+
+    A rule that works element by element sees all parameters of a group behind each other as one vector: how many
+    kernels an update starts does not depend on the number of layers. Implements `TrainStep`.
+
+    Args:
+        executor: The executor.
+        rule: The update rule.
+        loss: Name of the scalar output to differentiate.
+        groups: Parameter groups; the first that matches a name gives its hyperparameters.
+        modifier: `gradient_modifier(name, param, grad) -> grad`, on torch's tensors.
+
+    Raises:
+        RuleError: The rule breaks its contract, all parameters are frozen, or a group sets an unknown hyperparameter
+            or matches nothing.
+
+    Attributes:
+        how: How the rule runs.
+        averages: Whether evaluation uses other values than the parameters.
+    """
+
+    how = "torch"
+
+    def __init__(
+        self,
+        executor: TorchExecutor,
+        rule: UpdateRule,
+        *,
+        loss: str = "loss",
+        groups: Sequence[ParameterGroup] = (),
+        modifier: Modifier | None = None,
+    ) -> None:
+        self._executor, self.rule, self._loss, self._modifier = executor, rule, loss, modifier
+        self._leaves, self._place = executor.leaves(), torch.device(str(executor.device))
+        specs, functions = executor.network.parameters, _Functions(self._place)
+        # By the parameters' own names: what may be asked for and what a state holds.
+        self._named = FunctionalRule(rule, specs, functions, groups=groups)
+        self._names = self._named.names
+        # A state of shape () belongs to one parameter.
+        whole = rule.scope == "element" and all(state.element for state in trace_rule(rule).states.values())
+        self._units = _units(partition(specs, groups), whole)
+        self._rule = FunctionalRule(
+            rule,
+            {unit.name: _spec(unit, specs) for unit in self._units},
+            functions,
+            groups=[_group(unit) for unit in self._units if unit.hyper],
+        )
+        self.averages, self._inside = self._rule.averages, False
+        self._wrt: dict[str, Any] = {} if len(self._names) == len(self._leaves) else {"wrt": self._names}
+        with torch.no_grad():
+            # Cloned: an initial state may be the parameter itself.
+            found = self._rule.initial(self._packed(self._leaves), self._given(StepInfo(batch_size=1)))
+            self._states = {key: value.clone() for key, value in found.items()}
+
+    @property
+    def traces(self) -> int:
+        """How often the rule was traced."""
+        return self._rule.traces
+
+    def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
+        """One whole step; see `TrainStep`."""
+        outputs = self.backprop(inputs, info)
+        gradients = self._executor.gradients()
+        self._update({name: gradients[name] for name in self._names}, info)
+        self._executor.spend()
+        return outputs
+
+    def backprop(
+        self, inputs: Arrays, info: StepInfo, on_gradient: Callable[[str, Array], None] | None = None
+    ) -> Arrays:
+        """Forward and backward at the rule's point; see `TrainStep`."""
+        self._refuse_inside()
+        run = self._executor.inference_and_backprop
+        if not self._rule.prepares:
+            return run(inputs, self._loss, info=info, on_gradient=on_gradient, **self._wrt)
+        with self._holding(self._points(info)):
+            return run(inputs, self._loss, info=info, on_gradient=on_gradient, **self._wrt)
+
+    def apply(self, gradients: Arrays, info: StepInfo) -> None:
+        """The update; see `TrainStep`.
+
+        Raises:
+            ShapeError: A gradient is missing, or of another shape or dtype than its parameter.
+        """
+        self._refuse_inside()
+        self._update({name: self._checked(name, gradients) for name in self._names}, info)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """While inside, the executor holds `eval_param`; see `TrainStep`."""
+        if self._inside or not self.averages:
+            yield
+            return
+        with torch.no_grad():
+            values = self._rule.evaluate(self._packed(self._leaves), self._states, self._given(StepInfo(batch_size=1)))
+        with self._holding(self._unpacked(values)):
+            self._inside = True
+            try:
+                yield
+            finally:
+                self._inside = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """The rule's state as NumPy arrays, copied."""
+        found = {}
+        for key, value in self._states.items():
+            state, _, unit = key.partition("/")
+            for name, part in self._unpacked({unit: value}).items():
+                found[f"{state}/{name}"] = part.detach().cpu().numpy().copy()
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`, bit for bit.
+
+        Raises:
+            ShapeError: An entry is missing, unknown, or of another shape or dtype.
+        """
+        # Copied: torch takes no read-only memory, and shares what it takes.
+        found = {key: torch.from_numpy(value.copy()) for key, value in self._named.check_state(state).items()}
+        for key in self._states:
+            name, _, unit = key.partition("/")
+            members = next(own.members for own in self._units if own.name == unit)
+            self._states[key] = _joined([found[f"{name}/{member}"] for member in members]).to(self._place)
+
+    def _update(self, gradients: Mapping[str, Any], info: StepInfo) -> None:
+        if self._modifier is not None:
+            points = self._points(info) if self._rule.prepares else self._executor.parameters()
+            gradients = {
+                name: self._checked(name, {name: self._modifier(name, points[name], gradient)})
+                for name, gradient in gradients.items()
+            }
+        with torch.no_grad():
+            values, self._states = self._rule.update(
+                self._packed(gradients), self._packed(self._leaves), self._states, self._given(info)
+            )
+            self._write(self._unpacked(values))
+
+    def _given(self, info: StepInfo) -> Any:
+        return torch.from_numpy(self._rule.given(info)).to(self._place)
+
+    def _points(self, info: StepInfo) -> dict[str, Any]:
+        """Where the gradient is taken."""
+        with torch.no_grad():
+            return self._unpacked(self._rule.prepare(self._packed(self._leaves), self._states, self._given(info)))
+
+    def _packed(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        return {unit.name: _joined([arrays[name].detach() for name in unit.members]) for unit in self._units}
+
+    def _unpacked(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        found = {}
+        for unit in self._units:
+            if unit.name not in values:
+                continue
+            value, leaves = values[unit.name], [self._leaves[name] for name in unit.members]
+            parts = [value] if len(leaves) == 1 else value.split([leaf.numel() for leaf in leaves])
+            for name, leaf, part in zip(unit.members, leaves, parts, strict=True):
+                found[name] = part if len(leaves) == 1 else part.view(leaf.shape)
+        return found
+
+    def _write(self, values: Mapping[str, Any]) -> None:
+        torch._foreach_copy_([self._leaves[name] for name in values], list(values.values()))
+
+    @contextmanager
+    def _holding(self, values: Mapping[str, Any]) -> Iterator[None]:
+        """While inside, the parameters have these values; their own, bit for bit, afterwards."""
+        with torch.no_grad():
+            own = {name: self._leaves[name].clone() for name in values}
+            self._write(values)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                self._write(own)
+
+    def _checked(self, name: str, gradients: Arrays) -> Any:
+        if name not in gradients:
+            raise ShapeError(f"no gradient of {name!r}; got: {', '.join(gradients)}")
+        value, spec = gradients[name], self._executor.network.parameters[name]
+        if not isinstance(value, torch.Tensor):
+            value = torch.from_numpy(np.array(to_numpy(value)))
+        if reason := spec.mismatch(tuple(value.shape), str(value.dtype).removeprefix("torch.")):
+            raise ShapeError(f"the gradient of {name!r}: {reason}")
+        return value.to(self._place)
+
+    def _refuse_inside(self) -> None:
+        if self._inside:
+            raise UsageError("a training step inside averaged(); remedy: leave the block first")
+
+
+def _units(parts: Sequence[tuple[Mapping[str, TensorSpec], Mapping[str, float]]], whole: bool) -> list[_Unit]:
+    if whole:
+        return [_Unit(f"part{index}", tuple(specs), hyper) for index, (specs, hyper) in enumerate(parts)]
+    return [_Unit(name, (name,), hyper) for specs, hyper in parts for name in specs]
+
+
+def _group(unit: _Unit) -> ParameterGroup:
+    hyper: dict[str, Any] = dict(unit.hyper)
+    return ParameterGroup(lambda name: name == unit.name, **hyper)
+
+
+def _spec(unit: _Unit, specs: Mapping[str, TensorSpec]) -> TensorSpec:
+    first = specs[unit.members[0]]
+    if len(unit.members) == 1:
+        return first
+    return TensorSpec(shape=(sum(specs[name].size for name in unit.members),), dtype=first.dtype)
+
+
+def _joined(tensors: Sequence[Any]) -> Any:
+    return tensors[0] if len(tensors) == 1 else torch.cat([tensor.reshape(-1) for tensor in tensors])

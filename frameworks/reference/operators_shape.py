@@ -1,0 +1,144 @@
+"""Operators that move, pick, repeat and make elements, and those that tell of shapes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+
+from deep5.frameworks.reference.kernels import index, shape
+from deep5.frameworks.reference.table import (
+    Call,
+    Operator,
+    Site,
+    axes_refusal,
+    by_position,
+    configured,
+    first,
+    plain,
+    with_constants,
+)
+from deep5.networks.gradients.window import attribute
+
+__all__ = ["OPERATORS"]
+
+
+def _reshape(site: Site) -> Call:
+    allow_zero = bool(site.attribute("allowzero", 0))
+    return with_constants(site, partial(shape.reshape, allow_zero=allow_zero), "shape")
+
+
+def _transpose(site: Site) -> Call:
+    perm = site.attribute("perm")
+    if perm is not None and tuple(perm) == (*range(1, len(perm)), 0):
+        return Call(shape.first_to_last, (0,))
+    return Call(partial(np.transpose, axes=None if perm is None else tuple(perm)), (0,))
+
+
+def _slice(site: Site) -> Call:
+    return with_constants(site, shape.slices, "starts", "ends", "axes", "steps")
+
+
+def _pad(site: Site) -> Call:
+    function = partial(shape.pad, mode=site.attribute("mode", "constant"))
+    return Call(by_position(function, site.given()), site.given())
+
+
+def _pad_refusal(node: ir.Node) -> str | None:
+    mode, allowed = attribute(node, "mode", "constant"), ("constant", "edge", "reflect", "wrap")
+    return None if mode in allowed else f"got mode={mode!r}; allowed: {', '.join(allowed)}"
+
+
+def _concat(site: Site) -> Call:
+    axis = site.attribute("axis")
+    return Call(lambda *values: np.concatenate(values, axis=axis), site.given())
+
+
+def _shape(site: Site) -> Call:
+    part = slice(site.attribute("start", 0), site.attribute("end"))
+    return Call(lambda x: np.array(np.shape(x)[part], dtype=np.int64), (0,))
+
+
+def _constant_of_shape(site: Site) -> Call:
+    value = site.attribute("value")
+    fill = np.zeros(1, dtype=np.float32) if value is None else value.numpy()
+    return Call(lambda goal: np.full(tuple(map(int, goal)), fill.reshape(()), dtype=fill.dtype), (0,))
+
+
+def _cast(site: Site) -> Call:
+    dtype = ir.DataType(site.attribute("to")).numpy()
+    return Call(lambda x: np.asarray(x).astype(dtype, copy=False), (0,))
+
+
+def _split(site: Site) -> Call:
+    function = partial(shape.split, axis=site.attribute("axis", 0), parts=len(site.node.outputs))
+    call = with_constants(site, function, "sizes")
+    return Call(first(call.function, site.outputs), call.inputs)
+
+
+def _trilu(site: Site) -> Call:
+    return Call(partial(shape.trilu, upper=bool(site.attribute("upper", 1))), site.given())
+
+
+def _resize(site: Site) -> Call:
+    return Call(shape.repeat_elements, (0, 2))
+
+
+def _resize_refusal(node: ir.Node) -> str | None:
+    """Why a Resize is no repetition of elements."""
+    asked = {
+        "mode": attribute(node, "mode", "nearest"),
+        "coordinate_transformation_mode": attribute(node, "coordinate_transformation_mode", "half_pixel"),
+        "nearest_mode": attribute(node, "nearest_mode", "round_prefer_floor"),
+    }
+    allowed = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    if asked != allowed or "axes" in node.attributes or len(node.inputs) != 3 or node.inputs[2] is None:
+        got = ", ".join(f"{name}={value!r}" for name, value in asked.items())
+        return f"got {got}; allowed: scales for all axes, " + ", ".join(f"{n}={v!r}" for n, v in allowed.items())
+    return None
+
+
+_CONSTANTS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+
+
+def _constant(site: Site) -> Call:
+    given = [(name, dtype) for name, dtype in _CONSTANTS.items() if name in site.node.attributes]
+    value = np.array(site.attribute(given[0][0]), given[0][1]) if given else site.attribute("value").numpy()
+    return Call(lambda: value, ())
+
+
+def _constant_refusal(node: ir.Node) -> str | None:
+    known = {"value", *_CONSTANTS} & set(node.attributes)
+    return None if known else f"got {', '.join(node.attributes)}; allowed: a constant of numbers"
+
+
+OPERATORS: dict[str, Operator] = {
+    "Cast": Operator(_cast, view=True),
+    "Concat": Operator(_concat),
+    "Constant": Operator(_constant, refusal=_constant_refusal),
+    "ConstantOfShape": Operator(_constant_of_shape),
+    "Expand": Operator(lambda site: with_constants(site, shape.expand, "shape"), view=True),
+    "Flatten": Operator(lambda site: Call(partial(shape.flatten, axis=site.attribute("axis", 1)), (0,)), view=True),
+    "Gather": configured(index.gather, axis=0),
+    "GatherElements": configured(index.gather_elements, axis=0),
+    "GatherND": configured(index.gather_nd, batch_dims=0),
+    "Identity": plain(lambda x: x, view=True),
+    "NonZero": plain(lambda x: np.array(np.nonzero(x), dtype=np.int64)),
+    "OneHot": configured(shape.one_hot, axis=-1),
+    "Pad": Operator(_pad, refusal=_pad_refusal),
+    "Range": plain(shape.number_range),
+    "Reshape": Operator(_reshape, view=True),
+    "Resize": Operator(_resize, refusal=_resize_refusal),
+    "ScatterElements": configured(index.scatter_elements, axis=0, reduction="none"),
+    "ScatterND": configured(index.scatter_nd, reduction="none"),
+    "Shape": Operator(_shape),
+    "Size": plain(lambda x: np.array(np.size(x), dtype=np.int64)),
+    "Slice": Operator(_slice, view=True),
+    "Split": Operator(_split, view=True),
+    "Squeeze": Operator(lambda site: with_constants(site, shape.squeeze, "axes"), view=True, refusal=axes_refusal),
+    "Tile": Operator(lambda site: with_constants(site, shape.tile, "repeats")),
+    "Transpose": Operator(_transpose, view=True),
+    "Trilu": Operator(_trilu),
+    "Unsqueeze": Operator(lambda site: with_constants(site, shape.unsqueeze, "axes"), view=True, refusal=axes_refusal),
+}

@@ -1,0 +1,126 @@
+"""What the table of operators is made of: a node where it is compiled, the call that it becomes, ways to make one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import onnx_ir as ir
+
+from deep5.frameworks.reference.kernels.memory import Array, Scratch
+from deep5.networks.gradients.window import attribute
+
+__all__ = ["Call", "Operator", "Site", "axes_refusal", "by_position", "configured", "first", "plain", "with_constants"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A node where it is about to be compiled.
+
+    Attributes:
+        node: The node.
+        constants: Values that never change, known while compiling.
+        scratch: The buffer that convolutions of this network share.
+        outputs: How many outputs somebody reads.
+    """
+
+    node: ir.Node
+    constants: Mapping[ir.Value, Array]
+    scratch: Scratch
+    outputs: int
+
+    def given(self) -> tuple[int, ...]:
+        """Positions of the inputs that the node has."""
+        return tuple(i for i, value in enumerate(self.node.inputs) if value is not None)
+
+    def constant(self, position: int) -> Array | None:
+        """An input's value where it never changes, else None."""
+        value = self.node.inputs[position] if position < len(self.node.inputs) else None
+        return None if value is None else self.constants.get(value)
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """An attribute of the node."""
+        return attribute(self.node, name, default)
+
+    def rank(self, position: int = 0) -> int:
+        """Number of axes of an input."""
+        value = self.node.inputs[position]
+        return 0 if value is None or value.shape is None else len(value.shape)
+
+
+class Call(NamedTuple):
+    """What the generated code calls for a node, and which of the node's inputs it passes."""
+
+    function: Callable[..., Any]
+    inputs: tuple[int, ...]
+
+
+class Operator(NamedTuple):
+    """How to run an operator.
+
+    Attributes:
+        make: Turns a node into a call.
+        view: The result may share memory with the first input.
+        in_place: The call takes `out=`, which may be one of its inputs.
+        refusal: Why a node cannot run, or None.
+    """
+
+    make: Callable[[Site], Call]
+    view: bool = False
+    in_place: bool = False
+    refusal: Callable[[ir.Node], str | None] = lambda node: None
+
+
+def plain(function: Callable[..., Any], *, view: bool = False, in_place: bool = False) -> Operator:
+    """An operator without attributes: the function takes the inputs in their order."""
+    return Operator(lambda site: Call(function, site.given()), view=view, in_place=in_place)
+
+
+def configured(function: Callable[..., Any], **defaults: Any) -> Operator:
+    """An operator whose attributes are the function's keywords, with ONNX's defaults."""
+
+    def make(site: Site) -> Call:
+        settings = {name: site.attribute(name, default) for name, default in defaults.items()}
+        return Call(partial(function, **settings), site.given())
+
+    return Operator(make)
+
+
+def with_constants(site: Site, function: Callable[..., Any], *names: str) -> Call:
+    """Bind inputs behind the first that never change, as tuples of Python integers; pass the others."""
+    bound: dict[str, Any] = {}
+    for position, name in enumerate(names, start=1):
+        known = site.constant(position)
+        if known is None:
+            if position < len(site.node.inputs) and site.node.inputs[position] is not None:
+                return Call(by_position(function, site.given()), site.given())
+            continue
+        bound[name] = tuple(int(number) for number in known.reshape(-1))
+    return Call(partial(function, **bound), (0,))
+
+
+def by_position(function: Callable[..., Any], given: tuple[int, ...]) -> Callable[..., Any]:
+    """Fill the optional inputs that a node leaves out with None."""
+    if given == tuple(range(len(given))):
+        return function
+
+    def call(*values: Array) -> Any:
+        found = dict(zip(given, values, strict=True))
+        return function(*(found.get(position) for position in range(given[-1] + 1)))
+
+    return call
+
+
+def first(function: Callable[..., tuple[Array, ...]], outputs: int) -> Callable[..., Any]:
+    """The function with as many of its results as somebody reads; one alone is no tuple."""
+    if outputs == 1:
+        return lambda *values: function(*values)[0]
+    return lambda *values: function(*values)[:outputs]
+
+
+def axes_refusal(node: ir.Node) -> str | None:
+    """Why an operator cannot run whose axes became an input in a later opset."""
+    found = "axes" in node.attributes
+    return "got axes as an attribute, of an older opset; allowed: axes as an input" if found else None

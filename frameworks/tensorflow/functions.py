@@ -1,0 +1,228 @@
+"""`TracedNetwork`: variables, and functions over them that TensorFlow traces."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from deep5.errors import ShapeError, Unsupported
+from deep5.events import StepInfo
+from deep5.frameworks.tensorflow.emit import Program
+from deep5.frameworks.tensorflow.memory import shared
+from deep5.frameworks.tensorflow.traced import Traced
+from deep5.frameworks.tensorflow.variables import Live
+from deep5.networks.executor import NetworkExecutor
+from deep5.networks.forms import TrainingForm
+from deep5.tensors import Device, to_numpy
+
+__all__ = ["TracedNetwork", "Values", "placed"]
+
+Values = dict[str, Any]
+"""Tensors that lie as the variables do, by the names of parameters and buffers."""
+
+
+class TracedNetwork(NetworkExecutor):
+    """What TensorFlow's executors, steps and optimizers are made of: live values, and functions over them.
+
+    Args:
+        network: The network, or its description.
+        live: Parameters and buffers by name, parameters first, on the device.
+        device: Where it runs.
+        seed: Of noise alone.
+        xla: Whether XLA compiles what is traced.
+
+    Attributes:
+        live: As given.
+        place: The device as TensorFlow names it.
+        waits: Whether a call has finished when it returns.
+    """
+
+    def __init__(self, network: Any, live: dict[str, Live], *, device: Device, seed: int, xla: bool) -> None:
+        super().__init__(network, device=device, seed=seed)
+        self.live, self.place, self._xla = live, placed(device), xla
+        self.waits = device.kind == "cpu" and tf.config.experimental.get_synchronous_execution()
+        self._outputs = tuple(network.outputs)
+        self._functions: dict[tuple[Any, ...], Traced] = {}
+        self._scale: tuple[Any, Any] = (None, None)
+
+    # Asked for at the first call that needs them.
+
+    @property
+    @abstractmethod
+    def _evaluation(self) -> Program:
+        """Outputs in evaluation: a pure function of the inputs and of what is live."""
+
+    @property
+    @abstractmethod
+    def _training(self) -> Program:
+        """Outputs in training and new running statistics: of the inputs, the masks and what is live."""
+
+    @property
+    @abstractmethod
+    def _form(self) -> TrainingForm:
+        """The masks that `_training` takes, and the statistics that it gives."""
+
+    def _dtype(self, name: str) -> Any:
+        return tf.as_dtype(name)
+
+    def _native(self, name: str, value: Any) -> Any:
+        if isinstance(value, tf.Tensor):
+            return value
+        try:
+            if isinstance(value, tf.Variable):
+                return value.value()
+            array = value if type(value) is np.ndarray else to_numpy(value)
+            if array.dtype.kind not in "biufc":
+                raise TypeError(f"of {array.dtype}, which are no numbers")
+            return self.tensor(array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("=")))
+        except (Unsupported, TypeError, ValueError) as error:
+            raise ShapeError(
+                f"input {name!r}: got {type(value).__name__} that tensorflow cannot take ({error})"
+            ) from error
+
+    def _live(self, name: str) -> Any:
+        return self.live[name].numpy()
+
+    def _assign(self, name: str, value: np.ndarray) -> None:
+        self.live[name].assign(value)
+
+    def tensor(self, array: np.ndarray) -> Any:
+        """A tensor where the network runs; it may share the array's memory where a call that returns has finished."""
+        if self.waits and array.dtype.kind in "biuf" and array.size:
+            return shared(array)
+        with tf.device(self.place):
+            return tf.constant(array)
+
+    def scale(self, loss: str, number: float = 1.0) -> Any:
+        """What a loss is multiplied by, as a tensor; the one of the call before is kept."""
+        if self._scale[0] != (loss, number):
+            self._scale = (loss, number), self.tensor(np.array(number, self.network.outputs[loss].dtype))
+        return self._scale[1]
+
+    def values(self) -> Values:
+        """The variables' values; to be called where something is traced, or eagerly."""
+        return {name: live.variable.value() for name, live in self.live.items()}
+
+    def traced_gradients(
+        self, loss: str, names: Sequence[str], points: Callable[[Values, Any], Values] | None = None, width: int = 0
+    ) -> Traced:
+        """A function from inputs, masks, the scale of the loss and, where `points` is given, a float64 vector.
+
+        Args:
+            loss: Name of the scalar output to differentiate.
+            names: Parameters and inputs to differentiate by.
+            points: From the parameters and the vector to the points at which the gradients are taken.
+            width: Of the vector.
+
+        Returns:
+            A function that gives the network's outputs and the gradients by name, as the variables lie.
+        """
+
+        def body(*tensors: Any) -> Any:
+            feed, further = tensors[: len(signature)], tensors[len(signature) :]
+            values = self.values()
+            if points is not None:
+                values |= points(values, further[1])
+            return self._trained(loss, names, feed, values, further[0])
+
+        signature = self._signature(training=True)
+        further = [tf.TensorSpec((), self._dtype(self.network.outputs[loss].dtype))]
+        further += [] if points is None else [tf.TensorSpec([width], tf.float64)]
+        return self.traced(body, [*signature, *further])
+
+    def traced_step(
+        self,
+        loss: str,
+        names: Sequence[str],
+        update: Callable[[Values, Values, Any], None],
+        points: Callable[[Values, Any], Values] | None = None,
+        *,
+        width: int,
+    ) -> Traced:
+        """A function from inputs, masks and a float64 vector: forward, backward, update.
+
+        Args:
+            loss: Name of the scalar output to differentiate.
+            names: Parameters to differentiate by.
+            update: Assigns to the variables; gets the gradients, the values before the step, and the vector.
+            points: From the parameters and the vector to the points at which the gradients are taken.
+            width: Of the vector.
+
+        Returns:
+            A function that gives the network's outputs.
+        """
+
+        def body(*tensors: Any) -> Any:
+            *feed, vector = tensors
+            values = self.values()
+            at = values if points is None else values | points(values, vector)
+            results, gradients = self._trained(loss, names, feed, at)
+            update(gradients, values, vector)
+            return results
+
+        return self.traced(body, [*self._signature(training=True), tf.TensorSpec([width], tf.float64)])
+
+    def traced(self, body: Callable[..., Any], signature: Sequence[Any]) -> Traced:
+        """A function that runs where, and as, the network does."""
+        return Traced(body, signature, device=self.place, xla=self._xla)
+
+    def _forward(self, training: bool) -> Traced:
+        program = self._training if training else self._evaluation
+
+        def body(*feed: Any) -> Any:
+            return self._settled(self._run(program, feed, self.values()))
+
+        key = ("forward", training and program is not self._evaluation)
+        if key not in self._functions:
+            self._functions[key] = self.traced(body, self._signature(training))
+        # One function serves both where training makes no difference.
+        function = self._functions["forward", training] = self._functions[key]
+        return function
+
+    def _trained(
+        self, loss: str, names: Sequence[str], feed: Sequence[Any], values: Values, scale: Any = None
+    ) -> tuple[tuple[Any, ...], Values]:
+        """Outputs and gradients, while something is traced; new running statistics go into their buffers."""
+        inputs = {name: feed[index] for index, (name, _) in enumerate(self._inputs)}
+        targets = {name: values[name] if name in values else inputs[name] for name in names}
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(list(targets.values()))
+            results = self._run(self._training, feed, values)
+        root = results[self._outputs.index(loss)]
+        gradients = tape.gradient(
+            root, targets, output_gradients=scale, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        # The gradient of a gather lists rows; what is added to it or sent is a whole array.
+        gradients = {name: tf.convert_to_tensor(value) for name, value in gradients.items()}
+        return self._settled(results), gradients
+
+    def _run(self, program: Program, feed: Sequence[Any], values: Values) -> tuple[Any, ...]:
+        return program.call(*feed, *(values[name] for name in program.live))
+
+    def _settled(self, results: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The network's own outputs; new running statistics go into their buffers."""
+        if len(results) > len(self._outputs):
+            for name, value in zip(self._form.statistics, results[len(self._outputs) :], strict=True):
+                self.live[name].variable.assign(value, read_value=False)
+        return results[: len(self._outputs)]
+
+    def _signature(self, training: bool) -> list[Any]:
+        specs = [(spec.shape, spec.dtype) for spec in self.network.inputs.values()]
+        if training:
+            specs += [(mask.shape, mask.dtype) for mask in self._form.masks]
+        return [
+            tf.TensorSpec([extent if isinstance(extent, int) else None for extent in shape], self._dtype(dtype))
+            for shape, dtype in specs
+        ]
+
+    def _masks(self, extents: Mapping[str, int], info: StepInfo | None) -> list[Any]:
+        return [self.tensor(mask) for mask in self._form.draw(extents, self._info(info))]
+
+
+def placed(device: Device) -> str:
+    """The device as TensorFlow names it."""
+    return "/CPU:0" if device.kind == "cpu" else f"/GPU:{device.index}"

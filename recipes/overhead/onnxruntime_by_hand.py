@@ -1,0 +1,47 @@
+"""The opponent on ONNX Runtime: a model file's bytes in a session with its own defaults, run as its users run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import deep5 as d5
+from deep5.recipes.overhead.by_deep5 import batches
+
+__all__ = ["inference"]
+
+Work = Callable[[], object]
+
+
+def inference(
+    *,
+    steps: int,
+    seed: int,
+    threads: int,
+    network: Callable[..., d5.Network],
+    batch_size: int,
+    network_kwargs: Mapping[str, Any] | None = None,
+) -> Work:
+    """Logits and loss of the same network on the same batches, its weights constants of the model.
+
+    Args:
+        steps: Calls of the session.
+        seed: Of weights and batches.
+        threads: Of the session.
+        network: Makes the network.
+        batch_size: Samples a batch.
+        network_kwargs: Arguments of `network`.
+    """
+    import onnxruntime as ort
+
+    made = network(**(network_kwargs or {}), seed=seed)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = ort.InferenceSession(made.to_onnx().SerializeToString(), options, providers=["CPUExecutionProvider"])
+    feeds, outputs = batches(made, batch_size, seed), list(made.outputs)
+
+    def work() -> None:
+        for index in range(steps):
+            session.run(outputs, feeds[index % len(feeds)])
+
+    return work

@@ -1,0 +1,182 @@
+"""What is no argument is refused in deep5's words, by every back-end alike, and leaves the executor working."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deep5 as d5
+from deep5.errors import Deep5Error, ShapeError, UnknownName, UsageError
+from deep5.training.groups import partition
+from test_trajectory import FRAMEWORKS
+
+BATCH = {"input": np.ones((2, 4), np.float32), "label": np.array([0, 1])}
+
+
+@pytest.fixture(params=FRAMEWORKS, scope="module")
+def executor(request: pytest.FixtureRequest) -> Any:
+    """Of a network with noise, which is a function of `info`."""
+    network = d5.networks.mlp(features=4, hidden=3, classes=2, dropout=0.25)
+    return d5.framework(request.param).executor(network)
+
+
+SCALES: list[Any] = ["2", None, True, [2.0], 1j, Fraction(1, 2), np.array(2.0), np.ones(3), np.float32("nan")]
+SCALES += [float("nan"), float("inf"), -float("inf"), 10**400, 1e39]  # the last is no number in float32
+
+
+@pytest.mark.parametrize("scale", SCALES, ids=repr)
+def test_a_scale_that_is_no_finite_number_is_refused(executor: Any, scale: Any) -> None:
+    for _ in range(2):  # what was refused once is not remembered as right
+        with pytest.raises(UsageError, match=r"^loss_scale: got .*; allowed: a finite number, at most 3\.4e\+38 for "):
+            executor.inference_and_backprop(BATCH, loss_scale=scale)
+
+
+def test_a_scale_is_any_finite_number(executor: Any) -> None:
+    executor.inference_and_backprop(BATCH)
+    single = {name: np.array(d5.to_numpy(value)) for name, value in executor.gradients().items()}
+    for scale in (4.0, 4, np.float64(4), np.float32(4), np.float16(4), np.int64(4), -4, 0):
+        executor.inference_and_backprop(BATCH, loss_scale=scale)
+        for name, value in executor.gradients().items():
+            # a power of 2, or 0, rounds nothing
+            np.testing.assert_array_equal(d5.to_numpy(value), float(scale) * single[name])
+
+
+WRT: dict[str, Any] = {
+    "number": 3,
+    "text": "input",
+    "nothing": [],
+    "used up": (name for name in ["input"]),
+    "numbers": [3],
+    "none": ["input", None],
+    "lists": [["input"]],
+    "sets": [{"input"}],
+}
+
+
+@pytest.mark.parametrize("what", WRT)
+def test_what_is_no_list_of_names_is_refused(executor: Any, what: str) -> None:
+    with pytest.raises(UsageError, match=r"^wrt: .*allowed: .*names"):
+        executor.inference_and_backprop(BATCH, wrt=WRT[what])
+    executor.inference_and_backprop(BATCH, wrt={"input": 1}.keys())
+    assert list(executor.gradients()) == ["input"]
+
+
+@pytest.mark.parametrize("loss", [3, None, ["loss"], {"loss": 1}, b"loss"], ids=repr)
+def test_a_loss_that_is_no_name_is_refused(executor: Any, loss: Any) -> None:
+    message = "^got .* as the loss; allowed: a name, logits, loss$"
+    with pytest.raises(UsageError, match=message):
+        executor.inference_and_backprop(BATCH, loss)
+    with pytest.raises(UsageError, match=message):
+        executor.train_step(d5.SGD(), loss)
+
+
+def test_a_loss_that_is_no_output_is_refused_where_the_step_is_made(executor: Any) -> None:
+    with pytest.raises(UnknownName, match="unknown loss 'lost'; allowed: logits, loss; did you mean 'loss'"):
+        executor.train_step(d5.SGD(), "lost")
+
+
+@pytest.mark.parametrize("info", [0, "0", (0, 0, 2), {"step": 1}], ids=repr)
+def test_an_info_that_is_none_is_refused(executor: Any, info: Any) -> None:
+    before, step = executor.state_dict(), executor.train_step(d5.SGD(lr=0.1))
+    gradients = {name: np.zeros_like(value) for name, value in before.items()}
+    for call in (
+        lambda: executor.inference(BATCH, training=True, info=info),
+        lambda: executor.inference_and_backprop(BATCH, info=info),
+        lambda: step(BATCH, info),
+        lambda: step.backprop(BATCH, info),
+        lambda: step.apply(gradients, info),
+    ):
+        with pytest.raises(UsageError, match=r"^info: got .*; allowed: a StepInfo; remedy: deep5\.StepInfo\("):
+            call()
+    for name, value in executor.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+@pytest.mark.parametrize("rule", [d5.SGD(lr=0.1), d5.AcceleGrad(lr=0.1)], ids=repr)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_step_without_noise_asks_for_an_info_too(framework: str, rule: Any) -> None:
+    executor = d5.framework(framework).executor(d5.networks.mlp(features=4, hidden=3, classes=2))
+    step, before = executor.train_step(rule), executor.state_dict()
+    for call in (step, step.backprop):
+        for info in (0, None):
+            with pytest.raises(UsageError, match=r"^info: got "):
+                call(BATCH, info)
+    for name, value in executor.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+INPUTS: dict[str, Any] = {
+    "texts": np.array([["a"] * 4] * 2),
+    "bytes": np.zeros((2, 4), "S3"),
+    "objects": np.array([[object()] * 4] * 2),
+    "numbers as objects": np.ones((2, 4), object),
+    "dates": np.zeros((2, 4), "M8[s]"),
+    "records": np.zeros((2, 4), [("a", np.float32)]),
+    "complex": np.ones((2, 4), np.complex64),
+    "lists of texts": [["a"] * 4] * 2,
+    "ragged": [[1.0], [1.0, 2.0]],
+    "none": None,
+    "object": object(),
+    "dict": {},
+    "text": "abc",
+}
+
+
+@pytest.mark.parametrize("what", INPUTS)
+def test_inputs_that_are_no_arrays_of_numbers_are_refused(executor: Any, what: str) -> None:
+    step = executor.train_step(d5.SGD())
+    wrong = {**BATCH, "input": INPUTS[what]}
+    for call in (executor.inference, executor.inference_and_backprop, lambda batch: step(batch, d5.StepInfo())):
+        with pytest.raises(ShapeError, match=r"^input 'input': "):
+            call(wrong)
+
+
+def test_after_all_that_it_runs(executor: Any) -> None:
+    executor.train_step(d5.SGD())(BATCH, d5.StepInfo())
+
+
+GROUP = d5.ParameterGroup(lambda name: True)
+
+
+@pytest.mark.parametrize("groups", [GROUP, "fc1", 3, None, {"lr": 1.0}, [GROUP, str.isalpha], {GROUP}], ids=repr)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_groups_are_a_sequence_of_groups(framework: str, groups: Any) -> None:
+    executor = d5.framework(framework).executor(d5.networks.mlp(features=4, hidden=3, classes=2))
+    with pytest.raises(UsageError, match=r"^groups: got .*; allowed: a sequence of ParameterGroup; remedy: groups="):
+        executor.train_step(d5.SGD(), groups=groups)
+
+
+@pytest.mark.parametrize("match", ["fc1", 3, None, ["fc1"]], ids=repr)
+def test_a_group_is_matched_by_a_function(match: Any) -> None:
+    with pytest.raises(
+        UsageError, match=r"^ParameterGroup: got .* as match; allowed: a function of a parameter's name"
+    ):
+        d5.ParameterGroup(match)
+
+
+@pytest.mark.parametrize("answer", [1, "yes", None, np.zeros(2), []], ids=repr)
+def test_a_match_is_true_or_false(answer: Any) -> None:
+    specs = {"w": d5.TensorSpec(shape=(2,))}
+    with pytest.raises(UsageError, match=r"^parameter group 1: match\('w'\) gave .*; allowed: True or False; remedy: "):
+        partition(specs, [d5.ParameterGroup(lambda name: False), d5.ParameterGroup(lambda name: answer)])
+    assert partition(specs, [d5.ParameterGroup(lambda name: np.bool_(True), lr=0.5)]) == [(specs, {"lr": 0.5})]
+
+
+def test_all_of_it_is_said_in_one_line() -> None:
+    executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=3, classes=2))
+    calls: list[Any] = [
+        lambda: executor.inference_and_backprop(BATCH, loss_scale=np.ones((500, 2))),
+        lambda: executor.inference_and_backprop(BATCH, wrt=[np.ones((500, 2))]),
+        lambda: executor.inference_and_backprop(BATCH, info=None, loss=["x" * 1000]),
+        lambda: partition({"w": d5.TensorSpec(shape=())}, [d5.ParameterGroup(lambda name: np.ones((500, 2)))]),
+        lambda: executor.train_step(d5.SGD(), groups=[np.ones((500, 2))]),
+        lambda: d5.ParameterGroup(np.ones((500, 2))),
+    ]
+    for call in calls:
+        with pytest.raises(Deep5Error) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 250

@@ -1,0 +1,117 @@
+"""Every back-end that runs on a graphics processor computes and trains there as on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deep5 as d5
+from deep5.errors import Unsupported
+
+pytestmark = pytest.mark.gpu
+
+FRAMEWORKS = ["pytorch", "pytorch:compiled", "tensorflow", "tensorflow:xla", "jax"]
+# TF32 and other short products are the frameworks' own choice there: ten bits of mantissa, and some layers.
+SHORT = 2e-2
+
+
+def pair(name: str, network: d5.Network) -> tuple[Any, Any]:
+    """Executors of the network on the host and on the first graphics processor."""
+    framework = d5.framework(name)
+    try:
+        there = framework.executor(network, device="cuda:0")
+    except Unsupported as error:
+        pytest.skip(str(error))  # this build of the framework is not for graphics processors
+    return framework.executor(network), there
+
+
+def batch(step: int, size: int = 4, image: int = 32) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(step)
+    images = draw.standard_normal((size, 3, image, image)).astype("float32")
+    return {"input": images, "label": draw.integers(0, 10, size)}
+
+
+def close(here: Any, there: Any) -> None:
+    assert here.keys() == there.keys()
+    for name, value in here.items():
+        mine, other = d5.to_numpy(value), d5.to_numpy(there[name])
+        assert np.linalg.norm(mine - other) <= SHORT * np.linalg.norm(mine) + 1e-6, name
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_gradients_and_state(name: str) -> None:
+    network = d5.networks.resnet(depth=8)
+    here, there = pair(name, network)
+    for run in (here, there):
+        run.inference_and_backprop(batch(0))
+    there.synchronize()
+    assert there.settings()["device"] == "cuda:0"
+    close(here.gradients(), there.gradients())
+    close(here.inference(batch(1)), there.inference(batch(1)))
+    packed = np.empty(10, np.float32)
+    there.read(["fc.bias"], packed)
+    there.write(["fc.bias"], packed + 1)
+    state = there.state_dict()
+    np.testing.assert_array_equal(state["fc.bias"], packed + 1)
+    here.load_state_dict(state)
+    for key, value in here.state_dict().items():
+        np.testing.assert_array_equal(value, state[key])
+
+
+@pytest.mark.parametrize("rule", ["accelegrad", "adam", "lars", "momentum"])
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_training(name: str, rule: str) -> None:
+    runs = pair(name, d5.networks.lenet())
+    steps = [run.train_step(d5.plugins.load("optimizers", rule)(lr=0.005)) for run in runs]
+    for number in range(6):
+        draw = np.random.default_rng(number)
+        given = {
+            "input": draw.standard_normal((8, 1, 28, 28)).astype("float32"),
+            "label": draw.integers(0, 10, 8),
+        }
+        info = d5.StepInfo(step=number, batch_size=8)
+        losses = [float(d5.to_numpy(step(given, info)["loss"])) for step in steps]
+        assert losses[1] == pytest.approx(losses[0], rel=SHORT)
+    for run in runs:
+        run.synchronize()
+    close(runs[0].state_dict(), runs[1].state_dict())
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_repeats_bit_for_bit(name: str) -> None:
+    """Where the framework says that it is deterministic."""
+    found = []
+    for _ in range(2):
+        _, there = pair(name, d5.networks.mlp(features=12, hidden=9, classes=4))
+        if not there.settings()["deterministic"]:
+            pytest.skip(f"{name} does not promise it on this device")
+        step = there.train_step(d5.Adam())
+        for number in range(3):
+            draw = np.random.default_rng(number)
+            given = {"input": draw.standard_normal((8, 12)).astype("float32"), "label": draw.integers(0, 4, 8)}
+            step(given, d5.StepInfo(step=number, batch_size=8))
+        found.append(there.state_dict())
+    for key, value in found[0].items():
+        np.testing.assert_array_equal(value, found[1][key])
+
+
+@pytest.mark.parametrize("name", ["pytorch", "tensorflow"])
+def test_native_optimizers(name: str) -> None:
+    _, there = pair(name, d5.networks.mlp(features=12, hidden=9, classes=4))
+    optimizer = d5.framework(name).optimizer("adam")(lr=0.01)
+    optimizer.bind(there)
+    draw = np.random.default_rng(0)
+    given = {"input": draw.standard_normal((8, 12)).astype("float32"), "label": draw.integers(0, 4, 8)}
+    losses = [float(d5.to_numpy(optimizer.step(given, d5.StepInfo(step=k))["loss"])) for k in range(5)]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "jax", "tensorflow"])
+def test_a_recipe_runs_there(framework: str, deep5: Any, tmp_path: Any) -> None:
+    pair(framework, d5.networks.lenet())
+    arguments = ["run", "digits_lenet", "--size", "smoke", "--framework", framework, "--device", "cuda", "--out"]
+    done = deep5(*arguments, str(tmp_path))
+    assert "Traceback" not in done.err
+    assert list(tmp_path.rglob("result.json")), done.err

@@ -1,0 +1,94 @@
+"""Every operator of PyTorch's and TensorFlow's tables: against ONNX Runtime, and gradients by central differences."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deep5 as d5
+from operator_cases import ONLY, Case, cases, converted, named, runtime, single, smooth, with_loss
+
+FRAMEWORKS = ("pytorch", "tensorflow")
+# Whose kernels are others in float32 than in float64.
+_OF_THEIR_OWN = {"AveragePool", "BatchNormalization", "Conv", "MaxPool", "SoftmaxCrossEntropyLoss"}
+
+
+def listed(chosen: Any = lambda case: True) -> list[Any]:
+    return [
+        pytest.param(framework, *case, id=f"{framework}-{case[0]}-{index}")
+        for framework in FRAMEWORKS
+        for index, case in enumerate(cases(framework))
+        if chosen(case)
+    ]
+
+
+every = pytest.mark.parametrize(("framework", "op", "values", "options"), listed())
+every_smooth = pytest.mark.parametrize(("framework", "op", "values", "options"), listed(smooth))
+
+
+@every
+def test_operator_against_onnxruntime(
+    framework: str, op: str, values: tuple[np.ndarray, ...], options: dict[str, Any]
+) -> None:
+    feeds = named(values)
+    network = single(op, feeds, **options)
+    assert not d5.framework(framework).unsupported(network.nodes)
+    executor = d5.framework(framework).executor(network)
+    for got, want in zip(executor.inference(feeds).values(), runtime(network, feeds), strict=True):
+        want = np.asarray(want)  # noqa: PLW2901 - a scalar comes as a number
+        assert (tuple(got.shape), got.numpy().dtype) == (want.shape, want.dtype)
+        # Sums of at most a hundred float32 products of size one.
+        np.testing.assert_allclose(got.numpy(), want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_every_operator_of_the_table_is_tried(framework: str) -> None:
+    table = import_module(f"deep5.frameworks.{framework}.operators").OPERATORS
+    assert {op for op, _, _ in cases(framework)} | {"Constant"} == table.keys()
+
+
+def test_what_one_table_has_alone_the_other_refuses() -> None:
+    """Or the case belongs among the shared ones."""
+
+    def taken(case: Case, framework: str) -> bool:
+        op, values, options = case
+        return not d5.framework(framework).unsupported(single(op, named(values), **options).nodes)
+
+    others = {"pytorch": "tensorflow", "tensorflow": "pytorch"}
+    assert [(name, case[0]) for name, own in ONLY.items() for case in own if taken(case, others[name])] == []
+
+
+@every_smooth
+def test_gradient_of_every_operator(
+    framework: str, op: str, values: tuple[np.ndarray, ...], options: dict[str, Any]
+) -> None:
+    feeds = {name: converted(value, "float64") for name, value in named(values).items()}
+    run = d5.framework(framework).executor(with_loss(op, feeds, "float64", **options))
+    moving = [name for name, value in feeds.items() if value.dtype == np.float64]
+    rng, step = np.random.default_rng(1), 1e-6
+    direction = {name: rng.standard_normal(feeds[name].shape) for name in moving}
+    up, down = (
+        float(
+            run.inference_and_backprop(
+                {**feeds, **{name: feeds[name] + sign * step * direction[name] for name in moving}}, wrt=moving
+            )["loss"]
+        )
+        for sign in (1, -1)
+    )
+    run.inference_and_backprop(feeds, wrt=moving)
+    gradients = {name: value.numpy().copy() for name, value in run.gradients().items()}
+    slope = sum(float(np.sum(gradients[name] * direction[name])) for name in moving)
+    # A central difference is right to the square of the step, and to rounding (1e-16 of the loss) over the step.
+    assert slope == pytest.approx((up - down) / (2 * step), rel=1e-6, abs=1e-7)
+    if framework == "tensorflow" and op not in _OF_THEIR_OWN:
+        return  # the others run the same kernels in both element types, and tracing takes long
+    feeds = {name: converted(value, "float32") for name, value in named(values).items()}
+    single_precision = d5.framework(framework).executor(with_loss(op, feeds, "float32", **options))
+    single_precision.inference_and_backprop(feeds, wrt=moving)
+    for name, value in single_precision.gradients().items():
+        # Sums of some hundred products in float32.
+        scale = np.abs(gradients[name]).max(initial=1.0)
+        np.testing.assert_allclose(value.numpy(), gradients[name], rtol=1e-4, atol=1e-5 * scale)
