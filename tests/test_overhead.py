@@ -65,6 +65,8 @@ def test_overhead_recipes_cover_what_was_promised() -> None:
         networks = ("lenet_1", "lenet_64", "resnet18", "transformer")
         wanted |= {f"overhead_{engine}_{network}_{job}" for network in networks for job in ("step", "inference")}
     wanted |= {f"overhead_onnxruntime_{network}_step" for network in ("mlp", "lenet_64", "resnet18")}
+    networks = ("lenet_1", "lenet_64", "resnet18", "transformer")
+    wanted |= {f"overhead_onnxruntime_{network}_inference" for network in networks}
     assert wanted <= set(OVERHEAD)
     for name in wanted:
         ((metric, goal),) = load_recipe(name).metrics

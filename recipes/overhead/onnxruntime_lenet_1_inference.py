@@ -13,7 +13,7 @@ FIXED = {
     "threads": 1,
 }
 MUTABLE = {"seed": 0}
-METRICS = [(d5.Slowdown(), "<= 1.05")]
+METRICS = [(d5.Slowdown(), "<= 1.1")]
 SIZES = {"smoke": {"steps": 2, "rounds": 6}}
 
 if __name__ == "__main__":
