@@ -351,6 +351,7 @@ def test_what_is_not_differentiated_by_costs_nothing() -> None:
     assert changed == {"fc.weight", "fc.bias"}
 
 
+@pytest.mark.timing
 def test_an_executor_is_built_fast_and_keeps_one_copy_of_the_weights() -> None:
     network = resnet18()
     begin = time.perf_counter()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Array", "Scratch", "aligned_copy", "batch_last", "channels_last", "strided"]
+__all__ = ["Array", "Scratch", "batch_last", "channels_last", "strided"]
 
 Array = np.ndarray[Any, Any]
 
@@ -25,13 +25,6 @@ def _aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:
     start = -raw.ctypes.data % _ALIGNMENT_BYTES
     aligned: Array = raw[start : start + size_bytes].view(dtype)
     return aligned.reshape(shape)
-
-
-def aligned_copy(array: Array) -> Array:
-    """A C-contiguous, writable copy whose first element lies on a 64-byte boundary."""
-    copy = _aligned_empty(array.shape, array.dtype)
-    copy[...] = array
-    return copy
 
 
 class Scratch:
