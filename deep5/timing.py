@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter_ns
 
@@ -67,15 +68,16 @@ def time_rounds(
             call()
     times = np.empty((rounds, 3))
     rng = generator(seed, "timing order")
-    for number in range(rounds):
-        gc.collect()  # so that nobody pays for another's garbage
-        for which in rng.permutation(3):
-            call = calls[which]
-            begin = perf_counter_ns()
-            call()
-            times[number, which] = perf_counter_ns() - begin
-        if on_round is not None:
-            on_round(number + 1)
+    with _settled():
+        for number in range(rounds):
+            gc.collect()  # so that nobody pays for another's garbage
+            for which in rng.permutation(3):
+                call = calls[which]
+                begin = perf_counter_ns()
+                call()
+                times[number, which] = perf_counter_ns() - begin
+            if on_round is not None:
+                on_round(number + 1)
     columns = [tuple((times[:, which] / 1e9).tolist()) for which in range(3)]
     return Rounds(
         candidate=columns[0],
@@ -85,3 +87,16 @@ def time_rounds(
         warmups=_WARMUPS,
         first_call_s=first,
     )
+
+
+@contextmanager
+def _settled() -> Iterator[None]:
+    """While inside, the collector looks at new objects alone: those of the frameworks would take it half a second."""
+    gc.collect()
+    frozen = gc.get_freeze_count()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        if not frozen:  # what somebody else has frozen stays so
+            gc.unfreeze()
