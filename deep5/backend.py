@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from deep5.errors import UnknownName, UsageError
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
     from deep5.networks.network import Network
     from deep5.operators.operator import Operator
 
-__all__ = ["Framework", "GraphExecutor", "ParameterGroup", "StepOptimizer", "Support", "TrainStep"]
+__all__ = ["Framework", "GraphExecutor", "ParameterGroup", "StepOptimizer", "Support", "TrainStep", "most_threads"]
 
 
 class Support(NamedTuple):
@@ -35,10 +39,10 @@ class ParameterGroup:
     Args:
         match: Says of a parameter's name whether it belongs to the group, by True or False.
         frozen: The parameters stay as they are; their gradients are not computed.
-        hyper: Values that replace the rule's, such as `lr=0.01`.
+        hyper: Values that replace the rule's, such as `lr=0.01`: finite numbers.
 
     Raises:
-        UsageError: `match` cannot be called.
+        UsageError: `match` cannot be called, `frozen` is no bool, or a value of `hyper` no finite number.
     """
 
     def __init__(self, match: Callable[[str], bool], *, frozen: bool = False, **hyper: float) -> None:
@@ -47,6 +51,13 @@ class ParameterGroup:
                 f"ParameterGroup: got {type(match).__name__} as match; allowed: a function of a parameter's name, such "
                 "as lambda name: name.startswith('fc')"
             )
+        if not isinstance(frozen, bool):
+            raise UsageError(f"ParameterGroup: got frozen={frozen!r:.60}; allowed: True or False")
+        for name, value in hyper.items():
+            if not _is_finite(value):
+                raise UsageError(
+                    f"ParameterGroup: got {name}={value!r:.60}; allowed: finite numbers; remedy: {name}=0.01, say"
+                )
         self.match, self.frozen = match, frozen
         self.hyper = dict(hyper)
 
@@ -273,6 +284,14 @@ class Framework(ABC):
     requires: ClassVar[tuple[str, ...]] = ()
     """Distributions that must be installed; `deep5 list frameworks` looks for them without importing anything."""
 
+    def __init_subclass__(cls) -> None:
+        """Have what is asked of a back-end looked at before its own code sees it: every back-end refuses alike."""
+        super().__init_subclass__()
+        if "set_threads" in vars(cls):
+            cls.set_threads = _bounded(cls.set_threads)  # type: ignore[method-assign, assignment]
+        if "executor" in vars(cls):
+            cls.executor = _of_a_network(cls.executor)  # type: ignore[method-assign]
+
     def __init__(self, mode: str = "") -> None:
         self.mode = mode
         if mode:
@@ -292,6 +311,7 @@ class Framework(ABC):
             seed: Seed of noise alone; initial weights come from the network.
 
         Raises:
+            UsageError: `network` is no `Network`, or `seed` no whole number from 0 to 2**63 - 1.
             Unsupported: Nodes that this framework cannot run, each with its reason; a device that is not there.
         """
 
@@ -328,4 +348,61 @@ class Framework(ABC):
 
     @abstractmethod
     def set_threads(self, threads: int) -> None:
-        """Set how many threads an operator may use in this process; read it back through `settings`."""
+        """Set how many threads an operator may use in this process; read it back through `settings`.
+
+        Raises:
+            UsageError: No whole number from 1 to `most_threads()`, or the framework has started with another one.
+        """
+
+
+def most_threads() -> int:
+    """The largest number of threads that a framework is asked for: 64, or four a logical processor where that is more.
+
+    Frameworks start as many threads as they are told, and those that are told too many take all memory or end the
+    process. 64 on every machine: a recipe that was written on a larger one still runs, and it is what OpenBLAS, which
+    NumPy brings, is built for.
+    """
+    return max(64, 4 * (os.cpu_count() or 1))
+
+
+def _bounded(set_threads: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
+    @functools.wraps(set_threads)
+    def checked(self: Framework, threads: int) -> None:
+        most = most_threads()
+        if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= most:
+            raise UsageError(
+                f"got {threads!r:.60} threads; allowed: a whole number of at least 1 and, here, at most {most}; "
+                f"remedy: one a processor, {os.cpu_count() or 1}"
+            )
+        set_threads(self, threads)
+
+    return checked
+
+
+def _of_a_network(executor: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(executor)
+    def checked(self: Framework, network: Network, **options: Any) -> Any:
+        # By what it has: this module knows the class of networks for its types alone.
+        if isinstance(network, type) or not all(hasattr(network, part) for part in ("inputs", "outputs", "parameters")):
+            raise UsageError(_no_network(network))
+        return executor(self, network, **options)
+
+    return checked
+
+
+def _no_network(got: Any) -> str:
+    """What is wrong with something that stands where a network belongs."""
+    remedy = "one of deep5.networks, such as deep5.networks.lenet()"
+    if isinstance(got, (str, os.PathLike)):
+        remedy = f"deep5.networks.Network.from_onnx({str(got)!r:.60}) for a file, {remedy}"
+    elif callable(got) and hasattr(got, "__name__"):
+        remedy = f"call it: {got.__name__}(…), with parentheses"
+    return f"executor: got {' '.join(repr(got).split()):.60} as the network; allowed: a Network; remedy: {remedy}"
+
+
+def _is_finite(value: object) -> bool:
+    """Whether something is a finite number, of Python's or NumPy's, that has a place in float64."""
+    try:
+        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:
+        return False

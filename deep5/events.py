@@ -136,8 +136,14 @@ class Listeners:
         """Attach events for the length of a `with` block; they are gone after it, also after an exception.
 
         Raises:
-            UsageError: Something that is no `Event`, such as a class in place of its object.
+            UsageError: One event in place of several, or something that is no `Event`, such as a class in place of its
+                object.
         """
+        if isinstance(events, Event) or not isinstance(events, Iterable):
+            raise UsageError(
+                f"got {' '.join(repr(events).split()):.60} as events; allowed: a list of events; remedy: events=[…] "
+                "around it"
+            )
         before, added = self.events, tuple(events)
         for event in added:
             if not isinstance(event, Event):

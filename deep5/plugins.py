@@ -155,10 +155,13 @@ def mode_fault(name: str) -> str | None:
 def _check_mode(plain: str, mode: str, modes: Mapping[str, str]) -> None:
     if mode not in modes:
         names = [repr(plain), *(repr(f"{plain}:{known}") for known in modes)]
+        if not mode:
+            raise UsageError(
+                f"got the framework {plain + ':'!r}, a colon without a mode; allowed: {' or '.join(names)}"
+            )
         raise UnknownName(f"mode of the framework {plain!r}", mode, modes, remedy=f"remedy: {' or '.join(names)}")
 
 
-@functools.cache
 def framework(name: str) -> Framework:
     """A back-end by name.
 
@@ -166,12 +169,24 @@ def framework(name: str) -> Framework:
         name: `"pytorch"`, `"reference"`, …; a mode follows a colon: `"pytorch:compiled"`.
 
     Raises:
+        UsageError: `name` is no text, or has a colon without a mode.
         UnknownName: No back-end has that name, or the back-end no such mode.
         MissingDependency: Its library is not installed.
 
     >>> framework("reference").name
     'reference'
     """
+    if not isinstance(name, str):
+        raise UsageError(
+            f"got {' '.join(repr(name).split()):.60} as a framework; allowed: a name, "
+            f"{', '.join(registered('frameworks'))}; remedy: deep5.framework('pytorch'), say"
+        )
+    return _made(name)
+
+
+@functools.cache
+def _made(name: str) -> Framework:
+    """One object a name, whoever asks."""
     from deep5.backend import Framework
 
     plain, colon, mode = name.partition(":")

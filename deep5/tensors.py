@@ -38,22 +38,32 @@ class TensorSpec:
     Attributes:
         shape: Extents; an `int` is fixed, a `str` names a symbolic extent (`"N"`, the batch).
         dtype: NumPy name of the element type, such as `"float32"`, `"int64"`, `"bfloat16"`.
+
+    Raises:
+        ShapeError: The shape is no tuple.
     """
 
     shape: tuple[int | str, ...]
     dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        # Extents and dtype are judged where they are used: there the message can name the input.
+        if not isinstance(self.shape, (tuple, list)):
+            raise ShapeError(f"got the shape {self.shape!r}; allowed: a tuple of extents; remedy: shape=('N', 3), say")
 
     @property
     def size(self) -> int:
         """Number of elements.
 
         Raises:
-            ShapeError: An extent is symbolic.
+            ShapeError: An extent is symbolic, or below zero.
         """
         total = 1
         for extent in self.shape:
             if not isinstance(extent, int):
                 raise ShapeError(f"the size of {self} is not known: extent {extent!r} is symbolic; allowed: integers")
+            if extent < 0:
+                raise ShapeError(f"the size of {self} is not known: got the extent {extent}; allowed: at least 0")
             total *= extent
         return total
 

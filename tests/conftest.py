@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import tempfile
 
 import pytest
 
+import processors
 from command import deep5  # noqa: F401 - a fixture
 
 _CACHE = pytest.StashKey[str]()
@@ -16,6 +16,9 @@ _CACHE = pytest.StashKey[str]()
 # Some frameworks fix their threads when they start, once a process: one thread, here and in processes that tests start.
 for _name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "PJRT_NPROC"):
     os.environ.setdefault(_name, "1")
+# On a graphics processor the tests run three frameworks in one process: none may take all of its memory at its start.
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,14 +40,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what is marked `gpu` where there is none."""
-    if item.get_closest_marker("gpu") and not _has_gpu():
-        pytest.skip("PyTorch finds no graphics processor on this machine")
+    if item.get_closest_marker("gpu") and not processors.any_listed():
+        pytest.skip("no framework finds a graphics processor on this machine")
 
 
 def _require(name: str) -> None:
     if name == "gpu":
-        if not _has_gpu():
-            raise pytest.UsageError("DEEP5_REQUIRE lists 'gpu', but PyTorch finds no graphics processor")
+        if not processors.any_listed():
+            raise pytest.UsageError("DEEP5_REQUIRE lists 'gpu', but no framework finds a graphics processor")
         return
     from deep5 import plugins
     from deep5.errors import Deep5Error
@@ -53,12 +56,3 @@ def _require(name: str) -> None:
         plugins.framework(name)
     except Deep5Error as error:
         raise pytest.UsageError(f"DEEP5_REQUIRE lists {name!r}, but: {error}") from error
-
-
-@functools.cache
-def _has_gpu() -> bool:
-    try:
-        import torch
-    except ModuleNotFoundError:
-        return False
-    return torch.cuda.is_available()

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import Deep5Error, ShapeError, UnknownName, UsageError
+from deep5.assemble import assemble
+from deep5.backend import most_threads
+from deep5.errors import Deep5Error, RecipeError, ShapeError, UnknownName, UsageError
+from deep5.networks.executor import check_info
+from deep5.plugins import mode_fault
+from deep5.recipe import load_recipe
 from deep5.training.groups import partition
 from test_trajectory import FRAMEWORKS
 
@@ -93,6 +99,161 @@ def test_an_info_that_is_none_is_refused(executor: Any, info: Any) -> None:
             call()
     for name, value in executor.state_dict().items():
         np.testing.assert_array_equal(value, before[name])
+
+
+INFOS: list[Any] = [
+    d5.StepInfo(step=-1),
+    d5.StepInfo(step=1.5),  # type: ignore[arg-type]
+    d5.StepInfo(step=True),
+    d5.StepInfo(step="1"),  # type: ignore[arg-type]
+    d5.StepInfo(epoch=-1),
+    d5.StepInfo(batch_size=-3),
+    d5.StepInfo(seed="a"),  # type: ignore[arg-type]
+    d5.StepInfo(seed=None),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("info", INFOS, ids=repr)
+def test_an_info_of_what_is_no_step_is_refused(executor: Any, info: d5.StepInfo) -> None:
+    """Adam divides by 1 - beta ** (step + 1): at step -1 that is 0, and every parameter is lost."""
+    before, step = executor.state_dict(), executor.train_step(d5.Adam())
+    gradients = {name: np.ones_like(value) for name, value in before.items()}
+    for call in (
+        lambda: executor.inference(BATCH, training=True, info=info),
+        lambda: executor.inference_and_backprop(BATCH, info=info),
+        lambda: step(BATCH, info),
+        lambda: step.backprop(BATCH, info),
+        lambda: step.apply(gradients, info),
+    ):
+        with pytest.raises(UsageError, match=r"^info: got (step|epoch|batch_size|seed)=.*; allowed: a whole number"):
+            call()
+    for name, value in executor.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_an_info_is_of_any_whole_numbers() -> None:
+    class Own(d5.StepInfo):
+        """Of a user's own."""
+
+    for info in (d5.StepInfo(np.int64(3), 0, np.int32(2), None, np.uint8(1)), Own(), d5.StepInfo(seed=-1)):  # type: ignore[arg-type]
+        assert check_info(info) is info
+
+
+@pytest.mark.parametrize("seed", ["a", None, 1.5, True, -1, 2**63, 2**70], ids=repr)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_seed_is_a_whole_number(framework: str, seed: Any) -> None:
+    network = d5.networks.mlp(features=4, hidden=3, classes=2)
+    with pytest.raises(
+        UsageError, match=r"^seed: got .*; allowed: a whole number from 0 to 2\*\*63 - 1; remedy: seed=0"
+    ):
+        d5.framework(framework).executor(network, seed=seed)
+
+
+def test_the_largest_seed() -> None:
+    network = d5.networks.mlp(features=4, hidden=3, classes=2, dropout=0.25)
+    executor = d5.framework("reference").executor(network, seed=2**63 - 1)
+    executor.inference(BATCH, training=True)
+
+
+NO_NETWORKS: dict[str, tuple[Any, str]] = {
+    "a name": ("lenet", r"'lenet' as the network; allowed: a Network; remedy: .*one of deep5\.networks"),
+    "a file": ("mine.onnx", r"remedy: deep5\.networks\.Network\.from_onnx\('mine\.onnx'\)"),
+    "a path": (Path("mine.onnx"), r"remedy: deep5\.networks\.Network\.from_onnx\('mine\.onnx'\)"),
+    "no parentheses": (d5.networks.lenet, r"remedy: call it: lenet\(…\), with parentheses"),
+    "nothing": (None, r"None as the network; allowed: a Network"),
+}
+
+
+@pytest.mark.parametrize("what", NO_NETWORKS)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_is_no_network_is_refused(framework: str, what: str) -> None:
+    given, message = NO_NETWORKS[what]
+    with pytest.raises(UsageError, match=f"^executor: got .*{message}"):
+        d5.framework(framework).executor(given)
+
+
+@pytest.mark.parametrize(
+    "threads", [0, -1, True, 1.0, "2", None, most_threads() + 1, 10**6, 10**400], ids=lambda n: f"{n}"[:9]
+)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_number_of_threads_that_would_end_the_process_is_refused(framework: str, threads: Any) -> None:
+    message = rf"threads; allowed: a whole number of at least 1 and, here, at most {most_threads()}; remedy: one a proc"
+    with pytest.raises(UsageError, match=message):
+        d5.framework(framework).set_threads(threads)
+
+
+def test_a_recipe_names_what_is_wrong_with_its_threads() -> None:
+    recipe = load_recipe("digits_lenet").at_size("smoke").with_settings({"threads": 100_000})
+    with pytest.raises(
+        RecipeError, match=f"'threads': got 100000 threads; allowed: .*at most {most_threads()}; remedy"
+    ):
+        assemble(recipe)
+
+
+def test_a_back_end_of_somebody_elses_is_bounded_too() -> None:
+    """By what it inherits: its own code is not asked."""
+
+    class Own(type(d5.framework("reference"))):  # type: ignore[misc]
+        def set_threads(self, threads: int) -> None:
+            super().set_threads(threads)
+
+    assert Own.set_threads.__name__ == "set_threads"
+    with pytest.raises(UsageError, match="got 100000 threads"):
+        Own().set_threads(100_000)
+
+
+@pytest.mark.parametrize("name", [None, 5, ["pytorch"], d5.framework("reference")], ids=["None", "5", "list", "object"])
+def test_a_framework_has_a_name(name: Any) -> None:
+    with pytest.raises(
+        UsageError, match=r"^got .* as a framework; allowed: a name, .*pytorch.*; remedy: deep5\.framework"
+    ):
+        d5.framework(name)
+
+
+def test_a_colon_asks_for_a_mode() -> None:
+    message = "got the framework 'pytorch:', a colon without a mode; allowed: 'pytorch' or 'pytorch:compiled'"
+    with pytest.raises(UsageError) as caught:
+        d5.framework("pytorch:")
+    assert str(caught.value) == mode_fault("pytorch:") == message
+
+
+def test_a_state_is_a_dict(executor: Any) -> None:
+    for state in (None, 3, [1], "state.npz"):
+        with pytest.raises(
+            UsageError, match=r"^state: got .*; allowed: a dict of arrays by name; remedy: what state_d"
+        ):
+            executor.load_state_dict(state)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_is_called_back_can_be_called(framework: str) -> None:
+    executor = d5.framework(framework).executor(d5.networks.mlp(features=4, hidden=3, classes=2))
+    with pytest.raises(UsageError, match=r"^modifier: got 3; allowed: None or a function; remedy: modifier\(…\)"):
+        executor.train_step(d5.SGD(), modifier=3)
+    step, message = (
+        executor.train_step(d5.SGD()),
+        r"^on_gradient: got 3; allowed: None or a function; remedy: on_gradie",
+    )
+    with pytest.raises(UsageError, match=message):
+        executor.inference_and_backprop(BATCH, on_gradient=3)
+    with pytest.raises(UsageError, match=message):
+        step.backprop(BATCH, d5.StepInfo(), on_gradient=3)
+
+
+@pytest.mark.parametrize(
+    "value", ["a", None, True, 1j, [0.1], float("nan"), float("inf"), 10**400], ids=lambda v: f"{v}"[:9]
+)
+def test_the_hyperparameters_of_a_group_are_finite_numbers(value: Any) -> None:
+    with pytest.raises(UsageError, match=r"^ParameterGroup: got lr=.*; allowed: finite numbers; remedy: lr=0\.01, say"):
+        d5.ParameterGroup(lambda name: True, lr=value)
+    for number in (1, 0.5, np.float32(0.5), np.int64(2)):
+        assert d5.ParameterGroup(lambda name: True, lr=number).hyper == {"lr": number}
+
+
+@pytest.mark.parametrize("frozen", ["no", 1, None, np.zeros(2)], ids=repr)
+def test_a_group_is_frozen_or_not(frozen: Any) -> None:
+    with pytest.raises(UsageError, match=r"^ParameterGroup: got frozen=.*; allowed: True or False"):
+        d5.ParameterGroup(lambda name: True, frozen=frozen)
 
 
 @pytest.mark.parametrize("rule", [d5.SGD(lr=0.1), d5.AcceleGrad(lr=0.1)], ids=repr)

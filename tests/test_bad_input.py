@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from command import Answer, Command
 from deep5.errors import NetworkError
-from deep5.networks import Network, lstm, mlp, resnet18, transformer
+from deep5.networks import Network, lenet, lstm, mlp, resnet18, transformer
 
 RECIPE = """\
 import deep5 as d5
@@ -603,9 +605,15 @@ def small_networks() -> list[bytes]:
     return [network.to_onnx().SerializeToString() for network in networks]
 
 
-def test_files_cut_short(tmp_path: Path) -> None:
-    path, data = tmp_path / "short.onnx", small_networks()[0]
-    for length in range(0, len(data), 7):
+@pytest.mark.parametrize("name", ["mlp", "lenet", "transformer"])
+def test_files_cut_short(name: str, tmp_path: Path) -> None:
+    network = {
+        "mlp": lambda: mlp(features=3, hidden=2, classes=2, dropout=0.1),
+        "lenet": lambda: lenet(classes=2),
+        "transformer": lambda: transformer(vocabulary=5, length=4, width=4, heads=2, layers=1, classes=2),
+    }[name]()
+    path, data = tmp_path / "short.onnx", network.to_onnx().SerializeToString()
+    for length in range(0, len(data), max(7, len(data) // 60)):
         path.write_bytes(data[:length])
         with pytest.raises(NetworkError, match=r"short\.onnx (cannot be read as ONNX|is not valid ONNX)") as caught:
             Network.from_onnx(path)
@@ -632,3 +640,62 @@ def test_files_with_wrong_bits_are_refused_or_read(tmp_path: Path) -> None:
     assert not any("\n" in message for message in messages)
     # Most bits are those of weights and names, a flip of which is no error, or of the structure: both must occur.
     assert 10 < messages.count("") < 230
+
+
+RUN = """
+import sys, traceback
+from pathlib import Path
+import numpy as np
+import deep5 as d5
+from deep5.errors import Deep5Error
+
+framework = d5.framework(sys.argv[1])
+framework.executor(d5.networks.mlp(features=2, hidden=2)).inference(
+    {"input": np.ones((1, 2), np.float32), "label": np.zeros(1, np.int64)}
+)
+for path in sorted(Path(sys.argv[2]).iterdir()):
+    print(path.name, end=" ", flush=True)
+    try:
+        network = d5.Network.from_onnx(path)
+        shapes = {key: [2 if isinstance(e, str) else e for e in spec.shape] for key, spec in network.inputs.items()}
+        if max(np.prod(shape, dtype=float) for shape in shapes.values()) > 1e6:
+            print("large")
+            continue
+        given = {key: np.ones(shape, network.inputs[key].dtype) for key, shape in shapes.items()}
+        outputs = framework.executor(network).inference(given)
+        [d5.to_numpy(value) for value in outputs.values()]
+        print("result")
+    except Deep5Error as error:
+        print("refused")
+    except BaseException as error:
+        print("raw", repr(error)[:300].replace("\\n", " "), traceback.extract_tb(error.__traceback__)[-1])
+"""
+
+
+_LET_THROUGH = "the reference lets NumPy's error about a Softmax's axis of -70368744177665 through"
+
+
+@pytest.mark.parametrize(
+    ("engine", "turns"),
+    [
+        *((engine, 40) for engine in ("reference", "pytorch", "onnxruntime")),
+        *(pytest.param(engine, 240, marks=pytest.mark.slow) for engine in ("pytorch", "onnxruntime")),
+        pytest.param("reference", 240, marks=[pytest.mark.slow, pytest.mark.xfail(strict=True, reason=_LET_THROUGH)]),
+    ],
+)
+def test_files_with_wrong_bits_that_are_read_run_or_are_refused(engine: str, turns: int, tmp_path: Path) -> None:
+    """What is accepted gives a result or an error of deep5's; the interpreter lives through all of them."""
+    draw, files = np.random.default_rng(0), small_networks()
+    for turn in range(turns):
+        data = bytearray(files[turn % len(files)])
+        for _ in range(draw.integers(1, 4)):
+            data[draw.integers(len(data))] ^= 1 << draw.integers(8)
+        (tmp_path / f"{turn:03}.onnx").write_bytes(data)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, engine, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
+    )
+    answers = [line.split(" ", 1)[1] for line in done.stdout.splitlines()]
+    assert (done.returncode, len(answers)) == (0, turns), done.stdout[-300:] + done.stderr[-2000:]
+    assert not [answer for answer in answers if answer not in {"result", "refused", "large"}]
+    assert answers.count("result") > turns / 10
+    assert answers.count("refused") > turns / 10

@@ -89,6 +89,11 @@ def test_tensor_spec() -> None:
         assert spec.mismatch(shape, "float64") == f"got shape {shape}, expected float64[N, 3]"
     with pytest.raises(ShapeError, match=r"float64\[N, 3\] is not known: extent 'N' is symbolic"):
         _ = spec.size
+    with pytest.raises(ShapeError, match=r"float32\[-1\] is not known: got the extent -1; allowed: at least 0"):
+        _ = TensorSpec(shape=(-1,)).size
+    for given in (5, "N", None):
+        with pytest.raises(ShapeError, match=r"got the shape .*; allowed: a tuple of extents; remedy: shape="):
+            TensorSpec(shape=given)  # type: ignore[arg-type]
 
 
 def test_devices() -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pytest
 
 import deep5 as d5
+from command import Command
 from deep5.errors import Unsupported
+from deep5.networks import NetworkBuilder
+from processors import listed
 
 pytestmark = pytest.mark.gpu
 
@@ -19,12 +25,17 @@ SHORT = 2e-2
 
 def pair(name: str, network: d5.Network) -> tuple[Any, Any]:
     """Executors of the network on the host and on the first graphics processor."""
-    framework = d5.framework(name)
-    try:
-        there = framework.executor(network, device="cuda:0")
-    except Unsupported as error:
-        pytest.skip(str(error))  # this build of the framework is not for graphics processors
-    return framework.executor(network), there
+    framework = processor(name)
+    return framework.executor(network), framework.executor(network, device="cuda:0")
+
+
+def processor(name: str) -> Any:
+    """The framework; the test is skipped where the framework itself lists no graphics processor, and nowhere else."""
+    framework = d5.framework(name)  # the first to import it: it keeps TensorFlow's reports off the screen
+    plain = name.partition(":")[0]
+    if not listed(plain):
+        pytest.skip(f"{plain} lists no graphics processor: this build of it is not for them")
+    return framework
 
 
 def batch(step: int, size: int = 4, image: int = 32) -> dict[str, np.ndarray]:
@@ -109,9 +120,62 @@ def test_native_optimizers(name: str) -> None:
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "jax", "tensorflow"])
-def test_a_recipe_runs_there(framework: str, deep5: Any, tmp_path: Any) -> None:
-    pair(framework, d5.networks.lenet())
-    arguments = ["run", "digits_lenet", "--size", "smoke", "--framework", framework, "--device", "cuda", "--out"]
-    done = deep5(*arguments, str(tmp_path))
-    assert "Traceback" not in done.err
-    assert list(tmp_path.rglob("result.json")), done.err
+def test_a_recipe_runs_there(framework: str, deep5: Command, tmp_path: Path) -> None:
+    processor(framework)
+    arguments = ["run", "digits_lenet", "--size", "smoke", "--framework", framework, "--device", "cuda:0", "--json"]
+    done = deep5(*arguments, "--out", str(tmp_path))
+    # At its smoke size a recipe has no goals, so nothing is rejected.
+    assert done.status == 0, done.err
+    (file,) = tmp_path.rglob("result.json")
+    found = json.loads(file.read_text())
+    assert found["status"] == "success"
+    assert found["framework"]["device"] == "cuda:0"
+    assert json.loads(done.out)["status"] == "success"
+
+
+def chain(width: int, products: int) -> d5.Network:
+    """Much work on little data: an input of one number a sample, many products, one number out."""
+    build = NetworkBuilder("chain")
+    x = build.input("x", ("N", 1))
+    value = build.op("MatMul", x, build.parameter("first", (1, width)))
+    weight = build.parameter("weight", (width, width))
+    for _ in range(products):
+        value = build.op("Tanh", build.op("MatMul", value, weight))
+    axes = build.constant("axes", np.array([0, 1]))
+    return build.network({"y": build.op("ReduceMean", value, axes, keepdims=0)})
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_synchronize_waits_for_what_the_device_still_does(name: str) -> None:
+    there = processor(name).executor(chain(2048, 16), device="cuda:0")
+    given = {"x": np.ones((4096, 1), np.float32)}
+    there.inference(given)  # compiles
+    there.synchronize()
+    start = perf_counter()
+    for _ in range(20):  # 11 * 10**12 operations of floating point: a tenth of a second on what is fast
+        outputs = there.inference(given)
+    without = perf_counter() - start
+    there.synchronize()
+    whole = perf_counter() - start
+    # The calls only hand the work over: a clock that is read without waiting sees a part of it.
+    assert whole > 2 * without, (without, whole)
+    start = perf_counter()
+    assert np.isfinite(d5.to_numpy(outputs["y"])).all()
+    there.synchronize()
+    # Nothing is left to wait for: the last result, which needs all of its own work, is there at once.
+    assert perf_counter() - start < 0.2 * (whole - without)
+
+
+def test_tensorflow_runs_nothing_on_the_host_unsaid() -> None:
+    import tensorflow as tf
+
+    framework = processor("tensorflow")
+    build = NetworkBuilder("whole")
+    x = build.input("x", ("N", 3), "int64")
+    network = build.network({"y": build.op("MatMul", x, build.constant("w", np.arange(6).reshape(3, 2)))})
+    there = framework.executor(network, device="cuda:0")
+    assert not tf.config.get_soft_device_placement()
+    given = {"x": np.ones((2, 3), np.int64)}
+    with pytest.raises(Unsupported, match=r"no kernel for /GPU:0 of MatMul of int64; allowed: .*; remedy: run"):
+        there.inference(given)
+    np.testing.assert_array_equal(framework.executor(network).inference(given)["y"], [[6, 9], [6, 9]])

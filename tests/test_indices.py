@@ -11,7 +11,7 @@ import pytest
 
 import deep5 as d5
 from deep5.errors import NetworkError, Unsupported
-from deep5.networks import NetworkBuilder
+from deep5.networks import NetworkBuilder, zeros
 from deep5.networks.labels import open_losses
 
 FRAMEWORKS = ("reference", "pytorch", "tensorflow", "tensorflow:xla", "jax", "onnxruntime", "openvino")
@@ -152,6 +152,80 @@ def test_labels(framework: str, op_type: str, ignored: int | None, form: str) ->
         else:
             with pytest.raises(NetworkError):
                 loss(wrong)
+
+
+def perceptron(op_type: str, weighted: bool, ignored: int | None) -> d5.Network:
+    """Two layers and a loss, nothing between them that is flat: every gradient hangs on every sample."""
+    build = NetworkBuilder("perceptron")
+    x, label = build.input("x", ("N", 3)), build.input("label", ("N",), "int64")
+    hidden = build.op("Tanh", build.op("Gemm", x, build.parameter("a", (3, 5)), build.parameter("b", (5,), zeros)))
+    scores = build.op("Gemm", hidden, build.parameter("c", (5, 4)), build.parameter("d", (4,), zeros))
+    if op_type == "NegativeLogLikelihoodLoss":
+        scores = build.op("LogSoftmax", scores, axis=1)
+    weight = [build.constant("weight", np.array([1, 2, 3, 4], np.float32))] if weighted else []
+    options = {} if ignored is None else {"ignore_index": ignored}
+    return build.network({"loss": build.op(op_type, scores, label, *weight, **options)})
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("ignored", [None, -7])
+@pytest.mark.parametrize(
+    ("framework", "op_type"),
+    [
+        ("jax", "SoftmaxCrossEntropyLoss"),
+        ("jax", "NegativeLogLikelihoodLoss"),
+        ("tensorflow:xla", "SoftmaxCrossEntropyLoss"),
+        ("tensorflow:xla", "NegativeLogLikelihoodLoss"),
+    ],
+)
+def test_the_gradients_of_a_label_that_is_no_class(
+    framework: str, op_type: str, ignored: int | None, weighted: bool
+) -> None:
+    """A loss of NaN with finite gradients would move the parameters, and training would go on."""
+    network = perceptron(op_type, weighted, ignored)
+    executor, expected = d5.framework(framework).executor(network), d5.framework("reference").executor(network)
+    x = np.random.default_rng(0).standard_normal((3, 3), dtype=np.float32)
+
+    def gradients(run: Any, label: list[int]) -> dict[str, np.ndarray]:
+        outputs = run.inference_and_backprop({"x": x, "label": np.array(label)}, wrt=[*network.parameters, "x"])
+        return {name: d5.to_numpy(value) for name, value in {**outputs, **run.gradients()}.items()}
+
+    for wrong in (4, -1, -8, 10**6):
+        found = gradients(executor, [0, wrong, 3])
+        sample = found.pop("x")
+        assert np.isnan(sample[1]).all()
+        assert all(np.isnan(value).all() for value in found.values()), {name: found[name] for name in found}
+    right = [0, 2 if ignored is None else ignored, 3]
+    for name, value in gradients(expected, right).items():
+        # float32 sums of at most 5 terms of order 1
+        np.testing.assert_allclose(gradients(executor, right)[name], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("framework", POISONING)
+def test_a_step_with_a_label_that_is_no_class_leaves_no_number(framework: str) -> None:
+    executor = d5.framework(framework).executor(perceptron("SoftmaxCrossEntropyLoss", False, None))
+    step = executor.train_step(d5.Adam())
+    step({"x": np.ones((2, 3), np.float32), "label": np.array([0, 4])}, d5.StepInfo(batch_size=2))
+    assert all(np.isnan(value).all() for value in executor.state_dict().values())
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+@pytest.mark.parametrize("framework", POISONING)
+def test_the_gradient_of_an_index_outside(framework: str, dtype: str, axis: int) -> None:
+    """Where NaN is filled in, the row that was not there has the gradient 0."""
+    build = NetworkBuilder("rows")
+    table, index = build.parameter("table", (3, 4)), build.input("index", ("N",), dtype)
+    picked = build.op("Gather", table, index, axis=axis)
+    executor = d5.framework(framework).executor(build.network({"loss": build.op("ReduceSum", picked, keepdims=0)}))
+    for wrong in ((3, 4)[axis], -5, *([2**33] if dtype == "int64" else [])):
+        outputs = executor.inference_and_backprop({"index": np.array([1, wrong], dtype)})
+        assert np.isnan(d5.to_numpy(outputs["loss"]))
+        assert np.isnan(d5.to_numpy(executor.gradients()["table"])).any()
+    executor.inference_and_backprop({"index": np.array([1, -1, 1], dtype)})
+    expected = np.zeros((3, 4), np.float32)
+    np.add.at(expected if axis == 0 else expected.T, np.array([1, -1, 1]), 1)
+    np.testing.assert_array_equal(d5.to_numpy(executor.gradients()["table"]), expected)
 
 
 @pytest.mark.slow

@@ -97,7 +97,11 @@ def test_a_missing_file_a_folder_and_another_type_are_refused(tmp_path: Path) ->
     for path, said in ((tmp_path / "none.onnx", r"none\.onnx is not there"), (tmp_path, "' is a folder")):
         with pytest.raises(NetworkError, match=f"{said}; allowed: an ONNX file or an onnx.ModelProto"):
             Network.from_onnx(path)
-    with pytest.raises(NetworkError, match="got a int; allowed: an ONNX file"):
+    with pytest.raises(NetworkError, match="the file /dev/null is no regular file; allowed: an ONNX file"):
+        Network.from_onnx("/dev/null")
+    with pytest.raises(NetworkError, match="got an empty path; allowed: an ONNX file"):
+        Network.from_onnx("")
+    with pytest.raises(NetworkError, match="got an object of type int; allowed: an ONNX file"):
         Network.from_onnx(3)  # type: ignore[arg-type]
 
 
@@ -431,7 +435,7 @@ def test_weights_that_do_not_fit_are_refused_by_name(tmp_path: Path, ending: str
 
 def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
     network = mlp(**SMALL)
-    with pytest.raises(UsageError, match=r"got .*w\.bin as a file for weights; allowed: NAME\.safetensors; remedy"):
+    with pytest.raises(UsageError, match=r"got .*w\.bin' as a file for the weights; allowed: NAME\.safetensors; "):
         network.save_weights(tmp_path / "w.bin")
     with pytest.raises(OutputError, match=r"the weights cannot be written to .*; allowed: a writable file"):
         network.save_weights(tmp_path / "none" / "w.safetensors")
@@ -443,6 +447,28 @@ def test_files_that_hold_no_weights_are_refused(tmp_path: Path) -> None:
         network.with_weights(tmp_path / "w.safetensors")
     with pytest.raises(UsageError, match=r"got .*w\.pt as a file of weights; allowed: NAME\.safetensors, NAME\.onnx"):
         network.with_weights(tmp_path / "w.pt")
+    with pytest.raises(NetworkError, match=r"the file .* is a folder; allowed: a \.safetensors or an \.onnx file"):
+        network.with_weights(tmp_path)
+    with pytest.raises(OutputError, match=r"the weights cannot be written to .*none/w \(.*none is no folder"):
+        network.save_weights(tmp_path / "none" / "w")
+
+
+@pytest.mark.parametrize("path", [None, 3])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    network, got = mlp(**SMALL), f"got an object of type {type(path).__name__} as a file for the"
+    for method, rest in (
+        (network.save, r"network; allowed: NAME\.onnx"),
+        (network.save_weights, r"weights; allowed: NAME\.safetensors"),
+        (network.with_weights, r"weights; allowed: NAME\.safetensors, NAME\.onnx"),
+    ):
+        with pytest.raises(UsageError, match=f"{got} {rest}"):
+            method(path)
+
+
+def test_a_network_is_written_under_a_name_that_is_read_back(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"n\.txt' as a file for the network; allowed: NAME\.onnx; remedy for"):
+        mlp(**SMALL).save(tmp_path / "n.txt")
+    assert list(tmp_path.iterdir()) == []
 
 
 # Copies and hashes
@@ -485,6 +511,8 @@ def test_with_values_copies_and_checks() -> None:
         network.with_values({"fc1.weight": value.T})
     with pytest.raises(NetworkError, match="got dtype float64, expected float32"):
         network.with_values({"fc1.weight": value.astype(np.float64)})
+    with pytest.raises(NetworkError, match="got NoneType as values; allowed: a dict of arrays by name"):
+        network.with_values(None)  # type: ignore[arg-type]
 
 
 def test_initial_values_are_fresh_and_writable() -> None:
@@ -510,6 +538,9 @@ def test_with_outputs() -> None:
     onnx.checker.check_model(cut.to_onnx(), full_check=True)
     with pytest.raises(NetworkError, match=r"no value 'conv1.weight' in the network; allowed: Conv_1_output"):
         network.with_outputs(["conv1.weight"])
+    for names in ([], None, "logits"):
+        with pytest.raises(NetworkError, match=r"got .* as outputs; allowed: a list of at least one name"):
+            network.with_outputs(names)  # type: ignore[arg-type]
 
 
 def test_hashes_see_what_they_should() -> None:

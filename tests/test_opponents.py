@@ -13,9 +13,11 @@ import pytest
 import deep5 as d5
 from deep5.plugins import registered
 from deep5.recipe import load_recipe
-from deep5.recipes.overhead import by_deep5, jax_by_hand, pytorch_by_hand, tensorflow_by_hand
+from deep5.recipes.overhead import by_deep5, jax_by_hand, onnxruntime_by_hand, pytorch_by_hand, tensorflow_by_hand
 from deep5.tensors import array_namespace
 
+# Four samples: each opponent takes their number from its input's shape alone; the recipes' own sizes, 1, 8 and 64, are
+# those of `test_sizes_of_the_recipes`.
 SEED, BATCH, STEPS = 3, 4, 4
 HAND: dict[str, Any] = {"pytorch": pytorch_by_hand, "tensorflow": tensorflow_by_hand, "jax": jax_by_hand}
 NETWORKS: dict[str, Callable[..., d5.Network]] = {
@@ -90,11 +92,11 @@ def executor_at(framework: str, name: str) -> Any:
     return executor
 
 
-def opponent(framework: str, name: str, job: str) -> Callable[[], tuple[Any, Any]]:
+def opponent(framework: str, name: str, job: str, size: int = BATCH) -> Callable[[], tuple[Any, Any]]:
     threads = d5.framework(framework).executor(d5.networks.mlp(features=2, hidden=2)).settings()["threads"]
     make = getattr(HAND[framework], job)
     work: Callable[[], tuple[Any, Any]] = make(
-        steps=1, seed=SEED, threads=threads, network=NETWORKS[name], batch_size=BATCH
+        steps=1, seed=SEED, threads=threads, network=NETWORKS[name], batch_size=size
     )
     return work
 
@@ -115,7 +117,7 @@ def check(got: tuple[Any, Any], want: Any, tolerance: float, what: str) -> None:
     loss, logits = (np.asarray(value.detach() if hasattr(value, "detach") else value) for value in got)
     wanted = {name: np.asarray(want[name].detach()) for name in ("loss", "logits")}
     allowed = tolerance * np.abs(wanted["logits"]).max()
-    assert (loss.shape, logits.shape) == ((), (BATCH, 10)), what
+    assert (loss.shape, logits.shape) == ((), wanted["logits"].shape), what
     np.testing.assert_allclose(logits, wanted["logits"], rtol=0, atol=allowed, err_msg=f"{what}: logits")
     np.testing.assert_allclose(loss, wanted["loss"], rtol=0, atol=allowed, err_msg=f"{what}: loss")
 
@@ -156,6 +158,49 @@ def test_every_opponent_of_a_recipe_is_here() -> None:
             if fixed.get("baseline") in (module.training_step, module.inference):
                 found.add((framework, fixed["baseline_kwargs"]["network"].__name__))
     assert found == {tuple(getattr(case, "values", case)) for case in OPPONENTS}
+
+
+@pytest.mark.parametrize("size", [1, 8, 64])
+@pytest.mark.parametrize("framework", HAND)
+def test_sizes_of_the_recipes(framework: str, size: int) -> None:
+    executor = executor_at(framework, "lenet")
+    (batch, *_) = by_deep5.batches(executor.network, size, SEED)
+    check(opponent(framework, "lenet", "inference", size)(), executor.inference(batch), 1e-5, "inference")
+    step = executor.train_step((KerasAdam if framework == "tensorflow" else d5.Adam)(lr=0.001))
+    info = d5.StepInfo(step=0, batch_size=size)
+    check(opponent(framework, "lenet", "training_step", size)(), step(batch, info), 1e-5, "step 0")
+
+
+ONNXRUNTIME = [
+    ("lenet", 1),
+    ("lenet", 64),
+    ("transformer", 8),
+    pytest.param("resnet18", 8, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("name", "size"), ONNXRUNTIME)
+def test_onnxruntimes_opponent_computes_what_deep5_computes(name: str, size: int) -> None:
+    """At the recipes' own sizes: beyond a model's bytes it has nothing of its own, so sizes are all that differs."""
+    network = NETWORKS[name](seed=SEED)
+    for steps in (1, 3):  # the last call's outputs: of the first batch, and of the third
+        work = onnxruntime_by_hand.inference(steps=steps, seed=SEED, threads=1, network=NETWORKS[name], batch_size=size)
+        got: Any = work()
+        batch = by_deep5.batches(network, size, SEED)[steps - 1]
+        want = d5.framework("pytorch").executor(network).inference(batch)
+        assert [np.shape(value) for value in got] == [np.shape(want[key]) for key in network.outputs]
+        allowed = 1e-5 * np.abs(np.asarray(want["logits"])).max()  # float32 sums of some hundred terms
+        for key, value in zip(network.outputs, got, strict=True):
+            np.testing.assert_allclose(value, np.asarray(want[key]), rtol=0, atol=allowed, err_msg=key)
+
+
+def test_every_recipe_against_onnxruntimes_opponent_is_here() -> None:
+    found = set()
+    for name in registered("recipes"):
+        fixed = load_recipe(name).fixed
+        if fixed.get("baseline") is onnxruntime_by_hand.inference:
+            found.add((fixed["baseline_kwargs"]["network"].__name__, fixed["baseline_kwargs"]["batch_size"]))
+    assert found == {tuple(getattr(case, "values", case)) for case in ONNXRUNTIME}
 
 
 def relu_for_tanh(patch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,9 @@ import tensorflow as tf  # noqa: E402
 
 from deep5.frameworks.tensorflow.framework import TensorFlow, from_model  # noqa: E402
 from deep5.frameworks.tensorflow.memory import shared  # noqa: E402
+from deep5.frameworks.tensorflow.placement import without_kernel  # noqa: E402
 from deep5.frameworks.tensorflow.quiet import without_reports  # noqa: E402
+from deep5.frameworks.tensorflow.traced import Traced  # noqa: E402
 
 RNG = np.random.default_rng(7)
 SMALL: dict[str, Any] = {"features": 4, "hidden": 3, "classes": 2}
@@ -679,10 +681,11 @@ def test_native_optimizer_errors() -> None:
         np.testing.assert_array_equal(value, frozen[name])
 
 
-def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def python(code: str, *arguments: str, **environment: str | None) -> subprocess.CompletedProcess[str]:
+    """Run in a process of its own; what the environment sets to None is not set there."""
     return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environment},
+        [sys.executable, "-c", code, *arguments],
+        env={name: value for name, value in {**os.environ, **environment}.items() if value is not None},
         capture_output=True,
         text=True,
         timeout=120,
@@ -742,6 +745,49 @@ def test_threads_are_set_before_it_starts_and_nothing_is_said_but_errors() -> No
     assert all(line.startswith("E") for line in done.stderr.splitlines()), done.stderr
 
 
+CPU_TIME = """
+import os, sys
+from pathlib import Path
+from time import perf_counter, process_time
+import numpy as np
+import deep5 as d5
+framework = d5.framework("tensorflow")
+framework.set_threads(int(sys.argv[1]))
+executor = framework.executor(d5.networks.mlp(features=784, hidden=800))
+step = executor.train_step(d5.SGD(lr=0.01))
+feed = {"input": np.ones((256, 784), np.float32), "label": np.zeros(256, np.int64)}
+def ran():
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(task.name): int((task / "schedstat").read_text().split()[0]) for task in tasks}
+def work():
+    for index in range(20):
+        step(feed, d5.StepInfo(batch_size=256))
+    executor.synchronize()
+work()
+before, wall, used = ran(), perf_counter(), process_time()
+work()
+share = (process_time() - used) / (perf_counter() - wall)
+each = {task: time - before.get(task, 0) for task, time in ran().items()}
+workers = [time for task, time in each.items() if task != os.getpid() and time > 0.2 * sum(each.values())]
+print(executor.settings()["threads"], share, len(workers))
+"""
+
+
+@pytest.mark.timing
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor: any number of threads counts as one")
+def test_one_thread_is_one_thread() -> None:
+    found = {}
+    for threads in (1, 2):
+        # The environment of the tests asks for one thread; what set_threads asks for must count alone.
+        done = python(CPU_TIME, str(threads), TF_NUM_INTRAOP_THREADS=None, TF_NUM_INTEROP_THREADS=None)
+        count, share, workers = done.stdout.split()
+        assert int(count) == threads
+        found[threads] = float(share), int(workers)
+    assert found[1][0] <= 1.1  # a second worker shows as 1.5 to 2
+    # Each does half of the products, and a fifth or more of all; the thread that calls does the rest.
+    assert (found[1][1], found[2][1]) == (1, 2)
+
+
 def test_errors_at_start_up_are_let_through(capfd: pytest.CaptureFixture[str]) -> None:
     def load() -> None:
         with without_reports():
@@ -764,6 +810,86 @@ def test_a_device_that_is_not_there_is_refused() -> None:
         executor(device=f"cuda:{index}")
     with pytest.raises(UsageError, match="unknown device 'tpu'"):
         executor(device="tpu")
+
+
+PLACEMENT = """
+import numpy as np
+import deep5 as d5
+from deep5.errors import NetworkError, Unsupported
+
+framework = d5.framework("tensorflow")
+import tensorflow as tf
+from deep5.frameworks.tensorflow.traced import Traced
+
+def product(dtype):
+    spec = tf.TensorSpec([2, 2], dtype)
+    return Traced(lambda x: tf.matmul(x, x), [spec], device="/GPU:0", xla=False), tf.ones([2, 2], dtype)
+
+for soft in (False, True):
+    tf.config.set_soft_device_placement(soft)
+    for dtype in (tf.int64, tf.float32):
+        function, value = product(dtype)
+        try:
+            print(soft, function(value).device)
+        except (NetworkError, Unsupported) as error:
+            print(soft, error)
+"""
+
+
+def test_on_the_host_soft_placement_is_left_as_it_was() -> None:
+    before = tf.config.get_soft_device_placement()
+    try:
+        for soft in (True, False):
+            tf.config.set_soft_device_placement(soft)
+            executor().inference(batch())
+            assert tf.config.get_soft_device_placement() is soft
+    finally:
+        tf.config.set_soft_device_placement(before)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(tf.config.list_physical_devices("GPU")), reason="tests/test_devices.py does it there")
+def test_without_soft_placement_nothing_falls_back_to_the_host() -> None:
+    """What the back-end switches off for a graphics processor, seen without one."""
+    said = python(PLACEMENT).stdout.splitlines()
+    assert said[0] == (
+        "False tensorflow has no kernel for /GPU:0 of MatMul of int64; allowed: operators that run there; "
+        "remedy: run the network on the host, or on 'tensorflow:xla'"
+    )
+    assert "cannot run the network on these inputs (Unable to find any devices" in said[1]
+    assert all(line.startswith("True /job") and line.endswith("CPU:0") for line in said[2:]), said
+    assert len(said) == 4
+
+
+@pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="this TensorFlow has no kernels for graphics processors")
+@pytest.mark.parametrize(
+    "name",
+    ["mlp", "lenet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lstm", "resnet18", "transformer"))],
+)
+def test_operators_of_the_zoo_have_kernels_for_graphics_processors(name: str) -> None:
+    """By the list of kernels in the library, which is the same on every machine."""
+    small: dict[str, Any] = {"mlp": {"dropout": 0.1}, "lstm": {"length": 3}, "resnet18": {"width": 1}}
+    network = getattr(d5.networks, name)(**small.get(name, {}))
+    run = executor(network)
+    graphs = [run.graph, run._forward(training=True).graph]
+    graphs.append(run.traced_gradients("loss", list(network.parameters)).graph)
+    shapes = {key: [2 if isinstance(e, str) else e for e in spec.shape] for key, spec in network.inputs.items()}
+    given = {key: np.zeros(shape, network.inputs[key].dtype) for key, shape in shapes.items()}
+    for rule in (d5.Adam(), d5.AcceleGrad(), d5.plugins.load("optimizers", "lars")()):
+        step = run.train_step(rule)
+        step(given, info(size=2))
+        graphs += [value.graph for value in vars(step).values() if isinstance(value, Traced)]
+    assert len(graphs) >= 6
+    assert not [said for graph in graphs for said in without_kernel(graph)]
+
+
+def test_an_operator_without_a_kernel_is_found() -> None:
+    build = NetworkBuilder("whole")
+    x = build.input("x", ("N", 3), "int64")
+    y = build.op("MatMul", x, build.constant("w", np.arange(6).reshape(3, 2)))
+    run = executor(build.network({"y": y, "z": build.op("Relu", build.op("Cast", y, to=1))}))
+    assert without_kernel(run.graph) == ["MatMul of int64"]
+    np.testing.assert_array_equal(run.inference({"x": np.ones((2, 3), np.int64)})["y"], [[6, 9], [6, 9]])
 
 
 def test_the_back_end_is_made_anew_in_either_mode() -> None:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -286,6 +286,55 @@ def test_bad_parts_are_refused() -> None:
             trainer(**options)
     with pytest.raises(UsageError, match=r"as an event; allowed: objects of d5\.Event"):
         trainer().train(1, [Recorder])  # type: ignore[list-item]
+    for events in (Recorder(), Recorder, None, 3):
+        run: Any = trainer()
+        with pytest.raises(UsageError, match=r"^got .* as events; allowed: a list of events; remedy: events=\[…\]"):
+            run.train(1, events=events)
+        assert (run.status, run.step) == ("ready", 0)
+
+
+def test_what_stands_in_anothers_place_is_refused() -> None:
+    splits = data()
+    network = d5.networks.mlp(**SIZE)  # type: ignore[arg-type]
+    executor, make = d5.framework("reference").executor(network), cast("Any", d5.Trainer)
+    sampler = d5.OrderedSampler(splits.train, 4)
+    for wrong in ("pytorch", network, None, d5.framework("reference")):
+        with pytest.raises(
+            UsageError, match=r"^Trainer: got .* as the executor; allowed: .*; remedy: deep5\.framework\("
+        ):
+            make(wrong, d5.SGD(), sampler)
+    for wrong in (splits.train, splits, None, 3):
+        with pytest.raises(UsageError, match=r"^Trainer: got .* as train_sampler; allowed: a deep5\.Sampler; remedy: "):
+            make(executor, d5.SGD(), wrong)
+    with pytest.raises(
+        UsageError, match=r"^Trainer: got .* as validation_sampler; allowed: a deep5\.Sampler; remedy: "
+    ):
+        make(executor, d5.SGD(), sampler, splits.test)
+
+
+@pytest.mark.parametrize(
+    "ids", [[10**6], [-8], [0, 7], "a", ["a"], [0.5], [True, False], 3, None, [[0]], [[0], [1, 2]], [2**70]], ids=repr
+)
+def test_a_batch_is_of_samples_that_are_there(ids: Any) -> None:
+    splits: Any = ArrayDataset({"input": np.zeros((7, 2), np.float32), "label": np.arange(7)})
+    for given in (ids, np.array(ids, object) if ids == [[0], [1, 2]] else np.array(ids)):
+        with pytest.raises(
+            UsageError, match=r"^batch: got .*; allowed: (whole numbers in one row|0 to 6, or from the end)"
+        ):
+            splits.batch(given)
+
+
+def test_a_batch_is_of_any_whole_numbers() -> None:
+    splits: Any = ArrayDataset({"label": np.arange(7)})
+    for ids in ([6, 0, -1], (6, 0, -1), np.array([6, 0, -1], np.int8), np.array([6, 0, -1], ">i8"), range(6, 7)):
+        np.testing.assert_array_equal(splits.batch(ids)["label"], [6, 0, 6][: len(ids)])
+    assert splits.batch([])["label"].shape == (0,)
+
+
+@pytest.mark.parametrize("shape", [4, None, 4.0, {4}, "4"], ids=repr)
+def test_synthetic_data_have_a_shape(shape: Any) -> None:
+    with pytest.raises(UsageError, match=r"^synthetic data of .*; allowed: "):
+        d5.datasets.synthetic(shape=shape)
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "reference"])

@@ -34,6 +34,23 @@ NETWORKS: dict[str, tuple[Callable[..., d5.Network], bool]] = {
         True,
     ),
     "lstm": (lambda **kw: d5.networks.lstm(features=5, hidden=6, length=5, classes=CLASSES, **kw), True),
+    # With Where, Slice and Erf.
+    "transformer_causal": (
+        lambda **kw: d5.networks.transformer(
+            vocabulary=30,
+            length=6,
+            width=16,
+            heads=2,
+            layers=2,
+            classes=CLASSES,
+            causal=True,
+            positions=9,
+            gelu="erf",
+            dropout=0.1,
+            **kw,
+        ),
+        True,
+    ),
 }
 RULES: dict[str, Callable[[], d5.UpdateRule]] = {
     "adam": lambda: d5.Adam(lr=0.002),
@@ -110,7 +127,12 @@ def test_all_pairs_train_alike(name: str, rule: str, loss: str) -> None:
     # Pairs of all that took part, in every part.
     doubles, singles = (sum(kind == dtype for _, kind in proof.losses) for dtype in ("float64", "float32"))
     assert singles == len(FRAMEWORKS)
-    pairs = {"a": doubles * (doubles - 1) // 2, "b": 30, "c": 15, "d": 10 if NETWORKS[name][1] else 0}
+    pairs = {
+        "a": doubles * (doubles - 1) // 2,
+        "b": 30 + 2 * len(FRAMEWORKS),
+        "c": 15,
+        "d": 10 if NETWORKS[name][1] else 0,
+    }
     assert {part: sum(c.part == part for c in proof.comparisons) for part in "abcd"} == pairs
 
 
@@ -120,6 +142,18 @@ def test_all_pairs_train_alike(name: str, rule: str, loss: str) -> None:
 def test_compiled_modes_train_as_the_plain_ones(name: str, mode: str) -> None:
     proof = prove(name, "adam", "cross_entropy", ("reference", mode), steps=30)
     assert proof.passed, "\n".join(proof.failures())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "rule", "loss"),
+    [("lenet_relu", "momentum", "mean_squared_error"), ("transformer_causal", "adam", "cross_entropy")],
+)
+def test_openvino_trains_as_the_reference(name: str, rule: str, loss: str) -> None:
+    proof = prove(name, rule, loss, ("reference", "openvino"))
+    assert proof.passed, "\n".join(proof.failures())
+    assert all(line.startswith("openvino in float64: ") for line in proof.left_out), proof.left_out
+    assert ("openvino", "float32") in proof.losses
 
 
 class Wrong:
@@ -150,6 +184,7 @@ def _baked_in(executor: Any) -> None:
 
         class Step:
             state_dict, load_state_dict = step.state_dict, step.load_state_dict
+            backprop, apply = step.backprop, step.apply
 
             def __call__(self, inputs: Any, info: Any) -> Any:
                 kept, rule.lr = rule.lr, lr
@@ -161,6 +196,43 @@ def _baked_in(executor: Any) -> None:
         return Step()
 
     executor.train_step = train_step
+
+
+class _LongStep:
+    """A step whose rule has a step size that is 1 % off, in float32 alone."""
+
+    def __init__(self, step: Any, rule: Any) -> None:
+        self._step, self._rule = step, rule
+        self.state_dict, self.load_state_dict, self.backprop = step.state_dict, step.load_state_dict, step.backprop
+
+    def _long(self, call: Callable[..., Any], *args: Any) -> Any:
+        kept, self._rule.lr = self._rule.lr, 1.01 * self._rule.lr
+        try:
+            return call(*args)
+        finally:
+            self._rule.lr = kept
+
+    def __call__(self, inputs: Any, info: Any) -> Any:
+        return self._long(self._step, inputs, info)
+
+    def apply(self, gradients: Any, info: Any) -> None:
+        self._long(self._step.apply, gradients, info)
+
+
+class _WholeOnly(_LongStep):
+    """The same, in the whole step alone."""
+
+    def apply(self, gradients: Any, info: Any) -> None:
+        self._step.apply(gradients, info)
+
+
+def _off_in_single(made: Callable[[Any, Any], Any]) -> Callable[[Any], None]:
+    def spoil(executor: Any) -> None:
+        if executor.network.inputs["input"].dtype == "float32":
+            train_step = executor.train_step
+            executor.train_step = lambda rule: made(train_step(rule), rule)
+
+    return spoil
 
 
 class Scheduled(d5.Adam):
@@ -183,6 +255,27 @@ def test_a_wrong_executor_is_caught() -> None:
     proof = prove("mlp", "adam", "cross_entropy", plugins_framework, steps=20)
     assert _parts(proof) >= {"a", "d"}
     assert "wrong" in proof.failures()[0]
+
+
+@pytest.mark.parametrize("name", ["lenet_relu", "inception"])
+def test_a_wrong_executor_is_caught_behind_kinks(name: str) -> None:
+    frameworks: Any = [d5.framework("reference"), Wrong(d5.framework("reference"), _output_off)]
+    proof = prove(name, "momentum", "cross_entropy", frameworks, steps=6)
+    assert "a" in _parts(proof)
+    assert "wrong" in proof.failures()[0]
+
+
+@pytest.mark.parametrize(("made", "seen"), [(_LongStep, 2), (_WholeOnly, 1)])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_wrong_update_in_float32_is_caught_behind_kinks(rule: str, made: Any, seen: int) -> None:
+    """As ONNX Runtime's would be, which takes no part in float64: 1 % is within what kinks do to a loss."""
+    frameworks: Any = [d5.framework("reference"), Wrong(d5.framework("reference"), _off_in_single(made))]
+    proof = prove("lenet_relu", rule, "cross_entropy", frameworks, steps=6)
+    assert [c.what for c in proof.comparisons if not c.passed][-seen:] == [
+        "update on its own gradient",
+        "update of a whole step",
+    ][-seen:]
+    assert {c.first for c in proof.comparisons if not c.passed} == {"wrong"}
 
 
 def test_a_baked_in_hyperparameter_is_caught() -> None:

@@ -28,6 +28,10 @@ SMALL: dict[str, tuple[Callable[..., Network], dict[str, Any]]] = {
         transformer,
         {"vocabulary": 11, "length": 6, "width": 8, "heads": 2, "layers": 1, "dropout": 0.1, "causal": True},
     ),
+    "transformer_sliced": (
+        transformer,
+        {"vocabulary": 11, "length": 6, "width": 8, "heads": 2, "layers": 1, "positions": 9, "gelu": "erf"},
+    ),
 }
 LOSSES = ("cross_entropy", "mean_squared_error")
 
@@ -172,6 +176,21 @@ def test_transformer_has_the_sizes_of_the_paper() -> None:
     assert network.inputs["input"] == d5.TensorSpec(shape=("N", length), dtype="int64")
 
 
+def test_options_of_the_transformer_change_its_form_alone() -> None:
+    """A longer table of positions and a written-out GELU compute the same from the same weights."""
+    sizes: dict[str, Any] = {"width": 8, "length": 5, "heads": 2, "layers": 2, "vocabulary": 7, "dtype": "float64"}
+    plain, formed = transformer(**sizes), transformer(**sizes, positions=9, gelu="erf")
+    assert formed.parameters["position"].shape == (9, 8)
+    kinds = Counter(node.op_type for node in formed.nodes)
+    assert (kinds["Slice"], kinds["Erf"], kinds["Gelu"]) == (1, 2, 0)
+    weights = {name: formed.initial(name) for name in formed.parameters}
+    feed = {"input": batch(plain)["input"], **weights}
+    got = ReferenceEvaluator(formed.with_outputs(["logits"]).to_onnx()).run(["logits"], feed)[0]
+    feed["position"] = weights["position"][:5]
+    expected = ReferenceEvaluator(plain.with_outputs(["logits"]).to_onnx()).run(["logits"], feed)[0]
+    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-15)  # float64, some fifty operations
+
+
 def test_attention_is_the_equation() -> None:
     """The weights of a causal attention, from its own queries and keys: softmax(q k^T / sqrt(d)), nothing ahead."""
     network = transformer(width=8, length=5, heads=2, layers=1, vocabulary=7, causal=True, dtype="float64")
@@ -233,6 +252,9 @@ def test_initial_weights_of_the_transformer() -> None:
         (lambda: resnet18(width=0), "got width = 0; allowed: a whole number"),
         (lambda: inception(image=-1), "got image = -1; allowed: a whole number"),
         (lambda: transformer(width=10, heads=4), "4 heads do not divide a width of 10; allowed: heads that do"),
+        (lambda: transformer(length=8, positions=7), "got 7 positions for 8 tokens; allowed: positions of at least"),
+        (lambda: transformer(positions=0), "got positions = 0; allowed: a whole number"),
+        (lambda: transformer(gelu="tanh"), "unknown gelu 'tanh'; allowed: operator, erf"),
         (lambda: transformer(dropout=-0.1), "got dropout = -0.1; allowed: a number from 0"),
         (lambda: lstm(length=0), "got length = 0; allowed: a whole number"),
         *(

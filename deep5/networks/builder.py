@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from deep5.errors import NetworkError
+from deep5.networks.constants import FLOATS
+from deep5.networks.element_types import check_element_types
+from deep5.networks.faults import unknown_operator
 from deep5.networks.network import Network
 from deep5.networks.shapes import infer_shapes
 from deep5.seeds import generator
@@ -59,7 +63,7 @@ class NetworkBuilder:
 
     Args:
         name: Name of the graph.
-        dtype: Element type of inputs declared without one and of all parameters.
+        dtype: Element type of inputs declared without one and of all parameters, which take floating-point ones alone.
         seed: Initial values are a function of (seed, name of the parameter); drawn in float64, then rounded, so
             that the float32 and the float64 network start at the same point.
 
@@ -72,20 +76,22 @@ class NetworkBuilder:
     """
 
     def __init__(self, name: str, *, dtype: str = "float32", seed: int = 0) -> None:
-        self.dtype = np.dtype(dtype)
+        self.dtype = _dtype(dtype)
         self._seed = seed
         self._graph = ir.Graph([], [], nodes=[], name=name, opset_imports={"": OPSET})
         self._counts: dict[str, int] = {}
 
     def input(self, name: str, shape: Sequence[int | str], dtype: str | None = None) -> ir.Value:
-        """Declare an input; a string in the shape is a symbolic extent."""
+        """Declare an input; a string in the shape is a symbolic extent.
+
+        Raises:
+            NetworkError: The name is taken, or an extent or the element type is none.
+        """
         if name in self._graph.initializers or any(value.name == name for value in self._graph.inputs):
             raise NetworkError(f"the name {name!r} is taken; remedy: name every input once")
-        value = ir.Value(
-            name=name,
-            shape=ir.Shape(shape),
-            type=ir.TensorType(ir.DataType.from_numpy(np.dtype(dtype) if dtype else self.dtype)),
-        )
+        extents = _extents(f"input {name!r}", shape, symbolic=True)
+        kind = ir.DataType.from_numpy(_dtype(dtype) if dtype else self.dtype)
+        value = ir.Value(name=name, shape=ir.Shape(extents), type=ir.TensorType(kind))
         self._graph.inputs.append(value)
         return value
 
@@ -93,9 +99,15 @@ class NetworkBuilder:
         """Declare a parameter (or buffer) with its initial distribution; drawn when first asked for.
 
         Raises:
-            NetworkError: The name is taken, or the distribution asks for more axes.
+            NetworkError: The name is taken, the shape is not fixed, or the distribution asks for more axes.
         """
-        extents, dtype, seed = tuple(shape), self.dtype, self._seed
+        extents = tuple(int(extent) for extent in _extents(f"parameter {name!r}", shape, symbolic=False))
+        dtype, seed = self.dtype, self._seed
+        if ir.DataType.from_numpy(dtype) not in FLOATS:
+            raise NetworkError(
+                f"parameter {name!r}: got the element type {dtype}; allowed: bfloat16, float16, float32, float64; "
+                "remedy for whole numbers: constant"
+            )
         if initializer in (glorot_uniform, he_normal) and len(extents) < 2:
             raise NetworkError(
                 f"parameter {name!r}: got the shape {list(extents)} for {initializer.__name__}; allowed: "
@@ -108,12 +120,18 @@ class NetworkBuilder:
         return self._initial(name, ir.LazyTensor(draw, ir.DataType.from_numpy(dtype), ir.Shape(extents), name=name))
 
     def constant(self, name: str, array: np.ndarray) -> ir.Value:
-        """Declare a constant, such as the shape that a Reshape takes."""
+        """Declare a constant, such as the shape that a Reshape takes.
+
+        Raises:
+            NetworkError: The name is taken, or the array holds no numbers.
+        """
+        if not isinstance(array, (np.ndarray, np.generic)) or array.dtype.kind in "OSUMm":
+            raise NetworkError(f"constant {name!r}: got {array!r}; allowed: a NumPy array of numbers")
         return self._initial(name, ir.Tensor(array, name=name))
 
     def scalar(self, number: float, dtype: str | None = None) -> ir.Value:
         """A number that is no parameter, such as a scale; of the network's dtype where none is given."""
-        tensor = ir.tensor(np.array(number, dtype=np.dtype(dtype) if dtype else self.dtype))
+        tensor = ir.tensor(np.array(number, dtype=_dtype(dtype) if dtype else self.dtype))
         value: ir.Value = self.op("Constant", value=tensor)
         return value
 
@@ -125,7 +143,13 @@ class NetworkBuilder:
         return value
 
     def op(self, op_type: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: Any) -> Any:
-        """Append a node of ONNX's own operator set; returns its output, or a tuple of them."""
+        """Append a node of ONNX's own operator set; returns its output, or a tuple of them.
+
+        Raises:
+            NetworkError: No such operator, an input that is no value, or an attribute that no file can hold.
+        """
+        if not isinstance(op_type, str) or not onnx.defs.has(op_type, OPSET, ""):
+            raise NetworkError(unknown_operator(str(op_type), OPSET))
         for value in inputs:
             if value is not None and not isinstance(value, ir.Value):
                 raise NetworkError(
@@ -133,7 +157,13 @@ class NetworkBuilder:
                 )
         number = self._counts[op_type] = self._counts.get(op_type, 0) + 1
         attributes = {name: _stored(value) for name, value in attributes.items()}
-        node = ir.node(op_type, inputs, attributes, num_outputs=outputs, name=f"{op_type}_{number}")
+        try:
+            node = ir.node(op_type, inputs, attributes, num_outputs=outputs, name=f"{op_type}_{number}")
+        except TypeError as error:
+            raise NetworkError(
+                f"{op_type} got an attribute that no file can hold ({error}); allowed: numbers, texts, tensors, "
+                "graphs, and lists of one kind of them"
+            ) from error
         for index, value in enumerate(node.outputs):
             value.name = f"{op_type}_{number}" + (f"_{index}" if index else "") + "_output"
         self._graph.append(node)
@@ -143,7 +173,8 @@ class NetworkBuilder:
         """Finish: these values become the outputs, under these names.
 
         Raises:
-            NetworkError: The graph is not valid ONNX, or finished already.
+            NetworkError: The graph is not valid ONNX, has no outputs or values of another kind, mixes element types,
+                or is finished already.
         """
         if self._graph.outputs:
             raise NetworkError(
@@ -151,6 +182,14 @@ class NetworkBuilder:
             )
         if not isinstance(outputs, Mapping):
             raise NetworkError(f"got {type(outputs).__name__} as outputs; allowed: a dict such as {{'loss': value}}")
+        if not outputs:
+            raise NetworkError(f"the network {self._graph.name!r} has no outputs; allowed: at least one")
+        for name, value in outputs.items():
+            if not isinstance(name, str) or not name or not isinstance(value, ir.Value):
+                raise NetworkError(
+                    f"got {value!r} as the output {name!r}; allowed: a name, and what op returns (of several outputs, "
+                    "one)"
+                )
         taken = {*self._graph.initializers, *(str(value.name) for value in self._graph.inputs)}
         if len({id(value) for value in outputs.values()}) < len(outputs) or taken & outputs.keys():
             raise NetworkError(
@@ -162,7 +201,33 @@ class NetworkBuilder:
             self._graph.outputs.append(value)
         model = ir.Model(self._graph, ir_version=IR_VERSION, producer_name="deep5")
         infer_shapes(model, f"network {self._graph.name!r}")
+        check_element_types(model, f"network {self._graph.name!r}")
         return Network(model)
+
+
+def _dtype(given: Any) -> np.dtype[Any]:
+    try:
+        dtype: np.dtype[Any] = np.dtype(given)
+        ir.DataType.from_numpy(dtype)
+    except TypeError as error:
+        raise NetworkError(
+            f"got {given!r} as an element type; allowed: NumPy's name of a number, such as 'float32' or 'int64'"
+        ) from error
+    return dtype
+
+
+def _extents(what: str, shape: Any, *, symbolic: bool) -> tuple[int | str, ...]:
+    """The shape, each extent a whole number of at least 0 or, where that is allowed, a name."""
+    extents = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, str) else None
+    if extents is None or not all(
+        (isinstance(extent, (int, np.integer)) and extent >= 0) or (symbolic and isinstance(extent, str) and extent)
+        for extent in extents
+    ):
+        raise NetworkError(
+            f"{what}: got the shape {shape!r}; allowed: a tuple of whole numbers of at least 0"
+            + (" and of names, such as 'N'" if symbolic else "; the extents of a parameter are fixed")
+        )
+    return tuple(extent if isinstance(extent, str) else int(extent) for extent in extents)
 
 
 def _stored(value: Any) -> Any:

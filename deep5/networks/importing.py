@@ -12,9 +12,11 @@ from onnx_ir.passes import common as passes
 
 from deep5.errors import NetworkError
 from deep5.networks.builder import IR_VERSION, OPSET
+from deep5.networks.element_types import check_element_types
+from deep5.networks.faults import check_output_shapes, first_line
 from deep5.networks.folding import fold_constants, lift_constants, lift_weights
 from deep5.networks.reading import check_external, nodes_of, read_model
-from deep5.networks.shapes import SMALL_BYTES, first_line, infer_shapes
+from deep5.networks.shapes import SMALL_BYTES, infer_shapes
 
 __all__ = ["import_model"]
 
@@ -33,11 +35,13 @@ def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
         source: A file in ONNX's format, or a model in memory (copied).
 
     Raises:
-        NetworkError: No such file, no valid ONNX, versions that the installed onnx does not know, a cycle, or
-            weights that are missing, of another size, or outside the model's folder.
+        NetworkError: No such file, no valid ONNX, versions that the installed onnx does not know, a cycle, an
+            unknown operator, element types that an operator does not take, or weights that are missing, of another
+            size, or outside the model's folder.
     """
     what, proto, folder = read_model(source)
     heavy = _take_weights(what, proto)
+    check_output_shapes(what, proto)
     try:
         onnx.checker.check_model(proto)
         model = _upgraded(proto)
@@ -46,6 +50,7 @@ def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
     _put_weights(what, model, heavy, folder)
     try:
         infer_shapes(model, what)
+        check_element_types(model, what)
         lift_weights(model)
         fold_constants(model, what)
         lift_constants(model)

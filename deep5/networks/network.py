@@ -121,8 +121,10 @@ class Network:
             values: New values by name, of the same shapes and dtypes; what is not named stays.
 
         Raises:
-            NetworkError: An unknown name, or a value that does not fit.
+            NetworkError: No mapping, an unknown name, or a value that does not fit.
         """
+        if not isinstance(values, Mapping):
+            raise NetworkError(f"got {type(values).__name__} as values; allowed: a dict of arrays by name")
         model = self.model.clone()
         for name, given in values.items():
             value = model.graph.initializers.get(name)
@@ -139,8 +141,10 @@ class Network:
         """A copy of this network that returns these values, in this order.
 
         Raises:
-            NetworkError: No node computes such a value.
+            NetworkError: No node computes such a value, or no name is given.
         """
+        if isinstance(names, str) or not isinstance(names, Iterable) or not (names := list(names)):
+            raise NetworkError(f"got {names!r} as outputs; allowed: a list of at least one name")
         model = self.model.clone()
         values = {value.name: value for node in model.graph for value in node.outputs}
         chosen = []
@@ -174,11 +178,17 @@ class Network:
     def save(self, path: str | Path) -> None:
         """Write the network as one ONNX file, atomically.
 
+        Args:
+            path: A file that ends in `.onnx`: `with_weights` tells the formats apart by that.
+
         Raises:
+            UsageError: Another ending, or no path.
             OutputError: It cannot be written.
         """
         from deep5.files import write_atomically
+        from deep5.networks.weights import check_path
 
+        check_path(path, "the network", ".onnx", "save_weights")
         try:
             write_atomically(path, self.to_onnx().SerializeToString(deterministic=True))
         except OSError as error:
@@ -190,7 +200,7 @@ class Network:
         """Write the initial values of parameters and buffers as a safetensors file, atomically.
 
         Raises:
-            UsageError: The file does not end in `.safetensors`.
+            UsageError: The file does not end in `.safetensors`, or no path.
             MissingDependency: safetensors is not installed.
             OutputError: It cannot be written.
         """
@@ -202,7 +212,7 @@ class Network:
         """A copy of this network with the initial values of a safetensors or an ONNX file, by their names.
 
         Raises:
-            UsageError: A file of another kind.
+            UsageError: A file of another kind, or no path.
             MissingDependency: safetensors is not installed.
             NetworkError: No such file, or values that are missing, unknown, misshapen or of another dtype.
         """

@@ -10,7 +10,8 @@ import onnx
 import onnx_ir as ir
 
 from deep5.errors import NetworkError
-from deep5.networks.shapes import first_line
+from deep5.networks.element_types import called
+from deep5.networks.faults import check_operators, first_line
 
 __all__ = ["check_external", "nodes_of", "read_model"]
 
@@ -33,8 +34,8 @@ def read_model(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelPro
 
     Raises:
         NetworkError: No such file; no ONNX; a version that the installed onnx does not know; weights of another size
-            than their shape says; a cycle, or a value that nothing before its reader computes; an input or output that
-            has no shape or is no array of numbers; a text among the values.
+            than their shape says; a cycle, or a value that nothing before its reader computes; an unknown operator; an
+            input without a shape; an input or output that is no array of numbers; a text among the values.
     """
     what, proto, folder = _read(source)
     try:
@@ -44,10 +45,11 @@ def read_model(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelPro
             node.domain = "" if node.domain == "ai.onnx" else node.domain
             _complete(node)
         _check_versions(what, proto)
+        check_operators(what, proto, nodes_of(proto))
         for tensor in _tensors(what, proto):
             _check_tensor(what, tensor)
         _check_order(what, proto)
-    except UnicodeDecodeError as error:  # protobuf decodes a text when it is read
+    except (UnicodeDecodeError, TypeError) as error:  # protobuf decodes a text when it is read, or gives bytes for it
         raise NetworkError(f"{what} is not valid ONNX: it holds a text that is not UTF-8") from error
     return what, proto, folder
 
@@ -64,13 +66,15 @@ def _read(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelProto, P
     if isinstance(source, onnx.ModelProto):
         proto.CopyFrom(source)
         return "the model", proto, None
-    if not isinstance(source, (str, Path)):
-        raise NetworkError(f"got a {type(source).__name__}; allowed: an ONNX file or an onnx.ModelProto")
+    if not isinstance(source, (str, Path)) or not str(source):
+        got = "an empty path" if source == "" else f"an object of type {type(source).__name__}"
+        raise NetworkError(f"got {got}; allowed: an ONNX file or an onnx.ModelProto")
     path, what = Path(source), f"the file {source}"
     if path.is_dir():
         raise NetworkError(f"{str(path)!r} is a folder; allowed: an ONNX file or an onnx.ModelProto")
     if not path.is_file():
-        raise NetworkError(f"{what} is not there; allowed: an ONNX file or an onnx.ModelProto")
+        state = "is no regular file" if path.exists() else "is not there"
+        raise NetworkError(f"{what} {state}; allowed: an ONNX file or an onnx.ModelProto")
     try:
         proto.ParseFromString(path.read_bytes())
     except Exception as error:  # protobuf raises its own private classes
@@ -117,9 +121,7 @@ def _complete(node: onnx.NodeProto) -> None:
 
 
 def _called(node: onnx.NodeProto) -> str:
-    """What messages call a node; many have no name."""
-    name = repr(node.name) if node.name else f"that computes {', '.join(map(repr, filter(None, node.output)))}"
-    return f"the node {name} ({node.op_type})"
+    return called(node.name, node.op_type, node.output)
 
 
 def _tensors(what: str, proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
@@ -208,7 +210,12 @@ def _check_order(what: str, proto: onnx.ModelProto) -> None:
             own = value.type.tensor_type
             if own.elem_type and own.elem_type not in _NUMBERS:
                 raise NetworkError(f"{name} holds {_type_name(own.elem_type)}; allowed: {_ALLOWED}")
-            if not own.HasField("shape"):
+            if wrong := [extent.dim_value for extent in own.shape.dim if extent.dim_value < 0]:
+                raise NetworkError(
+                    f"{name} has the extent {wrong[0]}; allowed: at least 0; remedy: a name, such as 'N', where an "
+                    "extent varies"
+                )
+            if kind == "input" and not own.HasField("shape"):
                 raise NetworkError(f"{name} has no shape; remedy: declare it, with names for extents that vary")
 
 

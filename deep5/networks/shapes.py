@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from deep5.errors import NetworkError
+from deep5.networks.faults import explained
 
-__all__ = ["SMALL_BYTES", "first_line", "infer_shapes"]
+__all__ = ["SMALL_BYTES", "infer_shapes"]
 
 # Larger initial values never say a shape: they stay away from ONNX's own checks, inference and conversions.
 SMALL_BYTES = 1024
@@ -30,12 +30,18 @@ def infer_shapes(model: ir.Model, what: str) -> None:
         proto = _inferred(proto)
         onnx.checker.check_model(proto)
     except Exception as error:  # onnx raises its own private classes
-        raise NetworkError(f"{what} is not valid ONNX: {first_line(error)}") from error
-    known = ir.convenience.create_value_mapping(ir.from_proto(proto).graph)
+        raise explained(proto, what, error) from error
+    inferred = ir.from_proto(proto).graph
+    known = ir.convenience.create_value_mapping(inferred)
     for name, value in ir.convenience.create_value_mapping(model.graph).items():
         same = known.get(name)
         if same is not None and not value.is_initializer():
             value.shape, value.type = same.shape, same.type
+    # Branches may each have a value of the same name; the mapping holds the first.
+    for mine, theirs in zip(model.graph.all_nodes(), inferred.all_nodes(), strict=True):
+        for value, same in zip(mine.outputs, theirs.outputs, strict=True):
+            if value.type is None:
+                value.shape, value.type = same.shape, same.type
 
 
 def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -44,12 +50,6 @@ def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
     except onnx.shape_inference.InferenceError:
         # Following the values of shapes takes tables of integers for shapes, and then refuses them.
         return onnx.shape_inference.infer_shapes(proto, strict_mode=True)
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's message that says something."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].removeprefix("[ShapeInferenceError] ") if lines else type(error).__name__
 
 
 def _without_weights(model: ir.Model) -> onnx.ModelProto:

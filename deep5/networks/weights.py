@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +16,38 @@ if TYPE_CHECKING:
     from deep5.networks.network import Network
     from deep5.tensors import TensorSpec
 
-__all__ = ["read_weights", "write_weights"]
+__all__ = ["check_path", "read_weights", "write_weights"]
 
 # Names in a message: enough to see which network the file is of.
 _SHOWN = 6
+
+
+def check_path(path: str | Path, kind: str, ending: str, otherwise: str) -> None:
+    """Refuse a file that cannot be written, before anything is computed for it.
+
+    Args:
+        path: The file.
+        kind: What is to be written.
+        ending: What the name ends in.
+        otherwise: The method that writes the other format.
+
+    Raises:
+        UsageError: No path, or another ending.
+        OutputError: The folder is not there.
+    """
+    _check_kind(path, kind, f"NAME{ending}")
+    if not (folder := Path(path).parent).is_dir():
+        raise OutputError(f"{kind} cannot be written to {path} ({folder} is no folder); allowed: a writable file")
+    if Path(path).suffix != ending:
+        other = ".onnx" if ending == ".safetensors" else ".safetensors"
+        raise UsageError(
+            f"got {str(path)!r} as a file for {kind}; allowed: NAME{ending}; remedy for {other}: {otherwise}"
+        )
+
+
+def _check_kind(path: object, kind: str, allowed: str) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        raise UsageError(f"got an object of type {type(path).__name__} as a file for {kind}; allowed: {allowed}")
 
 
 def write_weights(network: Network, path: str | Path) -> None:
@@ -29,15 +58,14 @@ def write_weights(network: Network, path: str | Path) -> None:
         path: A file that ends in `.safetensors`.
 
     Raises:
-        UsageError: Another ending.
+        UsageError: Another ending, or no path.
         MissingDependency: safetensors is not installed.
         OutputError: It cannot be written.
 
     References:
         https://huggingface.co/docs/safetensors: a header of names, dtypes and shapes, and the bytes.
     """
-    if Path(path).suffix != ".safetensors":
-        raise UsageError(f"got {path} as a file for weights; allowed: NAME.safetensors; remedy for .onnx: save")
+    check_path(path, "the weights", ".safetensors", "save")
     save, _, _ = _safetensors()
     data = save({name: network.initial(name) for name in _specs(network)})
     try:
@@ -56,13 +84,15 @@ def read_weights(network: Network, path: str | Path) -> dict[str, np.ndarray]:
         path: A safetensors file, or an ONNX file, whose initial values are taken by their names.
 
     Raises:
-        UsageError: A file of another kind.
+        UsageError: A file of another kind, or no path.
         MissingDependency: safetensors is not installed.
         NetworkError: No such file, a file that cannot be read, and missing, unknown, misshapen values or ones of
             another dtype, each by name.
     """
+    _check_kind(path, "the weights", "NAME.safetensors, NAME.onnx")
     if not Path(path).is_file():
-        raise NetworkError(f"the file {path} is not there; allowed: a .safetensors or an .onnx file")
+        state = "is a folder" if Path(path).is_dir() else "is not there"
+        raise NetworkError(f"the file {path} {state}; allowed: a .safetensors or an .onnx file")
     if Path(path).suffix == ".onnx":
         other = type(network).from_onnx(path)
         # The roles of the other file's values are its own business: a parameter here may be a setting there.

@@ -15,6 +15,8 @@ from deep5.tensors import TensorSpec
 
 __all__ = ["ArrayDataset", "Dataset", "Splits"]
 
+_INT64 = np.dtype(np.int64)
+
 
 class Dataset(ABC):
     """Indexed samples.
@@ -38,6 +40,9 @@ class Dataset(ABC):
 
         Returns:
             Arrays of shape (batch_size, *spec.shape), which the caller may keep.
+
+        Raises:
+            UsageError: `ids` are no whole numbers in one row, or one is of no sample.
         """
 
     @abstractmethod
@@ -86,9 +91,18 @@ class ArrayDataset(Dataset):
         return self._length
 
     def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        """The samples with these indices, gathered."""
+        """The samples with these indices, gathered; see `Dataset.batch`."""
+        if type(ids) is not np.ndarray or ids.dtype is not _INT64 or ids.ndim != 1:
+            ids = _indices(ids)
         # take is the fastest gather that NumPy has; fancy indexing costs half as much again on a small batch.
-        return {name: array.take(ids, axis=0) for name, array in self._arrays.items()}
+        try:
+            return {name: array.take(ids, axis=0) for name, array in self._arrays.items()}
+        except IndexError as error:
+            wrong = next(int(index) for index in ids if not -self._length <= index < self._length)
+            raise UsageError(
+                f"batch: got the index {wrong} of a sample; allowed: 0 to {self._length - 1}, or from the end -1 to "
+                f"{-self._length}"
+            ) from error
 
     def content_hash(self) -> str:
         """SHA-256 over names, shapes, dtypes and bytes."""
@@ -115,6 +129,21 @@ class ArrayDataset(Dataset):
                 raise UsageError(f"samples {name!r} are {array.dtype} but the network takes {want.dtype}")
             arrays[name] = array.astype(want.dtype, copy=False)
         return ArrayDataset(arrays)
+
+
+def _indices(ids: object) -> np.ndarray:
+    """Indices of samples that are no int64 array yet."""
+    told = " ".join(repr(ids).split())[:60]
+    try:
+        array = np.asarray(ids)
+    except ValueError:  # ragged
+        array = np.empty(())
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise UsageError(
+            f"batch: got {told} as indices of samples; allowed: whole numbers in one row; remedy: "
+            "batch(np.array([0, 1])), say"
+        )
+    return array.astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from deep5.backend import Framework, ParameterGroup, Support, TrainStep
 from deep5.errors import ShapeError, Unsupported
 from deep5.events import StepInfo
 from deep5.networks.constants import FLOATS
-from deep5.networks.executor import NetworkExecutor
+from deep5.networks.executor import NetworkExecutor, check_callable
 from deep5.networks.forms import Forms
 from deep5.networks.gradients import gradient_network
 from deep5.networks.gradients.rules import CONSTANT, RULES
@@ -203,8 +203,11 @@ class GradientExecutor(NetworkExecutor):
             NetworkError: A label that is no class; the engine failed.
             UnknownName: No such loss, parameter or input.
             Unsupported: An operator without a gradient, or one whose gradient the engine cannot run.
-            UsageError: Names that are none, a `loss_scale` that is no finite number, an `info` that is no `StepInfo`.
+            UsageError: Names that are none, a `loss_scale` that is no finite number, an `info` that is no `StepInfo`,
+                an `on_gradient` that is no function.
         """
+        if on_gradient is not None:
+            check_callable("on_gradient", on_gradient, "(name, gradient)")
         fed, extents = self._feed(inputs)
         # Whatever fails from here on leaves no gradients.
         last, self._last = self._last, None

@@ -10,7 +10,7 @@ import numpy as np
 
 from deep5.backend import GraphExecutor, ParameterGroup
 from deep5.events import StepInfo
-from deep5.networks.executor import check_info
+from deep5.networks.executor import check_callable, check_info
 from deep5.tensors import Array, Arrays, to_numpy
 from deep5.training.groups import partition, require_trained
 from deep5.training.kernel import bind_rule
@@ -39,7 +39,7 @@ class KernelStep:
     Raises:
         RuleError: The rule breaks its contract, all parameters are frozen, or a group sets an unknown hyperparameter
             or matches nothing.
-        UsageError: `groups` is no sequence of groups, or a group's `match` gives no bool.
+        UsageError: `groups` is no sequence of groups, a group's `match` gives no bool, or `modifier` is no function.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class KernelStep:
         locate: Callable[[Sequence[str]], Sequence[int] | None] | None = None,
         spend: Callable[[], None] = lambda: None,
     ) -> None:
+        check_callable("modifier", modifier, "(name, param, grad) -> grad")
         self._executor, self.rule, self._loss, self._modifier = executor, rule, loss, modifier
         self._locate, self._spend = locate, spend
         live = executor.parameters()

@@ -67,6 +67,7 @@ class Trainer:
         seed: int = 0,
         communicator: Communicator | None = None,
     ) -> None:
+        _check_parts(executor, train_sampler, validation_sampler)
         wanted = {loss: executor.network.outputs}
         if validation_sampler is not None:
             wanted |= {logits: executor.network.outputs, label: executor.network.inputs}
@@ -101,11 +102,11 @@ class Trainer:
             events: Attached for the length of this call.
 
         Raises:
-            UsageError: A number of epochs that is no whole number of at least 1.
+            UsageError: A number of epochs that is no whole number of at least 1, or events that are none.
         """
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
             raise UsageError(f"{epochs!r} epochs; allowed: a whole number of at least 1")
-        with self.listening(*events):
+        with self.listeners.attached(events):
             self.epochs = self.epoch + epochs
             self.status, self.reason = "running", ""
             try:
@@ -192,3 +193,22 @@ class Trainer:
             self.communicator.all_reduce(totals, op="sum", timeout_s=60.0)
         right, total_loss, samples = totals.tolist()
         return {"accuracy": 100.0 * right / samples, "loss": total_loss / samples, "samples": samples}
+
+
+def _check_parts(executor: object, *samplers: object) -> None:
+    """Refuse what stands where an executor or a sampler belongs; both are known by what they have."""
+    if not (hasattr(executor, "network") and hasattr(executor, "synchronize")):
+        raise UsageError(
+            f"Trainer: got {_told(executor)} as the executor; allowed: a network on a framework; remedy: "
+            "deep5.framework('pytorch').executor(network)"
+        )
+    for name, sampler in zip(("train_sampler", "validation_sampler"), samplers, strict=True):
+        if not hasattr(sampler, "batches") and (sampler is not None or name == "train_sampler"):
+            raise UsageError(
+                f"Trainer: got {_told(sampler)} as {name}; allowed: a deep5.Sampler; remedy: "
+                "deep5.ShuffleSampler(data.train, 32), say"
+            )
+
+
+def _told(value: object) -> str:
+    return " ".join(repr(value).split())[:60]

@@ -19,6 +19,7 @@ from deep5.errors import Unsupported, UsageError
 from deep5.events import StepInfo
 from deep5.networks.network import Network
 from deep5.tensors import to_numpy
+from deep5.training.eager import EagerRule
 from deep5.training.rule import UpdateRule
 
 __all__ = ["Comparison", "Proof", "prove_same_trajectory"]
@@ -29,6 +30,11 @@ Batch = tuple[StepInfo, Mapping[str, np.ndarray]]
 # rounding of the element type times the depth, far below what one wrong hyperparameter or gradient shows.
 _FREE_DOUBLE, _RESTARTED, _FREE_SINGLE = 1e-9, 1e-5, 1e-4
 _GRADIENT = {True: 1e-5, False: 2e-2}
+# An update is a dozen operations an element, each rounded to 6e-8, and no kink is in it.
+_UPDATE = 1e-5
+# Two compiled programs of one framework may round a gradient differently, and one of them fall to the other side of a
+# kink; far below a percent all the same.
+_WHOLE = 1e-3
 
 
 class Comparison(NamedTuple):
@@ -37,7 +43,7 @@ class Comparison(NamedTuple):
     Attributes:
         part: `"a"` to `"d"`.
         what: What was compared, in words.
-        first: A back-end, or `"float64"` for the reference's float64 trajectory.
+        first: A back-end, or `"float64"` for the reference's float64 trajectory, or for the rule in float64.
         second: Another.
         difference: The largest relative difference found.
         tolerance: What is allowed.
@@ -91,7 +97,7 @@ def prove_same_trajectory(
     frameworks: Sequence[str | Framework],
     *,
     smooth: bool = True,
-    restarts: int = 5,
+    restarts: int = 11,
 ) -> Proof:
     """Train one network on several back-ends, from the same weights on the same batches, and compare all pairs.
 
@@ -104,8 +110,9 @@ def prove_same_trajectory(
         restarts: At how many places of the trajectory parts (b) and (c) are judged.
 
     Returns:
-        The proof: (a) float64, free-running: losses; (b) float32, from a float64 state: the loss there, and the loss a
-        step later, so that the update is seen; (c) gradients there, norm of the difference over norm, over all
+        The proof: (a) float64, free-running: losses; (b) float32, from a float64 state: the loss there, the loss a
+        step later, and the update, in two halves and as a whole step, against the rule in float64 on the back-end's own
+        gradient, which kinks do not blur; (c) gradients there, norm of the difference over norm, over all
         parameters; (d) float32, free-running: losses.
 
     Raises:
@@ -123,13 +130,14 @@ def prove_same_trajectory(
     losses: dict[tuple[str, str], np.ndarray] = {}
     gradients: dict[str, list[np.ndarray]] = {"float64": states.gradients}
     restarted: dict[str, np.ndarray] = {"float64": states.losses}
+    updates: dict[str, tuple[float, float]] = {}
     left_out = []
     for name, found in made.items():
         for dtype, of, feeds in (("float64", double, wide), ("float32", single, narrow)):
             try:
                 losses[name, dtype] = _free(found.executor(of), rule(), feeds)
                 if dtype == "float32":
-                    restarted[name], gradients[name] = states.replay(found.executor(of), rule(), feeds)
+                    restarted[name], gradients[name], updates[name] = states.replay(found.executor(of), rule(), feeds)
             except Unsupported as error:
                 left_out.append(f"{name} in {dtype}: {error}")
     comparisons = _curves("a", "losses in float64, free-running", losses, "float64", _FREE_DOUBLE)
@@ -140,6 +148,9 @@ def prove_same_trajectory(
         for offset, what, tolerance in ((0, "loss at a float64 state", _RESTARTED), (1, "loss a step later", later)):
             difference = _relative(restarted[one][offset::2], restarted[other][offset::2])
             comparisons.append(Comparison("b", what, one, other, difference, tolerance))
+    for name, (halves, whole) in updates.items():
+        comparisons.append(Comparison("b", "update on its own gradient", name, "float64", halves, _UPDATE))
+        comparisons.append(Comparison("b", "update of a whole step", name, "float64", whole, _WHOLE))
     for one, other in itertools.combinations(gradients, 2):
         difference = max(_distance(a, b) for a, b in zip(gradients[one], gradients[other], strict=True))
         comparisons.append(Comparison("c", "gradients at a float64 state", one, other, difference, _GRADIENT[smooth]))
@@ -169,21 +180,83 @@ class _States:
 
     def replay(
         self, executor: GraphExecutor, rule: UpdateRule, batches: Sequence[Batch]
-    ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The same losses and gradients by another executor, from the same states rounded to its dtype."""
+    ) -> tuple[np.ndarray, list[np.ndarray], tuple[float, float]]:
+        """The same losses and gradients by another executor, from the same states rounded to its dtype.
+
+        Returns:
+            Losses, gradients, and how far its updates are from the rule's: in two halves, and as a whole step.
+        """
         step = executor.train_step(rule)
         kinds = {name: value.dtype for name, value in executor.state_dict().items()}
         own = {name: np.asarray(value).dtype for name, value in step.state_dict().items()}
-        losses, gradients = [], []
+        losses, gradients, halves, whole = [], [], 0.0, 0.0
         for place, (state, optimizer) in zip(self._places, self._states, strict=True):
             rounded = {name: value.astype(kinds[name]) for name, value in state.items()}
-            executor.load_state_dict(rounded)
+            kept = {name: np.asarray(value).astype(own[name]) for name, value in optimizer.items()}
             info, inputs = batches[place]
-            gradients.append(_gradient(executor, inputs, info))
             executor.load_state_dict(rounded)
-            step.load_state_dict({name: np.asarray(value).astype(own[name]) for name, value in optimizer.items()})
-            losses += [_loss(step(inputs, info)) for info, inputs in batches[place : place + 2]]
-        return np.array(losses), gradients
+            gradients.append(_gradient(executor, inputs, info))
+
+            executor.load_state_dict(rounded)
+            step.load_state_dict(kept)
+            step.backprop(inputs, info)
+            gradient = {name: np.array(to_numpy(value), np.float64) for name, value in executor.gradients().items()}
+            step.apply(executor.gradients(), info)
+            update = _Update(rule, rounded, kept, gradient, info)
+            halves = max(halves, update.distance(executor.state_dict()))
+
+            executor.load_state_dict(rounded)
+            step.load_state_dict(kept)
+            losses.append(_loss(step(inputs, info)))
+            whole = max(whole, update.weighted(executor.state_dict()))
+            info, inputs = batches[place + 1]
+            losses.append(_loss(step(inputs, info)))
+        return np.array(losses), gradients, (halves, whole)
+
+
+class _Update:
+    """One update by the rule as it stands, in float64, on a gradient that a back-end found."""
+
+    def __init__(
+        self,
+        rule: UpdateRule,
+        state: Mapping[str, np.ndarray],
+        optimizer: Mapping[str, np.ndarray],
+        gradient: Mapping[str, np.ndarray],
+        info: StepInfo,
+    ) -> None:
+        self._gradient = gradient
+        self._before = {name: state[name].astype(np.float64) for name in gradient}
+        eager = EagerRule(rule, self._before)
+        eager.states = {
+            name: {key: np.asarray(optimizer[f"{key}/{name}"], np.float64) for key in keys}
+            for name, keys in eager.states.items()
+        }
+        eager.update(gradient, info)
+        self._after = eager.parameters
+
+    def distance(self, found: Mapping[str, Any]) -> float:
+        """The norm of what is wrong with an update over the norm of the update, over all parameters."""
+        wrong, right = self._both(found)
+        return _ratio(np.linalg.norm(np.concatenate(wrong)), np.linalg.norm(np.concatenate(right)))
+
+    def weighted(self, found: Mapping[str, Any]) -> float:
+        """The same, each element counted by what it does to the loss to first order.
+
+        A whole step rounds its gradient in its own way; where it is nothing but rounding, Adam's step is arbitrary.
+        """
+        weight = np.concatenate([np.abs(value).ravel() for value in self._gradient.values()])
+        wrong, right = self._both(found)
+        return _ratio(weight @ np.concatenate(wrong), weight @ np.abs(np.concatenate(right)))
+
+    def _both(self, found: Mapping[str, Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        wrong = []
+        for name in self._gradient:
+            value = np.asarray(found[name])
+            # The result is rounded to its neighbour, which says nothing of the update.
+            rounding = np.spacing(np.abs(value)).astype(np.float64)
+            wrong.append(np.maximum(np.abs(value.astype(np.float64) - self._after[name]) - rounding, 0.0).ravel())
+        return wrong, [(self._after[name] - before).ravel() for name, before in self._before.items()]
 
 
 def _framework(given: str | Framework) -> Framework:
@@ -222,6 +295,11 @@ def _relative(one: np.ndarray, other: np.ndarray) -> float:
     # A loss near zero has few right digits: differences count against at least 1e-3 of the largest.
     scale = np.maximum(np.maximum(np.abs(one), np.abs(other)), 1e-3 * np.max(np.abs(one)))
     return float(np.max(np.abs(one - other) / scale))
+
+
+def _ratio(wrong: Any, right: Any) -> float:
+    # A rule that leaves everything where it is has a right to do so.
+    return float(wrong / right) if right else float(wrong)
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> float:

@@ -14,7 +14,7 @@ from deep5.backend import ParameterGroup, TrainStep
 from deep5.errors import ShapeError, Unsupported
 from deep5.events import StepInfo
 from deep5.frameworks.jax.settings import find_device, read_settings
-from deep5.networks.executor import NetworkExecutor
+from deep5.networks.executor import NetworkExecutor, check_callable
 from deep5.tensors import Array, Arrays, Device, aligned_empty, to_numpy
 from deep5.training.rule import UpdateRule
 
@@ -185,7 +185,8 @@ class JAXExecutor(NetworkExecutor):
                 another shape.
             UnknownName: No such loss, parameter or input.
             Unsupported: A loss that is no floating-point scalar.
-            UsageError: Names that are none, a `loss_scale` that is no finite number, an `info` that is no `StepInfo`.
+            UsageError: Names that are none, a `loss_scale` that is no finite number, an `info` that is no `StepInfo`,
+                an `on_gradient` that is no function.
         """
         names = self._names if wrt is None else self._check_wrt(wrt)
         return self.backpropagate(
@@ -214,6 +215,8 @@ class JAXExecutor(NetworkExecutor):
             on_gradient: As there.
         """
         accumulate, scale = options
+        if on_gradient is not None:
+            check_callable("on_gradient", on_gradient, "(name, gradient)")
         feed, extents = self._feed(inputs)
         earlier, self._gradients = ((self._gradients or {}) if accumulate else {}), None  # none, should this fail
         self._why = "the last inference_and_backprop failed"

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from deep5.backend import Framework, Support
-from deep5.errors import UsageError
 from deep5.tensors import Device
 from deep5.tensors import device as read_device
 
@@ -58,10 +57,8 @@ class JAX(Framework):
         """Threads within an operator; fixed once a process, when JAX computes first.
 
         Raises:
-            UsageError: Not a positive whole number, or JAX has started with another.
+            UsageError: As for `Framework.set_threads`, or JAX has started with another.
         """
-        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-            raise UsageError(f"got {threads!r} threads; allowed: a whole number of at least 1")
         from deep5.frameworks.jax.threads import start_with_threads
 
         start_with_threads(threads)

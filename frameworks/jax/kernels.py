@@ -215,20 +215,23 @@ def cross_entropy(
 
 
 def negative_log_likelihood(x: Array, label: Array, weight: Array | None, ignored: int | None, reduction: str) -> Array:
-    """ONNX's NegativeLogLikelihoodLoss. The loss of a label that is no class is NaN.
+    """ONNX's NegativeLogLikelihoodLoss. Loss and gradient of a label that is no class are NaN.
 
     Classes are chosen by a comparison with all of them: the gradient of indexing would write element by element.
     """
     classes = x.shape[1]
     hot = label[:, None] == jnp.arange(classes, dtype=label.dtype).reshape(classes, *(1,) * (x.ndim - 2))
+    out = jnp.zeros(label.shape, bool) if ignored is None else label == ignored
+    wrong = ~out & ((label < 0) | (label >= classes))
     share = jnp.ones(label.shape, x.dtype)
     if weight is not None:
         table = weight.astype(x.dtype).reshape(classes, *(1,) * (x.ndim - 2))
         share = jnp.sum(jnp.where(hot, table, 0), axis=1)
-    out = jnp.zeros(label.shape, bool) if ignored is None else label == ignored
     share = jnp.where(out, 0, share)
-    wrong = ~out & ((label < 0) | (label >= classes))
-    loss = share * jnp.where(wrong, jnp.nan, -jnp.sum(jnp.where(hot, x, 0), axis=1))
+    # A label that is no class takes every class times NaN, and so does its gradient: a choice would give it zeros.
+    poison = jnp.where(wrong, x.dtype.type(jnp.nan), x.dtype.type(1))
+    picked = jnp.sum(jnp.where(hot | wrong[:, None], x, 0), axis=1) * poison
+    loss = share * -picked
     if reduction == "none":
         return loss
     if reduction == "sum":

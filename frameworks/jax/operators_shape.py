@@ -204,10 +204,14 @@ def _pad(emitter: Emitter, node: ir.Node) -> None:
 
 def _gathered(x: Any, indices: Any, along: int) -> Any:
     indices, size = jnp.asarray(indices), x.shape[along]
-    if indices.dtype.itemsize > 4:
-        # JAX cuts them to 32 bits, and 2**33 would be 0. What is outside gives NaN, as everything outside does.
-        indices = jnp.where((indices >= -size) & (indices < size), indices, size)
-    return jnp.take(x, indices, axis=along)
+    # Looked at before JAX cuts them to 32 bits, where 2**33 would be 0.
+    inside = (indices >= -size) & (indices < size)
+    rows = jnp.take(x, jnp.where(inside, jnp.where(indices < 0, indices + size, indices), 0), axis=along, mode="clip")
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return rows  # of indices that are known, and inside
+    # What is outside is NaN times a row, so that the gradient is NaN, too: JAX's own filling gives it zeros.
+    poison = jnp.where(inside, x.dtype.type(1), x.dtype.type(jnp.nan))
+    return rows * poison.reshape(*indices.shape, *(1,) * (x.ndim - along - 1))
 
 
 @operator("Gather", lambda node: outside(node) or poisonless(node))

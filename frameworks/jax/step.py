@@ -13,7 +13,7 @@ import numpy as np
 from deep5.backend import ParameterGroup
 from deep5.errors import ShapeError, UsageError
 from deep5.events import StepInfo
-from deep5.networks.executor import check_info
+from deep5.networks.executor import check_callable, check_info
 from deep5.tensors import Array, Arrays, to_numpy
 from deep5.training.functional import FunctionalRule
 from deep5.training.rule import UpdateRule
@@ -59,7 +59,7 @@ class JAXStep:
     Raises:
         RuleError: The rule breaks its contract, all parameters are frozen, or a group sets an unknown hyperparameter
             or matches nothing.
-        UsageError: `groups` is no sequence of groups, or a group's `match` gives no bool.
+        UsageError: `groups` is no sequence of groups, a group's `match` gives no bool, or `modifier` is no function.
 
     Attributes:
         how: How the rule runs.
@@ -76,6 +76,7 @@ class JAXStep:
         groups: Sequence[ParameterGroup] = (),
         modifier: Modifier | None = None,
     ) -> None:
+        check_callable("modifier", modifier, "(name, param, grad) -> grad")
         self._executor, self._loss, self._modifier = executor, loss, modifier
         self._rule = FunctionalRule(rule, executor.network.parameters, _Functions(), groups=groups)
         self._names, self._outputs = tuple(executor.network.parameters), tuple(executor.network.outputs)

@@ -14,14 +14,14 @@ import torch
 from deep5.backend import ParameterGroup, TrainStep
 from deep5.errors import NetworkError, ShapeError, Unsupported
 from deep5.events import StepInfo
+from deep5.frameworks.pytorch.host_step import HostStep
 from deep5.frameworks.pytorch.step import DeviceStep
-from deep5.networks.executor import NetworkExecutor
+from deep5.networks.executor import NetworkExecutor, check_callable
 from deep5.networks.labels import label_inputs
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
 from deep5.tensors import Array, Arrays, Device
 from deep5.training.rule import UpdateRule
-from deep5.training.step import KernelStep
 
 __all__ = ["TorchExecutor"]
 
@@ -55,7 +55,7 @@ class TorchExecutor(NetworkExecutor):
         self._seeds: dict[tuple[Any, ...], Any] = {}
         self._wrt: dict[str, Any] | None = None
         self._spent = False
-        self._step: weakref.ref[KernelStep | DeviceStep] | None = None
+        self._step: weakref.ref[HostStep | DeviceStep] | None = None
 
     @abstractmethod
     def _run(self, feed: list[Any], extents: Mapping[str, int], info: StepInfo | None, training: bool) -> Sequence[Any]:
@@ -106,6 +106,8 @@ class TorchExecutor(NetworkExecutor):
         on_gradient: Callable[[str, Array], None] | None = None,
     ) -> Arrays:
         """Run forward and backward; see `GraphExecutor.inference_and_backprop`."""
+        if on_gradient is not None:
+            check_callable("on_gradient", on_gradient, "(name, gradient)")
         feed, extents = self._feed(inputs)
         if type(loss) is not str or loss not in self._losses:
             self._check_loss(loss)
@@ -186,9 +188,9 @@ class TorchExecutor(NetworkExecutor):
                 hyperparameter or matches nothing.
         """
         self._check_loss(loss)
-        step: KernelStep | DeviceStep
+        step: HostStep | DeviceStep
         if self._place.type == "cpu":
-            step = KernelStep(
+            step = HostStep(
                 self,
                 rule,
                 loss=loss,

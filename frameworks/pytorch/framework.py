@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from deep5.backend import Framework, GraphExecutor, StepOptimizer, Support
-from deep5.errors import Unsupported, UsageError
+from deep5.errors import Unsupported
 from deep5.tensors import Device
 from deep5.tensors import device as read_device
 
@@ -77,10 +77,8 @@ class PyTorch(Framework):
         """Threads within an operator.
 
         Raises:
-            UsageError: Not a positive whole number.
+            UsageError: As for `Framework.set_threads`.
         """
-        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-            raise UsageError(f"got {threads!r} threads; allowed: a whole number of at least 1")
         self._torch.set_num_threads(threads)
 
 

@@ -13,6 +13,7 @@ import torch
 from deep5.backend import ParameterGroup
 from deep5.errors import ShapeError, UsageError
 from deep5.events import StepInfo
+from deep5.networks.executor import check_callable
 from deep5.tensors import Array, Arrays, TensorSpec, to_numpy
 from deep5.training.functional import FunctionalRule
 from deep5.training.groups import partition
@@ -101,6 +102,7 @@ class DeviceStep:
     Raises:
         RuleError: The rule breaks its contract, all parameters are frozen, or a group sets an unknown hyperparameter
             or matches nothing.
+        UsageError: `modifier` is no function.
 
     Attributes:
         how: How the rule runs.
@@ -118,6 +120,7 @@ class DeviceStep:
         groups: Sequence[ParameterGroup] = (),
         modifier: Modifier | None = None,
     ) -> None:
+        check_callable("modifier", modifier, "(name, param, grad) -> grad")
         self._executor, self.rule, self._loss, self._modifier = executor, rule, loss, modifier
         self._leaves, self._place = executor.leaves(), torch.device(str(executor.device))
         specs, functions = executor.network.parameters, _Functions(self._place)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deep5.backend import Framework, Support
-from deep5.errors import Unsupported, UsageError
+from deep5.errors import Unsupported
 from deep5.tensors import Device
 from deep5.tensors import device as read_device
 
@@ -57,10 +57,8 @@ class Reference(Framework):
         """Limit the threads of the BLAS library, from now on and for the whole process.
 
         Raises:
-            UsageError: Not a positive number.
+            UsageError: As for `Framework.set_threads`.
         """
         from threadpoolctl import threadpool_limits
 
-        if threads < 1:
-            raise UsageError(f"got {threads} threads; allowed: 1 and more")
         self._limits = threadpool_limits(limits=threads, user_api="blas")

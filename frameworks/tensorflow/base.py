@@ -16,6 +16,7 @@ from deep5.frameworks.tensorflow.step import TensorFlowStep
 from deep5.frameworks.tensorflow.threads import inter_threads, intra_threads
 from deep5.frameworks.tensorflow.traced import Traced
 from deep5.frameworks.tensorflow.variables import Live
+from deep5.networks.executor import check_callable
 from deep5.tensors import Array, Arrays, Device
 from deep5.training.rule import UpdateRule
 
@@ -117,6 +118,8 @@ class TracedExecutor(TracedNetwork):
         Returns:
             The network's outputs.
         """
+        if on_gradient is not None:
+            check_callable("on_gradient", on_gradient, "(name, gradient)")
         feed, extents = self._feed(inputs)
         before = {} if added is None or self._gradients is None else self._gradients
         self._gradients, self._without = None, "the last call failed"  # none, should what follows fail

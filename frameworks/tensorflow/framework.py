@@ -45,13 +45,21 @@ class TensorFlow(Framework):
         return str(self._tf.__version__)
 
     def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
-        """A network on TensorFlow; see `Framework.executor`."""
+        """A network on TensorFlow; see `Framework.executor`.
+
+        On a graphics processor nothing falls back to the host unsaid: TensorFlow's soft placement, which would run an
+        operator without a kernel there on the host, is switched off for the whole process
+        (`tf.config.set_soft_device_placement`), and such an operator is refused at its first call. On the host the
+        process's setting is left as it is.
+        """
         from deep5.frameworks.tensorflow.executor import TensorFlowExecutor
 
         place = read_device(device)
         if place.kind == "cuda" and place.index >= self._found:
             allowed = ["cpu", *(f"cuda:{index}" for index in range(self._found))]
             raise Unsupported(f"no device {place} for tensorflow here; allowed: {', '.join(allowed)}")
+        if place.kind == "cuda":
+            self._tf.config.set_soft_device_placement(False)
         return TensorFlowExecutor(network, self, device=place, seed=seed, xla=self.mode == "xla")
 
     def supports(self, node: Any) -> Support:

@@ -48,10 +48,19 @@ def _negative_log_likelihood(x: Any, label: Any, weight: Any, ignore: int | None
     """The negative of each label's entry; x (N, …, C), labels (N, …)."""
     classes = _classes(label, ignore)
     losses = -tf.gather(x, classes, axis=-1, batch_dims=classes.shape.rank)
-    # On the processor the kernel refuses what is no class; elsewhere it takes an entry in its place.
-    known = tf.cast(tf.shape(x)[-1], classes.dtype)
-    losses = tf.where((classes >= 0) & (classes < known), losses, tf.constant(math.nan, x.dtype))
     return _reduced(losses, label, classes, weight, ignore, reduction)
+
+
+def _poisoned_likelihood(x: Any, label: Any, weight: Any, ignore: int | None, reduction: str) -> Any:
+    """The same where the kernel refuses no label: one that is no class is another one, its sample times NaN.
+
+    So the gradient is NaN as well, and nothing is trained on.
+    """
+    classes = _classes(label, ignore)
+    inside = (classes >= 0) & (classes < tf.cast(tf.shape(x)[-1], classes.dtype))
+    poison = tf.where(inside, tf.ones((), x.dtype), tf.constant(math.nan, x.dtype))
+    kept = tf.where(inside, label, tf.zeros((), label.dtype))
+    return _negative_log_likelihood(x * poison[..., tf.newaxis], kept, weight, ignore, reduction)
 
 
 def _log_probability(logits: Any) -> Any:
@@ -79,4 +88,5 @@ def _softmax_cross_entropy_loss(emitter: Emitter, node: ir.Node) -> None:
 
 @operator("NegativeLogLikelihoodLoss")
 def _negative_log_likelihood_loss(emitter: Emitter, node: ir.Node) -> None:
-    _emit(emitter, node, _negative_log_likelihood)
+    refuses = not emitter.xla and emitter.device.startswith("/CPU")
+    _emit(emitter, node, _negative_log_likelihood if refuses else _poisoned_likelihood)

@@ -272,7 +272,8 @@ def _gathered(x: Any, indices: Any, along: int, checked: bool) -> Any:
     inside = (places >= 0) & (places < extent)
     picked = tf.gather(x, tf.where(inside, places, tf.zeros_like(places)), axis=along)
     inside = tf.reshape(inside, tf.concat([tf.shape(inside), tf.ones([x.shape.rank - 1 - along], tf.int32)], 0))
-    return tf.where(inside, picked, tf.constant(math.nan, x.dtype))
+    # Times NaN, so that the gradient of the table is NaN as well.
+    return picked * tf.where(inside, tf.ones((), x.dtype), tf.constant(math.nan, x.dtype))
 
 
 @operator("Gather", outside)

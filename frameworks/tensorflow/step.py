@@ -16,7 +16,7 @@ from deep5.frameworks.tensorflow.memory import HostVector
 from deep5.frameworks.tensorflow.namespace import NAMESPACE
 from deep5.frameworks.tensorflow.order import onnx_order
 from deep5.frameworks.tensorflow.variables import Live
-from deep5.networks.executor import check_info
+from deep5.networks.executor import check_callable, check_info
 from deep5.tensors import Array, Arrays, to_numpy
 from deep5.training.functional import FunctionalRule
 from deep5.training.rule import UpdateRule
@@ -88,6 +88,7 @@ class TensorFlowStep:
         groups: Sequence[ParameterGroup],
         modifier: Modifier | None,
     ) -> None:
+        check_callable("modifier", modifier, "(name, param, grad) -> grad")
         self._executor, self.rule, self._modifier = executor, rule, modifier
         specs = executor.network.parameters
         self._functions = _Functions()

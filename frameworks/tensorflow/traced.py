@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from deep5.errors import NetworkError, Unsupported
+from deep5.frameworks.tensorflow.placement import without_kernel
 
 __all__ = ["Traced"]
 
@@ -53,17 +54,26 @@ class Traced:
 
         Raises:
             NetworkError: TensorFlow refuses what the tensors hold.
-            Unsupported: An operator has no gradient.
+            Unsupported: An operator has no gradient, or no kernel for the device.
         """
         if self._xla:
             self._shapes.add(tuple([tensor.shape for tensor in tensors]))
         try:
             return (self._concrete or self._trace())(*tensors)
         except tf.errors.InvalidArgumentError as error:
+            if lacking := self._lacking():
+                raise Unsupported(
+                    f"tensorflow has no kernel for {self._device} of {', '.join(lacking)}; allowed: operators that run "
+                    "there; remedy: run the network on the host, or on 'tensorflow:xla'"
+                ) from error
             raise NetworkError(
                 f"tensorflow cannot run the network on these inputs ({_cause(error)}); allowed: labels and indices "
                 "within their range, shapes that fit"
             ) from error
+
+    def _lacking(self) -> list[str]:
+        """What cannot run on this device; XLA has kernels of its own."""
+        return without_kernel(self.graph) if "GPU" in self._device and not self._xla else []
 
     def _trace(self) -> Callable[..., Any]:
         def body(*tensors: Any) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 import deep5 as d5
 from deep5.recipes.overhead.by_deep5 import batches
 
@@ -31,6 +33,9 @@ def inference(
         network: Makes the network.
         batch_size: Samples a batch.
         network_kwargs: Arguments of `network`.
+
+    Returns:
+        Work that gives the last call's outputs, in the network's order.
     """
     import onnxruntime as ort
 
@@ -40,8 +45,9 @@ def inference(
     session = ort.InferenceSession(made.to_onnx().SerializeToString(), options, providers=["CPUExecutionProvider"])
     feeds, outputs = batches(made, batch_size, seed), list(made.outputs)
 
-    def work() -> None:
+    def work() -> list[np.ndarray]:
         for index in range(steps):
-            session.run(outputs, feeds[index % len(feeds)])
+            found: list[np.ndarray] = session.run(outputs, feeds[index % len(feeds)])
+        return found
 
     return work

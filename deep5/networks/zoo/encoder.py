@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from deep5.errors import UsageError
-from deep5.networks.zoo.parts import check_arguments, check_ratio, dropped, finished, label_of, linear
+from deep5.networks.zoo.parts import check_arguments, check_ratio, choice, dropped, finished, label_of, linear
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +28,8 @@ def transformer(
     layers: int = 2,
     classes: int = 10,
     causal: bool = False,
+    positions: int | None = None,
+    gelu: str = "operator",
     dropout: float = 0.0,
     loss: str = "cross_entropy",
     dtype: str = "float32",
@@ -47,6 +49,9 @@ def transformer(
         layers: Blocks.
         classes: Number of classes.
         causal: Whether a position sees only itself and earlier ones.
+        positions: Rows of the table of positions, of which the first `length` are used: weights then fit every shorter
+            or longer sequence, up to this many tokens. None: one a token.
+        gelu: `"operator"` is ONNX's Gelu, which came with opset 20; `"erf"` writes it out, as older files have it.
         dropout: Share that training drops of the embeddings, of the attention's weights and of every residual.
         loss: As for `lenet`.
         dtype: Element type of parameters.
@@ -58,8 +63,8 @@ def transformer(
         scalar `loss`.
 
     Raises:
-        UsageError: An unknown loss or dtype, a size that is no whole number of at least 1, a width that the heads do
-            not divide, or a share outside [0, 1).
+        UsageError: An unknown loss, dtype or gelu, a size that is no whole number of at least 1, a width that the
+            heads do not divide, fewer positions than tokens, or a share outside [0, 1).
 
     References:
         Vaswani et al., Attention is all you need, NeurIPS 2017, section 3; pre-norm: Xiong et al., ICML 2020, figure
@@ -76,15 +81,19 @@ def transformer(
         heads=heads,
         layers=layers,
         classes=classes,
+        **({} if positions is None else {"positions": positions}),
     )
     check_ratio(dropout)
+    activation = choice("gelu", gelu, {"operator": "Gelu", "erf": "Erf"})
+    if positions is not None and positions < length:
+        raise UsageError(f"got {positions} positions for {length} tokens; allowed: positions of at least the length")
     if width % heads:
         raise UsageError(f"{heads} heads do not divide a width of {width}; allowed: heads that do")
-    encoder = _Encoder(NetworkBuilder("transformer", dtype=dtype, seed=seed), length, width, heads, dropout, causal)
-    build = encoder.build
+    build = NetworkBuilder("transformer", dtype=dtype, seed=seed)
+    encoder = _Encoder(build, length, width, heads, dropout, causal, activation)
     tokens, label = build.input("input", ("N", length), "int64"), label_of(build, loss, classes)
     x = build.op("Gather", build.parameter("embedding", (vocabulary, width), _normal), tokens, axis=0)
-    x = build.op("Add", x, build.parameter("position", (length, width), _normal))
+    x = build.op("Add", x, encoder.position(length, positions))
     x = dropped(build, x, dropout)
     for layer in range(layers):
         for part in (encoder.attention, encoder.feed_forward):
@@ -101,15 +110,27 @@ def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 class _Encoder:
     """The blocks; a value is (N, length, width) throughout."""
 
-    def __init__(self, build: Any, length: int, width: int, heads: int, dropout: float, causal: bool) -> None:
+    def __init__(
+        self, build: Any, length: int, width: int, heads: int, dropout: float, causal: bool, activation: str
+    ) -> None:
         import numpy as np
 
-        self.build, self.width, self.dropout = build, width, dropout
+        self.build, self.width, self.dropout, self.activation = build, width, dropout, activation
         self.scale = 1.0 / math.sqrt(width // heads)
         self.split = self.ints("attention.split", 0, 0, heads, width // heads)
         self.joined = self.ints("attention.joined", 0, 0, width)
         seen = np.tril(np.ones((length, length), dtype=bool))
         self.seen = build.constant("attention.seen", seen) if causal else None
+
+    def position(self, length: int, positions: int | None) -> Any:
+        """One row a token: the whole table, or its first rows."""
+        table = self.build.parameter("position", (positions or length, self.width), _normal)
+        if positions is None:
+            return table
+        bounds = [
+            self.ints(f"position.{name}", value) for name, value in (("starts", 0), ("ends", length), ("axes", 0))
+        ]
+        return self.build.op("Slice", table, *bounds)
 
     def attention(self, x: Any, block: str) -> Any:
         """x + concat(softmax(q k^T / sqrt(d)) v) W; Vaswani et al., equation 1."""
@@ -131,7 +152,15 @@ class _Encoder:
         """x + gelu(x V + b) W + c; Vaswani et al., equation 2."""
         name = f"{block}.feed_forward"
         y = self.dense(self.normalised(x, f"{name}.norm"), f"{name}.in", self.width, 4 * self.width)
-        return self.residual(x, self.dense(self.build.op("Gelu", y), f"{name}.out", 4 * self.width, self.width))
+        return self.residual(x, self.dense(self.gelu(y), f"{name}.out", 4 * self.width, self.width))
+
+    def gelu(self, x: Any) -> Any:
+        """x (1 + erf(x / sqrt(2))) / 2; Hendrycks and Gimpel, arXiv:1606.08415, section 2."""
+        build = self.build
+        if self.activation == "Gelu":
+            return build.op("Gelu", x)
+        error = build.op("Erf", build.op("Div", x, build.scalar(math.sqrt(2.0))))
+        return build.op("Mul", build.op("Mul", x, build.op("Add", error, build.scalar(1.0))), build.scalar(0.5))
 
     def residual(self, x: Any, y: Any) -> Any:
         return self.build.op("Add", x, dropped(self.build, y, self.dropout))

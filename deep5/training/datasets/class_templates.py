@@ -30,8 +30,13 @@ def synthetic(
         Samples `input` float32 `shape` and `label` int64 ().
 
     Raises:
-        UsageError: A size that is no whole number of at least 1.
+        UsageError: A shape that is no sequence, or a size that is no whole number of at least 1.
     """
+    if not isinstance(shape, Sequence):
+        raise UsageError(
+            f"synthetic data of shape {shape!r:.60}; allowed: a sequence of whole numbers of at least 1; remedy: "
+            "shape=(4,), say"
+        )
     shape = tuple(shape)
     if any(isinstance(size, bool) or not isinstance(size, int) or size < 1 for size in (train, test, classes, *shape)):
         raise UsageError(
