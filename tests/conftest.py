@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 
 import pytest
@@ -27,6 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
     The cache also serves the processes that tests start: no kernel left on the machine by an older run can pass a test.
     A required back-end that is missing ends the session here, so that no test can skip for want of it.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts what runs in the background so, and the processes that tests interrupt would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[_CACHE] = os.environ["DEEP5_CACHE"] = tempfile.mkdtemp(prefix="deep5-cache-")
     for name in (word.strip() for word in os.environ.get("DEEP5_REQUIRE", "").split(",")):
         if name:
