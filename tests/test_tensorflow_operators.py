@@ -239,3 +239,28 @@ def test_errors_of_the_start_are_let_through(capfd: pytest.CaptureFixture[str]) 
     assert kept[-2:] == said[2:]
     # Where there is a graphics processor, that CUDA does not start on it is an error.
     assert kept[:-2] == (said[:1] if any(Path("/dev").glob("nvidia[0-9]*")) else [])
+
+
+STRIDED = """
+import numpy as np, deep5 as d5
+from deep5.networks import NetworkBuilder
+framework = d5.framework("tensorflow")
+framework.set_threads(2)
+build = NetworkBuilder("strided")
+x = build.input("x", ("N", 4, 16, 16))
+y = build.op("Conv", x, build.parameter("w", (8, 4, 1, 1)), strides=[2, 2])
+executor = framework.executor(build.network({"loss": build.op("ReduceMean", build.op("Mul", y, y), keepdims=0)}))
+draw = np.random.default_rng(0)
+for _ in range(300):
+    executor.inference_and_backprop({"x": draw.standard_normal((5, 4, 16, 16)).astype("float32")}, wrt=["w", "x"])
+print("fine")
+"""
+
+
+def test_strided_convolutions_of_few_channels_leave_memory_alone() -> None:
+    """Written as it stands, this convolution ends the process within a hundred gradients."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("TF_NUM")}
+    done = subprocess.run(
+        [sys.executable, "-c", STRIDED], capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["fine"]), done.stderr[-2000:]
