@@ -138,7 +138,6 @@ class TestOpenVINO(EngineSuite):
             ("int64", lambda b, x: b.op("ReduceSum", x), "computes what is INT64"),
             ("int64", lambda b, x: b.op("Equal", b.op("Add", x, x), x), "compares and divides in float32"),
             ("int64", lambda b, x: b.op("Max", x, b.constant("c", np.array(2**33))), "'c' holds 8589934592; OpenVINO"),
-            ("uint8", lambda b, x: b.op("Neg", x), "negates what is UINT8"),
             ("float32", lambda b, x: b.op("Cast", x, to=7), "casts to INT64 by 32 bits; allowed: INT32"),
         ],
     )

@@ -66,8 +66,6 @@ def reason(node: ir.Node) -> str | None:
         added = _whole(node.outputs[0]) and attribute(node, "reduction", "none") != "none"
         return _refusal(node, "adds up") if added else None
     if node.op_type in _COMPARING | _CHOOSING | {"ArgMax", "ArgMin", "Div", "Mod"}:
-        if node.op_type == "Neg" and node.outputs[0].dtype in _UNSIGNED:
-            return _refusal(node, "negates")
         bounds = [_bound(value, {}, _DEPTH) for value in node.inputs if _whole(value)]
         return None if _fit(bounds, LARGEST) else _refusal(node, "compares and divides in float32")
     if node.op_type in _COUNTING:
