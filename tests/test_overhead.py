@@ -127,9 +127,9 @@ def test_a_wait_planted_in_the_executor_turns_the_recipe_red(
     wait_us = next(wait for network, wait in PLANTED_ON_US.items() if f"_{network}_" in name)
     feed = NetworkExecutor._feed
 
-    def slow(self: NetworkExecutor, inputs: Any) -> Any:
+    def slow(self: NetworkExecutor, inputs: Any, **options: Any) -> Any:
         busy(wait_us)
-        return feed(self, inputs)
+        return feed(self, inputs, **options)
 
     monkeypatch.setattr(NetworkExecutor, "_feed", slow)
     result = execute(shortened(name, steps=1 if "resnet18" in name else 20, rounds=8), out=tmp_path)
