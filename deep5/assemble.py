@@ -163,6 +163,8 @@ def assemble(recipe: Recipe) -> Components:
     name, known, build = _executor_factory(recipe)
     # Before the executor: some frameworks fix their threads when they first compute.
     threads, warnings = (None, []) if known is None else _set_threads(recipe, known)
+    if known is not None:
+        _set_numerics(recipe, known)
     network = make(recipe, "model", component(recipe, "model", "networks"), seed=seeds["weights"])
     executor = None
     if isinstance(network, Network):
@@ -202,9 +204,11 @@ def assemble(recipe: Recipe) -> Components:
         executor = _executor(recipe, build, network, seeds["noise"])
     if known is None and recipe.value("threads") is not None:
         threads, warnings = _set_threads(recipe, _framework_of(recipe, executor))
-    found = executor.settings().get("threads")
-    if threads is not None and found is not None and found != threads and not warnings:
-        warnings.append(f"the run asked for {threads} threads and {name} has {found}; remedy: set threads={found}")
+    found = executor.settings()
+    count = found.get("threads")
+    if threads is not None and count is not None and count != threads and not warnings:
+        warnings.append(f"the run asked for {threads} threads and {name} has {count}; remedy: set threads={count}")
+    warnings += _numerics_warnings(recipe, name, found)
     return Components(
         framework=name,
         executor=executor,
@@ -226,7 +230,7 @@ def _set_threads(recipe: Recipe, known: Framework) -> tuple[int | None, list[str
         The number asked for, None where the framework was left alone; and what is to be known of it.
     """
     asked = recipe.value("threads")
-    threads = default_threads(known.name) if asked is None else asked
+    threads = default_threads(known.thread_variable) if asked is None else asked
     if threads is None:
         return None, []
     try:
@@ -237,6 +241,31 @@ def _set_threads(recipe: Recipe, known: Framework) -> tuple[int | None, list[str
         # Another run of this process, or its own code, was first; nobody asked for a number.
         return threads, [f"the number of threads is not the default: {error}"]
     return threads, []
+
+
+def _set_numerics(recipe: Recipe, known: Framework) -> None:
+    """Give an accelerator's framework the recipe's numerics; on the host there is nothing to set."""
+    from deep5.tensors import device
+
+    if device(recipe.value("device")).kind == "cpu":
+        return
+    try:
+        known.set_numerics(deterministic=recipe.value("deterministic"), tf32=recipe.value("tf32"))
+    except Deep5Error as error:
+        raise RecipeError(f"{recipe.where('deterministic')}'deterministic' and 'tf32': {error}") from error
+
+
+def _numerics_warnings(recipe: Recipe, name: str, found: Mapping[str, Any]) -> list[str]:
+    """What the framework does to the bits that the recipe does not let it; what it lets it, it need not do."""
+    warnings = []
+    if recipe.value("deterministic") and found.get("deterministic") is False:
+        warnings.append(
+            f"the run asked for the same bits again and {name} does not promise them; remedy: set deterministic=False, "
+            "and judge several seeds"
+        )
+    if found.get("tf32") is True and not recipe.value("tf32"):
+        warnings.append(f"the run asked for float32 and {name} rounds products to TF32; remedy: set tf32=True")
+    return warnings
 
 
 def _framework_of(recipe: Recipe, executor: GraphExecutor) -> Framework:

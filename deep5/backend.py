@@ -283,6 +283,8 @@ class Framework(ABC):
     """Other ways to run, each with what it does in a few words: `"compiled"` is asked for as `"pytorch:compiled"`."""
     requires: ClassVar[tuple[str, ...]] = ()
     """Distributions that must be installed; `deep5 list frameworks` looks for them without importing anything."""
+    thread_variable: ClassVar[str] = ""
+    """The variable of the environment, beside OMP_NUM_THREADS, that the library takes its number of threads from."""
 
     def __init_subclass__(cls) -> None:
         """Have what is asked of a back-end looked at before its own code sees it: every back-end refuses alike."""
@@ -353,6 +355,28 @@ class Framework(ABC):
         Raises:
             UsageError: No whole number from 1 to `most_threads()`, or the framework has started with another one.
         """
+
+    def set_numerics(self, *, deterministic: bool, tf32: bool) -> None:
+        """Set what accelerators may do to the bits, for this process; read it back through `settings`.
+
+        Frameworks differ in what they do where nobody asks: products of float32 are rounded to TF32 by some and not by
+        others. On the host there is nothing to set: every back-end gives the same bits again, and none uses TF32.
+
+        Args:
+            deterministic: Whether only kernels may run that give the same bits again; an operator that has none is
+                refused when it runs.
+            tf32: Whether products and convolutions of float32 may keep 10 bits of their factors' mantissas.
+
+        Raises:
+            UsageError: An argument is no bool, or the framework has started with other settings.
+        """
+        for name, value in (("deterministic", deterministic), ("tf32", tf32)):
+            if not isinstance(value, bool):
+                raise UsageError(f"got {name}={value!r:.60}; allowed: True or False")
+        self._set_numerics(deterministic, tf32)
+
+    def _set_numerics(self, deterministic: bool, tf32: bool) -> None:  # noqa: B027  # most have nothing to set
+        """What `set_numerics` does; nothing, where a back-end runs on the host alone."""
 
 
 def most_threads() -> int:

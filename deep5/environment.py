@@ -27,14 +27,6 @@ PACKAGES = (
 )  # fmt: skip
 """Distributions whose versions are listed by name; all others enter the hash of the package list."""
 
-# What each framework reads by itself, beside OMP_NUM_THREADS: where somebody has set it, it stands.
-_THREAD_VARIABLES = {
-    "jax": "PJRT_NPROC",
-    "pytorch": "MKL_NUM_THREADS",
-    "reference": "OPENBLAS_NUM_THREADS",
-    "tensorflow": "TF_NUM_INTRAOP_THREADS",
-}
-
 _VARIABLE = re.compile(
     r"(OMP|KMP|GOMP|GOTO|MKL|OPENBLAS|BLIS|NUMEXPR|VECLIB|TF|XLA|JAX|CUDA|CUBLAS|CUDNN|NCCL|GLOO|TORCH|PYTORCH|ATEN|ORT|MALLOC|DEEP5)_.*"
     r"|NVIDIA_(TF32_OVERRIDE|VISIBLE_DEVICES)|LD_PRELOAD|PYTHON(HASHSEED|OPTIMIZE|MALLOC|PATH)"
@@ -116,19 +108,19 @@ def describe_software() -> dict[str, Any]:
     }
 
 
-def default_threads(framework: str) -> int | None:
+def default_threads(variable: str) -> int | None:
     """How many threads a run gives to an operator where its recipe does not say; left alone, frameworks differ.
 
     Args:
-        framework: The registered name.
+        variable: What the framework reads by itself (`Framework.thread_variable`), or ""; where it is set, it stands.
 
     Returns:
-        `OMP_NUM_THREADS`, or else one a physical core that this process may run on. None where the framework's own
-        variable is set, such as `TF_NUM_INTRAOP_THREADS` or `PJRT_NPROC`: then the framework is left alone.
+        `OMP_NUM_THREADS`, or else one a physical core that this process may run on. None where the variable is set:
+        then the framework is left alone.
     """
     import psutil
 
-    if os.environ.get(_THREAD_VARIABLES.get(framework.partition(":")[0], "")):
+    if variable and os.environ.get(variable):
         return None
     outermost = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # one a level of nesting
     if outermost.isdecimal() and int(outermost) > 0:

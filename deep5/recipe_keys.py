@@ -22,11 +22,13 @@ class Key:
         kind: Of the component it names (a key of `KINDS`, or "candidates"), or None for a plain value.
         default: What stands there where the recipe says nothing.
         least: The smallest whole number allowed, or None where it holds no number.
+        flag: Whether it holds True or False.
     """
 
     kind: str | None = None
     default: Any = _REQUIRED
     least: int | None = None
+    flag: bool = False
 
 
 _TRAINING = {
@@ -40,6 +42,8 @@ _TRAINING = {
     "executor": Key(kind="frameworks", default=None),
     "device": Key(default="cpu"),
     "threads": Key(default=None, least=1),
+    "deterministic": Key(default=True, flag=True),
+    "tf32": Key(default=False, flag=True),
     "optimizer": Key(kind="optimizers"),
     "events": Key(kind="events", default=()),
     "init": Key(default=None),
@@ -123,6 +127,8 @@ def _fault(key: str, about: Key | None, value: Any) -> str | None:
         if isinstance(value, bool) or not isinstance(value, int) or value < about.least:
             return f"{key!r} is {value!r}; allowed: a whole number of at least {about.least}"
         return None
+    if about.flag:
+        return None if isinstance(value, bool) else f"{key!r} is {value!r}; allowed: True or False"
     if about.kind is None:
         return _init_fault(value) if key == "init" else _device_fault(value)
     if key == "events" and isinstance(value, (list, tuple)):

@@ -83,11 +83,11 @@ class EngineSuite:
         right = kind._backward
 
         def baked(executor: GradientExecutor, *args: Any) -> Any:
-            live, executor.values = executor.values, {name: value.copy() for name, value in executor.values.items()}
+            live, executor._values = executor._values, {name: value.copy() for name, value in executor._values.items()}
             try:
                 return right(executor, *args)
             finally:
-                executor.values = live
+                executor._values = live
 
         monkeypatch.setattr(kind, "_backward", baked)
         with pytest.raises(ConformanceError, match="steps of adam"):
@@ -184,7 +184,7 @@ class EngineSuite:
     def test_parameters_are_read_where_they_lie(self) -> None:
         network = classifier(normalised=True)
         executor = self.executor(network)
-        places = {name: value.ctypes.data for name, value in executor.values.items()}
+        places = {name: value.ctypes.data for name, value in executor._values.items()}
         step = executor.train_step(d5.SGD(lr=0.1))
         before = executor.inference(feed(network))["logits"]
         step(feed(network), StepInfo(batch_size=6))
@@ -195,9 +195,9 @@ class EngineSuite:
             {**executor.state_dict(), **{n: network.initial(n) for n in ("conv", "fc", "scale", "bias")}}
         )
         # All is as it was but the bias, which a step of 0.1 and then 1 has moved; one rounding more.
-        moved = executor.values["fc.bias"]
+        moved = executor._values["fc.bias"]
         np.testing.assert_allclose(executor.inference(feed(network))["logits"], before + moved, rtol=0, atol=1e-6)
-        assert places == {name: value.ctypes.data for name, value in executor.values.items()}
+        assert places == {name: value.ctypes.data for name, value in executor._values.items()}
         assert all(place % 64 == 0 for place in places.values())
 
     def test_nothing_shares_memory_that_should_not(self) -> None:
@@ -214,7 +214,7 @@ class EngineSuite:
         )
         executor, fed = self.executor(network), {"x": np.arange(3, dtype=np.float32)}
         outputs = executor.inference_and_backprop(fed, wrt=["w", "v", "x"])
-        arrays = [*outputs.values(), *executor.gradients().values(), *executor.values.values(), fed["x"]]
+        arrays = [*outputs.values(), *executor.gradients().values(), *executor._values.values(), fed["x"]]
         for index, one in enumerate(arrays):
             assert one.flags.c_contiguous
             assert not any(np.shares_memory(one, other) for other in arrays[:index])
@@ -269,7 +269,7 @@ class EngineSuite:
             with pytest.raises(KeyError):
                 step(feed(network), StepInfo(batch_size=6))
             for name in network.parameters:
-                np.testing.assert_array_equal(executor.values[name], before[name])
+                np.testing.assert_array_equal(executor._values[name], before[name])
 
     def test_misshapen_inputs_are_refused(self) -> None:
         network = lenet()

@@ -130,6 +130,7 @@ def test_a_recipe_runs_there(framework: str, deep5: Command, tmp_path: Path) -> 
     found = json.loads(file.read_text())
     assert found["status"] == "success"
     assert found["framework"]["device"] == "cuda:0"
+    assert (found["numerics"]["deterministic"], found["numerics"]["tf32"]) == (True, False)
     assert json.loads(done.out)["status"] == "success"
 
 

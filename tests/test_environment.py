@@ -83,26 +83,35 @@ def test_the_versions_of_every_framework_are_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "framework", "threads"),
+    ("variables", "own", "threads"),
     [
-        ({"OMP_NUM_THREADS": "3"}, "pytorch", 3),
-        ({"OMP_NUM_THREADS": "3,2"}, "pytorch:compiled", 3),
-        ({"OMP_NUM_THREADS": "3", "PJRT_NPROC": "2"}, "pytorch", 3),
-        ({"OMP_NUM_THREADS": "3", "PJRT_NPROC": "2"}, "jax", None),
-        ({"TF_NUM_INTRAOP_THREADS": "2"}, "tensorflow:xla", None),
-        ({"OMP_NUM_THREADS": "0"}, "onnxruntime", "cores"),
-        ({"OMP_NUM_THREADS": "many"}, "mine", "cores"),
-        ({}, "reference", "cores"),
+        ({"OMP_NUM_THREADS": "3"}, "MKL_NUM_THREADS", 3),
+        ({"OMP_NUM_THREADS": "3,2"}, "MKL_NUM_THREADS", 3),
+        ({"OMP_NUM_THREADS": "3", "PJRT_NPROC": "2"}, "MKL_NUM_THREADS", 3),
+        ({"OMP_NUM_THREADS": "3", "PJRT_NPROC": "2"}, "PJRT_NPROC", None),
+        ({"TF_NUM_INTRAOP_THREADS": "2"}, "TF_NUM_INTRAOP_THREADS", None),
+        ({"OMP_NUM_THREADS": "0"}, "", "cores"),
+        ({"OMP_NUM_THREADS": "many"}, "MINE", "cores"),
+        ({}, "OPENBLAS_NUM_THREADS", "cores"),
     ],
 )
-def test_default_threads(variables: dict[str, str], framework: str, threads: object, monkeypatch) -> None:
-    for name in ("OMP_NUM_THREADS", *environment._THREAD_VARIABLES.values()):
-        monkeypatch.delenv(name, raising=False)
+def test_default_threads(variables: dict[str, str], own: str, threads: object, monkeypatch) -> None:
+    for name in ("OMP_NUM_THREADS", own):
+        if name:
+            monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     if threads == "cores":
         threads = min(psutil.cpu_count(logical=False), len(os.sched_getaffinity(0)))
-    assert environment.default_threads(framework) == threads
+    assert environment.default_threads(own) == threads
+
+
+def test_frameworks_name_the_variable_that_they_take_their_threads_from() -> None:
+    found = {name: point.load().thread_variable for name, point in registered("frameworks").items()}
+    assert found["jax"] == "PJRT_NPROC"
+    assert found["pytorch"] == "MKL_NUM_THREADS"
+    assert found["tensorflow"] == "TF_NUM_INTRAOP_THREADS"
+    assert found["onnxruntime"] == found["openvino"] == ""
 
 
 def test_the_package_list_hash_changes_with_any_package(monkeypatch) -> None:

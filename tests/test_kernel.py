@@ -601,6 +601,10 @@ BAD = {
     "scope": (rule_with(scope="layer"), "Bad.scope is 'layer'; allowed: 'element', 'tensor', 'model'"),
     "hyper": (rule_with(hyper="lr"), r"Bad.hyper is 'lr'; allowed: a tuple of names, such as \('lr',\)"),
     "no hyper": (rule_with(hyper=("lr", "beta")), "the hyperparameter Bad.beta is None; allowed: a number"),
+    "NaN": (
+        rule_with(hyper=("lr", "beta"), beta=float("nan")),
+        "the hyperparameter Bad.beta is NaN; allowed: a number",
+    ),
     "hyper is true": (rule_with(lr=True), "the hyperparameter Bad.lr is True"),
     "float attribute": (
         rule_with(beta=0.9),

@@ -634,6 +634,8 @@ def test_a_scalar_is_a_constant_of_the_network_and_no_parameter() -> None:
     assert [node.op_type for node in network.nodes] == ["Constant", "Mul", "Constant", "Add"]
     assert str(network.outputs["y"]) == "float64[N]"
     assert constant_value(network.nodes[0].outputs[0]) == 0.125
+    with pytest.raises(NetworkError, match=r"scalar: got 'q'; allowed: a number, such as 0\.5"):
+        build.scalar("q")  # type: ignore[arg-type]
 
 
 def test_constants_are_told_from_what_is_trained() -> None:

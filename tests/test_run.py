@@ -349,7 +349,7 @@ def test_a_run_has_the_threads_that_it_asks_for(
         d5.framework(framework).set_threads(1)
     except MissingDependency as error:
         pytest.skip(str(error))
-    cores = default_threads(framework)
+    cores = default_threads(d5.framework(framework).thread_variable)
     for number in (1, cores):
         found = execute(recipe({"framework": framework, "threads": number}), out=tmp_path).document
         assert (found["threads"]["asked"], found["threads"]["framework"]) == (number, number)

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from deep5.errors import NetworkError
+from deep5.networks.axes import check_axes
 from deep5.networks.constants import FLOATS
 from deep5.networks.element_types import check_element_types
 from deep5.networks.faults import unknown_operator
@@ -130,7 +131,13 @@ class NetworkBuilder:
         return self._initial(name, ir.Tensor(array, name=name))
 
     def scalar(self, number: float, dtype: str | None = None) -> ir.Value:
-        """A number that is no parameter, such as a scale; of the network's dtype where none is given."""
+        """A number that is no parameter, such as a scale; of the network's dtype where none is given.
+
+        Raises:
+            NetworkError: It is no number.
+        """
+        if not isinstance(number, (int, float, np.bool_, np.number)):
+            raise NetworkError(f"scalar: got {number!r:.60}; allowed: a number, such as 0.5")
         tensor = ir.tensor(np.array(number, dtype=_dtype(dtype) if dtype else self.dtype))
         value: ir.Value = self.op("Constant", value=tensor)
         return value
@@ -202,6 +209,7 @@ class NetworkBuilder:
         model = ir.Model(self._graph, ir_version=IR_VERSION, producer_name="deep5")
         infer_shapes(model, f"network {self._graph.name!r}")
         check_element_types(model, f"network {self._graph.name!r}")
+        check_axes(model, f"network {self._graph.name!r}")
         return Network(model)
 
 

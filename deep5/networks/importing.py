@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from deep5.errors import NetworkError
+from deep5.networks.axes import check_axes
 from deep5.networks.builder import IR_VERSION, OPSET
 from deep5.networks.element_types import check_element_types
 from deep5.networks.faults import check_output_shapes, first_line
@@ -36,8 +37,8 @@ def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
 
     Raises:
         NetworkError: No such file, no valid ONNX, versions that the installed onnx does not know, a cycle, an
-            unknown operator, element types that an operator does not take, or weights that are missing, of another
-            size, or outside the model's folder.
+            unknown operator, element types or an axis that an operator does not take, or weights that are missing, of
+            another size, or outside the model's folder.
     """
     what, proto, folder = read_model(source)
     heavy = _take_weights(what, proto)
@@ -51,6 +52,7 @@ def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
     try:
         infer_shapes(model, what)
         check_element_types(model, what)
+        check_axes(model, what)
         lift_weights(model)
         fold_constants(model, what)
         lift_constants(model)

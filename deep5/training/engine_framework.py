@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakSet
 
 from deep5.backend import Framework
-from deep5.errors import UsageError
 
 if TYPE_CHECKING:
     from deep5.operators.operator import Operator
@@ -39,10 +38,8 @@ class EngineFramework(Framework):
         """Threads within an operator, from the next call of any executor on.
 
         Raises:
-            UsageError: Not a positive whole number.
+            UsageError: As for `Framework.set_threads`.
         """
-        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-            raise UsageError(f"got {threads!r} threads; allowed: a whole number of at least 1")
         type(self)._asked = threads
         for executor in list(self._executors):
             executor.discard_programs()

@@ -113,9 +113,6 @@ class GradientExecutor(NetworkExecutor):
 
     Raises:
         Unsupported: Nodes that the engine cannot run, each with its reason.
-
-    Attributes:
-        values: The live parameters and buffers by name, 64-byte aligned; what the engine reads.
     """
 
     capabilities: frozenset[str] = frozenset()
@@ -123,11 +120,12 @@ class GradientExecutor(NetworkExecutor):
     def __init__(self, network: Network, framework: Framework, *, device: Device, seed: int = 0) -> None:
         super().__init__(network, device=device, seed=seed)
         self._forms = Forms(network, framework)
-        self.values: dict[str, np.ndarray] = {}
+        # The live parameters and buffers, 64-byte aligned: what the engine reads.
+        self._values: dict[str, np.ndarray] = {}
         for name in self._specs:
             initial = network.initial(name)
-            self.values[name] = aligned_empty(initial.shape, initial.dtype)
-            self.values[name][...] = initial
+            self._values[name] = aligned_empty(initial.shape, initial.dtype)
+            self._values[name][...] = initial
         self._labels = label_inputs(network)
         self._programs: dict[_Key, _Program] = {}
         self._last: _Gradients | None = None
@@ -138,7 +136,7 @@ class GradientExecutor(NetworkExecutor):
 
     @abstractmethod
     def _compile(self, network: Network, announced: Sequence[str]) -> Run:
-        """Make a network runnable; its parameters and buffers are `self.values`, read where they lie.
+        """Make a network runnable; its parameters and buffers are `self._values`, read where they lie.
 
         Args:
             network: One of this executor's, forward or with gradients.
@@ -164,10 +162,10 @@ class GradientExecutor(NetworkExecutor):
             raise ShapeError(f"input {name!r}: {error}") from error
 
     def _live(self, name: str) -> Any:
-        return self.values[name]
+        return self._values[name]
 
     def _assign(self, name: str, value: np.ndarray) -> None:
-        self.values[name][...] = value
+        self._values[name][...] = value
 
     def _feed(self, inputs: Arrays, *, empty: bool = False) -> tuple[list[Any], dict[str, int]]:
         fed, extents = super()._feed(inputs, empty=empty)
@@ -268,11 +266,11 @@ class GradientExecutor(NetworkExecutor):
 
     def parameters(self) -> Arrays:
         """The live parameters: C-contiguous NumPy arrays, 64-byte aligned; write into them in place."""
-        return {name: self.values[name] for name in self.network.parameters}
+        return {name: self._values[name] for name in self.network.parameters}
 
     def buffers(self) -> Arrays:
         """The live running statistics, as `parameters`."""
-        return {name: self.values[name] for name in self.network.buffers}
+        return {name: self._values[name] for name in self.network.buffers}
 
     def train_step(
         self,
@@ -369,7 +367,7 @@ class GradientExecutor(NetworkExecutor):
         return program
 
     def _statistics(self) -> tuple[np.ndarray, ...]:
-        return tuple(self.values[name] for name in self._forms.training.statistics)
+        return tuple(self._values[name] for name in self._forms.training.statistics)
 
     def _outputs(self, program: _Program, results: Sequence[np.ndarray]) -> Arrays:
         """The network's own outputs by name; new running statistics go into their buffers."""

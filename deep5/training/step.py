@@ -13,7 +13,7 @@ from deep5.events import StepInfo
 from deep5.networks.executor import check_callable, check_info
 from deep5.tensors import Array, Arrays, to_numpy
 from deep5.training.groups import partition, require_trained
-from deep5.training.kernel import bind_rule
+from deep5.training.kernel import RuleKernel, bind_rule
 from deep5.training.rule import UpdateRule
 
 __all__ = ["KernelStep"]
@@ -117,7 +117,11 @@ class KernelStep:
             raise
 
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
-        """The update; see `TrainStep`."""
+        """The update; see `TrainStep`.
+
+        Raises:
+            ShapeError: A gradient is missing, or of another shape or dtype than its parameter.
+        """
         check_info(info)
         if self._modifier is not None:
             parameters = self._executor.parameters()
@@ -128,11 +132,13 @@ class KernelStep:
             }
         # They come from outside, so every one is looked at, and all before the first update: a step that is refused has
         # changed nothing. What is copied has to outlive the call.
-        kept = [
-            kernel.check_gradients({name: to_numpy(gradients[name]) for name in kernel.names if name in gradients})
-            for kernel in self._kernels
-        ]
-        self._update_from([[array.__array_interface__["data"][0] for array in own] for own in kept], info)
+        kept = [self._found(kernel, gradients) for kernel in self._kernels]
+        self._update_from([[address for address, _ in own] for own in kept], info)
+
+    def _found(self, kernel: RuleKernel, gradients: Arrays) -> list[tuple[int, Any]]:
+        """The gradients of a kernel, each with its address and what keeps it there."""
+        given = {name: to_numpy(gradients[name]) for name in kernel.names if name in gradients}
+        return [(array.__array_interface__["data"][0], array) for array in kernel.check_gradients(given)]
 
     def _located(self) -> list[Sequence[int]] | None:
         """The addresses of the executor's own gradients, a kernel each; None where they have to be looked at."""

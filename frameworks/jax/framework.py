@@ -22,6 +22,7 @@ class JAX(Framework):
 
     name = "jax"
     requires = ("jax",)
+    thread_variable = "PJRT_NPROC"
 
     def __init__(self, mode: str = "") -> None:
         super().__init__(mode)
@@ -62,6 +63,11 @@ class JAX(Framework):
         from deep5.frameworks.jax.threads import start_with_threads
 
         start_with_threads(threads)
+
+    def _set_numerics(self, deterministic: bool, tf32: bool) -> None:
+        from deep5.frameworks.jax.settings import set_numerics
+
+        set_numerics(deterministic, tf32)
 
 
 def from_model(network: Network, *, device: str | Device = "cpu", seed: int = 0) -> JAXExecutor:

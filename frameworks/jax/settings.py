@@ -6,12 +6,15 @@ import os
 from typing import Any
 
 import jax
+from jax._src import xla_bridge  # the one place that says whether JAX has started
 
-from deep5.errors import Unsupported
+from deep5.errors import Unsupported, UsageError
 from deep5.frameworks.jax.threads import count_threads
 from deep5.tensors import Device
 
-__all__ = ["find_device", "read_settings"]
+__all__ = ["find_device", "read_settings", "set_numerics"]
+
+_FLAG = "--xla_gpu_deterministic_ops="
 
 
 def find_device(device: Device) -> Any:
@@ -46,6 +49,29 @@ def read_settings(device: Device) -> dict[str, Any]:
         "threads": count_threads(),
         "tf32": not host and precision in (None, "default", "tensorfloat32"),
         "matmul_precision": "default" if precision is None else str(precision),
-        "deterministic": host or "--xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", ""),
+        "deterministic": host or _deterministic(),
         "x64": bool(jax.config.jax_enable_x64),
     }
+
+
+def set_numerics(deterministic: bool, tf32: bool) -> None:
+    """See `Framework.set_numerics`.
+
+    Raises:
+        UsageError: JAX has started, and XLA has read its flags, with other kernels allowed.
+    """
+    if deterministic != _deterministic():
+        if xla_bridge.backends_are_initialized():
+            raise UsageError(
+                f"got deterministic={deterministic}, but JAX has started otherwise in this process and cannot change "
+                f"that; remedy: ask before anything uses JAX, or start the process with XLA_FLAGS={_FLAG}"
+                f"{str(deterministic).lower()}"
+            )
+        flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(_FLAG)]
+        os.environ["XLA_FLAGS"] = " ".join([*flags, f"{_FLAG}{str(deterministic).lower()}"])
+    jax.config.update("jax_default_matmul_precision", "tensorfloat32" if tf32 else "highest")
+
+
+def _deterministic() -> bool:
+    """What the flags of XLA say; it reads them once, when JAX starts."""
+    return f"{_FLAG}true" in os.environ.get("XLA_FLAGS", "").split()

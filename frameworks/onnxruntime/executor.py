@@ -96,11 +96,12 @@ class ONNXRuntimeExecutor(GradientExecutor):
             self._release()  # training, which writes running statistics
         return Program(
             network,
-            self.values,
+            self._values,
             announced,
             threads=self._framework.threads,
             device=self.device,
             fixed=self._fixed,
+            numerics=self._framework.numerics,
         )
 
     def _session(self) -> onnxruntime.InferenceSession:

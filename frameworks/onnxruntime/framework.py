@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from deep5.backend import GraphExecutor, Support
 from deep5.errors import Unsupported
@@ -13,7 +13,17 @@ from deep5.training.engine_framework import EngineFramework
 if TYPE_CHECKING:
     from deep5.networks.network import Network
 
-__all__ = ["ONNXRuntime", "from_model"]
+__all__ = ["EXACT", "Numerics", "ONNXRuntime", "from_model"]
+
+
+class Numerics(NamedTuple):
+    """What sessions on a graphics processor may do to the bits; see `Framework.set_numerics`."""
+
+    deterministic: bool = True
+    tf32: bool = False
+
+
+EXACT = Numerics()
 
 
 class ONNXRuntime(EngineFramework):
@@ -21,6 +31,8 @@ class ONNXRuntime(EngineFramework):
 
     name = "onnxruntime"
     requires = ("onnxruntime",)
+    # The process's, as the number of threads is.
+    numerics: ClassVar[Numerics] = EXACT
 
     def __init__(self, mode: str = "") -> None:
         super().__init__(mode)
@@ -51,6 +63,11 @@ class ONNXRuntime(EngineFramework):
         from deep5.frameworks.onnxruntime.session import supports
 
         return supports(node)
+
+    def _set_numerics(self, deterministic: bool, tf32: bool) -> None:
+        type(self).numerics = Numerics(deterministic, tf32)
+        for executor in list(self._executors):
+            executor.discard_programs()
 
 
 def from_model(network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:

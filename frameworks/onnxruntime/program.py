@@ -8,6 +8,7 @@ import numpy as np
 from onnxruntime import OrtValue
 
 from deep5.errors import NetworkError, Unsupported
+from deep5.frameworks.onnxruntime.framework import EXACT, Numerics
 from deep5.frameworks.onnxruntime.guards import guarded
 from deep5.frameworks.onnxruntime.session import explanation, make_session
 from deep5.networks.engine import engine_model
@@ -37,6 +38,7 @@ class Program:
         threads: How many an operator may use.
         device: Where it runs.
         fixed: Whether the values stay as they are while the program is in use.
+        numerics: What a graphics processor may do to the bits.
 
     Raises:
         Unsupported: ONNX Runtime cannot run the network.
@@ -54,6 +56,7 @@ class Program:
         threads: int,
         device: Device,
         fixed: bool = False,
+        numerics: Numerics = EXACT,
     ) -> None:
         self._name = network.model.graph.name
         self._values = {
@@ -61,7 +64,7 @@ class Program:
         }
         try:
             model = engine_model(guarded(network), fixed=fixed)
-            self.session = make_session(model, threads, device, self._values if fixed else None)
+            self.session = make_session(model, threads, device, self._values if fixed else None, numerics)
         except Exception as error:  # ONNX Runtime raises its own private classes
             raise Unsupported(f"onnxruntime cannot run the network {self._name!r}: {explanation(error)}") from error
         outputs = list(network.outputs.items())

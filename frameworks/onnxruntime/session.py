@@ -11,12 +11,14 @@ import onnx_ir as ir
 import onnxruntime
 
 from deep5.backend import Support
+from deep5.frameworks.onnxruntime.framework import Numerics
 from deep5.frameworks.onnxruntime.guards import inexact
 from deep5.networks.engine import node_key, node_model
 from deep5.tensors import Device
 
 __all__ = ["explanation", "make_session", "providers", "supports"]
 
+_EXACT = Numerics()
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 # Element types that some kernels lack where they have float32.
 _OTHER_FLOATS = {
@@ -27,17 +29,21 @@ _OTHER_FLOATS = {
 _ANSWERS: dict[Hashable, Support] = {}
 
 
-def providers(device: Device) -> list[Any]:
+def providers(device: Device, *, tf32: bool = False) -> list[Any]:
     """What runs a network on a device, in ONNX Runtime's own terms; empty where it cannot."""
     if device.kind == "cpu":
         return [_CPU]
     if _CUDA in onnxruntime.get_available_providers():
-        return [(_CUDA, {"device_id": str(device.index), "use_tf32": "0"})]
+        return [(_CUDA, {"device_id": str(device.index), "use_tf32": str(int(tf32))})]
     return []
 
 
 def make_session(
-    model: bytes, threads: int, device: Device, fixed: Mapping[str, onnxruntime.OrtValue] | None = None
+    model: bytes,
+    threads: int,
+    device: Device,
+    fixed: Mapping[str, onnxruntime.OrtValue] | None = None,
+    numerics: Numerics = _EXACT,
 ) -> onnxruntime.InferenceSession:
     """A session, on this device alone.
 
@@ -46,6 +52,7 @@ def make_session(
         threads: How many an operator may use.
         device: One that has `providers`.
         fixed: Values of initializers that the model leaves to external data; they must outlive the session.
+        numerics: What a graphics processor may do to the bits; the host gives the same ones again.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -53,14 +60,16 @@ def make_session(
     # Threads that wait in a loop for work slow whatever else runs in this process by two to three times.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    options.use_deterministic_compute = True
+    options.use_deterministic_compute = numerics.deterministic or device.kind == "cpu"
     # What goes wrong is raised; the log would say it a second time.
     options.log_severity_level = 4
     if device.kind != "cpu":
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     if fixed:
         options.add_external_initializers(list(fixed), list(fixed.values()))
-    return onnxruntime.InferenceSession(model, options, providers=providers(device), enable_fallback=False)
+    return onnxruntime.InferenceSession(
+        model, options, providers=providers(device, tf32=numerics.tf32), enable_fallback=False
+    )
 
 
 def explanation(error: Exception) -> str:

@@ -60,7 +60,7 @@ class OpenVINOExecutor(GradientExecutor):
         return self._framework.threads
 
     def _compile(self, network: Network, announced: Sequence[str]) -> Run:
-        return Program(network, self.values, announced, threads=self._framework.threads)
+        return Program(network, self._values, announced, threads=self._framework.threads)
 
 
 def _without_unpooling(network: Network) -> Network:

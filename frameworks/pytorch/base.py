@@ -15,6 +15,7 @@ from deep5.backend import ParameterGroup, TrainStep
 from deep5.errors import NetworkError, ShapeError, Unsupported
 from deep5.events import StepInfo
 from deep5.frameworks.pytorch.host_step import HostStep
+from deep5.frameworks.pytorch.numerics import deterministic, tf32
 from deep5.frameworks.pytorch.step import DeviceStep
 from deep5.networks.executor import NetworkExecutor, check_callable
 from deep5.networks.labels import label_inputs
@@ -223,8 +224,8 @@ class TorchExecutor(NetworkExecutor):
             "device": str(self.device),
             "threads": torch.get_num_threads(),
             "dtype": next((spec.dtype for spec in specs if spec.dtype.startswith("float")), "none"),
-            "tf32": bool(torch.backends.cuda.matmul.allow_tf32) if self._place.type == "cuda" else False,
-            "deterministic": torch.are_deterministic_algorithms_enabled() or self._place.type == "cpu",
+            "tf32": self._place.type == "cuda" and tf32(),
+            "deterministic": self._place.type == "cpu" or deterministic(),
         }
 
     def _locate(self, names: Sequence[str]) -> list[int] | None:

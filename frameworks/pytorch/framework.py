@@ -25,6 +25,7 @@ class PyTorch(Framework):
         "compiled": "torch.compile over the forward and the backward pass; the first call takes seconds"
     }
     requires = ("torch",)
+    thread_variable = "MKL_NUM_THREADS"
 
     def __init__(self, mode: str = "") -> None:
         super().__init__(mode)
@@ -80,6 +81,11 @@ class PyTorch(Framework):
             UsageError: As for `Framework.set_threads`.
         """
         self._torch.set_num_threads(threads)
+
+    def _set_numerics(self, deterministic: bool, tf32: bool) -> None:
+        from deep5.frameworks.pytorch.numerics import set_numerics
+
+        set_numerics(deterministic, tf32)
 
 
 def from_model(network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:

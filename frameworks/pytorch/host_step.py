@@ -6,9 +6,7 @@ from typing import Any
 
 import torch
 
-from deep5.events import StepInfo
-from deep5.networks.executor import check_info
-from deep5.tensors import Arrays, TensorSpec, to_numpy
+from deep5.tensors import Arrays, TensorSpec
 from deep5.training.kernel import RuleKernel
 from deep5.training.step import KernelStep
 
@@ -16,35 +14,15 @@ __all__ = ["HostStep"]
 
 
 class HostStep(KernelStep):
-    """`KernelStep` that reads torch's own gradients where they lie, without a view of NumPy's."""
-
-    def apply(self, gradients: Arrays, info: StepInfo) -> None:
-        """The update; see `TrainStep`.
-
-        Raises:
-            ShapeError: A gradient is missing, or of another shape or dtype than its parameter.
-        """
-        check_info(info)
-        if self._modifier is not None:
-            parameters = self._executor.parameters()
-            gradients = {
-                name: self._modifier(name, parameters[name], grad)
-                for name, grad in gradients.items()
-                if name in parameters
-            }
-        # All are looked at before the first update, and what is copied has to outlive it, as in KernelStep.
-        kept = [self._found(kernel, gradients) for kernel in self._kernels]
-        self._update_from([[address for address, _ in own] for own in kept], info)
+    """`KernelStep` that reads torch's own gradients where they lie, and a modifier's, without a view of NumPy's."""
 
     def _found(self, kernel: RuleKernel, gradients: Arrays) -> list[tuple[int, Any]]:
-        """The gradients of a kernel, each with its address."""
         specs = self._executor.network.parameters
         tensors = [_fitting(gradients.get(name), specs[name]) for name in kernel.names]
         if all(tensor is not None for tensor in tensors):
             return [(tensor.data_ptr(), tensor) for tensor in tensors]
         # Arrays of somebody else's, or some that do not fit, which the kernel refuses.
-        given = {name: to_numpy(gradients[name]) for name in kernel.names if name in gradients}
-        return [(array.__array_interface__["data"][0], array) for array in kernel.check_gradients(given)]
+        return super()._found(kernel, gradients)
 
 
 def _fitting(value: Any, spec: TensorSpec) -> Any:

@@ -56,7 +56,7 @@ class ReferenceExecutor(GradientExecutor):
         }
 
     def _compile(self, network: Network, announced: Sequence[str]) -> Run:
-        program = compile_network(network, self.values, self._scratch, announced=announced).run
+        program = compile_network(network, self._values, self._scratch, announced=announced).run
         first = len(network.outputs) - len(announced)
 
         def run(

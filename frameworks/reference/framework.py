@@ -24,6 +24,7 @@ class Reference(Framework):
     """NumPy with deep5's own kernels, on the host processor, in float32 and float64."""
 
     name = "reference"
+    thread_variable = "OPENBLAS_NUM_THREADS"
 
     def __init__(self, mode: str = "") -> None:
         super().__init__(mode)

@@ -27,6 +27,7 @@ class TensorFlow(Framework):
 
     name = "tensorflow"
     requires = ("tensorflow",)
+    thread_variable = "TF_NUM_INTRAOP_THREADS"
     modes: ClassVar[Mapping[str, str]] = {"xla": "compiled by XLA (jit_compile=True); a new batch size compiles again"}
 
     def __init__(self, mode: str = "") -> None:
@@ -88,13 +89,23 @@ class TensorFlow(Framework):
         """Threads within an operator; operators run one after the other.
 
         Raises:
-            UsageError: Not a positive whole number, or TensorFlow has started with another one.
+            UsageError: As for `Framework.set_threads`, or TensorFlow has started with another one.
         """
-        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-            raise UsageError(f"got {threads!r} threads; allowed: a whole number of at least 1")
         from deep5.frameworks.tensorflow.threads import set_threads
 
         set_threads(threads)
+
+    def _set_numerics(self, deterministic: bool, tf32: bool) -> None:
+        from tensorflow.python.framework.config import is_op_determinism_enabled
+
+        if is_op_determinism_enabled() and not deterministic:
+            raise UsageError(
+                "got deterministic=False, but this process has asked TensorFlow for the same bits again, which it "
+                "cannot take back; remedy: a new process"
+            )
+        if deterministic:
+            self._tf.config.experimental.enable_op_determinism()
+        self._tf.config.experimental.enable_tensor_float_32_execution(tf32)
 
 
 @cache
