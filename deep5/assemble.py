@@ -1,38 +1,26 @@
-"""Recipe to components: the only place where names become objects."""
+"""A training recipe, made: everything that it names, fitted together."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deep5.backend import Framework, GraphExecutor, StepOptimizer
+from deep5.components import component, event_components, make, not_a
 from deep5.environment import default_threads
-from deep5.errors import Deep5Error, MissingDependency, RecipeError, UnknownName, UsageError, suggestion
+from deep5.errors import Deep5Error, MissingDependency, RecipeError, UnknownName, UsageError
 from deep5.events import Event
-from deep5.plugins import framework, load, missing_dependency, registered
+from deep5.plugins import framework, missing_dependency, registered
 from deep5.recipe import Recipe
-from deep5.recipe_file import named_in_file
 from deep5.seeds import derive_seed
 from deep5.tensors import device
 
 if TYPE_CHECKING:
     from deep5.networks.network import Network
 
-__all__ = [
-    "Components",
-    "assemble",
-    "check_arguments",
-    "component",
-    "event_components",
-    "initial_weights",
-    "is_factory",
-    "make",
-    "make_candidate",
-]
+__all__ = ["Components", "assemble", "initial_weights"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,101 +37,6 @@ class Components:
     seeds: dict[str, int]
     threads: int | None
     warnings: tuple[str, ...]
-
-
-def component(recipe: Recipe, key: str, kind: str) -> Any:
-    """The object under a key: loaded by name, or from `FILE.py:NAME`, or as the recipe gave it.
-
-    Raises:
-        UsageError: It cannot be found; the message names the recipe's file and line.
-    """
-    return _resolve(recipe, key, kind, recipe.value(key))
-
-
-def _resolve(recipe: Recipe, key: str, kind: str, value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        if ".py:" in value:
-            return named_in_file(value, recipe.folder_of(key))
-        return load(kind, value)
-    except MissingDependency as error:
-        raise MissingDependency(f"{recipe.where(key)}{error}") from error
-    except UsageError as error:
-        raise RecipeError(f"{recipe.where(key)}{error}") from error
-
-
-def make(recipe: Recipe, key: str, made: Any, *given: Any, **named: Any) -> Any:
-    """Call a component with what the runner gives and with the recipe's `_args` and `_kwargs`, which win.
-
-    Args:
-        recipe: Gives the arguments.
-        key: Whose component it is.
-        made: A class or a function; an object is returned as it is.
-        given: Arguments before the recipe's.
-        named: Arguments by name, of which those are handed over that the component takes.
-
-    Raises:
-        RecipeError: The arguments do not fit; the message names key, file and line.
-    """
-    args, kwargs = tuple(recipe.value(f"{key}_args")), dict(recipe.value(f"{key}_kwargs"))
-    if not is_factory(made):
-        check_arguments(recipe, key, made)
-        return made
-    check_arguments(recipe, key, made, *given, **named)
-    named = _taken(made, named)
-    try:
-        return made(*given, *args, **{**named, **kwargs})
-    except MissingDependency as error:
-        raise MissingDependency(f"{recipe.where(key)}{error}") from error
-    except Deep5Error as error:
-        raise RecipeError(f"{recipe.where(key)}{key!r}: {error}") from error
-    except ModuleNotFoundError as error:
-        raise missing_dependency(f"{recipe.where(key)}{key} {recipe.value(key)!r}", error) from error
-    except Exception as error:
-        raise RecipeError(
-            f"{recipe.where(key)}{key!r} raised {type(error).__name__} while it was made: {error}"
-        ) from error
-
-
-def is_factory(made: Any) -> bool:
-    """Whether a component is called to give the object, or is the object."""
-    return isinstance(made, (type, functools.partial)) or inspect.isroutine(made)
-
-
-def check_arguments(recipe: Recipe, key: str, made: Any, *given: Any, **named: Any) -> None:
-    """Whether a component takes what `make` would call it with; it is not called.
-
-    Raises:
-        RecipeError: It does not; the message shows its signature.
-    """
-    args, kwargs = recipe.value(f"{key}_args"), recipe.value(f"{key}_kwargs")
-    if not is_factory(made):
-        if args or kwargs:
-            raise RecipeError(
-                f"{recipe.where(key)}{key!r} is an object already; allowed: no {key}_args and no {key}_kwargs"
-            )
-        return
-    try:
-        signature = inspect.signature(made)
-    except (TypeError, ValueError):
-        return
-    try:
-        signature.bind(*given, *args, **{**_taken(made, named), **kwargs})
-    except TypeError as error:
-        wrong = next((name for name in kwargs if f"'{name}'" in str(error)), None)
-        where = recipe.where(f"{key}_kwargs" if kwargs and (wrong or not args) else f"{key}_args" if args else key)
-        tail = suggestion(wrong, signature.parameters) if wrong else ""
-        raise RecipeError(f"{where}the arguments of {key!r} do not fit: {error}; allowed: {signature}{tail}") from error
-
-
-def _taken(made: Any, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the runner's arguments by name, those that a component has parameters for."""
-    try:
-        parameters = inspect.signature(made).parameters
-    except (TypeError, ValueError):
-        return {}
-    return {name: value for name, value in named.items() if name in parameters}
 
 
 def assemble(recipe: Recipe) -> Components:
@@ -174,7 +67,7 @@ def assemble(recipe: Recipe) -> Components:
         network, name = executor.network, executor.settings().get("framework", name)
     splits = make(recipe, "dataset", component(recipe, "dataset", "datasets"))
     if not isinstance(splits, Splits):
-        raise _not_a(recipe, "dataset", splits, "Splits (deep5.training.dataset), or a function that gives them")
+        raise not_a(recipe, "dataset", splits, "Splits (deep5.training.dataset), or a function that gives them")
     batch_size = recipe.value("batch_size")
     if batch_size > len(splits.train):
         raise RecipeError(
@@ -199,7 +92,7 @@ def assemble(recipe: Recipe) -> Components:
     )
     for key, sampler in (("train_sampler", train_sampler), ("validation_sampler", validation)):
         if not isinstance(sampler, Sampler):
-            raise _not_a(recipe, key, sampler, "a d5.Sampler, its class or name")
+            raise not_a(recipe, key, sampler, "a d5.Sampler, its class or name")
     if executor is None:
         executor = _executor(recipe, build, network, seeds["noise"])
     if known is None and recipe.value("threads") is not None:
@@ -245,8 +138,6 @@ def _set_threads(recipe: Recipe, known: Framework) -> tuple[int | None, list[str
 
 def _set_numerics(recipe: Recipe, known: Framework) -> None:
     """Give an accelerator's framework the recipe's numerics; on the host there is nothing to set."""
-    from deep5.tensors import device
-
     if device(recipe.value("device")).kind == "cpu":
         return
     try:
@@ -311,7 +202,7 @@ def _with_initial_weights(recipe: Recipe, network: Network) -> Network:
 def _native_executor(recipe: Recipe, network: Any, build: Callable[[Any, int], Any], seed: int) -> GraphExecutor:
     """The executor of what is no network of ONNX's operators: the recipe's own function under `executor` makes it."""
     if recipe.value("executor") is None:
-        raise _not_a(
+        raise not_a(
             recipe, "model", network, "a d5.Network, or a function that gives one; else 'executor' says what runs it"
         )
     if initial_weights(recipe) is not None:
@@ -325,12 +216,8 @@ def _executor(recipe: Recipe, build: Callable[[Any, int], Any], network: Any, se
     executor = build(network, seed)
     if not isinstance(executor, GraphExecutor):
         key = "framework" if recipe.value("executor") is None else "executor"
-        raise _not_a(recipe, key, executor, "what gives a d5.GraphExecutor")
+        raise not_a(recipe, key, executor, "what gives a d5.GraphExecutor")
     return executor
-
-
-def _not_a(recipe: Recipe, key: str, got: Any, allowed: str) -> RecipeError:
-    return RecipeError(f"{recipe.where(key)}{key!r} gives a {type(got).__name__}; allowed: {allowed}")
 
 
 def _executor_factory(recipe: Recipe) -> tuple[str, Framework | None, Callable[[Any, int], Any]]:
@@ -372,13 +259,13 @@ def _framework(recipe: Recipe) -> Framework:
     value = recipe.value("framework")
     if isinstance(value, str) and ".py:" not in value:
         return _registered(recipe, "framework", value)
-    made = _resolve(recipe, "framework", "frameworks", value)
+    made = component(recipe, "framework", "frameworks")
     try:
         made = made() if isinstance(made, type) else made
     except ModuleNotFoundError as error:
         raise missing_dependency(f"{recipe.where('framework')}framework {value!r}", error) from error
     if not isinstance(made, Framework):
-        raise _not_a(recipe, "framework", made, "the name of a framework, or a d5.Framework or its class")
+        raise not_a(recipe, "framework", made, "the name of a framework, or a d5.Framework or its class")
     return made
 
 
@@ -395,7 +282,7 @@ def _optimizer(recipe: Recipe, framework_name: str) -> Any:
     from deep5.training.rule import UpdateRule
 
     if not isinstance(optimizer, (UpdateRule, StepOptimizer)):
-        raise _not_a(
+        raise not_a(
             recipe, "optimizer", optimizer, "a d5.UpdateRule, or what has bind, step, state_dict and load_state_dict"
         )
     return optimizer
@@ -406,28 +293,6 @@ def _events(recipe: Recipe) -> tuple[Event, ...]:
     for made in event_components(recipe):
         event = make(recipe, "events", made)
         if not isinstance(event, Event):
-            raise _not_a(recipe, "events", event, "d5.Event objects, their classes or names")
+            raise not_a(recipe, "events", event, "d5.Event objects, their classes or names")
         events.append(event)
     return tuple(events)
-
-
-def event_components(recipe: Recipe) -> list[Any]:
-    """What stands under `events`, one or many, names loaded; `events_args` and `events_kwargs` are for each of them."""
-    value = recipe.value("events")
-    items = value if isinstance(value, (list, tuple)) else [value]
-    return [_resolve(recipe, "events", "events", item) for item in items]
-
-
-def make_candidate(recipe: Recipe, key: str) -> Any:
-    """One side of a timing recipe: `candidate` or `baseline` called with its arguments.
-
-    Raises:
-        RecipeError: It is no function, or what it gives cannot be called.
-    """
-    made = component(recipe, key, "candidates")
-    if not is_factory(made):
-        raise _not_a(recipe, key, made, "a function that gives a function of no arguments")
-    workload = make(recipe, key, made, **{name: recipe.value(name) for name in ("steps", "seed", "threads")})
-    if not callable(workload):
-        raise _not_a(recipe, key, workload, "a function that gives a function of no arguments")
-    return workload

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from deep5.assemble import check_arguments, component, event_components, initial_weights, make
+from deep5.assemble import initial_weights
+from deep5.components import check_arguments, component, event_components, make
 from deep5.errors import RecipeError, RuleError, UsageError
 from deep5.plugins import registered
 from deep5.recipe import Recipe

@@ -279,7 +279,7 @@ def _pools() -> dict[str, int]:
 
 
 def _time(recipe: Recipe, out: str | Path) -> Result:
-    from deep5.assemble import make_candidate
+    from deep5.components import make_candidate
     from deep5.metric import Sample
     from deep5.results.samples_file import sample_rows
     from deep5.timing import time_rounds

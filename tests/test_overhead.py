@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deep5.assemble import make_candidate
+from deep5.components import make_candidate
 from deep5.events import StepInfo
 from deep5.plugins import registered
 from deep5.recipe import Recipe, load_recipe

@@ -1,0 +1,137 @@
+"""Components: the only place where what stands under a recipe's key becomes an object, called with its arguments."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from deep5.errors import Deep5Error, MissingDependency, RecipeError, UsageError, suggestion
+from deep5.plugins import load, missing_dependency
+from deep5.recipe import Recipe
+from deep5.recipe_file import named_in_file
+
+__all__ = ["check_arguments", "component", "event_components", "is_factory", "make", "make_candidate", "not_a"]
+
+
+def component(recipe: Recipe, key: str, kind: str) -> Any:
+    """The object under a key: loaded by name, or from `FILE.py:NAME`, or as the recipe gave it.
+
+    Raises:
+        UsageError: It cannot be found; the message names the recipe's file and line.
+    """
+    return _resolve(recipe, key, kind, recipe.value(key))
+
+
+def _resolve(recipe: Recipe, key: str, kind: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        if ".py:" in value:
+            return named_in_file(value, recipe.folder_of(key))
+        return load(kind, value)
+    except MissingDependency as error:
+        raise MissingDependency(f"{recipe.where(key)}{error}") from error
+    except UsageError as error:
+        raise RecipeError(f"{recipe.where(key)}{error}") from error
+
+
+def make(recipe: Recipe, key: str, made: Any, *given: Any, **named: Any) -> Any:
+    """Call a component with what the runner gives and with the recipe's `_args` and `_kwargs`, which win.
+
+    Args:
+        recipe: Gives the arguments.
+        key: Whose component it is.
+        made: A class or a function; an object is returned as it is.
+        given: Arguments before the recipe's.
+        named: Arguments by name, of which those are handed over that the component takes.
+
+    Raises:
+        RecipeError: The arguments do not fit; the message names key, file and line.
+    """
+    args, kwargs = tuple(recipe.value(f"{key}_args")), dict(recipe.value(f"{key}_kwargs"))
+    if not is_factory(made):
+        check_arguments(recipe, key, made)
+        return made
+    check_arguments(recipe, key, made, *given, **named)
+    named = _taken(made, named)
+    try:
+        return made(*given, *args, **{**named, **kwargs})
+    except MissingDependency as error:
+        raise MissingDependency(f"{recipe.where(key)}{error}") from error
+    except Deep5Error as error:
+        raise RecipeError(f"{recipe.where(key)}{key!r}: {error}") from error
+    except ModuleNotFoundError as error:
+        raise missing_dependency(f"{recipe.where(key)}{key} {recipe.value(key)!r}", error) from error
+    except Exception as error:
+        raise RecipeError(
+            f"{recipe.where(key)}{key!r} raised {type(error).__name__} while it was made: {error}"
+        ) from error
+
+
+def is_factory(made: Any) -> bool:
+    """Whether a component is called to give the object, or is the object."""
+    return isinstance(made, (type, functools.partial)) or inspect.isroutine(made)
+
+
+def check_arguments(recipe: Recipe, key: str, made: Any, *given: Any, **named: Any) -> None:
+    """Whether a component takes what `make` would call it with; it is not called.
+
+    Raises:
+        RecipeError: It does not; the message shows its signature.
+    """
+    args, kwargs = recipe.value(f"{key}_args"), recipe.value(f"{key}_kwargs")
+    if not is_factory(made):
+        if args or kwargs:
+            raise RecipeError(
+                f"{recipe.where(key)}{key!r} is an object already; allowed: no {key}_args and no {key}_kwargs"
+            )
+        return
+    try:
+        signature = inspect.signature(made)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*given, *args, **{**_taken(made, named), **kwargs})
+    except TypeError as error:
+        wrong = next((name for name in kwargs if f"'{name}'" in str(error)), None)
+        where = recipe.where(f"{key}_kwargs" if kwargs and (wrong or not args) else f"{key}_args" if args else key)
+        tail = suggestion(wrong, signature.parameters) if wrong else ""
+        raise RecipeError(f"{where}the arguments of {key!r} do not fit: {error}; allowed: {signature}{tail}") from error
+
+
+def _taken(made: Any, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the runner's arguments by name, those that a component has parameters for."""
+    try:
+        parameters = inspect.signature(made).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {name: value for name, value in named.items() if name in parameters}
+
+
+def event_components(recipe: Recipe) -> list[Any]:
+    """What stands under `events`, one or many, names loaded; `events_args` and `events_kwargs` are for each of them."""
+    value = recipe.value("events")
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return [_resolve(recipe, "events", "events", item) for item in items]
+
+
+def make_candidate(recipe: Recipe, key: str) -> Any:
+    """One side of a timing recipe: `candidate` or `baseline` called with its arguments.
+
+    Raises:
+        RecipeError: It is no function, or what it gives cannot be called.
+    """
+    made = component(recipe, key, "candidates")
+    if not is_factory(made):
+        raise not_a(recipe, key, made, "a function that gives a function of no arguments")
+    workload = make(recipe, key, made, **{name: recipe.value(name) for name in ("steps", "seed", "threads")})
+    if not callable(workload):
+        raise not_a(recipe, key, workload, "a function that gives a function of no arguments")
+    return workload
+
+
+def not_a(recipe: Recipe, key: str, got: Any, allowed: str) -> RecipeError:
+    """The error to raise where a component gives something else than its key holds."""
+    return RecipeError(f"{recipe.where(key)}{key!r} gives a {type(got).__name__}; allowed: {allowed}")
