@@ -1,4 +1,4 @@
-"""Whole numbers that ONNX Runtime gets wrong: labels below 0, counted from the last class, and sums in float64."""
+"""What ONNX Runtime gets wrong without a word: labels below 0, large whole numbers, sums at repeated indices."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from deep5.frameworks.onnxruntime.scatter import combine_in_order, combines, racing
 from deep5.networks.gradients.window import attribute
 from deep5.networks.labels import open_losses
 from deep5.networks.network import Network
 from deep5.networks.nodes import of_shapes
 
-__all__ = ["guarded", "inexact"]
+__all__ = ["guarded", "wrong"]
 
 # What it computes in float64, which holds whole numbers up to 2^53.
 _INEXACT = {
@@ -24,8 +25,13 @@ _LONG = {ir.DataType.INT64, ir.DataType.UINT64}
 _HALF = 1 << 32
 
 
-def inexact(node: ir.Node) -> str | None:
-    """Why large whole numbers would come out of a node as others, or None; an extent is never that large."""
+def wrong(node: ir.Node) -> str | None:
+    """Why numbers would come out of a node as others, where it cannot be written in another way; else None.
+
+    Large whole numbers do; an extent is never that large.
+    """
+    if (reason := racing(node)) is not None:
+        return reason
     kind = node.outputs[0].dtype or (node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None)
     rounded = node.op_type in _INEXACT or (node.op_type == "Mod" and bool(attribute(node, "fmod", 0)))
     if node.domain or not rounded or kind not in _LONG or all(map(of_shapes, node.inputs)):
@@ -37,10 +43,11 @@ def inexact(node: ir.Node) -> str | None:
 
 
 def guarded(network: Network) -> Network:
-    """The network whose sums of int64 are exact, and whose labels below 0 are refused when it runs.
+    """The network whose sums are right, and whose labels below 0 are refused when it runs.
 
     A label that nobody could look at before is made one above all classes where it is below 0. A sum is that of the
-    lower halves of its terms and that of the upper ones, each of which float64 holds.
+    lower halves of its terms and that of the upper ones, each of which float64 holds. What is combined at repeated
+    indices is combined in order.
 
     Args:
         network: The network; it is not changed.
@@ -55,6 +62,8 @@ def guarded(network: Network) -> Network:
             changes[index] = _refuse_below_0
         elif _is_sum(node):
             changes[index] = _sum_by_halves
+        elif combines(node):
+            changes[index] = combine_in_order
     if not changes:
         return network
     model = network.model.clone()
@@ -74,11 +83,11 @@ def _refuse_below_0(graph: ir.Graph, node: ir.Node) -> None:
     tape, label = ir.tape.Tape(), node.inputs[1]
     assert label is not None and label.dtype is not None  # noqa: S101, PT018 - a loss has labels, and types were inferred
     kind = label.dtype.numpy()
-    wrong = tape.op("Less", [label, _constant(tape, 0, kind)])
+    below = tape.op("Less", [label, _constant(tape, 0, kind)])
     if (ignored := attribute(node, "ignore_index")) is not None:
         other = tape.op("Not", [tape.op("Equal", [label, _constant(tape, ignored, kind)])])
-        wrong = tape.op("And", [wrong, other])
-    kept = tape.op("Where", [wrong, _constant(tape, np.iinfo(kind).max, kind), label])
+        below = tape.op("And", [below, other])
+    kept = tape.op("Where", [below, _constant(tape, np.iinfo(kind).max, kind), label])
     kept.type, kept.shape = label.type, label.shape
     graph.insert_before(node, tape.nodes)
     node.replace_input_with(1, kept)

@@ -11,14 +11,13 @@ import onnx_ir as ir
 import onnxruntime
 
 from deep5.backend import Support
-from deep5.frameworks.onnxruntime.framework import Numerics
-from deep5.frameworks.onnxruntime.guards import inexact
+from deep5.frameworks.onnxruntime.framework import EXACT, Numerics
+from deep5.frameworks.onnxruntime.guards import wrong
 from deep5.networks.engine import node_key, node_model
 from deep5.tensors import Device
 
 __all__ = ["explanation", "make_session", "providers", "supports"]
 
-_EXACT = Numerics()
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 # Element types that some kernels lack where they have float32.
 _OTHER_FLOATS = {
@@ -43,7 +42,7 @@ def make_session(
     threads: int,
     device: Device,
     fixed: Mapping[str, onnxruntime.OrtValue] | None = None,
-    numerics: Numerics = _EXACT,
+    numerics: Numerics = EXACT,
 ) -> onnxruntime.InferenceSession:
     """A session, on this device alone.
 
@@ -85,7 +84,7 @@ def supports(node: ir.Node) -> Support:
 
     Its documentation lists no attributes, and its table of kernels neither these nor the functions that it expands.
     """
-    if (reason := inexact(node)) is not None:
+    if (reason := wrong(node)) is not None:
         return Support(False, reason)
     key = node_key(node)
     if key is None:

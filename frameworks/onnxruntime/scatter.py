@@ -1,0 +1,90 @@
+"""ScatterND that combines updates, which ONNX Runtime does in parallel, as ScatterElements, which it does in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from deep5.networks.gradients.window import attribute
+
+__all__ = ["combine_in_order", "combines", "racing"]
+
+_OUTSIDE = np.iinfo(np.int64).max
+
+
+def combines(node: ir.Node) -> bool:
+    """Whether a node is a ScatterND that combines the updates of one place.
+
+    With two threads or more ONNX Runtime (1.31) loses some of them, about once in a thousand calls, and its
+    `use_deterministic_compute` changes nothing.
+    """
+    return node.op_type == "ScatterND" and not node.domain and attribute(node, "reduction", "none") != "none"
+
+
+def racing(node: ir.Node) -> str | None:
+    """Why a node would lose updates, where it cannot be written in another way; else None."""
+    inner = [value.as_graph() for value in node.attributes.values() if value.type == ir.AttributeType.GRAPH]
+    nested = any(combines(other) for graph in inner for other in graph.all_nodes())
+    if not nested and not (combines(node) and _depth(node) is None):
+        return None
+    return (
+        "ONNX Runtime combines the updates of a ScatterND in parallel, and loses some; allowed: indices whose last "
+        "extent is known, outside of other nodes, or a ScatterElements"
+    )
+
+
+def combine_in_order(graph: ir.Graph, node: ir.Node) -> None:
+    """Replace a node that `combines`: its places become rows of a matrix, and each row of the updates goes to one."""
+    depth = _depth(node)
+    data, indices, updates = node.inputs
+    assert depth is not None and data is not None and indices is not None  # noqa: S101, PT018 - `racing` saw to it
+    assert data.shape is not None  # noqa: S101 - as above
+    tape, old = ir.tape.Tape(), node.outputs[0]
+    shape = tape.op("Shape", [data])
+    inner = tape.op("Shape", [data], {"start": depth})
+    rank = len(data.shape) - depth + 1
+    if depth > 1 or rank == 1:
+        places = _numbered(tape, indices, tape.op("Shape", [data], {"start": 0, "end": depth}), depth)
+    else:
+        places = indices  # below 0 or outside, as ScatterElements has it
+    flat = tape.op("Concat", [_ints(tape, [-1]), inner], {"axis": 0})
+    rows = [tape.op("Reshape", [value, flat]) for value in (data, updates)]
+    places = tape.op("Reshape", [places, _ints(tape, [-1, *[1] * (rank - 1)])])
+    places = tape.op("Expand", [places, tape.op("Shape", [rows[1]])])
+    settings = {"axis": 0, "reduction": attribute(node, "reduction")}
+    total = tape.op("Reshape", [tape.op("ScatterElements", [rows[0], places, rows[1]], settings), shape])
+    total.name, total.type, total.shape = old.name, old.type, old.shape
+    ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, [old], [total])
+
+
+def _depth(node: ir.Node) -> int | None:
+    """How many axes the indices count in, where that is known before the network runs."""
+    data, indices = node.inputs[:2]
+    if data is None or data.shape is None or indices is None or indices.shape is None or not len(indices.shape):
+        return None
+    depth = indices.shape[-1]
+    return depth if isinstance(depth, int) and depth >= 1 else None
+
+
+def _numbered(tape: ir.tape.Tape, indices: ir.Value, extents: ir.Value, depth: int) -> ir.Value:
+    """Indices in several axes as numbers of rows; what is outside of an axis is outside of all rows."""
+    zero = _ints(tape, [0])
+    counted = tape.op("Where", [tape.op("Less", [indices, zero]), tape.op("Add", [indices, extents]), indices])
+    outside = tape.op("Or", [tape.op("Less", [counted, zero]), tape.op("GreaterOrEqual", [counted, extents])])
+    number = wrong = None
+    for axis in range(depth):
+        along, bad = (tape.op("Gather", [value, _ints(tape, [axis])], {"axis": -1}) for value in (counted, outside))
+        if number is None:
+            number, wrong = along, bad
+            continue
+        extent = tape.op("Gather", [extents, _ints(tape, [axis])])
+        number, wrong = tape.op("Add", [tape.op("Mul", [number, extent]), along]), tape.op("Or", [wrong, bad])
+    value: ir.Value = tape.op("Where", [wrong, _ints(tape, [_OUTSIDE]), number])
+    return value
+
+
+def _ints(tape: ir.tape.Tape, numbers: Sequence[int]) -> Any:
+    return tape.op("Constant", [], {"value": ir.tensor(np.array(numbers, np.int64))})
