@@ -54,10 +54,12 @@ def assemble(recipe: Recipe) -> Components:
     seed = recipe.value("seed")
     seeds = {purpose: derive_seed(seed, purpose) for purpose in ("weights", "order", "noise")}
     name, known, build = _executor_factory(recipe)
-    # Before the executor: some frameworks fix their threads when they first compute.
-    threads, warnings = (None, []) if known is None else _set_threads(recipe, known)
+    # Before the executor: some frameworks fix their threads when they first compute; and those start JAX.
+    threads, warnings = None, []
     if known is not None:
-        _set_numerics(recipe, known)
+        warnings = _set_numerics(recipe, known)
+        threads, more = _set_threads(recipe, known)
+        warnings += more
     network = make(recipe, "model", component(recipe, "model", "networks"), seed=seeds["weights"])
     executor = None
     if isinstance(network, Network):
@@ -96,7 +98,10 @@ def assemble(recipe: Recipe) -> Components:
     if executor is None:
         executor = _executor(recipe, build, network, seeds["noise"])
     if known is None and recipe.value("threads") is not None:
-        threads, warnings = _set_threads(recipe, _framework_of(recipe, executor))
+        threads, warnings = _set_threads(recipe, _framework_of(recipe, executor, "threads"))
+    if known is None:
+        for key in _written_numerics(recipe):
+            warnings += _set_numerics(recipe, _framework_of(recipe, executor, key))
     found = executor.settings()
     count = found.get("threads")
     if threads is not None and count is not None and count != threads and not warnings:
@@ -136,14 +141,32 @@ def _set_threads(recipe: Recipe, known: Framework) -> tuple[int | None, list[str
     return threads, []
 
 
-def _set_numerics(recipe: Recipe, known: Framework) -> None:
-    """Give an accelerator's framework the recipe's numerics; on the host there is nothing to set."""
-    if device(recipe.value("device")).kind == "cpu":
-        return
+def _set_numerics(recipe: Recipe, known: Framework) -> list[str]:
+    """Give an accelerator's framework the recipe's numerics; on the host there is nothing to set.
+
+    Returns:
+        What is to be known of it.
+    """
+    if _on_host(recipe):
+        return []
     try:
         known.set_numerics(deterministic=recipe.value("deterministic"), tf32=recipe.value("tf32"))
     except Deep5Error as error:
-        raise RecipeError(f"{recipe.where('deterministic')}'deterministic' and 'tf32': {error}") from error
+        for key in _written_numerics(recipe):
+            raise RecipeError(f"{recipe.where(key)}{key!r}: {error}") from error
+        # As with threads: another run of this process was first, and nobody asked.
+        return [f"the numerics are not the default: {error}"]
+    return []
+
+
+def _written_numerics(recipe: Recipe) -> list[str]:
+    """The first of the keys of numerics that the recipe itself has; none where they are not set."""
+    keys = () if _on_host(recipe) else ("deterministic", "tf32")
+    return [key for key in keys if key in recipe.fixed or key in recipe.mutable][:1]
+
+
+def _on_host(recipe: Recipe) -> bool:
+    return device(recipe.value("device")).kind == "cpu"
 
 
 def _numerics_warnings(recipe: Recipe, name: str, found: Mapping[str, Any]) -> list[str]:
@@ -159,14 +182,14 @@ def _numerics_warnings(recipe: Recipe, name: str, found: Mapping[str, Any]) -> l
     return warnings
 
 
-def _framework_of(recipe: Recipe, executor: GraphExecutor) -> Framework:
+def _framework_of(recipe: Recipe, executor: GraphExecutor, key: str) -> Framework:
     """The framework behind an executor that the recipe's own function made, as the executor names it."""
     name = executor.settings().get("framework")
     if isinstance(name, str) and name.partition(":")[0] in registered("frameworks"):
         return framework(name)
     raise RecipeError(
-        f"{recipe.where('threads')}'threads' cannot be set for the executor of {recipe.value('executor')!r}; "
-        "remedy: set them in the function under 'executor'"
+        f"{recipe.where(key)}{key!r} cannot be set for the executor of {recipe.value('executor')!r}; "
+        "remedy: set it in the function under 'executor'"
     )
 
 

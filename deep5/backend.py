@@ -360,7 +360,8 @@ class Framework(ABC):
         """Set what accelerators may do to the bits, for this process; read it back through `settings`.
 
         Frameworks differ in what they do where nobody asks: products of float32 are rounded to TF32 by some and not by
-        others. On the host there is nothing to set: every back-end gives the same bits again, and none uses TF32.
+        others. On the host there is nothing to set: every back-end gives the same bits again, and none uses TF32. It
+        goes before `set_threads`, too, which starts some frameworks.
 
         Args:
             deterministic: Whether only kernels may run that give the same bits again; an operator that has none is

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -184,6 +185,57 @@ def test_two_executors_repeat_each_other_bit_for_bit(framework: str, name: str) 
     assert ends[0][0] == ends[1][0]
     for key, value in ends[0][1].items():
         np.testing.assert_array_equal(value, ends[1][1][key])
+
+
+TWICE = """
+import sys
+import numpy as np
+import deep5 as d5
+
+framework = d5.framework(sys.argv[1])
+framework.set_threads(2)
+for network, size in (
+    (d5.networks.transformer(vocabulary=50, length=32, width=64, heads=4, layers=1, classes=10), 64),
+    (d5.networks.resnet(depth=8), 32),
+):
+    draw, ends = np.random.default_rng(0), []
+    image, label = network.inputs["input"], network.inputs["label"]
+    shape = (size, *image.shape[1:])
+    whole = image.dtype.startswith("int")
+    given = {
+        "input": draw.integers(0, 50, shape) if whole else draw.standard_normal(shape).astype(image.dtype),
+        "label": draw.integers(0, 10, size).astype(label.dtype),
+    }
+    for _ in range(2):
+        executor = framework.executor(network)
+        assert executor.settings()["threads"] == 2 and executor.settings()["deterministic"]
+        step = executor.train_step(d5.Momentum(lr=0.01))
+        for number in range(6):
+            step(given, d5.StepInfo(step=number, batch_size=size))
+        ends.append(executor.state_dict())
+    for key, value in ends[0].items():
+        np.testing.assert_array_equal(value, ends[1][key], err_msg=key)
+print("the same")
+"""
+
+
+@pytest.mark.parametrize("framework", [*FRAMEWORKS, "openvino"])
+def test_two_threads_repeat_each_other_bit_for_bit(framework: str) -> None:
+    """In a process of its own, since some fix their threads once; on networks large enough to be split."""
+    if framework == "openvino":
+        pytest.importorskip("openvino")
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one processor")
+    variables = {key: value for key, value in os.environ.items() if key not in ("PJRT_NPROC", "TF_NUM_INTRAOP_THREADS")}
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE, framework],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=variables,
+    )
+    assert done.stdout.split("\n")[0] == "the same", done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

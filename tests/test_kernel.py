@@ -603,7 +603,7 @@ BAD = {
     "no hyper": (rule_with(hyper=("lr", "beta")), "the hyperparameter Bad.beta is None; allowed: a number"),
     "NaN": (
         rule_with(hyper=("lr", "beta"), beta=float("nan")),
-        "the hyperparameter Bad.beta is NaN; allowed: a number",
+        "Bad.beta is nan; allowed: a finite number",
     ),
     "hyper is true": (rule_with(lr=True), "the hyperparameter Bad.lr is True"),
     "float attribute": (

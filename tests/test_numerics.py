@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 import deep5 as d5
 from deep5.errors import RecipeError, UsageError
+from deep5.frameworks.reference.framework import Reference
 from deep5.plugins import registered
 from deep5.recipe import Recipe
 from deep5.run import execute
@@ -21,9 +23,13 @@ from deep5.tensors import Device
 ASKED = {
     "pytorch": """
 import torch
+from deep5.frameworks.pytorch.numerics import deterministic, tf32
 def told():
-    kinds = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
-    return torch.are_deterministic_algorithms_enabled(), *[kind.fp32_precision for kind in kinds]
+    kinds = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    own = torch.are_deterministic_algorithms_enabled(), *[kind.allow_tf32 for kind in kinds]
+    assert (deterministic(), tf32()) == (own[0], any(own[1:]))
+    return *own, torch.get_float32_matmul_precision()
+print(tf32())
 framework.set_numerics(deterministic=True, tf32=False)
 print(*told())
 framework.set_numerics(deterministic=False, tf32=True)
@@ -54,18 +60,11 @@ except UsageError as error:
     told = "XLA_FLAGS=--xla_gpu_deterministic_ops=false" in str(error)
     print("refused", told, jax.config.jax_default_matmul_precision)
 """,
-    "onnxruntime": """
-from deep5.frameworks.onnxruntime.session import make_session, providers
-for asked in ({"deterministic": True, "tf32": False}, {"deterministic": False, "tf32": True}):
-    framework.set_numerics(**asked)
-    print(*framework.numerics)
-""",
 }
 TOLD = {
-    "pytorch": ["True ieee ieee ieee", "False tf32 tf32 tf32"],
+    "pytorch": ["True", "True False False highest", "False True True high"],  # first, as cuDNN has it
     "tensorflow": ["False True", "True False", "refused True False"],
     "jax": ["None tensorfloat32", "--xla_gpu_deterministic_ops=true highest", "refused True highest"],
-    "onnxruntime": ["True False", "False True"],
 }
 
 
@@ -77,11 +76,72 @@ def test_what_is_asked_for_is_what_the_framework_says(name: str) -> None:
 settings = framework.executor(d5.networks.mlp(features=2, hidden=2, classes=2)).settings()
 print(settings["deterministic"], settings["tf32"])
 """
+    variables = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"}
     done = subprocess.run(
-        [sys.executable, "-c", start + ASKED[name] + end], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", start + ASKED[name] + end],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=variables,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines() == [*TOLD[name], "True False"]
+
+
+def test_sessions_of_onnxruntime_get_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a session on a graphics processor is made with; there is none here to make it."""
+    import onnxruntime
+
+    from deep5.frameworks.onnxruntime.framework import Numerics
+    from deep5.frameworks.onnxruntime.session import make_session
+
+    made: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(
+        onnxruntime,
+        "InferenceSession",
+        lambda model, options, providers, **_: made.append((options.use_deterministic_compute, providers)),
+    )
+    for numerics in (Numerics(), Numerics(deterministic=False, tf32=True)):
+        make_session(b"", 1, Device(kind="cuda", index=0), numerics=numerics)
+        make_session(b"", 1, Device(), numerics=numerics)
+    (first, (cuda,)), (host, _), (second, (short,)), (host_again, _) = made
+    assert (first, cuda[1]["use_tf32"], second, short[1]["use_tf32"]) == (True, "0", False, "1")
+    assert (host, host_again) == (True, True)
+
+
+FLAG = "--xla_gpu_deterministic_ops"
+
+
+@pytest.mark.parametrize(
+    ("flags", "later", "told"),
+    [
+        (f"{FLAG}", "", True),
+        (f"{FLAG}=1", "", True),
+        (f"{FLAG}=true {FLAG}=false", "", False),
+        (f"{FLAG}=false {FLAG}=true", "", True),
+        ("", f"{FLAG}=true", False),  # nobody reads what comes after the start
+    ],
+)
+def test_jax_is_as_deterministic_as_the_flags_that_xla_has_read(flags: str, later: str, told: bool) -> None:
+    code = """
+import os, sys
+import deep5 as d5
+from deep5.frameworks.jax.settings import find_device, read_settings
+find_device(d5.tensors.Device())
+os.environ["XLA_FLAGS"] = sys.argv[1] or os.environ["XLA_FLAGS"]
+print(read_settings(d5.tensors.Device(kind="cuda", index=0))["deterministic"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, later],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "XLA_FLAGS": flags},
+    )
+    assert done.stdout == f"{told}\n", done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("name", sorted(registered("frameworks")))
@@ -135,3 +195,53 @@ def test_an_executor_that_does_otherwise_is_warned_of(tmp_path: Path) -> None:
     assert "asked for the same bits again and" in first
     assert "rounds products to TF32" in second
     assert not execute(recipe(executor=made, deterministic=False, tf32=True), out=tmp_path).document["warnings"]
+
+
+class Elsewhere(Reference):
+    """The reference as if it were on a graphics processor: what a run asks of its framework, in order."""
+
+    asked: ClassVar[list[Any]] = []
+    started = False
+
+    def executor(self, network: Any, *, device: Any = "cpu", seed: int = 0) -> Any:
+        self.asked.append(str(device))
+        return super().executor(network, seed=seed)
+
+    def set_threads(self, threads: int) -> None:
+        self.asked.append("threads")
+
+    def _set_numerics(self, deterministic: bool, tf32: bool) -> None:
+        self.asked.append((deterministic, tf32))
+        if self.started:
+            raise UsageError("it has started")
+
+
+def test_an_accelerator_is_asked_before_anything_starts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Elsewhere, "asked", [])
+    execute(recipe(framework=Elsewhere, device="cuda:0"), out=tmp_path)
+    execute(recipe(framework=Elsewhere, device="cuda:0", deterministic=False, tf32=True), out=tmp_path)
+    execute(recipe(framework=Elsewhere), out=tmp_path)
+    assert Elsewhere.asked == [
+        *((True, False), "threads", "cuda:0"),
+        *((False, True), "threads", "cuda:0"),
+        *("threads", "cpu"),
+    ]
+
+
+def test_numerics_that_can_no_longer_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Elsewhere, "started", True)
+    found = execute(recipe(framework=Elsewhere, device="cuda:0"), out=tmp_path).document
+    assert found["warnings"] == ["the numerics are not the default: it has started"]
+    with pytest.raises(RecipeError, match="'tf32': it has started"):
+        execute(recipe(framework=Elsewhere, device="cuda:0", tf32=True), out=tmp_path)
+
+
+def test_numerics_of_an_executor_that_is_named_by_its_function(tmp_path: Path) -> None:
+    def own(network: Any) -> Any:
+        executor = d5.framework("reference").executor(network)
+        monkey = {**executor.settings(), "framework": "mine"}
+        executor.settings = lambda: monkey
+        return executor
+
+    with pytest.raises(RecipeError, match=r"'tf32' cannot be set for the executor of <function .*; remedy: set it in"):
+        execute(recipe(executor=own, device="cuda:0", tf32=True), out=tmp_path)

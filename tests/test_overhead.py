@@ -91,11 +91,12 @@ def turns_red(name: str, wait: Wait, *, steps: int, rounds: int) -> bool:
     ours, theirs = (np.median(times) / steps * 1e6 for times in (before.candidate, before.baseline))
     allowed = goal.bound if metric.unit == "us" else (goal.bound - 1) * theirs
     wait.microseconds = max(theirs - ours, 0.0) + allowed + SEEN * theirs
-    if "_jax_" in name:
-        # XLA still computes the step before while Python waits: what is shorter than a step costs nothing.
-        wait.microseconds += theirs
+    after = time_rounds(*sides, rounds=rounds, steps=steps)
+    # It is the wait that is seen: half of it, since what a step takes varies.
+    seen = (np.median(after.candidate) - np.median(before.candidate)) / steps * 1e6
+    assert seen > wait.microseconds / 2, (seen, wait.microseconds)
     observer = metric.observer()
-    observer.after_timing(time_rounds(*sides, rounds=rounds, steps=steps))
+    observer.after_timing(after)
     return not goal.met(observer.value())
 
 
@@ -154,7 +155,9 @@ def test_a_wait_planted_in_the_executor_turns_the_recipe_red(name: str, monkeypa
     wait, feed = Wait(), NetworkExecutor._feed
 
     def slow(self: NetworkExecutor, inputs: Any, **options: Any) -> Any:
-        wait()
+        if wait.microseconds:
+            self.synchronize()  # JAX still computes the step before: behind that, a shorter wait costs nothing
+            wait()
         return feed(self, inputs, **options)
 
     monkeypatch.setattr(NetworkExecutor, "_feed", slow)
@@ -172,7 +175,11 @@ def test_the_trainer_adds_little(name: str, tmp_path: Path) -> None:
 @pytest.mark.timing
 @pytest.mark.parametrize("name", [name for name in OVERHEAD if name != "overhead_onnxruntime_matmul"])
 def test_every_overhead_recipe_is_accepted(name: str, tmp_path: Path) -> None:
-    assert any(execute(load_recipe(name), out=tmp_path).accepted for _ in range(2))
+    """At once, or in two further runs: of 52 recipes one or two miss by chance a goal that they keep."""
+    runs = [execute(load_recipe(name), out=tmp_path).accepted]
+    while runs.count(True) < 2 and runs.count(False) < 2 and runs != [True]:
+        runs.append(execute(load_recipe(name), out=tmp_path).accepted)
+    assert runs.count(True) > runs.count(False), runs
 
 
 def test_rounds_keep_every_sample_and_alternate() -> None:

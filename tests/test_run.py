@@ -243,15 +243,16 @@ def test_what_one_framework_trained_runs_on_another(framework: str, tmp_path: Pa
     trained.save(tmp_path / "trained.onnx")
     trained.save_weights(tmp_path / "trained.safetensors")
     want = d5.to_numpy(run.inference(batch)["logits"])
-    other = d5.framework("pytorch" if framework != "pytorch" else "reference")
+    others = [made, d5.framework("pytorch" if framework != "pytorch" else "reference")]
     for network in (
         d5.Network.from_onnx(tmp_path / "trained.onnx"),
         resnet(depth=8, seed=2).with_weights(tmp_path / "trained.safetensors"),
     ):
         assert network.weights_hash() == trained.weights_hash()
-        got = d5.to_numpy(other.executor(network).inference(batch)["logits"])
-        # Eight float32 convolutions by two libraries.
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        for other in others:
+            got = d5.to_numpy(other.executor(network).inference(batch)["logits"])
+            # Eight float32 convolutions by two libraries.
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 # JAX last, as above; its only mode compiles.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, TypeGuard
 
@@ -75,6 +75,12 @@ class NetworkExecutor(ABC):
     @abstractmethod
     def _assign(self, name: str, value: np.ndarray) -> None:
         """Copy a C-contiguous array of the right shape and dtype into a parameter or buffer."""
+
+    def _float_dtype(self, live: Iterable[Any]) -> str:
+        """The floating-point type that the network computes in: of its live values, or of inputs where none is one."""
+        found = (_dtype_name(value.dtype) for value in live)
+        declared = (spec.dtype for spec in self.network.inputs.values())
+        return next((name for name in (*found, *declared) if name.startswith(("float", "bfloat"))), "none")
 
     def _averaged(self) -> Any:
         """A context in which the live parameters are what evaluation uses."""

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from deep5.errors import NetworkError
-from deep5.networks.axes import check_axes
+from deep5.networks.axes import check_axes, check_widths
 from deep5.networks.builder import IR_VERSION, OPSET
 from deep5.networks.element_types import check_element_types
 from deep5.networks.faults import check_output_shapes, first_line
@@ -42,6 +42,7 @@ def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
     """
     what, proto, folder = read_model(source)
     heavy = _take_weights(what, proto)
+    check_widths(what, nodes_of(proto))
     check_output_shapes(what, proto)
     try:
         onnx.checker.check_model(proto)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, ClassVar
 
 from deep5.backend import GraphExecutor
@@ -28,6 +30,9 @@ class NativeOptimizer(ABC):
         loss: Name of the scalar output to differentiate.
         hyper: Its hyperparameters by deep5's names.
 
+    Raises:
+        UsageError: One is no finite number.
+
     Attributes:
         framework: Name of the back-end whose executors it drives.
         hyper: As given, for `native` and for the record.
@@ -36,6 +41,10 @@ class NativeOptimizer(ABC):
     framework: ClassVar[str]
 
     def __init__(self, loss: str = "loss", **hyper: float | bool) -> None:
+        given: Mapping[str, object] = hyper
+        for name, value in given.items():
+            if not isinstance(value, Real) or not math.isfinite(value):
+                raise UsageError(f"{type(self).__name__}: got {name}={value!r:.60}; allowed: a finite number")
         self.loss, self.hyper = loss, hyper
         self._executor: Any = Unbound()
         self._optimizer: Any = Unbound()

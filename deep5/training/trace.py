@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -149,8 +150,8 @@ def _check_attributes(rule: UpdateRule, name: str) -> None:
         value = getattr(rule, attribute, None)
         if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
             raise RuleError(f"the hyperparameter {name}.{attribute} is {value!r}; allowed: a number")
-        if value != value:  # noqa: PLR0124  # NaN: the first step would make every parameter one
-            raise RuleError(f"the hyperparameter {name}.{attribute} is NaN; allowed: a number")
+        if not math.isfinite(value):  # the first step would make every parameter NaN
+            raise RuleError(f"the hyperparameter {name}.{attribute} is {value!r}; allowed: a finite number")
     attributes = {key: value for base in reversed(type(rule).__mro__) for key, value in vars(base).items()} | vars(rule)
     for attribute, value in attributes.items():
         if attribute.startswith("__") or attribute in rule.hyper:

@@ -288,9 +288,11 @@ class JAXExecutor(NetworkExecutor):
 
     def settings(self) -> dict[str, Any]:
         """Read back from JAX and its compiler; see `GraphExecutor.settings`."""
-        specs = (*self.network.parameters.values(), *self.network.inputs.values())
-        dtype = next((spec.dtype for spec in specs if spec.dtype.startswith(("float", "bfloat"))), "none")
-        return {**read_settings(self.device), "dtype": dtype}
+        found = {**read_settings(self.device), "dtype": self._float_dtype(self._values)}
+        for value in self._values[:1]:
+            (place,) = value.devices()
+            found["device"] = "cpu" if place.platform == "cpu" else f"cuda:{place.id}"
+        return found
 
     def differentiated(self, loss: str, names: Sequence[str]) -> Callable[..., tuple[Any, Any, tuple[Any, ...]]]:
         """The function of (values, buffers, feed, scale) to (outputs, new buffers, gradients as stored)."""

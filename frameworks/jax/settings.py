@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -14,7 +15,7 @@ from deep5.tensors import Device
 
 __all__ = ["find_device", "read_settings", "set_numerics"]
 
-_FLAG = "--xla_gpu_deterministic_ops="
+_FLAG = "--xla_gpu_deterministic_ops"
 
 
 def find_device(device: Device) -> Any:
@@ -24,7 +25,9 @@ def find_device(device: Device) -> Any:
         Unsupported: JAX does not see it.
     """
     if device.kind == "cpu":
-        return jax.devices("cpu")[0]
+        place = jax.devices("cpu")[0]
+        _flags_at_start()
+        return place
     try:
         found = jax.devices("gpu")
     except RuntimeError:
@@ -47,7 +50,8 @@ def read_settings(device: Device) -> dict[str, Any]:
         "version": jax.__version__,
         "device": str(device),
         "threads": count_threads(),
-        "tf32": not host and precision in (None, "default", "tensorfloat32"),
+        # Whatever is shorter than float32 counts, bfloat16 too.
+        "tf32": not host and precision not in ("highest", "float32"),
         "matmul_precision": "default" if precision is None else str(precision),
         "deterministic": host or _deterministic(),
         "x64": bool(jax.config.jax_enable_x64),
@@ -61,17 +65,24 @@ def set_numerics(deterministic: bool, tf32: bool) -> None:
         UsageError: JAX has started, and XLA has read its flags, with other kernels allowed.
     """
     if deterministic != _deterministic():
+        flag = f"{_FLAG}={str(deterministic).lower()}"
         if xla_bridge.backends_are_initialized():
             raise UsageError(
                 f"got deterministic={deterministic}, but JAX has started otherwise in this process and cannot change "
-                f"that; remedy: ask before anything uses JAX, or start the process with XLA_FLAGS={_FLAG}"
-                f"{str(deterministic).lower()}"
+                f"that; remedy: ask before anything uses JAX, or start the process with XLA_FLAGS={flag}"
             )
-        flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if not flag.startswith(_FLAG)]
-        os.environ["XLA_FLAGS"] = " ".join([*flags, f"{_FLAG}{str(deterministic).lower()}"])
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".lstrip()
     jax.config.update("jax_default_matmul_precision", "tensorfloat32" if tf32 else "highest")
 
 
 def _deterministic() -> bool:
-    """What the flags of XLA say; it reads them once, when JAX starts."""
-    return f"{_FLAG}true" in os.environ.get("XLA_FLAGS", "").split()
+    """What the flags say that XLA has read, or will read when JAX starts; the last one counts."""
+    text = _flags_at_start() if xla_bridge.backends_are_initialized() else os.environ.get("XLA_FLAGS", "")
+    found = [flag.partition("=")[2].lower() for flag in text.split() if flag.partition("=")[0] == _FLAG]
+    return bool(found) and found[-1] in ("", "true", "1")
+
+
+@functools.cache
+def _flags_at_start() -> str:
+    """The flags as they were when deep5 first looked after the start: what is set later is not read by anybody."""
+    return os.environ.get("XLA_FLAGS", "")

@@ -61,7 +61,6 @@ class ONNXRuntimeExecutor(GradientExecutor):
         """Threads, spinning, provider, TF32 and determinism as read back from the session."""
         session = self._session()
         options, provider = session.get_session_options(), session.get_providers()[0]
-        specs = (*self.network.parameters.values(), *self.network.inputs.values())
         return {
             "framework": self._framework.name,
             "version": onnxruntime.__version__,
@@ -69,7 +68,7 @@ class ONNXRuntimeExecutor(GradientExecutor):
             "provider": provider,
             "threads": options.intra_op_num_threads,
             "spinning": options.get_session_config_entry("session.intra_op.allow_spinning") == "1",
-            "dtype": next((spec.dtype for spec in specs if spec.dtype.startswith("float")), "none"),
+            "dtype": self._float_dtype(self._values.values()),
             "tf32": session.get_provider_options()[provider].get("use_tf32") == "1",
             "deterministic": options.use_deterministic_compute,
         }

@@ -67,7 +67,8 @@ class ONNXRuntime(EngineFramework):
     def _set_numerics(self, deterministic: bool, tf32: bool) -> None:
         type(self).numerics = Numerics(deterministic, tf32)
         for executor in list(self._executors):
-            executor.discard_programs()
+            if executor.device.kind != "cpu":
+                executor.discard_programs()
 
 
 def from_model(network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:

@@ -217,13 +217,13 @@ class TorchExecutor(NetworkExecutor):
 
     def settings(self) -> dict[str, Any]:
         """Read back from torch; see `GraphExecutor.settings`."""
-        specs = (*self.network.parameters.values(), *self.network.inputs.values())
+        live = list(self._parameters.values())
         return {
             "framework": "pytorch",
             "version": torch.__version__,
-            "device": str(self.device),
+            "device": str(live[0].device if live else self.device),
             "threads": torch.get_num_threads(),
-            "dtype": next((spec.dtype for spec in specs if spec.dtype.startswith("float")), "none"),
+            "dtype": self._float_dtype(live),
             "tf32": self._place.type == "cuda" and tf32(),
             "deterministic": self._place.type == "cpu" or deterministic(),
         }

@@ -8,20 +8,17 @@ import torch
 
 __all__ = ["deterministic", "set_numerics", "tf32"]
 
-# Each has a precision of its own; "none" is the default of its library.
-_KINDS = (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn)
-
 
 def set_numerics(deterministic: bool, tf32: bool) -> None:
     """See `Framework.set_numerics`."""
     if deterministic:
         # cuBLAS reads it at its first product (torch.use_deterministic_algorithms, in PyTorch's documentation).
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        # deep5 reads no memory before it has written to it; to fill new memory costs time.
+        torch.utils.deterministic.fill_uninitialized_memory = False
     torch.use_deterministic_algorithms(deterministic)
-    # Nothing of deep5 reads memory before it has written to it; to fill new memory costs time on the host too.
-    torch.utils.deterministic.fill_uninitialized_memory = False
-    for kind in _KINDS:
-        kind.fp32_precision = "tf32" if tf32 else "ieee"
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
 
 
 def deterministic() -> bool:
@@ -30,6 +27,8 @@ def deterministic() -> bool:
 
 
 def tf32() -> bool:
-    """Whether products, convolutions or recurrent layers of float32 may use TF32; cuDNN's do where nobody says."""
-    found = [kind.fp32_precision for kind in _KINDS]
-    return "tf32" in found or "none" in found[1:]
+    """Whether products or cuDNN's layers of float32 may use TF32; cuDNN's do where nobody says."""
+    try:
+        return bool(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
+    except RuntimeError:  # somebody has set one kind of layer by itself, which these two cannot tell
+        return True

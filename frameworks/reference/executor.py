@@ -46,11 +46,10 @@ class ReferenceExecutor(GradientExecutor):
         from threadpoolctl import threadpool_info
 
         pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
-        specs = (*self.network.parameters.values(), *self.network.inputs.values())
         return {
             "threads": max((pool["num_threads"] for pool in pools), default=1),
             "blas": ", ".join(sorted({f"{pool['internal_api']} {pool['version']}" for pool in pools})),
-            "dtype": next((spec.dtype for spec in specs if spec.dtype.startswith("float")), "none"),
+            "dtype": self._float_dtype(self._values.values()),
             "tf32": False,
             "deterministic": True,
         }

@@ -188,15 +188,15 @@ class TracedExecutor(TracedNetwork):
 
     def settings(self) -> dict[str, Any]:
         """Read back from TensorFlow; see `GraphExecutor.settings`."""
-        specs = (*self.network.parameters.values(), *self.network.inputs.values())
+        variables = [live.variable for live in self.live.values()]
         on_host = self.device.kind == "cpu"
         return {
             "framework": "tensorflow",
             "version": tf.__version__,
-            "device": str(self.device),
+            "device": _place(variables[0].device) if variables else str(self.device),
             "threads": intra_threads(),
             "inter_threads": inter_threads(),
-            "dtype": next((spec.dtype for spec in specs if spec.dtype.startswith("float")), "none"),
+            "dtype": self._float_dtype(variables),
             "tf32": not on_host and bool(tf.config.experimental.tensor_float_32_execution_enabled()),
             "deterministic": on_host or _deterministic(),
             "xla": self._xla,
@@ -204,6 +204,12 @@ class TracedExecutor(TracedNetwork):
 
     def _in_onnx_order(self, name: str, value: Any) -> Any:
         return self.live[name].to_onnx(value) if name in self.live else value
+
+
+def _place(name: str) -> str:
+    """TensorFlow's name of a device as deep5 has it."""
+    kind, index = name.rpartition("device:")[2].split(":")
+    return "cpu" if kind == "CPU" else f"cuda:{index}"
 
 
 def _deterministic() -> bool:
