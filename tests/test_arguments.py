@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import deep5 as d5
 from deep5.assemble import assemble
 from deep5.backend import most_threads
-from deep5.errors import Deep5Error, RecipeError, ShapeError, UnknownName, UsageError
+from deep5.errors import Deep5Error, RecipeError, RuleError, ShapeError, UnknownName, UsageError
 from deep5.networks.executor import check_info
 from deep5.plugins import mode_fault
 from deep5.recipe import load_recipe
@@ -341,3 +342,28 @@ def test_all_of_it_is_said_in_one_line() -> None:
             call()
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "0.1"])
+def test_a_hyperparameter_is_looked_at_at_every_step(framework: str, value: Any) -> None:
+    network = d5.networks.mlp(features=3, hidden=2, classes=2)
+    executor = d5.framework(framework).executor(network)
+    rule = d5.SGD(lr=0.1)
+    step = executor.train_step(rule)
+    given = {"input": np.ones((2, 3), np.float32), "label": np.array([0, 1])}
+    step(given, d5.StepInfo(batch_size=2))
+    before = executor.state_dict()
+    rule.lr = value
+    with pytest.raises(RuleError, match=r"SGD at step 1: .*; allowed: (finite )?numbers"):
+        step(given, d5.StepInfo(step=1, batch_size=2))
+    for name, array in executor.state_dict().items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
+def test_a_native_optimizer_takes_finite_numbers_alone(framework: str) -> None:
+    for name in ("sgd", "adam"):
+        for value in (math.nan, -math.inf, "0.1", None):
+            with pytest.raises(UsageError, match=r"got lr=.*; allowed: a finite number"):
+                d5.framework(framework).optimizer(name)(lr=value)  # type: ignore[arg-type]

@@ -709,3 +709,17 @@ def test_inputs_that_are_no_dict_are_refused(name: str) -> None:
     executor = d5.framework(name).executor(d5.networks.mlp(features=2, hidden=2, classes=2))
     with pytest.raises(ShapeError, match="got ndarray as inputs; expected a dict of arrays: input, label"):
         executor.inference(np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize("opset", [13, 20, 22])
+def test_the_ir_version_of_a_file_is_no_newer_than_its_opset_needs(opset: int, tmp_path: Path) -> None:
+    """Engines read versions that are older than onnx's newest, which its helpers write."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 2]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=onnx.IR_VERSION)
+    onnx.save(model, tmp_path / "new.onnx")
+    network = d5.Network.from_onnx(tmp_path / "new.onnx")
+    network.save(tmp_path / "saved.onnx")
+    assert onnx.load(tmp_path / "saved.onnx").ir_version == 10
+    given = {"x": np.array([[-1, 2]], np.float32)}
+    np.testing.assert_array_equal(d5.framework("onnxruntime").executor(network).inference(given)["y"], [[0, 2]])

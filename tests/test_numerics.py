@@ -18,6 +18,7 @@ from deep5.recipe import Recipe
 from deep5.run import execute
 from deep5.tensors import Device
 
+FLAG = "--xla_gpu_deterministic_ops"
 # Each ends with what the framework itself says, after (deterministic, tf32) of (True, False), then, where the process
 # can, of (False, True). In a process of its own: it is the process's setting.
 ASKED = {
@@ -54,17 +55,24 @@ print(os.environ.get("XLA_FLAGS"), jax.config.jax_default_matmul_precision)
 framework.set_numerics(deterministic=True, tf32=False)
 print(os.environ["XLA_FLAGS"], jax.config.jax_default_matmul_precision)
 framework.executor(d5.networks.mlp(features=2, hidden=2, classes=2)).settings()
+framework.set_numerics(deterministic=False, tf32=True)
+print(os.environ["XLA_FLAGS"], jax.config.jax_default_matmul_precision)
+framework.set_numerics(deterministic=True, tf32=False)
+# Where there is a graphics processor, it is too late.
+from types import SimpleNamespace
+host, jax.devices = jax.devices, lambda *_: [SimpleNamespace(platform="gpu")]
 try:
     framework.set_numerics(deterministic=False, tf32=True)
 except UsageError as error:
     told = "XLA_FLAGS=--xla_gpu_deterministic_ops=false" in str(error)
     print("refused", told, jax.config.jax_default_matmul_precision)
+jax.devices = host
 """,
 }
 TOLD = {
     "pytorch": ["True", "True False False highest", "False True True high"],  # first, as cuDNN has it
     "tensorflow": ["False True", "True False", "refused True False"],
-    "jax": ["None tensorfloat32", "--xla_gpu_deterministic_ops=true highest", "refused True highest"],
+    "jax": ["None tensorfloat32", f"{FLAG}=true highest", f"{FLAG}=true tensorfloat32", "refused True highest"],
 }
 
 
@@ -109,9 +117,6 @@ def test_sessions_of_onnxruntime_get_what_is_asked_for(monkeypatch: pytest.Monke
     (first, (cuda,)), (host, _), (second, (short,)), (host_again, _) = made
     assert (first, cuda[1]["use_tf32"], second, short[1]["use_tf32"]) == (True, "0", False, "1")
     assert (host, host_again) == (True, True)
-
-
-FLAG = "--xla_gpu_deterministic_ops"
 
 
 @pytest.mark.parametrize(

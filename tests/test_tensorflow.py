@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 import deep5 as d5
 from deep5.backend import GraphExecutor, ParameterGroup, StepOptimizer, TrainStep
-from deep5.errors import RuleError, ShapeError, UnknownName, Unsupported, UsageError
+from deep5.errors import NetworkError, RuleError, ShapeError, UnknownName, Unsupported, UsageError
 from deep5.networks import Network, NetworkBuilder, lenet, mlp, resnet
 from deep5.networks.check import check_executor
 from deep5.networks.masks import dropout_mask
@@ -887,3 +887,11 @@ def test_an_operator_without_a_kernel_is_found() -> None:
 def test_the_back_end_is_made_anew_in_either_mode() -> None:
     assert TensorFlow().name == "tensorflow"
     assert TensorFlow("xla").executor(mlp(**SMALL)).settings()["xla"] is True
+
+
+def test_division_of_whole_numbers_by_zero_is_told_in_our_words() -> None:
+    build = NetworkBuilder("division")
+    a, b = (build.input(name, ("N",), "int64") for name in "ab")
+    run = executor(build.network({"y": build.op("Div", a, b)}))
+    with pytest.raises(NetworkError, match="tensorflow cannot run the network on these inputs"):
+        run.inference({"a": np.array([1, 2]), "b": np.array([1, 0])})

@@ -93,7 +93,8 @@ def _upgraded(proto: onnx.ModelProto) -> ir.Model:
         model = ir.from_proto(proto)
         passes.InlinePass()(model)
         proto = ir.to_proto(model)
-    proto.ir_version = max(proto.ir_version, IR_VERSION)
+    # The oldest that the opset goes with: engines read files up to a version that is not the newest.
+    proto.ir_version = max(onnx.helper.find_min_ir_version_for(proto.opset_import, ignore_unknown=True), IR_VERSION)
     opset = next((entry.version for entry in proto.opset_import if not entry.domain), None)
     if opset is None:
         proto.opset_import.add(domain="", version=OPSET)

@@ -73,7 +73,7 @@ def computed(node: ir.Node, *positions: int) -> str | None:
     for position in positions:
         value = node.inputs[position] if position < len(node.inputs) else None
         if value is not None and constant_value(value) is None:
-            return f"the input {value.name!r} is computed; a constant is supported"
+            return f"the input {value.name!r} is computed; allowed: a constant; remedy: export it with fixed shapes"
     return None
 
 

@@ -119,18 +119,7 @@ class FunctionalRule:
                 rule = copy.copy(rule)
                 for name, value in part.hyper.items():
                     object.__setattr__(rule, name, value)
-            try:
-                numbers = [getattr(rule, name) for name in self._traced.hyper]
-                if self._traced.inputs:
-                    extra = rule.new_input(info)
-                    numbers += [extra[name] for name in self._traced.inputs]
-                values[part.offset : part.offset + self._width] = numbers
-            except (KeyError, TypeError, ValueError) as error:
-                names = (*self._traced.hyper, *self._traced.inputs)
-                raise RuleError(
-                    f"{type(rule).__name__} at step {info.step}: {type(error).__name__}: {error}; allowed: numbers "
-                    f"named {', '.join(names)}, the same at every step"
-                ) from error
+            values[part.offset : part.offset + self._width] = self._traced.numbers(rule, info)
         return values
 
     def initial(self, parameters: Arrays, given: Array) -> dict[str, Array]:

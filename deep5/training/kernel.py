@@ -196,19 +196,8 @@ class RuleKernel:
             rule = copy.copy(rule)
             for name, value in self._overrides.items():
                 object.__setattr__(rule, name, value)
-        values = [getattr(rule, name) for name in self._traced.hyper]
-        try:
-            if self._traced.inputs:
-                extra = rule.new_input(info)
-                values += [extra[name] for name in self._traced.inputs]
-            if values:
-                self._given[:] = values
-        except (KeyError, TypeError) as error:
-            names = (*self._traced.hyper, *self._traced.inputs)
-            raise RuleError(
-                f"{type(rule).__name__} at step {info.step}: {type(error).__name__}: {error}; allowed: numbers named "
-                f"{', '.join(names)}, the same at every step"
-            ) from error
+        if values := self._traced.numbers(rule, info):
+            self._given[:] = values
 
     def prepare(self, info: StepInfo) -> None:
         """Before the gradient: keep the parameter and put the point of the gradient in its place.

@@ -46,6 +46,30 @@ class TracedRule:
         """Whether a state has shape ()."""
         return not self.states[name].element
 
+    def numbers(self, rule: UpdateRule, info: StepInfo) -> list[float]:
+        """What a step is given: the hyperparameters as they are now, and what `new_input` returns.
+
+        Raises:
+            RuleError: Other names than were traced, no numbers, or a hyperparameter that is not finite.
+        """
+        values = [getattr(rule, name) for name in self.hyper]
+        try:
+            if not all(map(math.isfinite, values)):
+                told = ", ".join(f"{name}={value!r}" for name, value in zip(self.hyper, values, strict=True))
+                raise RuleError(f"{type(rule).__name__} at step {info.step}: got {told}; allowed: finite numbers")
+            if self.inputs:
+                extra = rule.new_input(info)
+                more = [extra[name] for name in self.inputs]
+                list(map(math.isnan, more))  # a number is what it takes
+                values += more
+        except (KeyError, TypeError) as error:
+            names = ", ".join((*self.hyper, *self.inputs))
+            raise RuleError(
+                f"{type(rule).__name__} at step {info.step}: {type(error).__name__}: {error}; allowed: numbers named "
+                f"{names}, the same at every step"
+            ) from error
+        return values
+
     def roots(self) -> list[Expr]:
         """Everything that a kernel computes."""
         points = (self.prepare, self.param, self.evaluate)

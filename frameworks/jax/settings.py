@@ -66,12 +66,13 @@ def set_numerics(deterministic: bool, tf32: bool) -> None:
     """
     if deterministic != _deterministic():
         flag = f"{_FLAG}={str(deterministic).lower()}"
-        if xla_bridge.backends_are_initialized():
+        if xla_bridge.backends_are_initialized() and any(place.platform != "cpu" for place in jax.devices()):
             raise UsageError(
                 f"got deterministic={deterministic}, but JAX has started otherwise in this process and cannot change "
                 f"that; remedy: ask before anything uses JAX, or start the process with XLA_FLAGS={flag}"
             )
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".lstrip()
+        if not xla_bridge.backends_are_initialized():  # where only the host is left, there is nothing to set
+            os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".lstrip()
     jax.config.update("jax_default_matmul_precision", "tensorfloat32" if tf32 else "highest")
 
 

@@ -47,6 +47,9 @@ class ReferenceExecutor(GradientExecutor):
 
         pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
         return {
+            "framework": "reference",
+            "version": np.__version__,
+            "device": str(self.device),
             "threads": max((pool["num_threads"] for pool in pools), default=1),
             "blas": ", ".join(sorted({f"{pool['internal_api']} {pool['version']}" for pool in pools})),
             "dtype": self._float_dtype(self._values.values()),

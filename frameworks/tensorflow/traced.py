@@ -60,7 +60,7 @@ class Traced:
             self._shapes.add(tuple([tensor.shape for tensor in tensors]))
         try:
             return (self._concrete or self._trace())(*tensors)
-        except tf.errors.InvalidArgumentError as error:
+        except (tf.errors.InvalidArgumentError, tf.errors.InternalError) as error:
             if lacking := self._lacking():
                 raise Unsupported(
                     f"tensorflow has no kernel for {self._device} of {', '.join(lacking)}; allowed: operators that run "
