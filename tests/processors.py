@@ -6,7 +6,7 @@ import functools
 import importlib.util
 from pathlib import Path
 
-FRAMEWORKS = ("pytorch", "tensorflow", "jax")
+FRAMEWORKS = ("pytorch", "tensorflow", "jax", "onnxruntime")
 
 
 @functools.cache
@@ -22,6 +22,10 @@ def listed(framework: str) -> int:
         import tensorflow
 
         return len(tensorflow.config.list_physical_devices("GPU"))
+    if framework == "onnxruntime":
+        import onnxruntime
+
+        return int("CUDAExecutionProvider" in onnxruntime.get_available_providers())
     import jax
 
     try:
