@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -26,8 +28,8 @@ _COMPUTING = frozenset({
 # fmt: on
 # Nothing larger is computed beforehand: a small file must not ask for all memory.
 _MOST_ELEMENTS = 1 << 20
-# Stands for an extent that is not known in what is known of a shape; no element of a shape that is.
-_UNKNOWN = np.iinfo(np.int64).min + 7
+# From here on, numbers stand for extents that are not known, one for each name; no element of a shape is that small.
+_UNKNOWN, _NAMES = np.iinfo(np.int64).min + 7, 1 << 56
 
 
 def lift_weights(model: ir.Model) -> None:
@@ -47,7 +49,7 @@ def lift_weights(model: ir.Model) -> None:
 
 
 def fold_constants(model: ir.Model, what: str) -> None:
-    """Replace nodes that compute from constants alone by Constant nodes, and shapes known in part by -1.
+    """Replace nodes that compute from constants alone by Constant nodes, and targets of a Reshape known in part.
 
     Args:
         model: The model, with inferred shapes; changed in place. Parameters and running statistics are no constants.
@@ -109,7 +111,7 @@ def _evaluate(node: ir.Node, known: Mapping[ir.Value, np.ndarray], opset: int) -
     inputs = [_held(value, known) for value in node.inputs]
     first = node.inputs[0] if node.inputs else None
     if node.op_type == "Shape" and first is not None and first.shape is not None:
-        extents = [extent if isinstance(extent, int) else _UNKNOWN for extent in first.shape]
+        extents = [extent if isinstance(extent, int) else _stand_in(extent) for extent in first.shape]
         part = slice(*(node.attributes[key].as_int() if key in node.attributes else None for key in ("start", "end")))
         return {node.outputs[0]: np.array(extents[part], np.int64)}
     if node.op_type == "Size" and first is not None and first.shape is not None and first.shape.is_static():
@@ -139,7 +141,19 @@ def _held(value: ir.Value | None, known: Mapping[ir.Value, np.ndarray]) -> np.nd
 
 
 def _whole(array: np.ndarray | None) -> bool:
-    return array is not None and not (array.dtype == np.int64 and bool((array == _UNKNOWN).any()))
+    return array is not None and not (array.dtype == np.int64 and bool(_unknown(array).any()))
+
+
+def _unknown(array: np.ndarray) -> np.ndarray:
+    found: np.ndarray = array < _UNKNOWN + _NAMES
+    return found
+
+
+def _stand_in(extent: ir.SymbolicDim) -> int:
+    """A number for an extent with a name; the same for the same name."""
+    if extent.value is None:
+        return _UNKNOWN
+    return _UNKNOWN + 1 + int.from_bytes(hashlib.blake2b(extent.value.encode(), digest_size=7).digest()) % (_NAMES - 1)
 
 
 def _bounded(value: ir.Value) -> bool:
@@ -179,12 +193,30 @@ def _replace(graph: ir.Graph, node: ir.Node, known: dict[ir.Value, np.ndarray]) 
 
 
 def _complete(graph: ir.Graph, node: ir.Node, known: Mapping[ir.Value, np.ndarray]) -> bool:
-    """Write a Reshape's target, of which one extent is not known before the run, with -1."""
+    """Write a Reshape's target of which extents are not known before the run with -1, and with 0 (as it was)."""
     goal = known.get(node.inputs[1]) if node.inputs[1] is not None else None
-    if goal is None or _whole(goal) or (goal == _UNKNOWN).sum() > 1 or ((goal != _UNKNOWN) & (goal < 1)).any():
+    data = node.inputs[0]
+    copies = "allowzero" not in node.attributes or not node.attributes["allowzero"].as_int()
+    if goal is None or _whole(goal):
         return False
-    target = ir.node("Constant", [], {"value": ir.tensor(np.where(goal == _UNKNOWN, -1, goal))})
-    target.outputs[0].name = f"{node.outputs[0].name}/shape"
-    graph.insert_before(node, target)
-    node.replace_input_with(1, target.outputs[0])
+    shape = [] if not copies or data is None or data.shape is None else list(data.shape)
+    target, rest = goal.tolist(), list(shape)
+    several = int(_unknown(goal).sum()) + target.count(-1) > 1
+    for axis, extent in enumerate(shape[: len(target)] if several else ()):
+        if isinstance(extent, ir.SymbolicDim) and extent.value is not None and target[axis] == _stand_in(extent):
+            target[axis] = 0
+            rest.remove(extent)
+    target = [-1 if extent < _UNKNOWN + _NAMES else extent for extent in target]
+    if target.count(-1) > 1 or (target.count(0) > len(shape) - len(rest)):
+        return False
+    counted = [extent for extent in target if extent > 0]
+    if -1 in target and 0 in target and all(isinstance(extent, int) for extent in rest):
+        # Of an empty batch nobody could tell what -1 is.
+        elements, taken = math.prod(rest), math.prod(counted)
+        if elements % taken == 0:
+            target[target.index(-1)] = elements // taken
+    made = ir.node("Constant", [], {"value": ir.tensor(np.array(target, np.int64))})
+    made.outputs[0].name = f"{node.outputs[0].name}/shape"
+    graph.insert_before(node, made)
+    node.replace_input_with(1, made.outputs[0])
     return True
