@@ -62,12 +62,18 @@ def test_nothing_leaves_the_framework_between_input_and_output(framework: str, n
         outputs, gradients = run()
     reference = d5.framework("reference").executor(network)
     wanted = [reference.inference(next(batches(network))[1])]
-    reference.inference_and_backprop(next(batches(network))[1], info=d5.StepInfo(batch_size=8))
+    info, batch = next(batches(network))
+    reference.inference_and_backprop(batch, info=info)
     assert gradients.keys() == reference.gradients().keys()
+    smooth = NETWORKS[name][1]
+    for key, want in reference.gradients().items() if smooth else ():
+        # Two float32 passes; what is left where large sums cancel is little beside the largest.
+        got = d5.to_numpy(gradients[key])
+        assert np.linalg.norm(got - want) <= 1e-4 * max(np.linalg.norm(want), 1e-3), key
     reference.load_state_dict(d5.framework("reference").executor(network).state_dict())
     other = reference.train_step(d5.Adam(lr=0.002))
     wanted += [other(batch, info) for info, batch in batches(network, 3)]
-    for got, want in zip(outputs[:2], wanted[:2], strict=True):  # then ReLU's roundings may part
+    for got, want in list(zip(outputs, wanted, strict=True))[: None if smooth else 2]:  # then ReLU's roundings part
         np.testing.assert_allclose(float(d5.to_numpy(got["loss"])), float(want["loss"]), rtol=1e-5)
 
 
