@@ -371,7 +371,10 @@ def test_threads_of_an_executor_that_is_named_by_its_function(threads: None, tmp
         return from_model(network, device=device, seed=seed)
 
     def renamed(network: Any) -> Any:
-        return d5.framework("reference").executor(network)
+        executor: Any = d5.framework("reference").executor(network)
+        told = {**executor.settings(), "framework": "mine"}
+        executor.settings = lambda: told
+        return executor
 
     for made in (from_model, own):
         executor = {key: value for key, value in MUTABLE.items() if key != "framework"}
