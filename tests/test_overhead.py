@@ -92,9 +92,9 @@ def turns_red(name: str, wait: Wait, *, steps: int, rounds: int) -> bool:
     allowed = goal.bound if metric.unit == "us" else (goal.bound - 1) * theirs
     wait.microseconds = max(theirs - ours, 0.0) + allowed + SEEN * theirs
     after = time_rounds(*sides, rounds=rounds, steps=steps)
-    # It is the wait that is seen: half of it, since what a step takes varies.
-    seen = (np.median(after.candidate) - np.median(before.candidate)) / steps * 1e6
-    assert seen > wait.microseconds / 2, (seen, wait.microseconds)
+    # It is the wait that is seen: a third of it at least, since a shared machine does not keep its speed.
+    ratios = [np.median(rounds.candidate) / np.median(rounds.baseline) for rounds in (before, after)]
+    assert (ratios[1] - ratios[0]) * theirs > wait.microseconds / 3, (ratios, theirs, wait.microseconds)
     observer = metric.observer()
     observer.after_timing(after)
     return not goal.met(observer.value())
