@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
+from deep5.arguments import bounded_threads, is_finite, of_a_network
 from deep5.errors import UnknownName, UsageError
 from deep5.events import StepInfo
 from deep5.tensors import Array, Arrays, Device
@@ -20,7 +17,7 @@ if TYPE_CHECKING:
     from deep5.networks.network import Network
     from deep5.operators.operator import Operator
 
-__all__ = ["Framework", "GraphExecutor", "ParameterGroup", "StepOptimizer", "Support", "TrainStep", "most_threads"]
+__all__ = ["Framework", "GraphExecutor", "ParameterGroup", "StepOptimizer", "Support", "TrainStep"]
 
 
 class Support(NamedTuple):
@@ -54,7 +51,7 @@ class ParameterGroup:
         if not isinstance(frozen, bool):
             raise UsageError(f"ParameterGroup: got frozen={frozen!r:.60}; allowed: True or False")
         for name, value in hyper.items():
-            if not _is_finite(value):
+            if not is_finite(value):
                 raise UsageError(
                     f"ParameterGroup: got {name}={value!r:.60}; allowed: finite numbers; remedy: {name}=0.01, say"
                 )
@@ -290,9 +287,9 @@ class Framework(ABC):
         """Have what is asked of a back-end looked at before its own code sees it: every back-end refuses alike."""
         super().__init_subclass__()
         if "set_threads" in vars(cls):
-            cls.set_threads = _bounded(cls.set_threads)  # type: ignore[method-assign, assignment]
+            cls.set_threads = bounded_threads(cls.set_threads)  # type: ignore[method-assign, assignment]
         if "executor" in vars(cls):
-            cls.executor = _of_a_network(cls.executor)  # type: ignore[method-assign]
+            cls.executor = of_a_network(cls.executor)  # type: ignore[method-assign]
 
     def __init__(self, mode: str = "") -> None:
         self.mode = mode
@@ -353,7 +350,8 @@ class Framework(ABC):
         """Set how many threads an operator may use in this process; read it back through `settings`.
 
         Raises:
-            UsageError: No whole number from 1 to `most_threads()`, or the framework has started with another one.
+            UsageError: No whole number from 1 to `deep5.arguments.most_threads()`, or the framework has started with
+                another one.
         """
 
     def set_numerics(self, *, deterministic: bool, tf32: bool) -> None:
@@ -378,56 +376,3 @@ class Framework(ABC):
 
     def _set_numerics(self, deterministic: bool, tf32: bool) -> None:  # noqa: B027  # most have nothing to set
         """What `set_numerics` does; nothing, where a back-end runs on the host alone."""
-
-
-def most_threads() -> int:
-    """The largest number of threads that a framework is asked for: 64, or four a logical processor where that is more.
-
-    Frameworks start as many threads as they are told, and those that are told too many take all memory or end the
-    process. 64 on every machine: a recipe that was written on a larger one still runs, and it is what OpenBLAS, which
-    NumPy brings, is built for.
-    """
-    return max(64, 4 * (os.cpu_count() or 1))
-
-
-def _bounded(set_threads: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
-    @functools.wraps(set_threads)
-    def checked(self: Framework, threads: int) -> None:
-        most = most_threads()
-        if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= most:
-            raise UsageError(
-                f"got {threads!r:.60} threads; allowed: a whole number of at least 1 and, here, at most {most}; "
-                f"remedy: one a processor, {os.cpu_count() or 1}"
-            )
-        set_threads(self, threads)
-
-    return checked
-
-
-def _of_a_network(executor: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(executor)
-    def checked(self: Framework, network: Network, **options: Any) -> Any:
-        # By what it has: this module knows the class of networks for its types alone.
-        if isinstance(network, type) or not all(hasattr(network, part) for part in ("inputs", "outputs", "parameters")):
-            raise UsageError(_no_network(network))
-        return executor(self, network, **options)
-
-    return checked
-
-
-def _no_network(got: Any) -> str:
-    """What is wrong with something that stands where a network belongs."""
-    remedy = "one of deep5.networks, such as deep5.networks.lenet()"
-    if isinstance(got, (str, os.PathLike)):
-        remedy = f"deep5.networks.Network.from_onnx({str(got)!r:.60}) for a file, {remedy}"
-    elif callable(got) and hasattr(got, "__name__"):
-        remedy = f"call it: {got.__name__}(…), with parentheses"
-    return f"executor: got {' '.join(repr(got).split()):.60} as the network; allowed: a Network; remedy: {remedy}"
-
-
-def _is_finite(value: object) -> bool:
-    """Whether something is a finite number, of Python's or NumPy's, that has a place in float64."""
-    try:
-        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
-    except OverflowError:
-        return False

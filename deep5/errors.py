@@ -19,6 +19,7 @@ __all__ = [
     "UnknownName",
     "Unsupported",
     "UsageError",
+    "brief",
     "suggestion",
 ]
 
@@ -88,3 +89,8 @@ def suggestion(got: str, allowed: Iterable[str]) -> str:
     """The tail '; did you mean …?' for the closest allowed name, or an empty string."""
     close = difflib.get_close_matches(str(got), list(allowed), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def brief(value: object) -> str:
+    """A value as messages show it: in one line, at most 60 characters."""
+    return " ".join(repr(value).split())[:60]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from deep5.errors import UsageError, suggestion
+from deep5.errors import UsageError, brief, suggestion
 from deep5.tensors import Arrays
 
 __all__ = ["HOOKS", "Event", "Listeners", "StepInfo", "StopTraining"]
@@ -140,10 +140,7 @@ class Listeners:
                 object.
         """
         if isinstance(events, Event) or not isinstance(events, Iterable):
-            raise UsageError(
-                f"got {' '.join(repr(events).split()):.60} as events; allowed: a list of events; remedy: events=[…] "
-                "around it"
-            )
+            raise UsageError(f"got {brief(events)} as events; allowed: a list of events; remedy: events=[…] around it")
         before, added = self.events, tuple(events)
         for event in added:
             if not isinstance(event, Event):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
-from deep5.errors import Deep5Error, MissingDependency, UnknownName, UsageError
+from deep5.errors import Deep5Error, MissingDependency, UnknownName, UsageError, brief
 
 if TYPE_CHECKING:
     from deep5.backend import Framework
@@ -178,7 +178,7 @@ def framework(name: str) -> Framework:
     """
     if not isinstance(name, str):
         raise UsageError(
-            f"got {' '.join(repr(name).split()):.60} as a framework; allowed: a name, "
+            f"got {brief(name)} as a framework; allowed: a name, "
             f"{', '.join(registered('frameworks'))}; remedy: deep5.framework('pytorch'), say"
         )
     return _made(name)

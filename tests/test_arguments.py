@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import deep5 as d5
+from deep5.arguments import most_threads
 from deep5.assemble import assemble
-from deep5.backend import most_threads
 from deep5.errors import Deep5Error, RecipeError, RuleError, ShapeError, UnknownName, UsageError
 from deep5.networks.executor import check_info
 from deep5.plugins import mode_fault
@@ -85,10 +85,10 @@ def test_a_loss_that_is_no_output_is_refused_where_the_step_is_made(executor: An
         executor.train_step(d5.SGD(), "lost")
 
 
-@pytest.mark.parametrize("info", [0, "0", (0, 0, 2), {"step": 1}], ids=repr)
-def test_an_info_that_is_none_is_refused(executor: Any, info: Any) -> None:
-    before, step = executor.state_dict(), executor.train_step(d5.SGD(lr=0.1))
-    gradients = {name: np.zeros_like(value) for name, value in before.items()}
+def refuse_everywhere(executor: Any, info: Any, message: str) -> None:
+    """Every call that takes an `info` refuses this one, and nothing has changed."""
+    before, step = executor.state_dict(), executor.train_step(d5.Adam())
+    gradients = {name: np.ones_like(value) for name, value in before.items()}
     for call in (
         lambda: executor.inference(BATCH, training=True, info=info),
         lambda: executor.inference_and_backprop(BATCH, info=info),
@@ -96,10 +96,15 @@ def test_an_info_that_is_none_is_refused(executor: Any, info: Any) -> None:
         lambda: step.backprop(BATCH, info),
         lambda: step.apply(gradients, info),
     ):
-        with pytest.raises(UsageError, match=r"^info: got .*; allowed: a StepInfo; remedy: deep5\.StepInfo\("):
+        with pytest.raises(UsageError, match=message):
             call()
     for name, value in executor.state_dict().items():
         np.testing.assert_array_equal(value, before[name])
+
+
+@pytest.mark.parametrize("info", [0, "0", (0, 0, 2), {"step": 1}], ids=repr)
+def test_an_info_that_is_none_is_refused(executor: Any, info: Any) -> None:
+    refuse_everywhere(executor, info, r"^info: got .*; allowed: a StepInfo; remedy: deep5\.StepInfo\(")
 
 
 INFOS: list[Any] = [
@@ -117,19 +122,7 @@ INFOS: list[Any] = [
 @pytest.mark.parametrize("info", INFOS, ids=repr)
 def test_an_info_of_what_is_no_step_is_refused(executor: Any, info: d5.StepInfo) -> None:
     """Adam divides by 1 - beta ** (step + 1): at step -1 that is 0, and every parameter is lost."""
-    before, step = executor.state_dict(), executor.train_step(d5.Adam())
-    gradients = {name: np.ones_like(value) for name, value in before.items()}
-    for call in (
-        lambda: executor.inference(BATCH, training=True, info=info),
-        lambda: executor.inference_and_backprop(BATCH, info=info),
-        lambda: step(BATCH, info),
-        lambda: step.backprop(BATCH, info),
-        lambda: step.apply(gradients, info),
-    ):
-        with pytest.raises(UsageError, match=r"^info: got (step|epoch|batch_size|seed)=.*; allowed: a whole number"):
-            call()
-    for name, value in executor.state_dict().items():
-        np.testing.assert_array_equal(value, before[name])
+    refuse_everywhere(executor, info, r"^info: got (step|epoch|batch_size|seed)=.*; allowed: a whole number")
 
 
 def test_an_info_is_of_any_whole_numbers() -> None:
@@ -152,8 +145,11 @@ def test_a_seed_is_a_whole_number(framework: str, seed: Any) -> None:
 
 def test_the_largest_seed() -> None:
     network = d5.networks.mlp(features=4, hidden=3, classes=2, dropout=0.25)
-    executor = d5.framework("reference").executor(network, seed=2**63 - 1)
-    executor.inference(BATCH, training=True)
+    losses = [
+        d5.framework("reference").executor(network, seed=seed).inference(BATCH, training=True)["loss"]
+        for seed in (2**63 - 1, 2**63 - 1, 0)
+    ]
+    assert losses[0] == losses[1] != losses[2]
 
 
 NO_NETWORKS: dict[str, tuple[Any, str]] = {
@@ -297,7 +293,10 @@ def test_inputs_that_are_no_arrays_of_numbers_are_refused(executor: Any, what: s
 
 
 def test_after_all_that_it_runs(executor: Any) -> None:
-    executor.train_step(d5.SGD())(BATCH, d5.StepInfo())
+    before = executor.state_dict()
+    outputs = executor.train_step(d5.SGD())(BATCH, d5.StepInfo())
+    assert np.isfinite(d5.to_numpy(outputs["loss"]))
+    assert any((value != before[name]).any() for name, value in executor.state_dict().items())
 
 
 GROUP = d5.ParameterGroup(lambda name: True)
@@ -345,7 +344,7 @@ def test_all_of_it_is_said_in_one_line() -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("value", [math.nan, math.inf, None, "0.1"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, 10**400, None, "0.1"], ids=lambda v: f"{v}"[:9])
 def test_a_hyperparameter_is_looked_at_at_every_step(framework: str, value: Any) -> None:
     network = d5.networks.mlp(features=3, hidden=2, classes=2)
     executor = d5.framework(framework).executor(network)
@@ -364,6 +363,6 @@ def test_a_hyperparameter_is_looked_at_at_every_step(framework: str, value: Any)
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_a_native_optimizer_takes_finite_numbers_alone(framework: str) -> None:
     for name in ("sgd", "adam"):
-        for value in (math.nan, -math.inf, "0.1", None):
+        for value in (math.nan, -math.inf, 10**400, "0.1", None):
             with pytest.raises(UsageError, match=r"got lr=.*; allowed: a finite number"):
                 d5.framework(framework).optimizer(name)(lr=value)  # type: ignore[arg-type]

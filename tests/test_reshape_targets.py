@@ -78,3 +78,14 @@ def test_what_a_reshape_does_not_keep_is_not_taken_for_kept() -> None:
     for network, shape in ((made([1, 0]), (3, 2, 4)), (made([0, 1], "other"), (3, 2, 4)), (made([0, 1]), (2, 3, 4))):
         got = d5.framework("reference").executor(read(network)).inference({"x": x, "other": other})["y"]
         np.testing.assert_array_equal(got, x.reshape(shape))
+
+
+def test_what_no_elements_are_cut_into_is_left_open() -> None:
+    """A 0 in the target would be the extent of the input in its place."""
+    build = NetworkBuilder("none")
+    x = build.input("x", ("N", 3, 0))
+    batch = build.op("Gather", build.op("Shape", x), build.constant("first", np.array([0])))
+    goal = build.op("Concat", batch, build.constant("rest", np.array([-1])), axis=0)
+    network = d5.Network.from_onnx(build.network({"y": build.op("Reshape", x, goal)}).to_onnx())
+    (reshape,) = (node for node in network.nodes if node.op_type == "Reshape")
+    np.testing.assert_array_equal(constant_value(reshape.inputs[1]), [0, -1])

@@ -13,13 +13,13 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from deep5.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError, suggestion
+from deep5.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError, brief, suggestion
 from deep5.events import StepInfo
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
 from deep5.tensors import Array, Arrays, Device, TensorSpec, to_numpy
 
-__all__ = ["NetworkExecutor", "brief", "check_callable", "check_info"]
+__all__ = ["NetworkExecutor", "check_callable", "check_info"]
 
 # Combinations of shapes to remember; a network for sequences may meet many.
 _FITTING = 256
@@ -295,11 +295,6 @@ class NetworkExecutor(ABC):
             pairs.append((name, packed[start : start + extent]))
             start += extent
         return pairs
-
-
-def brief(value: object) -> str:
-    """A value as messages show it: in one line, at most 60 characters."""
-    return " ".join(repr(value).split())[:60]
 
 
 def check_info(info: StepInfo) -> StepInfo:

@@ -213,7 +213,7 @@ def _complete(graph: ir.Graph, node: ir.Node, known: Mapping[ir.Value, np.ndarra
     if -1 in target and 0 in target and all(isinstance(extent, int) for extent in rest):
         # Of an empty batch nobody could tell what -1 is.
         elements, taken = math.prod(rest), math.prod(counted)
-        if elements % taken == 0:
+        if elements and elements % taken == 0:
             target[target.index(-1)] = elements // taken
     made = ir.node("Constant", [], {"value": ir.tensor(np.array(target, np.int64))})
     made.outputs[0].name = f"{node.outputs[0].name}/shape"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import UsageError
+from deep5.errors import UsageError, brief
 from deep5.tensors import TensorSpec
 
 __all__ = ["ArrayDataset", "Dataset", "Splits"]
@@ -133,7 +133,7 @@ class ArrayDataset(Dataset):
 
 def _indices(ids: object) -> np.ndarray:
     """Indices of samples that are no int64 array yet."""
-    told = " ".join(repr(ids).split())[:60]
+    told = brief(ids)
     try:
         array = np.asarray(ids)
     except ValueError:  # ragged

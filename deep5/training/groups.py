@@ -7,8 +7,7 @@ from collections.abc import Container, Mapping, Sequence, Sized
 import numpy as np
 
 from deep5.backend import ParameterGroup
-from deep5.errors import RuleError, UsageError
-from deep5.networks.executor import brief
+from deep5.errors import RuleError, UsageError, brief
 from deep5.tensors import TensorSpec
 from deep5.training.rule import UpdateRule
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any, ClassVar
 
+from deep5.arguments import is_finite
 from deep5.backend import GraphExecutor
 from deep5.errors import UsageError
 from deep5.events import StepInfo
@@ -41,9 +40,8 @@ class NativeOptimizer(ABC):
     framework: ClassVar[str]
 
     def __init__(self, loss: str = "loss", **hyper: float | bool) -> None:
-        given: Mapping[str, object] = hyper
-        for name, value in given.items():
-            if not isinstance(value, Real) or not math.isfinite(value):
+        for name, value in hyper.items():
+            if not isinstance(value, bool) and not is_finite(value):
                 raise UsageError(f"{type(self).__name__}: got {name}={value!r:.60}; allowed: a finite number")
         self.loss, self.hyper = loss, hyper
         self._executor: Any = Unbound()

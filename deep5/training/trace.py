@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from deep5.arguments import is_finite
 from deep5.errors import RuleError
 from deep5.events import StepInfo
 from deep5.training.expression import Expr, lift, topological
@@ -62,7 +63,7 @@ class TracedRule:
                 more = [extra[name] for name in self.inputs]
                 list(map(math.isnan, more))  # a number is what it takes
                 values += more
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, OverflowError) as error:
             names = ", ".join((*self.hyper, *self.inputs))
             raise RuleError(
                 f"{type(rule).__name__} at step {info.step}: {type(error).__name__}: {error}; allowed: numbers named "
@@ -174,7 +175,7 @@ def _check_attributes(rule: UpdateRule, name: str) -> None:
         value = getattr(rule, attribute, None)
         if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
             raise RuleError(f"the hyperparameter {name}.{attribute} is {value!r}; allowed: a number")
-        if not math.isfinite(value):  # the first step would make every parameter NaN
+        if not is_finite(value):  # the first step would make every parameter NaN
             raise RuleError(f"the hyperparameter {name}.{attribute} is {value!r}; allowed: a finite number")
     attributes = {key: value for base in reversed(type(rule).__mro__) for key, value in vars(base).items()} | vars(rule)
     for attribute, value in attributes.items():

@@ -11,7 +11,7 @@ import numpy as np
 
 from deep5.backend import GraphExecutor, StepOptimizer
 from deep5.communicator import Communicator
-from deep5.errors import UsageError
+from deep5.errors import UsageError, brief
 from deep5.events import Event, Listeners, StepInfo, StopTraining
 from deep5.tensors import to_numpy
 from deep5.training.optimizer import as_step_optimizer
@@ -199,16 +199,12 @@ def _check_parts(executor: object, *samplers: object) -> None:
     """Refuse what stands where an executor or a sampler belongs; both are known by what they have."""
     if not (hasattr(executor, "network") and hasattr(executor, "synchronize")):
         raise UsageError(
-            f"Trainer: got {_told(executor)} as the executor; allowed: a network on a framework; remedy: "
+            f"Trainer: got {brief(executor)} as the executor; allowed: a network on a framework; remedy: "
             "deep5.framework('pytorch').executor(network)"
         )
     for name, sampler in zip(("train_sampler", "validation_sampler"), samplers, strict=True):
         if not hasattr(sampler, "batches") and (sampler is not None or name == "train_sampler"):
             raise UsageError(
-                f"Trainer: got {_told(sampler)} as {name}; allowed: a deep5.Sampler; remedy: "
+                f"Trainer: got {brief(sampler)} as {name}; allowed: a deep5.Sampler; remedy: "
                 "deep5.ShuffleSampler(data.train, 32), say"
             )
-
-
-def _told(value: object) -> str:
-    return " ".join(repr(value).split())[:60]

@@ -18,7 +18,7 @@ _OUTSIDE = np.iinfo(np.int64).max
 def combines(node: ir.Node) -> bool:
     """Whether a node is a ScatterND that combines the updates of one place.
 
-    With two threads or more ONNX Runtime (1.31) loses some of them, about once in a thousand calls, and its
+    With two threads or more ONNX Runtime (1.31) loses some of them, in some five calls of a thousand, and its
     `use_deterministic_compute` changes nothing.
     """
     return node.op_type == "ScatterND" and not node.domain and attribute(node, "reduction", "none") != "none"

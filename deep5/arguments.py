@@ -1,0 +1,71 @@
+"""Arguments: what is looked at before anything uses it, in one place for every back-end."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+from deep5.errors import UsageError, brief
+
+__all__ = ["bounded_threads", "is_finite", "most_threads", "of_a_network"]
+
+
+def most_threads() -> int:
+    """The largest number of threads that a framework is asked for: 64, or four a logical processor where that is more.
+
+    Frameworks start as many threads as they are told, and those that are told too many take all memory or end the
+    process. 64 on every machine: a recipe that was written on a larger one still runs, and it is what OpenBLAS, which
+    NumPy brings, is built for.
+    """
+    return max(64, 4 * (os.cpu_count() or 1))
+
+
+def bounded_threads(set_threads: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
+    """A back-end's `set_threads`, behind a look at the number."""
+
+    @functools.wraps(set_threads)
+    def checked(self: Any, threads: int) -> None:
+        most = most_threads()
+        if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= most:
+            raise UsageError(
+                f"got {threads!r:.60} threads; allowed: a whole number of at least 1 and, here, at most {most}; "
+                f"remedy: one a processor, {os.cpu_count() or 1}"
+            )
+        set_threads(self, threads)
+
+    return checked
+
+
+def of_a_network(executor: Callable[..., Any]) -> Callable[..., Any]:
+    """A back-end's `executor`, behind a look at the network."""
+
+    @functools.wraps(executor)
+    def checked(self: Any, network: Any, **options: Any) -> Any:
+        # By what it has: this module knows the class of networks for its types alone.
+        if isinstance(network, type) or not all(hasattr(network, part) for part in ("inputs", "outputs", "parameters")):
+            raise UsageError(_no_network(network))
+        return executor(self, network, **options)
+
+    return checked
+
+
+def _no_network(got: Any) -> str:
+    """What is wrong with something that stands where a network belongs."""
+    remedy = "one of deep5.networks, such as deep5.networks.lenet()"
+    if isinstance(got, (str, os.PathLike)):
+        remedy = f"deep5.networks.Network.from_onnx({str(got)!r:.60}) for a file, {remedy}"
+    elif callable(got) and hasattr(got, "__name__"):
+        remedy = f"call it: {got.__name__}(…), with parentheses"
+    return f"executor: got {brief(got)} as the network; allowed: a Network; remedy: {remedy}"
+
+
+def is_finite(value: object) -> bool:
+    """Whether something is a finite number, of Python's or NumPy's, that has a place in float64."""
+    try:
+        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:
+        return False
