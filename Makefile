@@ -17,6 +17,9 @@ DEEP5_REQUIRE ?= pytorch,tensorflow,jax,onnxruntime,openvino,reference
 # Of what pip says, the large downloads and the outcome; errors go another way and are all shown.
 BRIEFLY := | sed -u -n '/ MB)/p; / GB)/p; /^Successfully installed/p'
 FAST := not slow and not gpu and not timing
+# Tests that judge no times run in so many processes, each with some 3 GB of frameworks; a file stays in one of them.
+WORKERS ?= 2
+PARALLEL := -n $(WORKERS) --dist loadfile
 COVERAGE := --cov --cov-report=term:skip-covered
 # A new version of PyTorch is a decision: `make constraints TORCH=2.14.0`.
 TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)
@@ -33,13 +36,13 @@ run: $(VENV)/.pytorch ## Install deep5 with PyTorch and run the first recipe, di
 venv: $(VENV)/.complete ## The complete environment: every framework and the tools of development
 
 test: $(VENV)/.complete ## The fast suite with coverage, then the tests that judge times, alone
-	DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "$(FAST)" $(COVERAGE)
+	DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "$(FAST)" $(PARALLEL) $(COVERAGE)
 	DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "timing and not slow and not gpu"
 
 test-all: $(VENV)/.complete ## Every test; the counts go to docs/test-counts.md
 	@status=0; \
 	export DEEP5_REQUIRE=$(DEEP5_REQUIRE); \
-	$(BIN)/python -m pytest -m "not timing" $(COVERAGE) --junitxml=$(VENV)/all.xml || status=$$?; \
+	$(BIN)/python -m pytest -m "not timing" $(PARALLEL) $(COVERAGE) --junitxml=$(VENV)/all.xml || status=$$?; \
 	$(BIN)/python -m pytest -m timing --junitxml=$(VENV)/timing.xml || status=$$?; \
 	$(BIN)/python tests/counts.py docs/test-counts.md $(VENV)/all.xml $(VENV)/timing.xml; \
 	exit $$status

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from deep5 import networks as networks
     from deep5.backend import Framework as Framework
     from deep5.backend import GraphExecutor as GraphExecutor
+    from deep5.backend import OperatorExecutor as OperatorExecutor
     from deep5.backend import ParameterGroup as ParameterGroup
     from deep5.backend import StepOptimizer as StepOptimizer
     from deep5.backend import Support as Support
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from deep5.metrics.accuracy import TimeToAccuracy as TimeToAccuracy
     from deep5.metrics.loss import TrainingLoss as TrainingLoss
     from deep5.metrics.memory import PeakMemory as PeakMemory
+    from deep5.metrics.operator_time import BareRatio as BareRatio
+    from deep5.metrics.operator_time import OperatorCost as OperatorCost
+    from deep5.metrics.operator_time import OperatorCoverage as OperatorCoverage
+    from deep5.metrics.operator_time import OperatorTime as OperatorTime
     from deep5.metrics.overhead import Overhead as Overhead
     from deep5.metrics.overhead import Slowdown as Slowdown
     from deep5.metrics.time import StepLatency as StepLatency
@@ -36,7 +41,13 @@ if TYPE_CHECKING:
     from deep5.networks.builder import NetworkBuilder as NetworkBuilder
     from deep5.networks.check import check_executor as check_executor
     from deep5.networks.network import Network as Network
+    from deep5.networks.onnx_operator import ONNXOperator as ONNXOperator
+    from deep5.operators.check import check_forward as check_forward
+    from deep5.operators.check import check_gradient as check_gradient
+    from deep5.operators.cpp import CppOperator as CppOperator
+    from deep5.operators.native import NativeOperator as NativeOperator
     from deep5.operators.operator import Operator as Operator
+    from deep5.operators.registry import register_operator as register_operator
     from deep5.plugins import framework as framework
     from deep5.run import run_recipe as run_recipe
     from deep5.tensors import CPUDevice as CPUDevice
@@ -76,6 +87,7 @@ _CORE = {
     "StopTraining": "events",
     "Framework": "backend",
     "GraphExecutor": "backend",
+    "OperatorExecutor": "backend",
     "ParameterGroup": "backend",
     "StepOptimizer": "backend",
     "Support": "backend",
@@ -95,7 +107,13 @@ _CORE = {
 }
 _LEVELS = {
     # Level 0
+    "CppOperator": "operators.cpp",
+    "check_forward": "operators.check",
+    "check_gradient": "operators.check",
+    "NativeOperator": "operators.native",
+    "ONNXOperator": "networks.onnx_operator",
     "Operator": "operators.operator",
+    "register_operator": "operators.registry",
     # Level 1
     "Network": "networks.network",
     "NetworkBuilder": "networks.builder",
@@ -128,6 +146,10 @@ _LEVELS = {
     "SingleRank": "communicator",
 }
 _METRICS = {
+    "BareRatio": "metrics.operator_time",
+    "OperatorCost": "metrics.operator_time",
+    "OperatorCoverage": "metrics.operator_time",
+    "OperatorTime": "metrics.operator_time",
     "Overhead": "metrics.overhead",
     "PeakMemory": "metrics.memory",
     "Slowdown": "metrics.overhead",

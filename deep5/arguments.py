@@ -5,13 +5,18 @@ from __future__ import annotations
 import functools
 import math
 import os
+from array import array
 from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
 from deep5.errors import UsageError, brief
 
-__all__ = ["bounded_threads", "is_finite", "most_threads", "of_a_network"]
+__all__ = ["THREADS", "bounded_threads", "is_finite", "most_threads", "of_a_network"]
+
+
+THREADS = array("i", [0])
+"""How many threads the framework was asked for that was asked last, 0 where none was: what compiled operators use."""
 
 
 def most_threads() -> int:
@@ -36,6 +41,7 @@ def bounded_threads(set_threads: Callable[[Any, int], None]) -> Callable[[Any, i
                 f"remedy: one a processor, {os.cpu_count() or 1}"
             )
         set_threads(self, threads)
+        THREADS[0] = threads
 
     return checked
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from deep5.arguments import bounded_threads, is_finite, of_a_network
-from deep5.errors import UnknownName, UsageError
+from deep5.errors import UnknownName, Unsupported, UsageError
 from deep5.events import StepInfo
 from deep5.tensors import Array, Arrays, Device
 
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from deep5.networks.network import Network
     from deep5.operators.operator import Operator
 
-__all__ = ["Framework", "GraphExecutor", "ParameterGroup", "StepOptimizer", "Support", "TrainStep"]
+__all__ = [
+    "Framework",
+    "GraphExecutor",
+    "OperatorExecutor",
+    "ParameterGroup",
+    "StepOptimizer",
+    "Support",
+    "TrainStep",
+]
 
 
 class Support(NamedTuple):
@@ -267,6 +275,68 @@ class GraphExecutor(Protocol):
         ...
 
 
+@runtime_checkable
+class OperatorExecutor(Protocol):
+    """One operator made runnable by one framework, forward and backward, on the framework's own arrays.
+
+    Nothing is converted within a call: what a clock around it sees is the framework's work.
+    """
+
+    operator: Operator
+    device: Device
+
+    def arrays(self, *values: Array) -> tuple[Array, ...]:
+        """Values of NumPy (or native ones) as native arrays on the device, copied where they must be.
+
+        Raises:
+            ShapeError: A value is no array that the framework takes.
+        """
+        ...
+
+    def inference(self, *inputs: Array) -> tuple[Array, ...]:
+        """Run forward.
+
+        Args:
+            inputs: Native arrays, as `arrays` gives them.
+
+        Returns:
+            The outputs, native.
+
+        Raises:
+            ShapeError: Inputs that the operator does not take.
+            OperatorError: It broke its contract, or failed.
+        """
+        ...
+
+    def inference_and_backprop(
+        self, inputs: Sequence[Array], output_grads: Sequence[Array], *, needs: Sequence[bool] | None = None
+    ) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
+        """Run forward, and the vector-Jacobian product.
+
+        Args:
+            inputs: Native arrays.
+            output_grads: A native array an output, of its shape; those of outputs that are no floating-point numbers
+                are not looked at, and may be None.
+            needs: Which inputs want a gradient; None: all floating-point ones.
+
+        Returns:
+            The outputs, and a gradient an input; None where none is wanted.
+
+        Raises:
+            As `inference`.
+            Unsupported: The operator has no gradient.
+        """
+        ...
+
+    def synchronize(self) -> None:
+        """Return when all work that was started has finished."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """Framework, version, device, threads, TF32 and determinism as read back from the framework."""
+        ...
+
+
 class Framework(ABC):
     """A back-end. Reached by name: `deep5.framework("pytorch")`; registered under `deep5.frameworks`.
 
@@ -320,7 +390,22 @@ class Framework(ABC):
 
     @abstractmethod
     def operator(self, operator: Operator) -> Callable[..., Any]:
-        """The native, differentiable form of an operator: a callable on native arrays."""
+        """The native, differentiable form of an operator: a callable on native arrays.
+
+        Every call is held to what the operator's `specs` says.
+
+        Raises:
+            Unsupported: The framework cannot run it, with the reason.
+        """
+
+    def operator_executor(self, operator: Operator, *, device: str | Device = "cpu") -> OperatorExecutor:
+        """Make one operator runnable: a deep5 `Operator`, compiled or not, a `NativeOperator` of this framework, or an
+        `ONNXOperator`.
+
+        Raises:
+            Unsupported: The framework cannot run it, with the reason; a device that is not there.
+        """
+        raise Unsupported(f"the back-end {self.name} runs no operators outside of a network")
 
     def optimizer(self, name: str) -> Callable[..., StepOptimizer]:
         """The framework's own optimizer under one of deep5's names (`native:NAME` in a recipe).

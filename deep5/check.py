@@ -43,6 +43,10 @@ def check_recipe(recipe: Recipe) -> list[str]:
             what cannot be hashed.
     """
     recipe.describe()  # what cannot be hashed is refused here, not after the run
+    if recipe.operators:
+        from deep5.bench.record import check_operators
+
+        return check_operators(recipe)
     for key, kind in (_TIMED if recipe.timing else _TRAINED).items():
         value = recipe.value(key)
         if value is None or (isinstance(value, str) and not _light(kind, value)):

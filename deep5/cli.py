@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
+from deep5.bench.command import bench_command
 from deep5.errors import Deep5Error, UsageError
 
 __all__ = ["main"]
@@ -128,12 +129,17 @@ def _shown(result: Any, as_json: bool) -> str:
 
     if as_json:
         return to_json(result)
+    return _printed(lambda console: verdict_table(result, console))
+
+
+def _printed(write: Callable[[Any], None]) -> str:
+    """What is written to a console, as a text."""
     from rich.console import Console
 
     console = Console()
-    with console.capture() as table:
-        verdict_table(result, console)
-    return table.get().rstrip("\n")
+    with console.capture() as text:
+        write(console)
+    return text.get().rstrip("\n")
 
 
 def _discard(stream: Any) -> None:
@@ -141,18 +147,37 @@ def _discard(stream: Any) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-@_cli.command()
+class _OrRecipe(click.Group):
+    """A group in which what is no command of its own is a recipe: `deep5 check RECIPE`."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if not args or args[0] not in (*self.commands, "-h", "--help"):
+            return self.commands["recipe"].make_context(info_name, args, parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@_cli.group(cls=_OrRecipe, subcommand_metavar="RECIPE | COMMAND …")
+def check() -> None:
+    """Check RECIPE without running it, or an operator.
+
+    `deep5 check RECIPE` is short for `deep5 check recipe RECIPE`.
+    """
+
+
+@check.command("recipe")
 @_recipe_options
 @click.option("--json", "as_json", is_flag=True, help="Print what the recipe holds as JSON.")
 @click.option("--quiet", is_flag=True, help="Print nothing where the recipe is valid.")
 @_debug_option
-def check(as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> None:
+def check_recipe(as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> None:
     """Validate RECIPE without running it."""
     with _errors(debug, as_json) as show:
-        from deep5.check import check_recipe
+        from deep5 import check as checks
 
         recipe = _configured(**chosen)
-        notes = check_recipe(recipe)
+        notes = checks.check_recipe(recipe)
         if as_json:
             about = {"hash": recipe.fixed_hash(), "size": recipe.size, "division": recipe.division}
             show(json.dumps({"recipe": recipe.name, **about, **recipe.describe(), "notes": notes}, indent=2))
@@ -162,6 +187,86 @@ def check(as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> None:
             for note in notes:
                 show(note)
             show(f"{recipe.name} is a valid recipe (fixed part {recipe.fixed_hash()[:12]}, size {recipe.size})")
+
+
+@check.command("operator")
+@click.argument("operator", metavar="FILE:CLASS")
+@click.option(
+    "--set", "settings", metavar="NAME=VALUE", multiple=True, help="An argument of the class; repeat for more."
+)
+@click.option(
+    "--shape", "shapes", metavar="3x4", multiple=True, help="Shape of the inputs, or of each in turn; scalar: no axes."
+)
+@click.option(
+    "--dtype", "dtypes", metavar="TYPE", multiple=True, help="Element type of the inputs, or of each in turn."
+)
+@click.option("--range", "bounds", metavar="LOW HIGH", nargs=2, type=float, help="Draw inputs between these.")
+@click.option("--seed", type=_whole_number(0), metavar="N", default=0, help="Seed of the inputs.")
+@click.option("--framework", metavar="NAME", help="Run the operator on this framework.")
+@click.option("--against", metavar="NAME|FILE:FUNCTION", help="What is right: a framework, or a function in float64.")
+@click.option("--no-strict", is_flag=True, help="Do not run it under array_api_strict.")
+@click.option("--time-limit", type=float, metavar="S", default=20.0, help="Seconds that a call in C++ may take.")
+@click.option("--out", metavar="DIR", help="Where pictures of differences go.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--quiet", is_flag=True, help="Print only what failed.")
+@_debug_option
+def check_operator(as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> NoReturn:
+    """Check an operator: values, gradients, memory, element types, layouts, empty inputs, NaN.
+
+    FILE:CLASS is a Python file and a class in it, or an operator that is made there. A C++ operator runs in a process
+    of its own first.
+    """
+    with _errors(debug, as_json) as show:
+        report = _checked_operator(**chosen)
+        if as_json:
+            show(json.dumps(report.document(), indent=2, allow_nan=False))
+        elif report.failures and quiet:
+            show(report.story())
+        elif not quiet:
+            show(_printed(report.print))
+        status = 0 if report else 1
+    sys.exit(status)
+
+
+def _checked_operator(
+    operator: str,
+    settings: tuple[str, ...],
+    shapes: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    bounds: tuple[float, float] | None,
+    seed: int,
+    framework: str | None,
+    against: str | None,
+    no_strict: bool,
+    time_limit: float,
+    out: str | None,
+) -> Any:
+    from deep5.operators.checks import command
+    from deep5.plugins import load
+    from deep5.recipe_file import named_in_file
+    from deep5.recipe_settings import parse_setting
+
+    made = named_in_file(operator) if ".py:" in operator else load("operators", operator)
+    pairs = [parse_setting(text) for text in settings]
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise UsageError("an argument is given twice by --set; allowed: once")
+    if time_limit <= 0:
+        raise UsageError(f"got --time-limit {time_limit:g}; allowed: more than 0 s")
+    if bounds is not None and not bounds[0] < bounds[1]:
+        raise UsageError(f"got --range {bounds[0]:g} {bounds[1]:g}; allowed: two numbers, the lower one first")
+    own = command.made_operator(made, dict(pairs))
+    inputs = command.drawn_inputs(own, list(map(command.parse_shape, shapes)), dtypes, bounds, seed)
+    reference = named_in_file(against) if against is not None and ".py:" in against else None
+    return command.check_operator(
+        own,
+        inputs,
+        reference=reference,
+        against=None if reference else against,
+        framework=framework,
+        strict=not no_strict,
+        out=out,
+        time_limit_s=time_limit,
+    )
 
 
 @_cli.command("list")
@@ -242,6 +347,9 @@ def _errors(debug: bool, as_json: bool) -> Iterator[Callable[[str], None]]:
 
             traceback.print_exception(error)
         _fail(*_told(error), as_json)
+
+
+_cli.add_command(bench_command(_errors))
 
 
 def _load_numpy() -> None:

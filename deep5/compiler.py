@@ -1,4 +1,4 @@
-"""C to a loaded library: compiled once by the machine's own compiler, cached under what went into it."""
+"""C, C++ and CUDA to a loaded library: compiled once by the machine's own compiler, cached under what went into it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from deep5.errors import Deep5Error
 from deep5.files import write_atomically
 
-__all__ = ["cache_folder", "clear_cache", "compiler", "load_library"]
+__all__ = ["CPP", "CUDA", "C", "Language", "cache_folder", "clear_cache", "compiler", "load_library"]
 
 # No -ffast-math: an optimizer must mean what it says, NaN included. What is switched off here (errno, traps,
 # contraction to fused multiply-add) lets loops vectorise and keeps each operation rounded as NumPy rounds it.
@@ -33,6 +36,47 @@ FLAGS = (
 _COMPILE_TIMEOUT_S = 120
 
 
+@dataclass(frozen=True, kw_only=True)
+class Language:
+    """What a source is written in.
+
+    Attributes:
+        name: For a reader.
+        suffix: Of its files.
+        variable: The variable of the environment that names the compiler.
+        commands: Compilers to look for where it names none.
+        flags: What they are called with; None: `FLAGS`.
+        install: What to install where there is none.
+    """
+
+    name: str
+    suffix: str
+    variable: str
+    commands: tuple[str, ...]
+    flags: tuple[str, ...] | None
+    install: str
+
+
+C = Language(name="C", suffix=".c", variable="CC", commands=("cc", "gcc", "clang"), flags=None, install="gcc or clang")
+# What a user's own operator is promised: what -O3 gives on this machine, and OpenMP.
+CPP = Language(
+    name="C++",
+    suffix=".cpp",
+    variable="CXX",
+    commands=("c++", "g++", "clang++"),
+    flags=("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared"),
+    install="g++ or clang++",
+)
+CUDA = Language(
+    name="CUDA",
+    suffix=".cu",
+    variable="NVCC",
+    commands=("nvcc",),
+    flags=("-std=c++17", "-O3", "-arch=native", "-Xcompiler", "-fPIC,-fopenmp", "-shared"),
+    install="NVIDIA's CUDA toolkit",
+)
+
+
 def cache_folder() -> Path:
     """Where deep5 keeps what can be made again: `$DEEP5_CACHE`, else `deep5` in the user's cache folder."""
     chosen = os.environ.get("DEEP5_CACHE")
@@ -41,9 +85,9 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "deep5"
 
 
-def compiler() -> str | None:
-    """The C compiler: `$CC`, else `cc`, `gcc` or `clang` on the path; None where there is none."""
-    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
+def compiler(language: Language = C) -> str | None:
+    """The compiler of a language: `$CC`, else `cc`, `gcc` or `clang` on the path, for C; None where there is none."""
+    for name in (os.environ.get(language.variable), *language.commands):
         if name and (path := shutil.which(name)):
             return path
     return None
@@ -59,31 +103,41 @@ def _machine() -> str:
     return f"{platform.machine()} {flags}"
 
 
-def load_library(source: str) -> ctypes.CDLL:
-    """Compile C source, or find it in the cache, and load it.
+def load_library(
+    source: str, language: Language = C, *, what: str = "the generated kernel", include: Sequence[Path] = ()
+) -> ctypes.CDLL:
+    """Compile a source, or find it in the cache, and load it.
 
     Args:
-        source: A whole C file; part of the cache key, with the compiler, the flags and the processor.
+        source: A whole file; part of the cache's key, with the files that it includes (those of the system left out),
+            the compiler, the flags and the processor.
+        language: What it is written in.
+        what: What messages call it.
+        include: Folders in which it finds files to include.
 
     Raises:
         Deep5Error: There is no compiler, or it refused the source; the message holds its lines. The cache cannot be
-            written.
+            written, or what is in it was changed since it was compiled.
     """
-    command = compiler()
+    command = compiler(language)
     if command is None:
-        raise Deep5Error("no C compiler on this machine; remedy: install gcc or clang, or set CC")
+        raise Deep5Error(
+            f"no {language.name} compiler on this machine; remedy: install {language.install}, or set "
+            f"{language.variable}"
+        )
+    call = [command, *(FLAGS if language.flags is None else language.flags), *(f"-I{folder}" for folder in include)]
+    # The prefer-vector-width flag exists on x86 alone.
+    call = [flag for flag in call if "vector-width" not in flag or platform.machine() == "x86_64"]
     stamp = Path(command).resolve().stat()
     identity = f"{Path(command).resolve()} {stamp.st_size} {stamp.st_mtime_ns}"
-    key = hashlib.sha256("\0".join([source, *FLAGS, identity, _machine()]).encode()).hexdigest()
-    library = cache_folder() / "kernels" / f"{key}.so"
-    checksum = library.with_suffix(".sha256")
-    if not _intact(library, checksum):
-        _compile(command, source, library, checksum)
+    key = hashlib.sha256("\0".join([source, *call, identity, _machine()]).encode()).hexdigest()
+    folder = cache_folder() / "kernels"
+    library = _cached(folder, key, what) or _compile(call, source, language, what, folder, key)
     try:
         return ctypes.CDLL(str(library))
     except OSError as error:
         raise Deep5Error(
-            f"the kernel {library} cannot be loaded ({error}); remedy: set DEEP5_CACHE to a folder from which programs "
+            f"{what} in {library} cannot be loaded ({error}); remedy: set DEEP5_CACHE to a folder from which programs "
             "may run"
         ) from error
 
@@ -92,7 +146,7 @@ def clear_cache() -> int:
     """Delete all that deep5 or torch.compile for it compiled; returns how many bytes that freed."""
     freed = 0
     folder = cache_folder() / "kernels"
-    for path in [*folder.glob("*.so"), *folder.glob("*.sha256")]:
+    for path in [path for suffix in ("so", "sha256", "includes") for path in folder.glob(f"*.{suffix}")]:
         freed += path.stat().st_size
         path.unlink(missing_ok=True)
     compiled = cache_folder() / "torchinductor"
@@ -101,43 +155,77 @@ def clear_cache() -> int:
     return freed
 
 
-def _intact(library: Path, checksum: Path) -> bool:
-    """A file that was cut short or changed since it was compiled is compiled again, not loaded."""
+def _cached(folder: Path, key: str, what: str) -> Path | None:
+    """The library of a key whose included files are what they were; None where it has to be compiled."""
     try:
-        return checksum.read_text() == hashlib.sha256(library.read_bytes()).hexdigest()
+        library = _library(folder, key, (folder / f"{key}.includes").read_text(encoding="utf-8").splitlines())
+        told = library.with_suffix(".sha256").read_text()
+        found = hashlib.sha256(library.read_bytes()).hexdigest()
     except OSError:
-        return False
+        return None
+    if told != found:
+        raise Deep5Error(
+            f"{what} in {library} was changed since it was compiled: got a file of SHA-256 {found:.12}…, expected "
+            f"{told:.12}…; it is not loaded; remedy: deep5 clean"
+        )
+    return library
 
 
-def _compile(command: str, source: str, library: Path, checksum: Path) -> None:
+def _library(folder: Path, key: str, includes: Sequence[str]) -> Path:
+    """Where the library lies that was compiled from files of this content.
+
+    Raises:
+        OSError: One of them is not there.
+    """
+    contents = hashlib.sha256()
+    for name in includes:
+        contents.update(name.encode() + b"\0" + hashlib.sha256(Path(name).read_bytes()).digest())
+    # The name differs where the content does: a library that is loaded stays what it is.
+    return folder / f"{key[:40]}-{contents.hexdigest()[:24]}.so"
+
+
+def _compile(call: list[str], source: str, language: Language, what: str, cache: Path, key: str) -> Path:
     try:
-        library.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-            code, built = Path(folder) / "kernel.c", Path(folder) / "kernel.so"
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as folder:
+            code, built = Path(folder) / f"kernel{language.suffix}", Path(folder) / "kernel.so"
             code.write_text(source, encoding="utf-8")
-            _call_compiler(command, code, built)
-            data = built.read_bytes()
-        # The library first: a checksum without its library only means that it is compiled again.
+            _call_compiler(call, code, built, what, language)
+            data, includes = built.read_bytes(), _included(built.with_suffix(".d"), code)
+            library = _library(cache, key, includes)
+        # The library first: without the other two it is compiled again.
         write_atomically(library, data)
-        write_atomically(checksum, hashlib.sha256(data).hexdigest())
+        write_atomically(library.with_suffix(".sha256"), hashlib.sha256(data).hexdigest())
+        write_atomically(cache / f"{key}.includes", "".join(f"{name}\n" for name in includes))
     except OSError as error:
         raise Deep5Error(
-            f"the kernel cache {library.parent} cannot be written ({error.strerror}); remedy: set DEEP5_CACHE to a "
+            f"the kernel cache {cache} cannot be written ({error.strerror}); remedy: set DEEP5_CACHE to a "
             "folder that can"
         ) from error
+    return library
 
 
-def _call_compiler(command: str, code: Path, built: Path) -> None:
-    # The prefer-vector-width flag exists on x86 alone.
-    flags = [flag for flag in FLAGS if "vector-width" not in flag or platform.machine() == "x86_64"]
-    call = [command, *flags, "-o", str(built), str(code), "-lm"]
+def _call_compiler(call: list[str], code: Path, built: Path, what: str, language: Language) -> None:
+    command = call[0]
+    call = [*call, "-MMD", "-MF", str(built.with_suffix(".d")), "-o", str(built), str(code), "-lm"]
     try:
         done = subprocess.run(call, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         raise Deep5Error(f"{command} did not finish within {_COMPILE_TIMEOUT_S} s") from None
     except OSError as error:
         raise Deep5Error(
-            f"the compiler {command} cannot be started ({error.strerror}); remedy: set CC to one that can"
+            f"the compiler {command} cannot be started ({error.strerror}); remedy: set {language.variable} to one that "
+            "can"
         ) from error
     if done.returncode:
-        raise Deep5Error(f"{command} refused the generated kernel:\n{done.stderr.strip()}")
+        raise Deep5Error(f"{command} refused {what}:\n{(done.stderr or done.stdout).strip()}")
+
+
+def _included(rules: Path, code: Path) -> list[str]:
+    """The files that a source includes, as the compiler wrote them down for make."""
+    if not rules.is_file():
+        return []
+    listed = rules.read_text(encoding="utf-8").replace("\\\n", " ").partition(":")[2]
+    names = [name.replace("\\ ", " ") for name in re.findall(r"(?:\\ |\S)+", listed)]
+    # Not what is gone once the compiler has finished: its own files, and this one.
+    return sorted({str(Path(name).resolve()) for name in names if Path(name).is_file()} - {str(code.resolve())})

@@ -10,6 +10,7 @@ __all__ = [
     "GoalError",
     "MissingDependency",
     "NetworkError",
+    "OperatorError",
     "OutputError",
     "RecipeError",
     "RuleError",
@@ -71,6 +72,10 @@ class ShapeError(NetworkError):
 
 class Unsupported(Deep5Error):
     """A thing that a framework or a function cannot do, with the reason."""
+
+
+class OperatorError(Deep5Error):
+    """An operator that breaks the contract of `Operator`, or a compiled one that failed."""
 
 
 class RuleError(Deep5Error):

@@ -29,6 +29,7 @@ __all__ = [
 KINDS = {
     "recipes": "recipe",
     "frameworks": "framework",
+    "operators": "operator",
     "metrics": "metric",
     "networks": "network",
     "datasets": "data set",
@@ -45,6 +46,8 @@ _EXTRAS = {
     "onnxruntime": "onnxruntime",
     "openvino": "openvino",
     "jax": "jax",
+    "altair": "report",
+    "vl_convert": "report",
 }
 
 

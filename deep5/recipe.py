@@ -101,6 +101,11 @@ class Recipe:
         return "candidate" in self.fixed or "candidate" in self.mutable
 
     @property
+    def operators(self) -> bool:
+        """Whether the recipe times operators (level 0) instead of training a network."""
+        return not self.timing and any("operator" in part or "problems" in part for part in (self.fixed, self.mutable))
+
+    @property
     def division(self) -> str:
         """Either "closed", where two results of one hash may be compared, or "open"."""
         return "closed" if self.published else "open"

@@ -23,12 +23,63 @@ class Key:
         default: What stands there where the recipe says nothing.
         least: The smallest whole number allowed, or None where it holds no number.
         flag: Whether it holds True or False.
+        optional: Whether None stands for nothing.
+        fault: Says what is wrong with a value, or None: for what is none of the above.
     """
 
     kind: str | None = None
     default: Any = _REQUIRED
     least: int | None = None
     flag: bool = False
+    optional: bool = False
+    fault: Callable[[Any], str | None] | None = None
+
+
+def _text_fault(value: Any) -> str | None:
+    return None if isinstance(value, str) and value else f"is {value!r}; allowed: a text"
+
+
+def _uses_fault(value: Any) -> str | None:
+    if isinstance(value, (list, tuple)) and all(isinstance(use, str) for use in value):
+        return None
+    return f"is {value!r}; allowed: a tuple such as ('training',)"
+
+
+def _frameworks_fault(value: Any) -> str | None:
+    """Names of registered frameworks, modes included; a text holds them with commas between."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
+        return f"is {value!r}; allowed: a tuple of names, such as ('pytorch', 'jax')"
+    known = registered("frameworks")
+    for name in names:
+        if name.partition(":")[0] not in known:
+            return f"holds the unknown framework {name!r}; allowed: {', '.join(known)}{suggestion(name, known)}"
+        if ":" in name and (fault := mode_fault(name)) is not None:
+            return f"holds {name!r}: {fault}"
+    if len(set(names)) < len(names):
+        return f"is {value!r}, a framework twice; allowed: each once"
+    return None
+
+
+def _shapes_fault(value: Any) -> str | None:
+    if isinstance(value, (list, tuple)) and all(
+        isinstance(shape, (list, tuple)) and all(type(extent) is int and extent >= 0 for extent in shape)
+        for shape in value
+    ):
+        return None
+    return f"is {value!r}; allowed: a shape an input, such as ((64, 64), (64, 64))"
+
+
+def _attributes_fault(value: Any) -> str | None:
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return None
+    return f"is {value!r}; allowed: a dict of the operator's attributes"
+
+
+def _limit_fault(value: Any) -> str | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+        return None
+    return f"is {value!r}; allowed: a number of GFLOP above 0, or None"
 
 
 _TRAINING = {
@@ -57,11 +108,35 @@ _TIMING = {
     "threads": Key(default=1, least=1),
     "seed": Key(default=0, least=0),
 }
+_OPERATORS = {
+    "operator": Key(default=None, optional=True, fault=_text_fault),
+    "problems": Key(default=None, optional=True, fault=_text_fault),
+    "uses": Key(default=(), fault=_uses_fault),
+    "shapes": Key(default=(), fault=_shapes_fault),
+    "attributes": Key(default={}, fault=_attributes_fault),
+    "dtype": Key(default="float32", fault=_text_fault),
+    "backward": Key(default=False, flag=True),
+    "bare": Key(kind="candidates", default=None, optional=True),
+    "frameworks": Key(default=("reference",), fault=_frameworks_fault),
+    "limit_gflop": Key(default=None, optional=True, fault=_limit_fault),
+    "take": Key(default=None, least=1, optional=True),
+    "cold": Key(default=False, flag=True),
+    "rigorous": Key(default=False, flag=True),
+    "processes": Key(default=8, least=1),
+    "rounds": Key(default=30, least=1),
+    "threads": Key(default=1, least=1),
+    "device": Key(default="cpu"),
+    "pictures": Key(default=False, flag=True),
+    "box": Key(default=None, optional=True, fault=_text_fault),
+    "seed": Key(default=0, least=0),
+}
 
 
 def keys_of(*parts: Mapping[str, Any]) -> Mapping[str, Key]:
-    """The keys of a recipe that trains a network, or of one that times a candidate against a baseline."""
-    return _TIMING if any("candidate" in part for part in parts) else _TRAINING
+    """The keys of a recipe that trains a network, times a candidate against a baseline, or times operators."""
+    if any("candidate" in part for part in parts):
+        return _TIMING
+    return _OPERATORS if any("operator" in part or "problems" in part for part in parts) else _TRAINING
 
 
 def base(key: str) -> str:
@@ -112,6 +187,10 @@ def check_parts(fixed: Mapping[str, Any], mutable: Mapping[str, Any], where: Cal
             got = "both" if given else "none of them"
             at = where("executor" if given else "")
             raise RecipeError(f"{at}the recipe names {got}; allowed: one of 'framework' and 'executor'")
+    if keys is _OPERATORS and both.get("operator") is None and both.get("problems") is None:
+        raise RecipeError(
+            f"{where('operator')}the recipe names neither 'operator' nor 'problems'; allowed: one or both"
+        )
 
 
 def _fault(key: str, about: Key | None, value: Any) -> str | None:
@@ -123,6 +202,11 @@ def _fault(key: str, about: Key | None, value: Any) -> str | None:
         elif not isinstance(value, (list, tuple)):
             return f"{key!r} is {value!r}; allowed: a tuple or list of arguments"
         return None
+    if value is None and about.optional:
+        return None
+    if about.fault is not None:
+        fault = about.fault(value)
+        return fault and f"{key!r} {fault}"
     if about.least is not None:
         if isinstance(value, bool) or not isinstance(value, int) or value < about.least:
             return f"{key!r} is {value!r}; allowed: a whole number of at least {about.least}"

@@ -96,7 +96,7 @@ def progress(recipe: Recipe) -> tuple[Event, ...]:
     """The listeners that show a run on a terminal."""
     from deep5.training.progress import ProgressBar
 
-    return () if recipe.timing else (ProgressBar(),)
+    return () if recipe.timing or recipe.operators else (ProgressBar(),)
 
 
 def execute(
@@ -115,6 +115,10 @@ def execute(
         RunFailed: The run started and could not be completed; its folder is named, marked and readable.
     """
     recipe.describe()  # what cannot be hashed is refused before anything is loaded or built
+    if recipe.operators:
+        from deep5.bench.record import time_operators
+
+        return time_operators(recipe, out, quiet=quiet)
     return _time(recipe, out) if recipe.timing else _train(recipe, out, tuple(events), quiet)
 
 

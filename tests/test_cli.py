@@ -196,7 +196,9 @@ def test_what_cannot_be_is_told_before_anything_runs(
 
 
 def test_recipes_that_are_none(deep5: Command, tmp_path: Path) -> None:
-    allowed = "allowed: cifar10_resnet44, digits_lenet, more by 'deep5 list recipes', or the path of a Python file"
+    named = "cifar10_resnet44, convolution_algorithms, deepbench_conv, deepbench_gemm, deepbench_rnn, digits_lenet"
+    more = "layer_batches, matmul_batches, more by 'deep5 list recipes'"
+    allowed = f"allowed: {named}, {more}, or the path of a Python file"
     Path("empty").mkdir()
     Path("full").mkdir()
     for name in "abcde":

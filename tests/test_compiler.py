@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,9 +33,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     inner = compiler._call_compiler
 
-    def counted(command: str, code: Path, built: Path) -> None:
+    def counted(call: list[str], code: Path, *rest: Any) -> None:
         seen.append(code.read_text(encoding="utf-8"))
-        inner(command, code, built)
+        inner(call, code, *rest)
 
     monkeypatch.setattr(compiler, "_call_compiler", counted)
     return seen
@@ -58,7 +58,7 @@ def test_the_cache_is_by_content(cache: Path, calls: list[str]) -> None:
     assert compiler.load_library(SOURCE % 2).answer() == 2
     assert calls == [SOURCE % 1, SOURCE % 2]
     assert len(libraries(cache)) == 2
-    assert sorted(path.suffix for path in cache.iterdir()) == [".sha256", ".sha256", ".so", ".so"]
+    assert sorted(path.suffix for path in cache.iterdir()) == sorted([".includes", ".sha256", ".so"] * 2)
 
 
 def test_flags_and_processor_are_part_of_the_key(
@@ -72,8 +72,8 @@ def test_flags_and_processor_are_part_of_the_key(
     assert len(calls) == len(libraries(cache)) == 3
 
 
-@pytest.mark.parametrize("damage", ["truncated", "tampered", "no checksum", "wrong checksum", "empty"])
-def test_a_library_that_is_not_whole_is_compiled_again(cache: Path, calls: list[str], damage: str) -> None:
+@pytest.mark.parametrize("damage", ["truncated", "tampered", "wrong checksum", "empty"])
+def test_a_library_that_was_changed_is_not_loaded(cache: Path, calls: list[str], damage: str) -> None:
     source = SOURCE % (100 + len(damage))
     compiler.load_library(source)
     (library,) = libraries(cache)
@@ -84,14 +84,35 @@ def test_a_library_that_is_not_whole_is_compiled_again(cache: Path, calls: list[
         replace(library, whole[:-1] + bytes([whole[-1] ^ 1]))
     elif damage == "empty":
         replace(library, b"")
-    elif damage == "no checksum":
-        checksum.unlink()
     else:
         checksum.write_text("0" * 64)
+    with pytest.raises(Deep5Error, match=r"kernel in .*\.so was changed since it was compiled: .*remedy: deep5 clean"):
+        compiler.load_library(source)
+    assert len(calls) == 1
+    compiler.clear_cache()
     assert compiler.load_library(source).answer() == 100 + len(damage)
     assert len(calls) == 2
-    assert ctypes.CDLL(str(library)).answer() == 100 + len(damage)
-    assert compiler._intact(library, checksum)
+
+
+@pytest.mark.parametrize("missing", [".sha256", ".includes", ".so"])
+def test_a_library_whose_writing_was_interrupted_is_compiled_again(cache: Path, calls: list[str], missing: str) -> None:
+    source = SOURCE % (200 + len(missing))
+    compiler.load_library(source)
+    (gone,) = cache.glob(f"*{missing}")
+    gone.unlink()
+    assert compiler.load_library(source).answer() == 200 + len(missing)
+    assert len(calls) == 2
+    assert sorted(path.suffix for path in cache.iterdir()) == [".includes", ".sha256", ".so"]
+
+
+def test_a_file_that_is_included_is_part_of_the_key(cache: Path, calls: list[str], tmp_path: Path) -> None:
+    header = tmp_path / "of mine.h"
+    source = f'#include "{header}"\nint answer(void) {{ return ANSWER; }}\n'
+    for answer in (1, 2, 1):
+        header.write_text(f"#define ANSWER {answer}\n")
+        assert compiler.load_library(source).answer() == answer
+    assert len(calls) == 2  # the first is still there
+    assert len(libraries(cache)) == 2
 
 
 def test_two_processes_at_once(cache: Path) -> None:
@@ -110,7 +131,7 @@ def test_two_processes_at_once(cache: Path) -> None:
         process.stdin.flush()
     assert [process.communicate(timeout=60)[0].strip() for process in processes] == ["7", "7"]
     assert [process.returncode for process in processes] == [0, 0]
-    assert sorted(path.suffix for path in cache.iterdir()) == [".sha256", ".so"]  # nothing temporary stays
+    assert sorted(path.suffix for path in cache.iterdir()) == [".includes", ".sha256", ".so"]  # nothing temporary stays
 
 
 def test_clear_cache_says_how_much_it_freed(cache: Path) -> None:
@@ -145,8 +166,8 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
 
 
 def test_a_library_that_cannot_be_loaded_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "_call_compiler", lambda command, code, built: built.write_bytes(b"no library"))
-    with pytest.raises(Deep5Error, match=r"the kernel .*\.so cannot be loaded .*; remedy: set DEEP5_CACHE"):
+    monkeypatch.setattr(compiler, "_call_compiler", lambda call, code, built, *rest: built.write_bytes(b"no library"))
+    with pytest.raises(Deep5Error, match=r"kernel in .*\.so cannot be loaded .*; remedy: set DEEP5_CACHE"):
         compiler.load_library(SOURCE % 10)
 
 

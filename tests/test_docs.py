@@ -62,6 +62,10 @@ def test_commands_are_understood(page: str, line: str, tmp_path: Path) -> None:
         words += ["--size", "smoke"]
     elif words[0] == "run" and "--size" not in words:
         words[0] = "check"
+    if any(word.startswith("ops.py") for word in words):
+        cube = "\n\ndef cube(x):\n    return x**3\n"
+        operator = next(body for page, body in blocks("python") if page == "operators.md" and "class IPow" in body)
+        (tmp_path / "ops.py").write_text(operator.partition("print(")[0] + cube)
     if "weights.safetensors" in words:
         deep5.networks.lenet().save_weights(tmp_path / "weights.safetensors")
     done = subprocess.run(

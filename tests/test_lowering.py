@@ -227,6 +227,61 @@ def test_a_step_is_one_product() -> None:
     assert str(rows.shape) == "[1,N,8]"
 
 
+def smaller_layer(kind: str, direction: str, *, initial: bool, bias: bool, **attributes: Any) -> Network:
+    """A GRU or an RNN."""
+    d, gates = (2 if direction == "bidirectional" else 1), {"GRU": 3, "RNN": 1}[kind]
+    build = NetworkBuilder("layer", seed=3)
+
+    def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        return rng.standard_normal(shape)
+
+    x = build.input("x", (4, "N", 3))
+    w, r = build.parameter("w", (d, gates * 2, 3), normal), build.parameter("r", (d, gates * 2, 2), normal)
+    b = build.parameter("b", (d, 2 * gates * 2), normal) if bias else None
+    state = [None, build.input("h", (d, "N", 2))] if initial else []
+    given = {"hidden_size": 2, "direction": direction, **attributes}
+    y, h = build.op(kind, x, w, r, b, *state, outputs=2, **given)
+    return build.network({"y": y, "y_h": h})
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(("initial", "bias"), [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("kind", ["GRU before", "GRU after", "RNN tanh", "RNN relu"])
+def test_gru_and_rnn(kind: str, direction: str, initial: bool, bias: bool) -> None:
+    operator, form = kind.split()
+    ways = 2 if direction == "bidirectional" else 1
+    attributes: dict[str, Any] = {"linear_before_reset": int(form == "after")} if operator == "GRU" else {}
+    if form == "relu":
+        attributes["activations"] = ["Relu"] * ways
+    network = smaller_layer(operator, direction, initial=initial, bias=bias, **attributes)
+    low = lowered(network, without(operator))
+    assert operator not in kinds(low)
+    same(network, low)
+
+
+@pytest.mark.parametrize("kind", ["GRU", "RNN"])
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "jax", "onnxruntime", "reference"])
+def test_gru_and_rnn_run_and_differentiate_everywhere(kind: str, framework: str) -> None:
+    network = smaller_layer(kind, "forward", initial=True, bias=True)
+    model = network.to_onnx()
+    total = [
+        helper.make_node("Mul", ["y", "y"], ["squares"]),
+        helper.make_node("ReduceSum", ["squares"], ["loss"], keepdims=0),
+    ]
+    model.graph.node.extend(total)
+    model.graph.output.append(helper.make_tensor_value_info("loss", TensorProto.FLOAT, []))
+    network = Network.from_onnx(model)
+    feed = feed_of(network)
+    found = {}
+    for name in (framework, "reference"):
+        executor = d5.framework(name).executor(network)
+        outputs = executor.inference_and_backprop(feed)
+        found[name] = {**outputs, **executor.gradients()}
+    for name, value in found["reference"].items():
+        # Some tens of float32 operations on numbers of size one to ten.
+        np.testing.assert_allclose(d5.to_numpy(found[framework][name]), value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
 def lstm_of(x_shape: list[Any], lengths: list[int] | None = None, **attributes: Any) -> Network:
     inputs = ["x", "w", "r", ""] + (["lengths"] if lengths is not None else [])
     initial = [

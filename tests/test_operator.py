@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import deep5 as d5
-from deep5.errors import ShapeError
+from deep5.errors import OperatorError
 
 TORCH, NUMPY = d5.framework("pytorch"), d5.framework("reference")
 RNG = np.random.default_rng(3)
@@ -131,7 +131,7 @@ def test_a_wrong_number_of_gradients_is_named() -> None:
             return ()
 
     x = torch.ones(2, requires_grad=True)
-    with pytest.raises(ShapeError, match=r"Short\.backward returned 0 gradients; allowed: one an input, 1"):
+    with pytest.raises(OperatorError, match=r"Short\.backward returned 0 gradients; allowed: one an input, 1"):
         TORCH.operator(Short())(x).sum().backward()
 
 

@@ -24,7 +24,9 @@ WITH_EXECUTOR = [name for name in OVERHEAD if name.split("_")[1] in ENGINES and 
 WITH_TRAINER = [
     name for name in OVERHEAD if name.split("_")[1] not in ENGINES and ("lenet" in name or "trainer" in name)
 ]
-OF_RULES = [name for name in OVERHEAD if name.split("_")[1] not in ENGINES and name not in WITH_TRAINER]
+OF_OPERATORS = [name for name in OVERHEAD if name.startswith("overhead_operator_")]
+OTHERS = {*WITH_TRAINER, *OF_OPERATORS}
+OF_RULES = [name for name in OVERHEAD if name.split("_")[1] not in ENGINES and name not in OTHERS]
 # A wait is to be seen that makes deep5 slower than allowed by this share of the opponent's time.
 SEEN = 0.25
 
@@ -62,6 +64,8 @@ def test_overhead_recipes_cover_what_was_promised() -> None:
     networks = ("lenet_1", "lenet_64", "resnet18", "transformer")
     wanted |= {f"overhead_onnxruntime_{network}_inference" for network in networks}
     assert wanted <= set(OVERHEAD)
+    routes = ("numpy", "pytorch", "pytorch_gradient", "onnxruntime", "jax", "tensorflow")
+    wanted |= {"overhead_operator_python_numpy", *(f"overhead_operator_cpp_{route}" for route in routes)}
     for name in wanted:
         ((metric, goal),) = load_recipe(name).metrics
         assert goal is not None, name
@@ -162,6 +166,30 @@ def test_a_wait_planted_in_the_executor_turns_the_recipe_red(name: str, monkeypa
 
     monkeypatch.setattr(NetworkExecutor, "_feed", slow)
     assert turns_red(name, wait, steps=1 if "resnet18" in name else 20, rounds=8)
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("name", OF_OPERATORS)
+def test_a_wait_planted_in_the_operator_turns_the_recipe_red(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from deep5.recipes.overhead import operators
+
+    # Twice what the most lenient goal allows: 1.3 of a call of TensorFlow's, which takes up to 100 us.
+    spin = "auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(60);"
+    source = operators.Square.source.replace(
+        "for (int64_t i", f"{spin} while (std::chrono::steady_clock::now() < end) {{}} for (int64_t i", 1
+    )
+    monkeypatch.setattr(operators.Square, "source", f"#include <chrono>\n{source}")
+
+    def slow(self: Any, x: Any) -> Any:
+        busy(60)
+        return x * x
+
+    monkeypatch.setattr(operators.PythonSquare, "forward", slow)
+    result = execute(shortened(name, steps=200, rounds=12), out=tmp_path)
+    assert result.status == "success"
+    assert result.accepted is False
 
 
 @pytest.mark.timing

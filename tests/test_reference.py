@@ -15,6 +15,7 @@ import torch
 from onnx.reference import ReferenceEvaluator
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
+import deep5 as d5
 from deep5.backend import GraphExecutor, ParameterGroup
 from deep5.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError
 from deep5.events import StepInfo
@@ -564,9 +565,15 @@ def test_threads_are_set_and_read_back() -> None:
 
 
 def test_the_framework_names_numpy_and_runs_operators_as_they_are() -> None:
-    class Double:
-        def forward(self, x: Any) -> Any:
-            return 2 * x
+    class Double(d5.Operator):
+        def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
+            return inputs
+
+        def forward(self, *inputs: Any) -> Any:
+            return 2 * inputs[0]
+
+        def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+            return (2 * output_grads[0],)
 
     framework = Reference()
     assert (framework.name, framework.version()) == ("reference", np.__version__)

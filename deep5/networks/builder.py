@@ -14,9 +14,10 @@ from deep5.errors import NetworkError
 from deep5.networks.axes import check_axes
 from deep5.networks.constants import FLOATS
 from deep5.networks.element_types import check_element_types
-from deep5.networks.faults import unknown_operator
+from deep5.networks.faults import unknown_operator, unregistered
 from deep5.networks.network import Network
 from deep5.networks.shapes import infer_shapes
+from deep5.operators.registry import registered_operator
 from deep5.seeds import generator
 
 __all__ = ["IR_VERSION", "OPSET", "NetworkBuilder", "glorot_uniform", "he_normal", "ones", "zeros"]
@@ -149,13 +150,24 @@ class NetworkBuilder:
         self._graph.initializers[name] = value
         return value
 
-    def op(self, op_type: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: Any) -> Any:
-        """Append a node of ONNX's own operator set; returns its output, or a tuple of them.
+    def op(self, op_type: str, *inputs: ir.Value | None, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
+        """Append a node; returns its output, or a tuple of them.
+
+        Args:
+            op_type: An operator of ONNX's own set, or one that was registered (`deep5.register_operator`).
+            inputs: What `input`, `parameter` and `op` return; None for one that is left out.
+            outputs: How many.
+            domain: Of a registered operator.
+            attributes: Of the node; of a registered operator, the arguments of its class.
 
         Raises:
             NetworkError: No such operator, an input that is no value, or an attribute that no file can hold.
         """
-        if not isinstance(op_type, str) or not onnx.defs.has(op_type, OPSET, ""):
+        if domain:
+            if registered_operator(domain, op_type) is None:
+                raise NetworkError(unregistered(domain, op_type))
+            self._graph.opset_imports[domain] = 1
+        elif not isinstance(op_type, str) or not onnx.defs.has(op_type, OPSET, ""):
             raise NetworkError(unknown_operator(str(op_type), OPSET))
         for value in inputs:
             if value is not None and not isinstance(value, ir.Value):
@@ -165,7 +177,7 @@ class NetworkBuilder:
         number = self._counts[op_type] = self._counts.get(op_type, 0) + 1
         attributes = {name: _stored(value) for name, value in attributes.items()}
         try:
-            node = ir.node(op_type, inputs, attributes, num_outputs=outputs, name=f"{op_type}_{number}")
+            node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs, name=f"{op_type}_{number}")
         except TypeError as error:
             raise NetworkError(
                 f"{op_type} got an attribute that no file can hold ({error}); allowed: numbers, texts, tensors, "

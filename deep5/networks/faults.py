@@ -8,10 +8,12 @@ from collections.abc import Iterable
 import onnx
 import onnx_ir as ir
 
-from deep5.errors import NetworkError, suggestion
+from deep5.errors import NetworkError, OperatorError, ShapeError, suggestion
+from deep5.networks.custom import standing_in
 from deep5.networks.element_types import called, check_element_types, type_name
+from deep5.operators.registry import registered_operator, registered_operators
 
-__all__ = ["check_operators", "check_output_shapes", "explained", "first_line", "unknown_operator"]
+__all__ = ["check_operators", "check_output_shapes", "explained", "first_line", "unknown_operator", "unregistered"]
 
 _SAID = re.compile(r"\(op_type:(\w+), node name: #(\d+)\): (.*)")
 
@@ -28,6 +30,16 @@ def unknown_operator(operator: str, opset: int) -> str:
     return (
         f"No Op registered for {repr(operator)[1:-1]} with domain_version of {opset}; allowed: the operators of ONNX "
         f"(https://onnx.ai/onnx/operators), and functions that the model defines{suggestion(operator, known)}"
+    )
+
+
+def unregistered(domain: str, operator: str) -> str:
+    """What to say of an operator of a domain that is not ONNX's, with the closest that was registered."""
+    known = sorted(f"{own}.{name}" for own, name in registered_operators())
+    return (
+        f"no operator {operator!r} of the domain {domain!r} is registered; allowed: {', '.join(known) or 'none'}"
+        f"{suggestion(f'{domain}.{operator}', known)}; remedy: d5.register_operator({operator!r}, domain={domain!r}) "
+        "on its class, before the network is made"
     )
 
 
@@ -72,10 +84,13 @@ def check_output_shapes(what: str, proto: onnx.ModelProto) -> None:
     for value in free.graph.output:
         if value.name in missing:
             value.ClearField("type")
-    try:
-        onnx.shape_inference.infer_shapes(free, strict_mode=True)
-    except Exception as error:  # onnx raises its own private classes
-        raise explained(free, what, error) from error
+    with standing_in(free):
+        try:
+            onnx.shape_inference.infer_shapes(free, strict_mode=True)
+        except (OperatorError, ShapeError):
+            raise
+        except Exception as error:  # onnx raises its own private classes
+            raise explained(free, what, error) from error
     name = f"{what}: the output {missing[0]!r} has no shape"
     if (node := _foreign(proto, missing[0])) is not None:
         raise NetworkError(
@@ -95,7 +110,8 @@ def _foreign(proto: onnx.ModelProto, name: str) -> onnx.NodeProto | None:
             continue
         wanted.update(node.input)
         domain, operator = str(node.domain), str(node.op_type)  # as above
-        if domain and (domain, operator) not in own and not onnx.defs.has(operator, domain):
+        known = (domain, operator) in own or onnx.defs.has(operator, domain)
+        if domain and not known and registered_operator(domain, operator) is None:
             return node
     return None
 

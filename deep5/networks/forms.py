@@ -17,6 +17,7 @@ from deep5.backend import Framework, Support
 from deep5.errors import Unsupported
 from deep5.events import StepInfo
 from deep5.networks.constants import constant_value
+from deep5.networks.custom import is_custom
 from deep5.networks.lowering import lowered
 from deep5.networks.masks import dropout_mask
 from deep5.networks.network import Network
@@ -93,7 +94,9 @@ class Forms:
 
     def __init__(self, network: Network, framework: Framework) -> None:
         self._framework = framework
-        self._lowered = lowered(network, self._supports)
+        # Registered operators stay nodes here: their gradient is their own backward, not that of what they become.
+        self._kept = lowered(network, lambda node: Support(is_custom(node)) or self._supports(node))
+        self._lowered = self.lowered(self._kept) if any(map(is_custom, self._kept.nodes)) else self._kept
         self.evaluation: Network = self.checked(evaluation_form(self._lowered))
 
     @cached_property
@@ -101,6 +104,15 @@ class Forms:
         """The network in training; holds the very same network as `evaluation` where training makes no difference."""
         form = training_form(self._lowered)
         return form._replace(network=self.evaluation) if form.network is self._lowered else form
+
+    @cached_property
+    def differentiated(self) -> Network:
+        """The network in training as its gradient is written down: registered operators are nodes."""
+        return self.training.network if self._kept is self._lowered else training_form(self._kept).network
+
+    def lowered(self, network: Network) -> Network:
+        """A network made of one of the forms, with what the back-end does not support written in other operators."""
+        return lowered(network, self._supports)
 
     def checked(self, network: Network) -> Network:
         """The network, all of whose nodes the back-end can run.

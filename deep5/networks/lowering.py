@@ -1,4 +1,4 @@
-"""Expansion of what a back-end does not have: ONNX functions into their bodies, recurrent layers into cells."""
+"""Expansion of what a back-end does not have: ONNX functions, recurrent layers, operators written in Python."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from deep5.backend import Support
+from deep5.errors import Unsupported
 from deep5.networks.constants import constant_tensor, constant_value, role
+from deep5.networks.custom import operator_of
 from deep5.networks.folding import fold_constants, lift_constants
 from deep5.networks.network import Network
 from deep5.networks.shapes import infer_shapes
-from deep5.networks.unrolling import unrolled
+from deep5.networks.tracing import expand_operator
+from deep5.networks.unrolling import RECURRENT, unrolled
+from deep5.operators.backward import Backward
+from deep5.operators.cpp import CppOperator
+from deep5.operators.operator import Operator
 
 __all__ = ["lowered"]
 
@@ -27,8 +33,12 @@ def lowered(network: Network, supports: Callable[[ir.Node], Support]) -> Network
 
     Returns:
         A network with the same inputs, outputs, parameters, buffers and their names, with inferred shapes; the network
-        itself where there is nothing to expand. A node stays that is neither an ONNX function nor a recurrent layer
-        of fixed length: the executor refuses it. Weights are not read.
+        itself where there is nothing to expand. A node stays that is neither an ONNX function, nor a recurrent layer
+        of fixed length, nor a registered operator in Python: the executor refuses it. Weights are not read.
+
+    Raises:
+        Unsupported: Registered operators in Python that cannot be written in ONNX operators, each with the reason.
+        OperatorError: One that breaks its contract.
 
     References:
         ONNX, Open Neural Network Exchange Specification, section Functions; operator schemas with a function body.
@@ -51,14 +61,22 @@ def lowered(network: Network, supports: Callable[[ir.Node], Support]) -> Network
 
 def _expand(model: ir.Model, supports: Callable[[ir.Node], Support]) -> bool:
     """Expand each unsupported node once."""
-    graph, changed = model.graph, False
+    graph, changed, refused = model.graph, False, list[str]()
     for number, node in enumerate(list(graph)):
-        if supports(node):
+        answer = supports(node)
+        if answer:
             continue
         for index, value in enumerate(node.outputs):
             value.name = value.name or f"{node.name}/unused_{index}"  # the expansion computes it before it is dropped
-        if node.op_type == "LSTM" and node.domain == "":
+        if node.op_type in RECURRENT and node.domain == "":
             changed |= unrolled(graph, node)
+            continue
+        if (operator := _python(node)) is not None:
+            try:
+                expand_operator(graph, node, operator)
+                changed = True
+            except Unsupported as error:
+                refused.append(f"{node.name} ({node.domain}.{node.op_type}): {answer.reason}; nor in ONNX: {error}")
             continue
         function = _body(node, graph.opset_imports.get(node.domain))
         if function is not None:
@@ -68,8 +86,17 @@ def _expand(model: ir.Model, supports: Callable[[ir.Node], Support]) -> bool:
             function.opset_imports.update(graph.opset_imports)
             model.functions[function.identifier()] = function
             changed = True
+    if refused:
+        raise Unsupported("operators that are neither run nor written in ONNX operators:\n  " + "\n  ".join(refused))
     passes.InlinePass()(model)
     return changed
+
+
+def _python(node: ir.Node) -> Operator | None:
+    """The operator in Python that stands behind a node, or whose backward pass does; else None."""
+    operator = operator_of(node)
+    inner = operator.operator if isinstance(operator, Backward) else operator
+    return None if isinstance(inner, CppOperator) else operator
 
 
 def _body(node: ir.Node, opset: int | None) -> ir.Function | None:

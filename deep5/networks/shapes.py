@@ -5,6 +5,8 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
+from deep5.errors import OperatorError, ShapeError
+from deep5.networks.custom import standing_in
 from deep5.networks.faults import explained
 
 __all__ = ["SMALL_BYTES", "infer_shapes"]
@@ -26,11 +28,14 @@ def infer_shapes(model: ir.Model, what: str) -> None:
         NetworkError: The graph is not valid ONNX.
     """
     proto = _without_weights(model)
-    try:
-        proto = _inferred(proto)
-        onnx.checker.check_model(proto)
-    except Exception as error:  # onnx raises its own private classes
-        raise explained(proto, what, error) from error
+    with standing_in(proto):
+        try:
+            proto = _inferred(proto)
+            onnx.checker.check_model(proto)
+        except (OperatorError, ShapeError):
+            raise
+        except Exception as error:  # onnx raises its own private classes
+            raise explained(proto, what, error) from error
     inferred = ir.from_proto(proto).graph
     known = ir.convenience.create_value_mapping(inferred)
     for name, value in ir.convenience.create_value_mapping(model.graph).items():

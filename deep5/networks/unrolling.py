@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,18 +11,24 @@ import onnx_ir as ir
 
 from deep5.networks.constants import constant_value
 
-__all__ = ["unrolled"]
+__all__ = ["RECURRENT", "unrolled"]
+
+RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+"""The layers that can be written as cells."""
+
+# Of a row of the product with the input, the hidden state and the cell state (None: zeros): the new states.
+_Cell = Callable[[ir.Value, ir.Value | None, ir.Value | None], tuple[ir.Value, ir.Value | None]]
 
 
 def unrolled(graph: ir.Graph, node: ir.Node) -> bool:
-    """Replace an LSTM node by its cells.
+    """Replace an LSTM, GRU or RNN node by its cells.
 
-    The product with the input is one Gemm for the whole sequence; a step is a Gemm with the state before it, sigmoid,
-    hyperbolic tangent and products.
+    The product with the input is one Gemm for the whole sequence; a step is a Gemm with the state before it, and what
+    the cell is made of.
 
     Args:
         graph: The graph that holds the node; changed in place.
-        node: The LSTM node, with the shapes of its inputs.
+        node: The node, with the shapes of its inputs.
 
     Returns:
         Whether it was replaced. It stays where the length of the sequence, the directions or the hidden size are not
@@ -28,8 +36,10 @@ def unrolled(graph: ir.Graph, node: ir.Node) -> bool:
         are asked for.
 
     References:
-        ONNX operator specification LSTM-14; Hochreiter and Schmidhuber, Long short-term memory, Neural Computation
-        9(8), 1997; Gers, Schmidhuber and Cummins, Learning to forget, Neural Computation 12(10), 2000.
+        ONNX operator specifications LSTM-14, GRU-14, RNN-14; Hochreiter and Schmidhuber, Long short-term memory,
+        Neural Computation 9(8), 1997; Gers, Schmidhuber and Cummins, Learning to forget, Neural Computation 12(10),
+        2000; Cho et al., Learning phrase representations using RNN encoder-decoder, EMNLP 2014; Elman, Finding
+        structure in time, Cognitive Science 14(2), 1990.
     """
     inputs: list[ir.Value | None] = list(node.inputs)
     x, w, r, b, lengths, h, c, peepholes = inputs + [None] * (8 - len(inputs))
@@ -38,7 +48,7 @@ def unrolled(graph: ir.Graph, node: ir.Node) -> bool:
     sizes = _sizes(x, r)
     if sizes is None or not _full(lengths, sizes.steps):
         return False
-    _Layer(node, x, sizes).write(graph, (w, r, b, h, c))
+    _LAYERS[node.op_type](node, x, sizes).write(graph, (w, r, b, h, c))
     return True
 
 
@@ -50,7 +60,7 @@ class _Sizes(NamedTuple):
 
 
 def _sizes(x: ir.Value, r: ir.Value) -> _Sizes | None:
-    """The sizes that must be known; (steps, N, features) is the shape of x, (directions, 4 hidden, hidden) r's."""
+    """The sizes that must be known; (steps, N, features) is the shape of x, (directions, gates hidden, hidden) r's."""
     if x.shape is None or r.shape is None or len(x.shape) != 3 or len(r.shape) != 3:
         return None
     found = (x.shape[0], x.shape[2], r.shape[0], r.shape[2])
@@ -61,8 +71,9 @@ def _sizes(x: ir.Value, r: ir.Value) -> _Sizes | None:
 def _plain(node: ir.Node) -> bool:
     attributes = {name: value.value for name, value in node.attributes.items()}
     activations = [str(name).lower() for name in attributes.get("activations", ())]
+    known = _ACTIVATIONS[node.op_type]
     return (
-        activations in ([], ["sigmoid", "tanh", "tanh"], ["sigmoid", "tanh", "tanh"] * 2)
+        activations in ([], *known, *(each * 2 for each in known))
         and "clip" not in attributes
         and not attributes.get("input_forget", 0)
         and not attributes.get("layout", 0)
@@ -75,8 +86,13 @@ def _full(lengths: ir.Value | None, steps: int) -> bool:
     return lengths is None or (array is not None and bool((array == steps).all()))
 
 
-class _Layer:
-    """Writes the nodes that stand for one LSTM node."""
+class _Layer(ABC):
+    """Writes the nodes that stand for one recurrent layer."""
+
+    gates = 1
+    """How many products with the input a step has."""
+    outputs = 2
+    """How many outputs the layer has: the sequence, then each state at its end."""
 
     def __init__(self, node: ir.Node, x: ir.Value, sizes: _Sizes) -> None:
         self.node, self.x = node, x
@@ -84,12 +100,21 @@ class _Layer:
         self.made: list[ir.Node] = []
         self.known: dict[tuple[int, ...], ir.Value] = {}
 
+    @abstractmethod
+    def start(self, r: ir.Value, bias: ir.Value | None) -> tuple[ir.Value | None, _Cell]:
+        """What a direction's cells share: the bias of the product with the input (None: none), and the cell.
+
+        Args:
+            r: Weights of the state, (gates hidden, hidden).
+            bias: (2 gates hidden), of the input's part and of the state's.
+        """
+
     def write(self, graph: ir.Graph, given: tuple[ir.Value | None, ...]) -> None:
         flat = self.op("Reshape", self.x, self.ints(-1, self.features))
         split = [self.split(value) for value in given]
         first = ["reverse" if self.direction() == "reverse" else "forward", "reverse"][: self.directions]
         runs = [self.run(flat, way, tuple(part[d] for part in split)) for d, way in enumerate(first)]
-        results = [self.stack([run[i] for run in runs]) for i in (1, 2)]
+        results = [self.stack([run[i] for run in runs]) for i in range(1, self.outputs)]
         sequence = self.op("Concat", *(run[0] for run in runs), axis=1) if self.directions > 1 else runs[0][0]
         new = [sequence, *results][: len(self.node.outputs)]
         ir.convenience.replace_nodes_and_values(graph, self.node, [self.node], self.made, self.node.outputs, new)
@@ -115,31 +140,30 @@ class _Layer:
     ) -> tuple[ir.Value, ir.Value, ir.Value | None]:
         """One direction: hidden states (steps, 1, N, hidden), and the last hidden and cell states (N, hidden)."""
         w, r, b, h, c = given
-        bias = () if b is None else (self.op("Add", *self.ops("Split", b, outputs=2, axis=0, num_outputs=2)),)
-        gates = self.op("Gemm", flat, w, *bias, transB=1)
-        gates = self.op("Reshape", gates, self.ints(self.steps, -1, 4 * self.hidden))
+        assert r is not None  # noqa: S101 - `unrolled` looked
+        bias, cell = self.start(r, b)
+        gates = self.op("Gemm", flat, w, *(() if bias is None else (bias,)), transB=1)
+        gates = self.op("Reshape", gates, self.ints(self.steps, -1, self.gates * self.hidden))
         # The batch keeps its name, which inference cannot see through -1.
         batch = None if self.x.shape is None else self.x.shape[1]
-        gates.shape, gates.type = ir.Shape([self.steps, batch, 4 * self.hidden]), self.x.type
+        gates.shape, gates.type = ir.Shape([self.steps, batch, self.gates * self.hidden]), self.x.type
         rows = self.ops("Split", gates, outputs=self.steps, axis=0, num_outputs=self.steps)
         order = range(self.steps) if direction == "forward" else reversed(range(self.steps))
         states: dict[int, ir.Value] = {}
         for step in order:
-            row = self.op("Squeeze", rows[step], self.ints(0))
-            h, c = self.cell(row if h is None else self.op("Gemm", h, r, row, transB=1), c)
+            h, c = cell(self.op("Squeeze", rows[step], self.ints(0)), h, c)
             states[step] = h
         last = states[0 if direction == "reverse" else self.steps - 1]
         listed = [self.op("Unsqueeze", states[step], self.ints(0, 1)) for step in range(self.steps)]
         return self.op("Concat", *listed, axis=0), last, c
 
-    def cell(self, gates: ir.Value, c: ir.Value | None) -> tuple[ir.Value, ir.Value]:
-        """c' = f * c + i * tanh(g), h' = o * tanh(c'), from the gates in the order i, o, f, g; c is 0 where None."""
-        sizes = self.ints(3 * self.hidden, self.hidden)
-        logistic, candidate = self.ops("Split", gates, sizes, outputs=2, axis=1)
-        i, o, f = self.ops("Split", self.op("Sigmoid", logistic), outputs=3, axis=1, num_outputs=3)
-        new = self.op("Mul", i, self.op("Tanh", candidate))
-        new = new if c is None else self.op("Add", self.op("Mul", f, c), new)
-        return self.op("Mul", o, self.op("Tanh", new)), new
+    def halves(self, bias: ir.Value) -> list[ir.Value]:
+        """The parts of a bias that belong to the input and to the state."""
+        return self.ops("Split", bias, outputs=2, axis=0, num_outputs=2)
+
+    def with_state(self, row: ir.Value, h: ir.Value | None, r: ir.Value) -> ir.Value:
+        """row + h r^T; h is 0 where None."""
+        return row if h is None else self.op("Gemm", h, r, row, transB=1)
 
     def ints(self, *values: int) -> ir.Value:
         if values not in self.known:
@@ -156,3 +180,78 @@ class _Layer:
         for index, value in enumerate(made.outputs):
             value.name = f"{name}_{index}"
         return list(made.outputs)
+
+
+class _LSTM(_Layer):
+    """c' = f * c + i * tanh(g), h' = o * tanh(c'); the gates are in the order i, o, f, g."""
+
+    gates, outputs = 4, 3
+
+    def start(self, r: ir.Value, bias: ir.Value | None) -> tuple[ir.Value | None, _Cell]:
+        def cell(row: ir.Value, h: ir.Value | None, c: ir.Value | None) -> tuple[ir.Value, ir.Value]:
+            sizes = self.ints(3 * self.hidden, self.hidden)
+            logistic, candidate = self.ops("Split", self.with_state(row, h, r), sizes, outputs=2, axis=1)
+            i, o, f = self.ops("Split", self.op("Sigmoid", logistic), outputs=3, axis=1, num_outputs=3)
+            new = self.op("Mul", i, self.op("Tanh", candidate))
+            new = new if c is None else self.op("Add", self.op("Mul", f, c), new)
+            return self.op("Mul", o, self.op("Tanh", new)), new
+
+        return None if bias is None else self.op("Add", *self.halves(bias)), cell
+
+
+class _GRU(_Layer):
+    """h' = n + z * (h - n), with z and r logistic; n = tanh(x + r * (h R^T + b)) or, as it was first published,
+    tanh(x + (r * h) R^T + b)."""
+
+    gates = 3
+
+    def start(self, r: ir.Value, bias: ir.Value | None) -> tuple[ir.Value | None, _Cell]:
+        late = self.node.attributes.get("linear_before_reset")
+        after = late is not None and bool(late.as_int())
+        two, one = 2 * self.hidden, self.hidden
+        gating, proposing = self.ops("Split", r, self.ints(two, one), outputs=2, axis=0)
+        outer, inner = bias, None
+        if bias is not None:
+            outer, recurrent = self.halves(bias)
+            shared, inner = self.ops("Split", recurrent, self.ints(two, one), outputs=2, axis=0)
+            first, last = self.ops("Split", outer, self.ints(two, one), outputs=2, axis=0)
+            last = last if after else self.op("Add", last, inner)
+            outer = self.op("Concat", self.op("Add", first, shared), last, axis=0)
+
+        def cell(row: ir.Value, h: ir.Value | None, c: ir.Value | None) -> tuple[ir.Value, ir.Value | None]:
+            logistic, proposal = self.ops("Split", row, self.ints(two, one), outputs=2, axis=1)
+            both = self.op("Sigmoid", self.with_state(logistic, h, gating))
+            z, reset = self.ops("Split", both, outputs=2, axis=1, num_outputs=2)
+            if after:
+                given = () if inner is None else (inner,)
+                if h is not None:
+                    term = self.op("Gemm", h, proposing, *given, transB=1)
+                    proposal = self.op("Add", proposal, self.op("Mul", reset, term))
+                elif inner is not None:
+                    proposal = self.op("Add", proposal, self.op("Mul", reset, inner))
+            elif h is not None:
+                proposal = self.op("Gemm", self.op("Mul", reset, h), proposing, proposal, transB=1)
+            n = self.op("Tanh", proposal)
+            if h is None:
+                return self.op("Sub", n, self.op("Mul", z, n)), None
+            return self.op("Add", n, self.op("Mul", z, self.op("Sub", h, n))), None
+
+        return outer, cell
+
+
+class _RNN(_Layer):
+    """h' = f(x + h R^T + b), f the hyperbolic tangent or the rectifier."""
+
+    def start(self, r: ir.Value, bias: ir.Value | None) -> tuple[ir.Value | None, _Cell]:
+        named = self.node.attributes.get("activations")
+        kinds = [str(name).lower() for name in named.value] if named is not None else ["tanh"]
+        function = "Relu" if kinds[0] == "relu" else "Tanh"
+
+        def cell(row: ir.Value, h: ir.Value | None, c: ir.Value | None) -> tuple[ir.Value, ir.Value | None]:
+            return self.op(function, self.with_state(row, h, r)), None
+
+        return None if bias is None else self.op("Add", *self.halves(bias)), cell
+
+
+_LAYERS: dict[str, type[_Layer]] = {"GRU": _GRU, "LSTM": _LSTM, "RNN": _RNN}
+_ACTIVATIONS = {"GRU": [["sigmoid", "tanh"]], "LSTM": [["sigmoid", "tanh", "tanh"]], "RNN": [["tanh"], ["relu"]]}

@@ -24,7 +24,16 @@ class Operator(ABC):
 
     @abstractmethod
     def specs(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """Shapes and dtypes of the outputs, from those of the inputs."""
+        """Shapes and dtypes of the outputs, from those of the inputs.
+
+        In a network an extent may be symbolic; it may be passed on, and computed with (+, -, *, //, %).
+
+        Returns:
+            A `TensorSpec` an output.
+
+        Raises:
+            ShapeError: It does not take such inputs.
+        """
 
     @abstractmethod
     def forward(self, *inputs: Array) -> Array | tuple[Array, ...]:
@@ -33,7 +42,7 @@ class Operator(ABC):
     @abstractmethod
     def backward(
         self,
-        output_grads: Sequence[Array],
+        output_grads: Sequence[Array | None],
         inputs: Sequence[Array],
         outputs: Sequence[Array],
         needs: Sequence[bool],
@@ -41,11 +50,13 @@ class Operator(ABC):
         """Gradients by the inputs.
 
         Args:
-            output_grads: Gradient by each output, of the output's shape and dtype.
+            output_grads: Gradient by each output, of the output's shape and dtype; None by one that is no
+                floating-point number.
             inputs: As `forward` got them.
             outputs: As `forward` returned them.
             needs: Which inputs want a gradient.
 
         Returns:
-            One gradient an input, of the input's shape; None where `needs` is false.
+            One gradient an input, of the input's shape and dtype; None where `needs` is false, as it is for inputs
+            that are no floating-point numbers.
         """

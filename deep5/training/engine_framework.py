@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakSet
 
 from deep5.backend import Framework
+from deep5.tensors import Array
 
 if TYPE_CHECKING:
     from deep5.operators.operator import Operator
     from deep5.training.gradient_executor import GradientExecutor
+    from deep5.training.operator_executor import EngineOperatorExecutor
 
 __all__ = ["EngineFramework"]
 
@@ -23,7 +25,7 @@ class EngineFramework(Framework):
     """
 
     _asked: ClassVar[int] = 0
-    _executors: ClassVar[WeakSet[GradientExecutor]]
+    _executors: ClassVar[WeakSet[GradientExecutor | EngineOperatorExecutor]]
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -45,9 +47,14 @@ class EngineFramework(Framework):
             executor.discard_programs()
 
     def operator(self, operator: Operator) -> Callable[..., Any]:
-        """The operator's own `forward`: what executors take and return are NumPy arrays."""
-        forward: Callable[..., Any] = operator.forward
-        return forward
+        """The operator as the engine runs it, on NumPy arrays; gives one array, or a tuple of them."""
+        run = self.operator_executor(operator).inference
+
+        def call(*inputs: Array) -> Any:
+            outputs = run(*inputs)
+            return outputs[0] if len(outputs) == 1 else outputs
+
+        return call
 
 
 def _cores() -> int:

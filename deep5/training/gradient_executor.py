@@ -19,6 +19,7 @@ from deep5.backend import Framework, ParameterGroup, Support, TrainStep
 from deep5.errors import ShapeError, Unsupported
 from deep5.events import StepInfo
 from deep5.networks.constants import FLOATS
+from deep5.networks.custom import is_custom
 from deep5.networks.executor import NetworkExecutor, check_callable
 from deep5.networks.forms import Forms
 from deep5.networks.gradients import gradient_network
@@ -29,7 +30,7 @@ from deep5.networks.network import Network
 from deep5.tensors import Array, Arrays, Device, aligned_empty, to_numpy
 from deep5.training.step import KernelStep
 
-__all__ = ["GradientExecutor", "Notify", "Run"]
+__all__ = ["GradientExecutor", "Notify", "Run", "has_gradient"]
 
 Notify = Callable[[int, Any], None]
 _Key = tuple[Any, ...]
@@ -357,8 +358,8 @@ class GradientExecutor(NetworkExecutor):
     def _backward(self, key: _Key, loss: str, wrt: Sequence[str] | None) -> _Program:
         self._check_loss(loss)
         names = self._check_wrt(wrt)
-        network = lowered(self._forms.training.network, _has_gradient)
-        network = self._forms.checked(self._suited(gradient_network(network, loss, names)))
+        network = lowered(self._forms.differentiated, has_gradient)
+        network = self._forms.checked(self._suited(self._forms.lowered(gradient_network(network, loss, names))))
         run = self._compile(network, [f"grad:{name}" for name in names])
         program = _Program(
             run, tuple(self.network.outputs), self._statistics(), names, self.network.outputs[loss].dtype
@@ -378,7 +379,7 @@ class GradientExecutor(NetworkExecutor):
         return dict(zip(program.outputs, results, strict=True))
 
 
-def _has_gradient(node: ir.Node) -> Support:
+def has_gradient(node: ir.Node) -> Support:
     """Whether the gradient of a node can be written down, so that an engine's own layer need not be expanded."""
-    known = not node.domain and (node.op_type in RULES or node.op_type in CONSTANT)
+    known = is_custom(node) or (not node.domain and (node.op_type in RULES or node.op_type in CONSTANT))
     return Support(known or not any(value.dtype in FLOATS for value in node.outputs), "it has no gradient rule")

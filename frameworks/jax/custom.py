@@ -1,53 +1,129 @@
-"""A deep5 operator as a function of arrays that JAX can differentiate."""
+"""deep5's operators as functions of arrays that JAX can trace and differentiate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from deep5.errors import ShapeError
+from deep5.errors import Unsupported
+from deep5.frameworks.jax.operator_cpp import cpp_operator
+from deep5.frameworks.jax.operator_python import native_arrays, python_operator
+from deep5.networks.onnx_operator import ONNXOperator
+from deep5.operators.backward import Backward
+from deep5.operators.contract import Expectations, check_outputs, name_of, several
+from deep5.operators.cpp import CppOperator
+from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
+from deep5.tensors import Device
 
-__all__ = ["native_operator"]
+__all__ = ["check_operator", "is_compiled", "native_operator", "on_arrays", "types"]
+
+Outputs = tuple[Any, ...]
+_WIDE = ("float64", "int64", "uint64", "complex128")
 
 
 def native_operator(operator: Operator) -> Callable[..., Any]:
-    """Wrap an operator as a function with a gradient of its own (`jax.custom_vjp`).
+    """An operator as a function of arrays.
 
     Args:
-        operator: Its methods get JAX arrays, which may be traced.
+        operator: Of any kind.
 
     Returns:
-        A function of arrays; gives what `operator.forward` gives. Every floating-point input wants a gradient.
+        A function that gives one array, or a tuple of several. It takes NumPy's arrays too, which it copies.
+
+    Raises:
+        Unsupported: It is another framework's.
     """
+    outputs_of = on_arrays(operator)
 
-    @jax.custom_vjp  # type: ignore[untyped-decorator]  # jax is not type-checked
-    def apply(*inputs: Any) -> Any:
-        return operator.forward(*inputs)
+    def custom(*inputs: Any) -> Any:
+        outputs = outputs_of(*inputs)
+        return outputs[0] if len(outputs) == 1 else outputs
 
-    def forward(*inputs: Any) -> tuple[Any, Any]:
-        outputs = operator.forward(*inputs)
-        return outputs, (inputs, outputs)
+    return custom
 
-    def backward(kept: Any, output_grads: Any) -> tuple[Any, ...]:
-        inputs, outputs = kept
-        single = not isinstance(outputs, tuple)
-        needs = tuple(jnp.issubdtype(value.dtype, jnp.inexact) for value in inputs)
-        grads = tuple(
-            operator.backward(
-                (output_grads,) if single else output_grads, inputs, (outputs,) if single else outputs, needs
-            )
+
+def on_arrays(operator: Operator) -> Callable[..., Outputs]:
+    """As `native_operator`; gives a tuple in any case."""
+    check_operator(operator)
+    run = _route(operator)
+
+    def outputs_of(*inputs: Any) -> Outputs:
+        return run(*native_arrays(operator, inputs))
+
+    return outputs_of
+
+
+def check_operator(operator: Operator, device: Device | None = None) -> None:
+    """Refuse an operator that JAX does not run.
+
+    Args:
+        operator: Of any kind.
+        device: Where it is to run; None: on the host.
+
+    Raises:
+        Unsupported: It is another framework's, or does not run on the device.
+    """
+    own = operator.operator if isinstance(operator, Backward) else operator
+    if isinstance(own, NativeOperator) and own.framework.partition(":")[0] != "jax":
+        raise Unsupported(
+            f"{name_of(own)} is a function of {own.framework}, which runs on that framework alone; remedy: "
+            f"d5.framework({own.framework!r})"
         )
-        if len(grads) != len(inputs):
-            raise ShapeError(
-                f"{type(operator).__name__}.backward returned {len(grads)} gradients; "
-                f"allowed: one an input, {len(inputs)}"
+    if isinstance(own, NativeOperator) and own is not operator:
+        raise Unsupported(f"{name_of(own)} is differentiated by JAX itself; there is no backward pass of its own")
+    if isinstance(own, CppOperator):
+        if device is not None and device.kind != "cpu":
+            raise Unsupported(
+                f"{name_of(own)} is compiled, and deep5 hands CUDA kernels to no JAX; allowed: the host; remedy: "
+                "device='cpu', or d5.framework('pytorch')"
             )
-        return grads
+        own.text()
 
-    apply.defvjp(forward, backward)
-    call: Callable[..., Any] = apply
-    return call
+
+def is_compiled(operator: Operator) -> bool:
+    """Whether it is compiled code, forward or backward."""
+    return isinstance(operator.operator if isinstance(operator, Backward) else operator, CppOperator)
+
+
+def types(operator: Operator, inputs: Sequence[Any]) -> AbstractContextManager[Any]:
+    """The context in which an operator is traced, or runs: 64-bit types mean what they say.
+
+    A function of JAX's own is left the process's own setting, unless an input is of 64 bits.
+    """
+    if not isinstance(operator, NativeOperator) or any(value.dtype.name in _WIDE for value in inputs):
+        wide: AbstractContextManager[Any] = jax.enable_x64(True)
+        return wide
+    return nullcontext()
+
+
+def _route(operator: Operator) -> Callable[..., Outputs]:
+    if isinstance(operator, ONNXOperator):
+        # Which writes programs, and those call registered operators by what is here.
+        from deep5.frameworks.jax.operator_onnx import onnx_operator
+
+        return onnx_operator(operator)
+    if isinstance(operator, NativeOperator):
+        return _native(operator)
+    if isinstance(operator, CppOperator) or (
+        isinstance(operator, Backward) and isinstance(operator.operator, CppOperator)
+    ):
+        return cpp_operator(operator)
+    return python_operator(operator)
+
+
+def _native(operator: NativeOperator) -> Callable[..., Outputs]:
+    """A function of JAX's."""
+    expectations = Expectations(operator) if operator.says_specs else None
+
+    def outputs_of(*inputs: Any) -> Outputs:
+        with types(operator, inputs):
+            outputs = several(operator.forward(*inputs))
+        if expectations is not None:
+            check_outputs(operator, outputs, expectations(inputs))
+        return outputs
+
+    return outputs_of

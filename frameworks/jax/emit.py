@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from deep5.errors import UsageError
+from deep5.errors import Unsupported, UsageError
 from deep5.events import StepInfo
 from deep5.frameworks.jax import kernels
+from deep5.frameworks.jax.custom import check_operator, is_compiled, on_arrays
 from deep5.frameworks.jax.operators import OPERATORS
 from deep5.frameworks.jax.storage import Storage, find_flat, find_storage
 from deep5.networks.constants import constant_value
+from deep5.networks.custom import is_custom, operator_of
 from deep5.networks.forms import Forms
 from deep5.networks.network import Network
+from deep5.tensors import Device
 
 if TYPE_CHECKING:
     from deep5.backend import Framework
@@ -111,6 +114,23 @@ class Emitter:
         (self._last if last else self._plain)[str(value.name)] = name = self.new()
         self.line(f"{name} = {text}")
 
+    def custom(self, node: ir.Node) -> None:
+        """Append the line that runs a registered operator, all in ONNX's order of axes.
+
+        Raises:
+            Unsupported: It is a framework's own, and another's than JAX.
+        """
+        operator = operator_of(node)
+        if operator is None:
+            raise Unsupported(f"no operator {node.op_type!r} of the domain {node.domain!r} is registered")
+        inputs = ", ".join(self.plain(value) for value in node.inputs)
+        # A node may have fewer outputs than its operator.
+        made = self.new()
+        self.line(f"{made} = {self.bind(on_arrays(operator))}({inputs})")
+        for number, value in enumerate(node.outputs):
+            if value.name:
+                self.assign(value, f"{made}[{number}]")
+
     def line(self, text: str) -> None:
         """Append a line of the body."""
         self._lines.append(text)
@@ -132,7 +152,10 @@ class Emitter:
             if own:
                 self.line(f"{self.arguments(own)}= {kind}")
         for node in network.nodes:
-            OPERATORS[node.op_type](self, node)
+            if is_custom(node):
+                self.custom(node)
+            else:
+                OPERATORS[node.op_type](self, node)
         returned = "".join(f"{self.plain(outputs[name])}, " for name in results)
         changed = "".join(
             f"{self.plain(outputs[fresh[name]]) if name in fresh else self._plain[name]}, " for name in buffers
@@ -172,6 +195,7 @@ class GraphProgram:
     Args:
         network: The network.
         framework: The back-end.
+        device: Where it is to run; None: on the host.
 
     Raises:
         Unsupported: Nodes that it cannot run, each with its reason.
@@ -179,12 +203,18 @@ class GraphProgram:
     Attributes:
         stored: How weights of layers are stored, by name.
         x64: 64-bit types mean what they say in ONNX.
+        fallible: Whether it holds compiled operators.
     """
 
     x64 = True
 
-    def __init__(self, network: Network, framework: Framework) -> None:
+    def __init__(self, network: Network, framework: Framework, device: Device | None = None) -> None:
         self._forms = Forms(network, framework)
+        self.fallible = False
+        for node in self._forms.evaluation.nodes:
+            if (operator := operator_of(node)) is not None:
+                check_operator(operator, device)
+                self.fallible |= is_compiled(operator)
         self._names = tuple(network.parameters), tuple(network.buffers), tuple(network.outputs)
         self._flat = find_flat(self._forms.evaluation)
         self.stored = find_storage(self._forms.evaluation, self._flat)

@@ -13,6 +13,7 @@ import numpy as np
 from deep5.backend import ParameterGroup, TrainStep
 from deep5.errors import ShapeError, Unsupported
 from deep5.events import StepInfo
+from deep5.frameworks.jax.failures import named_failures
 from deep5.frameworks.jax.settings import find_device, read_settings
 from deep5.networks.executor import NetworkExecutor, check_callable
 from deep5.tensors import Array, Arrays, Device, aligned_empty, to_numpy
@@ -56,6 +57,11 @@ class Program(Protocol):
         """Whether the functions are traced with 64-bit types."""
         ...
 
+    @property
+    def fallible(self) -> bool:
+        """Whether a call may fail once it runs, since it holds compiled operators."""
+        ...
+
     def draw(self, extents: Mapping[str, int], info: StepInfo) -> list[np.ndarray]:
         """The masks of a step."""
         ...
@@ -69,7 +75,9 @@ class JAXExecutor(NetworkExecutor):
     arrays that `parameters()` gave before it are deleted by it, unless NumPy views of them are still held. Copies that
     stay are `state_dict()`'s.
 
-    Calls return before the work is done; `synchronize` waits. Inputs may be overwritten as soon as a call returns.
+    Calls return before the work is done, unless the network holds compiled operators: what they say when they fail is
+    raised by the call, which then changes nothing. `synchronize` waits. Inputs may be overwritten as soon as a call
+    returns.
 
     64-bit types are switched on for the length of a call only; the process's own setting is not touched.
 
@@ -158,12 +166,12 @@ class JAXExecutor(NetworkExecutor):
     def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
         """Run forward; see `GraphExecutor.inference`."""
         feed, extents = self._feed(inputs, empty=not training)
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), named_failures():
             if training:
                 feed += self.program.draw(extents, self._info(info))
-                outputs, self._buffers = self._train(self._values, self._buffers, feed)
+                outputs, self._buffers = self.settled(self._train(self._values, self._buffers, feed))
             else:
-                outputs = self._evaluate(self._values, self._buffers, feed)
+                outputs = self.settled(self._evaluate(self._values, self._buffers, feed))
         self._pending = outputs
         return dict(zip(self._outputs, outputs, strict=True))
 
@@ -230,9 +238,9 @@ class JAXExecutor(NetworkExecutor):
         for name in added:
             if name in self._inputs_index:
                 self._check_sum(name, earlier[name].shape, feed[self._inputs_index[name]].shape)
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), named_failures():
             feed += self.program.draw(extents, self._info(info))
-            outputs, self._buffers, gradients = run(values, self._buffers, feed, scale, before)
+            outputs, self._buffers, gradients = self.settled(run(values, self._buffers, feed, scale, before))
         self._gradients = {**earlier, **dict(zip(names, gradients, strict=True))}
         self._pending = outputs
         if on_gradient is not None:
@@ -282,9 +290,14 @@ class JAXExecutor(NetworkExecutor):
         return step
 
     def synchronize(self) -> None:
-        """Return when the last call's results are there; see `GraphExecutor.synchronize`."""
-        jax.block_until_ready((self._pending, self._values, self._buffers))
-        self._pending = ()
+        """Return when the last call's results are there; see `GraphExecutor.synchronize`.
+
+        Raises:
+            OperatorError: A compiled operator failed meanwhile.
+        """
+        pending, self._pending = self._pending, ()
+        with named_failures():
+            jax.block_until_ready((pending, self._values, self._buffers))
 
     def settings(self) -> dict[str, Any]:
         """Read back from JAX and its compiler; see `GraphExecutor.settings`."""
@@ -319,6 +332,10 @@ class JAXExecutor(NetworkExecutor):
             return outputs, new, tuple(gradients[place] for place in places)
 
         return run
+
+    def settled(self, results: Any) -> Any:
+        """The results of a call, of which it is known that it did not fail."""
+        return jax.block_until_ready(results) if self.program.fallible else results
 
     def types(self) -> Any:
         """The context in which the program is traced."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from deep5.backend import Framework, Support
+from deep5.backend import Framework, OperatorExecutor, Support
 from deep5.tensors import Device
 from deep5.tensors import device as read_device
 
@@ -40,7 +40,8 @@ class JAX(Framework):
         from deep5.frameworks.jax.emit import GraphProgram
         from deep5.frameworks.jax.executor import JAXExecutor
 
-        return JAXExecutor(network, GraphProgram(network, self), device=read_device(device), seed=seed)
+        place = read_device(device)
+        return JAXExecutor(network, GraphProgram(network, self, place), device=place, seed=seed)
 
     def supports(self, node: Any) -> Support:
         """Whether the table of operators has this one, with these attributes."""
@@ -49,10 +50,16 @@ class JAX(Framework):
         return supports(node)
 
     def operator(self, operator: Operator) -> Callable[..., Any]:
-        """The operator as a function of arrays that JAX can trace and differentiate."""
+        """The operator as a function of arrays that JAX can trace and differentiate; see `Framework.operator`."""
         from deep5.frameworks.jax.custom import native_operator
 
         return native_operator(operator)
+
+    def operator_executor(self, operator: Operator, *, device: str | Device = "cpu") -> OperatorExecutor:
+        """One operator on JAX; see `Framework.operator_executor`."""
+        from deep5.frameworks.jax.operator_executor import JAXOperatorExecutor
+
+        return JAXOperatorExecutor(operator, device=read_device(device))
 
     def set_threads(self, threads: int) -> None:
         """Threads within an operator; fixed once a process, when JAX computes first.

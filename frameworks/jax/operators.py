@@ -5,8 +5,10 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from deep5.backend import Support
+from deep5.errors import Deep5Error
 from deep5.frameworks.jax import operators_layers, operators_math, operators_shape
 from deep5.frameworks.jax.table import CHECKS, OPERATORS
+from deep5.networks.custom import is_custom, operator_of
 from deep5.networks.nodes import supported
 
 __all__ = ["OPERATORS", "supports"]
@@ -15,10 +17,32 @@ _DTYPES = {
     getattr(ir.DataType, name)
     for name in ("BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE")
 }
+# A registered operator computes with what it likes.
+_OWN_DTYPES = _DTYPES | {getattr(ir.DataType, f"UINT{bits}") for bits in (16, 32, 64)}
 # Named, so that nobody takes the imports away: they fill the table.
 _FILLED_BY = (operators_layers, operators_math, operators_shape)
 
 
 def supports(node: ir.Node) -> Support:
     """Whether this node can run, and if not, why."""
+    if is_custom(node):
+        reason = _unfit(node)
+        return Support(reason is None, reason or "")
     return supported(node, "JAX", OPERATORS, CHECKS, _DTYPES)
+
+
+def _unfit(node: ir.Node) -> str | None:
+    """Why a node of a registered operator cannot run."""
+    from deep5.frameworks.jax.custom import check_operator
+
+    if None in node.inputs:
+        return f"the input {node.inputs.index(None)} is left out; allowed: all inputs of a registered operator"
+    for value in (*node.inputs, *node.outputs):
+        if value is not None and value.dtype is not None and value.dtype not in _OWN_DTYPES:
+            return f"the element type {value.dtype.name} of {value.name!r}"
+    try:
+        if (operator := operator_of(node)) is not None:
+            check_operator(operator)
+    except Deep5Error as error:
+        return str(error)
+    return None

@@ -13,6 +13,7 @@ import numpy as np
 from deep5.backend import ParameterGroup
 from deep5.errors import ShapeError, UsageError
 from deep5.events import StepInfo
+from deep5.frameworks.jax.failures import named_failures
 from deep5.networks.executor import check_callable, check_info
 from deep5.tensors import Array, Arrays, to_numpy
 from deep5.training.functional import FunctionalRule
@@ -47,7 +48,8 @@ class _Functions:
 class JAXStep:
     """A whole training step; made by `JAXExecutor.train_step`. Implements `TrainStep`.
 
-    Parameters, buffers and the rule's state are donated: the step writes the new ones into the memory of the old.
+    Parameters, buffers and the rule's state are donated: the step writes the new ones into the memory of the old. Not
+    so where the network holds compiled operators, which may fail: the old ones must then still be there.
 
     Args:
         executor: Holds parameters and buffers.
@@ -82,7 +84,7 @@ class JAXStep:
         self._names, self._outputs = tuple(executor.network.parameters), tuple(executor.network.outputs)
         self._differentiated = executor.differentiated(loss, self._rule.names)
         self._traces, self._inside = 0, False
-        self._whole = jax.jit(self._trace_whole, donate_argnums=(0, 1, 2))
+        self._whole = jax.jit(self._trace_whole, donate_argnums=() if executor.program.fallible else (0, 1, 2))
         self._update = jax.jit(self._trace_update, donate_argnums=(0, 1))
         self._prepare = jax.jit(self._trace_prepare)
         self._evaluate = jax.jit(self._trace_evaluate)
@@ -105,10 +107,10 @@ class JAXStep:
         feed, extents = executor._feed(inputs)
         given = self._rule.given(info)
         executor._gradients, executor._why = None, "the last training step was compiled as a whole"
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), named_failures():
             feed += executor.program.draw(extents, info)
-            outputs, executor._values, executor._buffers, self._states = self._whole(
-                executor._values, executor._buffers, self._states, feed, given
+            outputs, executor._values, executor._buffers, self._states = executor.settled(
+                self._whole(executor._values, executor._buffers, self._states, feed, given)
             )
         executor._pending = outputs
         return dict(zip(self._outputs, outputs, strict=True))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import onnx_ir as ir
 
 from deep5.frameworks.jax.table import attribute
+from deep5.networks.custom import is_custom
 from deep5.networks.network import Network
 
 __all__ = ["Storage", "find_flat", "find_storage"]
@@ -49,7 +50,7 @@ def find_flat(network: Network) -> dict[str, tuple[int, ...]]:
     found = {}
     for node in network.nodes:
         value, image = node.outputs[0], node.inputs[0] if node.inputs else None
-        if node.op_type != "Flatten" or image is None or image.shape is None or value.is_graph_output():
+        if _kind(node) != "Flatten" or image is None or image.shape is None or value.is_graph_output():
             continue
         extents = [extent for extent in image.shape[1:] if isinstance(extent, int)]
         if (
@@ -75,7 +76,7 @@ def find_storage(network: Network, flat: dict[str, tuple[int, ...]]) -> dict[str
     for name, spec in network.parameters.items():
         uses = list(network.model.graph.initializers[name].uses())
         shape = tuple(map(int, spec.shape))
-        if uses and all(use.node.op_type == "Conv" and use.idx == 1 for use in uses):
+        if uses and all(_kind(use.node) == "Conv" and use.idx == 1 for use in uses):
             order = (*range(2, len(shape)), 1, 0)
             found[name] = Storage(shape, shape, order, tuple(shape[axis] for axis in order))
         elif uses and all(use.idx == 1 and _is_layer(network, use.node) for use in uses):
@@ -94,17 +95,22 @@ def _is_layer(network: Network, node: ir.Node, *, alone: bool = False) -> bool:
         node: The node.
         alone: Whether the node must be the only one that reads it, row by row.
     """
-    weight = node.inputs[1] if node.op_type == "Gemm" else None
+    weight = node.inputs[1] if _kind(node) == "Gemm" else None
     if weight is None or weight.name not in network.parameters or weight.is_graph_output():
         return False
     uses = list(weight.uses())
-    kinds = {(use.node.op_type, use.idx, attribute(use.node, "transB", 0)) for use in uses}
+    kinds = {(_kind(use.node), use.idx, attribute(use.node, "transB", 0)) for use in uses}
     return kinds == {("Gemm", 1, 1)} and not (alone and (len(uses) > 1 or attribute(node, "transA", 0)))
 
 
 def _is_image(value: ir.Value) -> bool:
     """Whether a value comes out of a layer, with nothing between that wants ONNX's order of axes."""
     node = value.producer()
-    while node is not None and node.op_type in _KEEPING and node.inputs[0] is not None:
+    while node is not None and _kind(node) in _KEEPING and node.inputs[0] is not None:
         node = node.inputs[0].producer()
-    return node is not None and node.op_type in _LAYERS
+    return node is not None and _kind(node) in _LAYERS
+
+
+def _kind(node: ir.Node) -> str:
+    """ONNX's name of an operator; empty for one that somebody registered, whatever it is called."""
+    return "" if is_custom(node) else node.op_type

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from deep5.backend import GraphExecutor, Support
+from deep5.backend import GraphExecutor, OperatorExecutor, Support
 from deep5.errors import Unsupported
 from deep5.tensors import Device
 from deep5.tensors import device as read_device
@@ -12,6 +12,7 @@ from deep5.training.engine_framework import EngineFramework
 
 if TYPE_CHECKING:
     from deep5.networks.network import Network
+    from deep5.operators.operator import Operator
 
 __all__ = ["EXACT", "Numerics", "ONNXRuntime", "from_model"]
 
@@ -48,13 +49,16 @@ class ONNXRuntime(EngineFramework):
     def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
         """A network on ONNX Runtime; see `Framework.executor`."""
         from deep5.frameworks.onnxruntime.executor import ONNXRuntimeExecutor
-        from deep5.frameworks.onnxruntime.session import providers
 
-        place = read_device(device)
-        if not providers(place):
-            found = ", ".join(self._onnxruntime.get_available_providers())
-            raise Unsupported(f"no device {place} for onnxruntime here; allowed: cpu (its providers: {found})")
-        executor = ONNXRuntimeExecutor(network, self, device=place, seed=seed)
+        executor = ONNXRuntimeExecutor(network, self, device=self._place(device), seed=seed)
+        self._executors.add(executor)
+        return executor
+
+    def operator_executor(self, operator: Operator, *, device: str | Device = "cpu") -> OperatorExecutor:
+        """One operator on ONNX Runtime; see `Framework.operator_executor`."""
+        from deep5.frameworks.onnxruntime.operator_executor import ONNXRuntimeOperatorExecutor
+
+        executor = ONNXRuntimeOperatorExecutor(operator, self, device=self._place(device))
         self._executors.add(executor)
         return executor
 
@@ -63,6 +67,15 @@ class ONNXRuntime(EngineFramework):
         from deep5.frameworks.onnxruntime.session import supports
 
         return supports(node)
+
+    def _place(self, device: str | Device) -> Device:
+        from deep5.frameworks.onnxruntime.session import providers
+
+        place = read_device(device)
+        if not providers(place):
+            found = ", ".join(self._onnxruntime.get_available_providers())
+            raise Unsupported(f"no device {place} for onnxruntime here; allowed: cpu (its providers: {found})")
+        return place
 
     def _set_numerics(self, deterministic: bool, tf32: bool) -> None:
         type(self).numerics = Numerics(deterministic, tf32)

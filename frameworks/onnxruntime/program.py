@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from onnxruntime import OrtValue
 
-from deep5.errors import NetworkError, Unsupported
+from deep5.errors import Deep5Error, NetworkError, Unsupported
+from deep5.frameworks.onnxruntime.custom import failure, with_kernels
 from deep5.frameworks.onnxruntime.framework import EXACT, Numerics
 from deep5.frameworks.onnxruntime.guards import guarded
-from deep5.frameworks.onnxruntime.session import explanation, make_session
+from deep5.frameworks.onnxruntime.session import explanation, make_session, on_memory
 from deep5.networks.engine import engine_model
 from deep5.networks.network import Network
 from deep5.tensors import Device, TensorSpec, aligned_empty
@@ -59,12 +60,13 @@ class Program:
         numerics: Numerics = EXACT,
     ) -> None:
         self._name = network.model.graph.name
-        self._values = {
-            name: OrtValue.ortvalue_from_numpy(values[name]) for name in (*network.parameters, *network.buffers)
-        }
+        self._values = {name: on_memory(values[name]) for name in (*network.parameters, *network.buffers)}
+        # The kernels of compiled operators live as long as the session that calls them.
+        suited, self._kernels = with_kernels(guarded(network), device)
         try:
-            model = engine_model(guarded(network), fixed=fixed)
-            self.session = make_session(model, threads, device, self._values if fixed else None, numerics)
+            model = engine_model(suited, fixed=fixed)
+            held = self._values if fixed else None
+            self.session = make_session(model, threads, device, held, numerics, custom=bool(self._kernels))
         except Exception as error:  # ONNX Runtime raises its own private classes
             raise Unsupported(f"onnxruntime cannot run the network {self._name!r}: {explanation(error)}") from error
         outputs = list(network.outputs.items())
@@ -89,6 +91,7 @@ class Program:
         # The host's memory is read where it lies; what a device has is as old as the binding.
         self._copied = not self._on_host and not fixed
         self._places: list[np.ndarray | None] = []
+        self._held: dict[str, OrtValue] = {}
         self._shapes: _Shapes | None = None
         self._results: list[np.ndarray] = []
         self._gradients: Sequence[np.ndarray] = ()
@@ -100,6 +103,7 @@ class Program:
 
         Raises:
             NetworkError: An operator failed; the message is ONNX Runtime's.
+            OperatorError: A compiled operator failed; the message is its own.
         """
         shapes = tuple([value.shape for value in inputs])
         if shapes != self._shapes or (self._announced and into is not self._gradients):
@@ -110,7 +114,8 @@ class Program:
             if place is not None:
                 place[...] = value
             else:
-                self._binding.bind_cpu_input(name, value if value.flags.c_contiguous else np.ascontiguousarray(value))
+                usable = value.flags.c_contiguous and value.flags.aligned
+                self._bind_input(name, value if usable else np.array(value, order="C"))
         for number in self._unknown:
             self._binding.bind_output(self._outputs[number][0])
         if self._copied:
@@ -118,7 +123,7 @@ class Program:
         try:
             self.session.run_with_iobinding(self._binding)
         except Exception as error:  # ONNX Runtime raises its own private classes
-            raise NetworkError(f"onnxruntime failed in the network {self._name!r}: {explanation(error)}") from error
+            raise self._failed(error) from error
         results = [value.copy() for value in self._results]
         if self._unknown:
             values = self._binding.get_outputs()
@@ -129,9 +134,22 @@ class Program:
                 notify(number, gradient)
         return results, self._gradients
 
+    def _failed(self, error: Exception) -> Deep5Error:
+        """What went wrong in a run."""
+        return failure(error, self._kernels) or NetworkError(
+            f"onnxruntime failed in the network {self._name!r}: {explanation(error)}"
+        )
+
     def _bind_values(self) -> None:
         for name, value in self._values.items():
             self._binding.bind_ortvalue_input(name, value)
+
+    def _bind_input(self, name: str, value: np.ndarray) -> None:
+        if value.dtype.name == "bfloat16":
+            held = self._held[name] = on_memory(value)  # a binding keeps memory alive that it binds itself, no other
+            self._binding.bind_ortvalue_input(name, held)
+        else:
+            self._binding.bind_cpu_input(name, value)
 
     def _bind_small_inputs(self, inputs: Sequence[np.ndarray]) -> None:
         """Give small inputs memory that stays: to copy them into it takes less time than to bind them anew."""
@@ -141,7 +159,7 @@ class Program:
             place = aligned_empty(value.shape, value.dtype) if self._on_host and value.nbytes <= _SMALL_BYTES else None
             self._places.append(place)
             if place is not None:
-                self._binding.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(place))
+                self._binding.bind_ortvalue_input(name, on_memory(place))
 
     def _bind_outputs(self, shapes: _Shapes, into: Sequence[np.ndarray] | None) -> None:
         """Give the outputs memory for inputs of these shapes; all of them in order, which is that of `get_outputs`."""
@@ -162,5 +180,5 @@ class Program:
             for extent, place in zip(spec.shape, places, strict=True)
         )
         array: np.ndarray = kept if kept is not None and kept.shape == shape else aligned_empty(shape, spec.dtype)
-        self._binding.bind_ortvalue_output(name, OrtValue.ortvalue_from_numpy(array))
+        self._binding.bind_ortvalue_output(name, on_memory(array))
         return array

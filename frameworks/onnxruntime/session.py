@@ -6,17 +6,21 @@ import re
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
 
 from deep5.backend import Support
+from deep5.frameworks.onnxruntime.custom import register_shim
 from deep5.frameworks.onnxruntime.framework import EXACT, Numerics
 from deep5.frameworks.onnxruntime.guards import wrong
+from deep5.networks.compiled import refusal
+from deep5.networks.custom import is_custom
 from deep5.networks.engine import node_key, node_model
 from deep5.tensors import Device
 
-__all__ = ["explanation", "make_session", "providers", "supports"]
+__all__ = ["explanation", "make_session", "on_memory", "providers", "supports"]
 
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 # Element types that some kernels lack where they have float32.
@@ -43,6 +47,8 @@ def make_session(
     device: Device,
     fixed: Mapping[str, onnxruntime.OrtValue] | None = None,
     numerics: Numerics = EXACT,
+    *,
+    custom: bool = False,
 ) -> onnxruntime.InferenceSession:
     """A session, on this device alone.
 
@@ -52,8 +58,11 @@ def make_session(
         device: One that has `providers`.
         fixed: Values of initializers that the model leaves to external data; they must outlive the session.
         numerics: What a graphics processor may do to the bits; the host gives the same ones again.
+        custom: Whether the model has nodes of compiled operators.
     """
     options = onnxruntime.SessionOptions()
+    if custom:
+        register_shim(options)
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     # Threads that wait in a loop for work slow whatever else runs in this process by two to three times.
@@ -71,6 +80,14 @@ def make_session(
     )
 
 
+def on_memory(array: np.ndarray) -> onnxruntime.OrtValue:
+    """A value on the memory of a C-contiguous array, which it keeps alive."""
+    if array.dtype.name == "bfloat16":  # which ONNX Runtime does not know as an element type of NumPy's
+        made = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type
+        return made(array.view(np.uint16), onnx.TensorProto.BFLOAT16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
 def explanation(error: Exception) -> str:
     """What an error of ONNX Runtime says, without its codes, places in source files and signatures."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error).partition("\n")[0])
@@ -84,6 +101,9 @@ def supports(node: ir.Node) -> Support:
 
     Its documentation lists no attributes, and its table of kernels neither these nor the functions that it expands.
     """
+    if is_custom(node):
+        reason = refusal(node, "ONNX Runtime")
+        return Support(reason is None, reason or "")
     if (reason := wrong(node)) is not None:
         return Support(False, reason)
     key = node_key(node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from deep5.backend import GraphExecutor, Support
+from deep5.backend import GraphExecutor, OperatorExecutor, Support
 from deep5.errors import Unsupported
 from deep5.tensors import Device
 from deep5.tensors import device as read_device
@@ -12,6 +12,7 @@ from deep5.training.engine_framework import EngineFramework
 
 if TYPE_CHECKING:
     from deep5.networks.network import Network
+    from deep5.operators.operator import Operator
 
 __all__ = ["OpenVINO", "from_model"]
 
@@ -37,10 +38,15 @@ class OpenVINO(EngineFramework):
         """A network on OpenVINO; see `Framework.executor`."""
         from deep5.frameworks.openvino.executor import OpenVINOExecutor
 
-        place = read_device(device)
-        if place != Device():
-            raise Unsupported(f"openvino does not run on device {str(place)!r}; allowed: cpu")
-        executor = OpenVINOExecutor(network, self, device=place, seed=seed)
+        executor = OpenVINOExecutor(network, self, device=_place(device), seed=seed)
+        self._executors.add(executor)
+        return executor
+
+    def operator_executor(self, operator: Operator, *, device: str | Device = "cpu") -> OperatorExecutor:
+        """One operator on OpenVINO; see `Framework.operator_executor`."""
+        from deep5.frameworks.openvino.operator_executor import OpenVINOOperatorExecutor
+
+        executor = OpenVINOOperatorExecutor(operator, self, device=_place(device))
         self._executors.add(executor)
         return executor
 
@@ -49,6 +55,13 @@ class OpenVINO(EngineFramework):
         from deep5.frameworks.openvino.model import supports
 
         return supports(node)
+
+
+def _place(device: str | Device) -> Device:
+    place = read_device(device)
+    if place != Device():
+        raise Unsupported(f"openvino does not run on device {str(place)!r}; allowed: cpu")
+    return place
 
 
 def from_model(network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:

@@ -11,10 +11,12 @@ import onnx_ir as ir
 
 from deep5.backend import Support
 from deep5.errors import NetworkError, Unsupported
+from deep5.frameworks.openvino.custom import extension, failure, supports_custom, with_kernels
 from deep5.frameworks.openvino.guards import guarded
 from deep5.frameworks.openvino.integers import LARGEST, reason
 from deep5.frameworks.openvino.library import openvino
 from deep5.frameworks.openvino.shapes import check_shapes, explanation
+from deep5.networks.custom import is_custom
 from deep5.networks.engine import engine_model, node_key, node_model
 from deep5.networks.network import Network
 from deep5.tensors import aligned_empty
@@ -62,14 +64,19 @@ class Program:
             "ENABLE_CPU_PINNING": False,
         }
         model, self._guards = guarded(network)
-        engine = engine_model(Network(model) if self._guards else network)
+        # The kernels of compiled operators live as long as the model that calls them.
+        suited, self._kernels = with_kernels(Network(model) if self._guards else network)
+        engine = engine_model(suited)
         try:
-            self._source = _core().read_model(engine)
+            self._source = (_extended() if self._kernels else _core()).read_model(engine)
             self.model = self._compiled()
         except Exception as error:  # OpenVINO raises RuntimeError and its own private classes
+            if (told := failure(self._kernels)) is not None:
+                raise told from error
             raise Unsupported(f"openvino cannot run the network {self._name!r}: {explanation(error)}") from error
         self._inputs, self._count = tuple(network.inputs), len(network.outputs)
         self._first = self._count - len(announced)
+        self._results = range(self._count + len(self._guards))
         # An input that no node reads is none of the compiled model.
         known = {name for port in self.model.inputs for name in port.names}
         self._read = [(name, number) for number, name in enumerate(self._inputs) if name in known]
@@ -85,6 +92,7 @@ class Program:
         Raises:
             NetworkError: Shapes that a node does not take; an operator failed, and the message is OpenVINO's; an index
                 or label is outside its range; a whole number is larger than OpenVINO compares exactly.
+            OperatorError: A compiled operator failed; the message is its own.
         """
         shapes = tuple([value.shape for value in inputs])
         if shapes not in self._fitting:
@@ -104,8 +112,13 @@ class Program:
             # A model that failed fails again, on whatever input, and so do its new requests.
             self.model = self._compiled()
             self._begin()
+            if (told := failure(self._kernels)) is not None:
+                raise told from error
             raise NetworkError(f"openvino failed in the network {self._name!r}: {explanation(error)}") from error
-        values = [tensor.data for tensor in self._request.output_tensors]
+        if self._kernels and (told := failure(self._kernels)) is not None:
+            raise told
+        # One by one: `output_tensors` makes all of them anew, for a hundred times as long.
+        values = [self._request.get_output_tensor(number).data for number in self._results]
         for guard, told in zip(self._guards, values[self._count :], strict=True):
             if told > 0:
                 raise NetworkError(f"openvino cannot run the network {self._name!r} on these inputs: {guard.message}")
@@ -146,6 +159,8 @@ def supports(node: ir.Node) -> Support:
 
     It is not compiled: alone, with extents that nobody knows, a convolution of two inputs would be refused.
     """
+    if is_custom(node):
+        return supports_custom(node)
     refused = reason(node)
     if refused is not None:
         return Support(False, refused)
@@ -176,3 +191,11 @@ def _tried(node: ir.Node) -> Support:
 @cache
 def _core() -> Any:
     return openvino.Core()
+
+
+@cache
+def _extended() -> Any:
+    """The core, once it knows compiled operators."""
+    core = _core()
+    core.add_extension(extension()._name)
+    return core

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from deep5.compiler import cache_folder
-from deep5.errors import Unsupported
+from deep5.errors import Deep5Error, Unsupported
 from deep5.networks.network import Network
 
 __all__ = ["Compiler"]
@@ -74,13 +74,22 @@ class Compiler:
                     if tensor.shape[axis] > 1:
                         torch._dynamo.maybe_mark_dynamic(tensor, axis)
                 marked.append(tensor)
-            try:
+            with _Explained("this network"):
                 return compiled(*marked)
-            except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.CppCompileError) as error:
-                raise Unsupported(
-                    f"torch cannot compile this network: {_told(error)}; remedy: run it on 'pytorch', without "
-                    "compilation"
-                ) from error
+
+        return run
+
+    def of_operator(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of an operator, compiled at its first call for the shapes of that call.
+
+        Args:
+            function: Takes tensors; has code of its own, since torch keeps what it compiles by code.
+        """
+        compiled = torch.compile(function, backend=self._counted, fullgraph=True, dynamic=False)
+
+        def run(*inputs: Any) -> Any:
+            with _Explained("this operator"):
+                return compiled(*inputs)
 
         return run
 
@@ -89,6 +98,39 @@ class Compiler:
         return self._inductor(graph, inputs)
 
 
-def _told(error: Exception) -> str:
+class _Explained:
+    """While inside, what torch raises because it cannot compile is told as deep5 tells it.
+
+    An error of deep5's own, raised while torch traced an operator, is raised itself.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if not isinstance(error, (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.CppCompileError)):
+            return
+        if (own := _own_error(error)) is not None:
+            raise own from None
+        raise Unsupported(
+            f"torch cannot compile {self._what}: {_told(error)}; remedy: run it on 'pytorch', without compilation"
+        ) from error
+
+
+def _own_error(error: BaseException | None) -> Deep5Error | None:
+    """The error of deep5's behind one of torch's; None where there is none."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, Deep5Error):
+            return error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _told(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:2])}"

@@ -8,8 +8,11 @@ from typing import Any, NamedTuple
 import onnx_ir as ir
 import torch
 
+from deep5.errors import Unsupported
+from deep5.frameworks.pytorch.custom import check_operator, on_tensors
 from deep5.frameworks.pytorch.fusing import steps
 from deep5.networks.constants import constant_value
+from deep5.networks.custom import operator_of
 from deep5.networks.network import Network
 
 __all__ = ["Emitter", "Program", "compile_forward"]
@@ -80,6 +83,23 @@ class Emitter:
     def assign(self, node: ir.Node, text: str) -> None:
         """Append the line that computes a node's first output."""
         self.line(f"{self.name(node.outputs[0])} = {text}")
+
+    def custom(self, node: ir.Node) -> None:
+        """Append the line that runs a registered operator, whose outputs may be fewer than it has.
+
+        Raises:
+            Unsupported: It is a framework's own, and another's than torch.
+        """
+        operator = operator_of(node)
+        if operator is None:
+            raise Unsupported(f"no operator {node.op_type!r} of the domain {node.domain!r} is registered")
+        check_operator(operator, self._place.type)
+        function = self.function(on_tensors(operator))
+        outputs = [self.name(value) if value.name else "_" for value in node.outputs]
+        inputs = ", ".join(self.name(value) for value in node.inputs)
+        self.line(f"{', '.join(outputs)}, = {function}({inputs})[:{len(outputs)}]")
+        if "_" in outputs:
+            self.line("del _")
 
     def line(self, text: str) -> None:
         """Append a line of the body."""

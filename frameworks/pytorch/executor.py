@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from deep5.backend import Framework
+from deep5.errors import Unsupported
 from deep5.events import StepInfo
 from deep5.frameworks.pytorch.base import TorchExecutor
+from deep5.frameworks.pytorch.custom import check_operator
 from deep5.frameworks.pytorch.emit import Program, compile_forward
+from deep5.networks.custom import operator_of
 from deep5.networks.forms import Forms
 from deep5.networks.network import Network
 from deep5.tensors import Device
@@ -33,7 +36,7 @@ class PyTorchExecutor(TorchExecutor):
         compiler: Compiles the generated functions; None: they run as they are.
 
     Raises:
-        Unsupported: Nodes that torch cannot run, each with its reason.
+        Unsupported: Nodes that torch cannot run, or not on this device, each with its reason.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class PyTorchExecutor(TorchExecutor):
     ) -> None:
         self._forms = Forms(network, framework)
         place = torch.device(str(device))
+        _check_operators(self._forms.evaluation, framework.name, place)
         # clone: torch's own allocation, aligned as its kernels like it.
         live = {
             name: torch.from_numpy(network.initial(name)).clone().to(place)
@@ -109,3 +113,16 @@ class PyTorchExecutor(TorchExecutor):
                 for name, tensor in self._parameters.items():
                     tensor.requires_grad_(name in wanted)
             self._active = targets if targets is self._parameters else wanted
+
+
+def _check_operators(network: Network, name: str, place: torch.device) -> None:
+    """Refuse registered operators that have no source for the device."""
+    refused = []
+    for node in network.nodes:
+        try:
+            if (operator := operator_of(node)) is not None:
+                check_operator(operator, place.type)
+        except Unsupported as error:
+            refused.append(f"{node.name or node.op_type} ({node.op_type}): {error}")
+    if refused:
+        raise Unsupported(f"{name} cannot run this network on {place}:\n  " + "\n  ".join(refused))

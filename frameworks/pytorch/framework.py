@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from deep5.backend import Framework, GraphExecutor, StepOptimizer, Support
+from deep5.backend import Framework, GraphExecutor, OperatorExecutor, StepOptimizer, Support
 from deep5.errors import Unsupported
 from deep5.tensors import Device
 from deep5.tensors import device as read_device
 
 if TYPE_CHECKING:
+    from deep5.frameworks.pytorch.compiled import Compiler
     from deep5.networks.network import Network
     from deep5.operators.operator import Operator
 
@@ -42,31 +43,28 @@ class PyTorch(Framework):
         """A network on torch; see `Framework.executor`."""
         from deep5.frameworks.pytorch.executor import PyTorchExecutor
 
-        place = read_device(device)
-        if place.kind == "cuda" and place.index >= self._torch.cuda.device_count():
-            found = [f"cuda:{index}" for index in range(self._torch.cuda.device_count())]
-            raise Unsupported(f"no device {place} for pytorch here; allowed: {', '.join(['cpu', *found])}")
-        compiler = None
-        if self.mode == "compiled":
-            from deep5.frameworks.pytorch.compiled import Compiler
-
-            compiler = Compiler()
-        return PyTorchExecutor(network, self, device=place, seed=seed, compiler=compiler)
+        return PyTorchExecutor(network, self, device=self._place(device), seed=seed, compiler=self._compiler())
 
     def supports(self, node: Any) -> Support:
         """Whether the table of operators has this one, with these attributes."""
         from deep5.frameworks.pytorch.operators import supports
 
-        if self.mode == "compiled" and node.op_type == "LSTM":
+        if self.mode == "compiled" and node.op_type == "LSTM" and node.domain in ("", "ai.onnx"):
             # Its call fails (torch 2.13: mkldnn_rnn_layer); deep5 expands the layer into cells, which compile.
             return Support(False, "torch.compile does not run torch's own recurrent layers")
         return supports(node)
 
     def operator(self, operator: Operator) -> Callable[..., Any]:
-        """The operator as a function of tensors that torch can differentiate."""
+        """The operator as a function of tensors that torch can differentiate, and compile; see `Framework.operator`."""
         from deep5.frameworks.pytorch.custom import native_operator
 
         return native_operator(operator)
+
+    def operator_executor(self, operator: Operator, *, device: str | Device = "cpu") -> OperatorExecutor:
+        """One operator on torch; see `Framework.operator_executor`."""
+        from deep5.frameworks.pytorch.operator_executor import PyTorchOperatorExecutor
+
+        return PyTorchOperatorExecutor(operator, self, device=self._place(device), compiler=self._compiler())
 
     def optimizers(self) -> Mapping[str, Callable[..., StepOptimizer]]:
         """torch.optim's own, fused where there is a fused form."""
@@ -81,6 +79,22 @@ class PyTorch(Framework):
             UsageError: As for `Framework.set_threads`.
         """
         self._torch.set_num_threads(threads)
+
+    def _place(self, device: str | Device) -> Device:
+        """A device that is there."""
+        place = read_device(device)
+        if place.kind == "cuda" and place.index >= self._torch.cuda.device_count():
+            found = [f"cuda:{index}" for index in range(self._torch.cuda.device_count())]
+            raise Unsupported(f"no device {place} for pytorch here; allowed: {', '.join(['cpu', *found])}")
+        return place
+
+    def _compiler(self) -> Compiler | None:
+        """What compiles in the mode `compiled`."""
+        if self.mode != "compiled":
+            return None
+        from deep5.frameworks.pytorch.compiled import Compiler
+
+        return Compiler()
 
     def _set_numerics(self, deterministic: bool, tf32: bool) -> None:
         from deep5.frameworks.pytorch.numerics import set_numerics

@@ -14,6 +14,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
 from deep5.frameworks.pytorch.operators import OPERATORS
 from deep5.frameworks.pytorch.table import attribute
+from deep5.networks.custom import is_custom
 
 if TYPE_CHECKING:
     from deep5.frameworks.pytorch.emit import Emitter
@@ -56,6 +57,8 @@ def steps(network: Network) -> list[Step]:
 
 
 def _single(node: ir.Node) -> Callable[[Emitter], None]:
+    if is_custom(node):
+        return lambda emitter: emitter.custom(node)
     return lambda emitter: OPERATORS[node.op_type](emitter, node)
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from deep5.errors import Unsupported
 from deep5.frameworks.reference.kernels.memory import Array, Scratch
-from deep5.frameworks.reference.operators import OPERATORS, supports
+from deep5.frameworks.reference.operators import operator_for, supports
 from deep5.frameworks.reference.table import Site
 from deep5.networks.network import Network
 
@@ -62,14 +62,16 @@ class _Emitter:
     ) -> None:
         graph = network.model.graph
         self.nodes, self.scratch = network.nodes, scratch
+        self.table = {node: operator_for(node) for node in self.nodes}
         self.outputs = list(graph.outputs)
         self.announced = {value: i for i, value in enumerate(self.outputs) if value.name in announced}
         self.names: dict[ir.Value, str] = {}
         self.bound: dict[str, Any] = {"own": _own, "copy": _copy}
         self.constants: dict[ir.Value, Array] = {}
         self.lines: list[str] = []
-        # Values in memory of their own: neither views, nor bound, nor constant.
-        self.fresh = {value for node in self.nodes if not OPERATORS[node.op_type].view for value in node.outputs}
+        # Values in memory of their own: neither views, nor kept by an operator, nor bound, nor constant.
+        shared = {node for node, operator in self.table.items() if operator.view or operator.keeps}
+        self.fresh = {value for node in self.nodes if node not in shared for value in node.outputs}
         self.fed = [value for value in graph.inputs if value.name not in graph.initializers]
         for value in self.fed:
             self.names[value] = f"v{len(self.names)}"
@@ -83,10 +85,10 @@ class _Emitter:
         self.root: dict[ir.Value, ir.Value] = {}
         self.viewed: set[ir.Value] = set()
         for node in self.nodes:
-            view = OPERATORS[node.op_type].view
+            view = self.table[node].view
             for value in _present(node.inputs):
                 self.last[value] = node
-                if view:
+                if node in shared:
                     self.viewed.add(value)
             for value in node.outputs:
                 source = node.inputs[0] if view else None
@@ -126,7 +128,7 @@ class _Emitter:
         return name if name.startswith("v") else f"r{name}"
 
     def emit(self, node: ir.Node) -> None:
-        operator = OPERATORS[node.op_type]
+        operator = self.table[node]
         used = [value for value in node.outputs if value in self.last or value in self.outputs]
         if not used:
             return
@@ -163,7 +165,7 @@ class _Emitter:
         """Whether nothing but the chain of views that ends in `value` reads its root."""
         readers = [node for node in self.nodes if any(self.root.get(v, v) is root for v in _present(node.inputs))]
         chain, node = set(), value.producer()
-        while node is not None and OPERATORS[node.op_type].view and node.inputs[0] is not None:
+        while node is not None and self.table[node].view and node.inputs[0] is not None:
             chain.add(node)
             node = node.inputs[0].producer()
         return all(reader in chain for reader in readers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from deep5.training.gradient_executor import GradientExecutor, Notify, Run
 if TYPE_CHECKING:
     from deep5.backend import Framework
 
-__all__ = ["ReferenceExecutor"]
+__all__ = ["ReferenceExecutor", "compiled", "settings_of"]
 
 
 class ReferenceExecutor(GradientExecutor):
@@ -43,30 +43,41 @@ class ReferenceExecutor(GradientExecutor):
 
     def settings(self) -> dict[str, Any]:
         """Threads of the BLAS library as read back from it, dtype, TF32 and determinism."""
-        from threadpoolctl import threadpool_info
-
-        pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
-        return {
-            "framework": "reference",
-            "version": np.__version__,
-            "device": str(self.device),
-            "threads": max((pool["num_threads"] for pool in pools), default=1),
-            "blas": ", ".join(sorted({f"{pool['internal_api']} {pool['version']}" for pool in pools})),
-            "dtype": self._float_dtype(self._values.values()),
-            "tf32": False,
-            "deterministic": True,
-        }
+        return {**settings_of(self.device), "dtype": self._float_dtype(self._values.values())}
 
     def _compile(self, network: Network, announced: Sequence[str]) -> Run:
-        program = compile_network(network, self._values, self._scratch, announced=announced).run
-        first = len(network.outputs) - len(announced)
+        return compiled(network, self._values, self._scratch, announced)
 
-        def run(
-            inputs: Sequence[Any], notify: Notify | None = None, into: Sequence[np.ndarray] | None = None
-        ) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
-            told = None if notify is None else lambda index, value: notify(index - first, value)
-            # NumPy's kernels write to memory of their own: `into` is not needed.
-            values = [np.asarray(value) for value in program(*inputs, told)]
-            return values[:first], values[first:]
 
-        return run
+def compiled(
+    network: Network, values: Mapping[str, np.ndarray], scratch: Scratch, announced: Sequence[str] = ()
+) -> Run:
+    """A network made runnable; the arguments are those of `compile_network`."""
+    program = compile_network(network, values, scratch, announced=announced).run
+    first = len(network.outputs) - len(announced)
+
+    def run(
+        inputs: Sequence[Any], notify: Notify | None = None, into: Sequence[np.ndarray] | None = None
+    ) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
+        told = None if notify is None else lambda index, value: notify(index - first, value)
+        # NumPy's kernels write to memory of their own: `into` is not needed.
+        values = [np.asarray(value) for value in program(*inputs, told)]
+        return values[:first], values[first:]
+
+    return run
+
+
+def settings_of(device: Device) -> dict[str, Any]:
+    """Version, threads, TF32 and determinism, as read back from the BLAS library."""
+    from threadpoolctl import threadpool_info
+
+    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    return {
+        "framework": "reference",
+        "version": np.__version__,
+        "device": str(device),
+        "threads": max((pool["num_threads"] for pool in pools), default=1),
+        "blas": ", ".join(sorted({f"{pool['internal_api']} {pool['version']}" for pool in pools})),
+        "tf32": False,
+        "deterministic": True,
+    }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.backend import Framework, Support
+from deep5.backend import Framework, OperatorExecutor, Support
 from deep5.errors import Unsupported
 from deep5.tensors import Device
 from deep5.tensors import device as read_device
@@ -38,10 +38,7 @@ class Reference(Framework):
         """Make a network runnable; see `Framework.executor`."""
         from deep5.frameworks.reference.executor import ReferenceExecutor
 
-        place = read_device(device)
-        if place != Device():
-            raise Unsupported(f"the reference does not run on device {str(place)!r}; allowed: cpu")
-        return ReferenceExecutor(network, self, device=place, seed=seed)
+        return ReferenceExecutor(network, self, device=_place(device), seed=seed)
 
     def supports(self, node: Any) -> Support:
         """Whether there is a kernel for a node, and if not, why."""
@@ -50,9 +47,31 @@ class Reference(Framework):
         return supports(node)
 
     def operator(self, operator: Operator) -> Callable[..., Any]:
-        """The operator's own `forward`: NumPy is what it is written in."""
-        forward: Callable[..., Any] = operator.forward
-        return forward
+        """The operator on NumPy arrays: NumPy is what it is written in; gives one array, or a tuple of them."""
+        from deep5.networks.onnx_operator import ONNXOperator
+        from deep5.operators.cpp import CppOperator
+
+        if isinstance(operator, CppOperator):
+            forward: Callable[..., Any] = operator.forward  # its outputs are what its specs says already
+            return forward
+        if isinstance(operator, ONNXOperator):
+            run: Callable[..., tuple[Any, ...]] = self.operator_executor(operator).inference
+        else:
+            from deep5.frameworks.reference.custom import on_arrays
+
+            run = on_arrays(operator)
+
+        def call(*inputs: Any) -> Any:
+            outputs = run(*inputs)
+            return outputs[0] if len(outputs) == 1 else outputs
+
+        return call
+
+    def operator_executor(self, operator: Operator, *, device: str | Device = "cpu") -> OperatorExecutor:
+        """One operator on NumPy; see `Framework.operator_executor`."""
+        from deep5.frameworks.reference.operator_executor import operator_executor
+
+        return operator_executor(operator, self, device=_place(device))
 
     def set_threads(self, threads: int) -> None:
         """Limit the threads of the BLAS library, from now on and for the whole process.
@@ -63,3 +82,10 @@ class Reference(Framework):
         from threadpoolctl import threadpool_limits
 
         self._limits = threadpool_limits(limits=threads, user_api="blas")
+
+
+def _place(device: str | Device) -> Device:
+    place = read_device(device)
+    if place != Device():
+        raise Unsupported(f"the reference does not run on device {str(place)!r}; allowed: cpu")
+    return place

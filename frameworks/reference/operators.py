@@ -6,9 +6,11 @@ import onnx_ir as ir
 
 from deep5.backend import Support
 from deep5.frameworks.reference import operators_layers, operators_math, operators_shape
+from deep5.frameworks.reference.operators_custom import custom_operator, supports_custom
 from deep5.frameworks.reference.table import Operator
+from deep5.networks.custom import is_custom
 
-__all__ = ["OPERATORS", "supports"]
+__all__ = ["OPERATORS", "operator_for", "supports"]
 
 OPERATORS: dict[str, Operator] = dict(
     sorted({**operators_layers.OPERATORS, **operators_math.OPERATORS, **operators_shape.OPERATORS}.items())
@@ -18,6 +20,8 @@ _OTHER_FLOATS = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 
 def supports(node: ir.Node) -> Support:
     """Whether the reference can run a node, and if not, why."""
+    if is_custom(node):
+        return supports_custom(node)
     operator = OPERATORS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     if operator is None:
         kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
@@ -27,3 +31,8 @@ def supports(node: ir.Node) -> Support:
             return Support(False, f"got element type {value.dtype.name}; allowed: FLOAT, DOUBLE and integers")
     reason = operator.refusal(node)
     return Support(True) if reason is None else Support(False, reason)
+
+
+def operator_for(node: ir.Node) -> Operator:
+    """How to run a node that is supported."""
+    return custom_operator(node) if is_custom(node) else OPERATORS[node.op_type]

@@ -64,6 +64,7 @@ class Operator(NamedTuple):
         make: Turns a node into a call.
         view: The result may share memory with the first input.
         in_place: The call takes `out=`, which may be one of its inputs.
+        keeps: The results may share memory with any input, or with what is kept from call to call.
         refusal: Why a node cannot run, or None.
     """
 
@@ -71,6 +72,7 @@ class Operator(NamedTuple):
     view: bool = False
     in_place: bool = False
     refusal: Callable[[ir.Node], str | None] = lambda node: None
+    keeps: bool = False
 
 
 def plain(function: Callable[..., Any], *, view: bool = False, in_place: bool = False) -> Operator:

@@ -12,8 +12,8 @@ from deep5.backend import ParameterGroup, TrainStep
 from deep5.errors import Unsupported
 from deep5.events import StepInfo
 from deep5.frameworks.tensorflow.functions import TracedNetwork, Values
+from deep5.frameworks.tensorflow.settings import read_settings
 from deep5.frameworks.tensorflow.step import TensorFlowStep
-from deep5.frameworks.tensorflow.threads import inter_threads, intra_threads
 from deep5.frameworks.tensorflow.traced import Traced
 from deep5.frameworks.tensorflow.variables import Live
 from deep5.networks.executor import check_callable
@@ -189,17 +189,10 @@ class TracedExecutor(TracedNetwork):
     def settings(self) -> dict[str, Any]:
         """Read back from TensorFlow; see `GraphExecutor.settings`."""
         variables = [live.variable for live in self.live.values()]
-        on_host = self.device.kind == "cpu"
         return {
-            "framework": "tensorflow",
-            "version": tf.__version__,
+            **read_settings(self.device, xla=self._xla),
             "device": _place(variables[0].device) if variables else str(self.device),
-            "threads": intra_threads(),
-            "inter_threads": inter_threads(),
             "dtype": self._float_dtype(variables),
-            "tf32": not on_host and bool(tf.config.experimental.tensor_float_32_execution_enabled()),
-            "deterministic": on_host or _deterministic(),
-            "xla": self._xla,
         }
 
     def _in_onnx_order(self, name: str, value: Any) -> Any:
@@ -210,9 +203,3 @@ def _place(name: str) -> str:
     """TensorFlow's name of a device as deep5 has it."""
     kind, index = name.rpartition("device:")[2].split(":")
     return "cpu" if kind == "CPU" else f"cuda:{index}"
-
-
-def _deterministic() -> bool:
-    from tensorflow.python.framework.config import is_op_determinism_enabled
-
-    return bool(is_op_determinism_enabled())

@@ -1,44 +1,299 @@
-"""A deep5 operator as a function of tensors that TensorFlow can differentiate."""
+"""Operators of every kind as functions of tensors that TensorFlow can differentiate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import tensorflow as tf
+from tensorflow.python.eager.record import could_possibly_record
 
-from deep5.errors import ShapeError
+from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.frameworks.tensorflow.compiled import Compiled, CompiledBackward, failure
+from deep5.frameworks.tensorflow.contract import (
+    Expected,
+    checked_gradients,
+    checked_outputs,
+    described,
+    tensors,
+)
+from deep5.networks.onnx_operator import ONNXOperator
+from deep5.operators.backward import Backward
+from deep5.operators.contract import is_floating, name_of, several
+from deep5.operators.cpp import CppOperator
+from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
+from deep5.tensors import TensorSpec
 
-__all__ = ["native_operator"]
+__all__ = ["Route", "is_compiled", "native_operator", "refusal", "route"]
+
+Outputs = tuple[Any, ...]
 
 
-def native_operator(operator: Operator) -> Callable[..., Any]:
-    """Wrap an operator as a function with a gradient of its own.
+class Route(Protocol):
+    """An operator on tensors."""
+
+    def __call__(self, *inputs: Any) -> Outputs:
+        """The outputs, which TensorFlow can differentiate."""
+        ...
+
+    def forward(self, *inputs: Any) -> Outputs:
+        """The outputs, where nobody will differentiate them."""
+        ...
+
+    def with_gradients(self, inputs: Sequence[Any], output_grads: Sequence[Any], needs: Sequence[bool]) -> Any:
+        """The outputs, and a gradient an input, None where none is needed."""
+        ...
+
+
+def native_operator(operator: Operator, *, xla: bool = False) -> Callable[..., Any]:
+    """An operator as a function of tensors, for eager calls, `tf.function` and, in Python, XLA.
 
     Args:
-        operator: Its methods get tensors; every floating-point input counts as one that needs a gradient, because
-            TensorFlow does not say which are wanted.
+        operator: Of any kind. The methods of one in Python get tensors; every floating-point input counts as one that
+            needs a gradient, because TensorFlow does not say which are wanted.
+        xla: Whether XLA will compile what it is called in.
 
     Returns:
-        A function of tensors, for eager calls and for `tf.function`; gives what `operator.forward` gives.
+        A function of tensors, and of what TensorFlow makes tensors of; gives one tensor, or a tuple of several.
+
+    Raises:
+        Unsupported: TensorFlow cannot run it, with the reason.
     """
+    run = route(operator, xla=xla)
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow is not type-checked
     def call(*inputs: Any) -> Any:
-        outputs = operator.forward(*inputs)
-        several = outputs if isinstance(outputs, tuple) else (outputs,)
-        needs = tuple(value.dtype.is_floating for value in inputs)
+        try:
+            outputs = run(*tensors(operator, inputs))
+        except Deep5Error as error:
+            error.ag_pass_through = True  # type: ignore[attr-defined]  # AutoGraph would make it another class's
+            raise
+        except tf.errors.OpError as error:
+            if (said := failure(error)) is not None:
+                raise said from error
+            raise
+        return outputs[0] if len(outputs) == 1 else outputs
 
-        def gradient(*output_grads: Any) -> Any:
-            grads = tuple(operator.backward(output_grads, inputs, several, needs))
-            if len(grads) != len(inputs):
-                raise ShapeError(
-                    f"{type(operator).__name__}.backward returned {len(grads)} gradients; "
-                    f"allowed: one an input, {len(inputs)}"
+    # What an operator does must not depend on whether its caller was rewritten.
+    made: Callable[..., Any] = tf.autograph.experimental.do_not_convert(call)
+    return made
+
+
+def route(operator: Operator, *, xla: bool = False, device: str = "/CPU:0") -> Route:
+    """How TensorFlow runs an operator.
+
+    Args:
+        operator: Of any kind.
+        xla: Whether XLA will compile what it is called in.
+        device: Where it will run, as TensorFlow names it.
+
+    Raises:
+        Unsupported: It does not, with the reason.
+    """
+    if reason := refusal(operator, xla=xla, on_host="GPU" not in device):
+        raise Unsupported(reason)
+    if isinstance(operator, CppOperator):
+        return _Own(operator, Compiled(operator))
+    if isinstance(operator, NativeOperator):
+        return _Taped(_Function(operator))
+    if isinstance(operator, ONNXOperator):
+        run, forward = (_Standard(operator, xla=xla, device=device, gradients=each) for each in (True, False))
+        return _Taped(run, forward)
+    if isinstance(operator, Backward):
+        return _Taped(_backward(operator))
+    return _Own(operator, _InPython(operator))
+
+
+def is_compiled(operator: Operator) -> bool:
+    """Whether it is compiled code, forward or backward."""
+    return isinstance(operator.operator if isinstance(operator, Backward) else operator, CppOperator)
+
+
+def refusal(operator: Operator, *, xla: bool, on_host: bool) -> str:
+    """Why TensorFlow does not run an operator; empty where it does."""
+    name = name_of(operator)
+    if isinstance(operator, NativeOperator) and operator.framework.partition(":")[0] != "tensorflow":
+        return (
+            f"{name} is a function of {operator.framework}; allowed on tensorflow: functions of its own; remedy: "
+            f"d5.framework({operator.framework!r})"
+        )
+    if is_compiled(operator) and not on_host:
+        return (
+            f"{name} is compiled, and deep5 has no way for CUDA kernels into tensorflow; allowed: the host; remedy: "
+            "device='cpu', or d5.framework('pytorch')"
+        )
+    if is_compiled(operator) and xla:
+        return (
+            f"{name} is compiled already, and XLA compiles no kernel that is; remedy: 'tensorflow' in place of "
+            "'tensorflow:xla'"
+        )
+    return ""
+
+
+class _Own:
+    """An operator with a backward pass of its own, which is called with the needs as they are told."""
+
+    def __init__(self, operator: Operator, run: _InPython | Compiled) -> None:
+        self._operator, self._run = operator, run
+
+    def __call__(self, *inputs: Any) -> Outputs:
+        return self._run(*inputs)
+
+    def forward(self, *inputs: Any) -> Outputs:
+        return self._run.forward(*inputs)
+
+    def with_gradients(self, inputs: Sequence[Any], output_grads: Sequence[Any], needs: Sequence[bool]) -> Any:
+        outputs = self._run.forward(*inputs)
+        given = [
+            gradient if is_floating(value.dtype.name) else None
+            for gradient, value in zip(output_grads, outputs, strict=True)
+        ]
+        return outputs, self._run.backward(given, inputs, outputs, needs)
+
+
+class _InPython:
+    """An operator in Python, whose methods get tensors."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator, self._expected = operator, Expected(operator)
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow is not type-checked
+        def differentiable(*inputs: Any) -> Any:
+            outputs = self.forward(*inputs)
+            needs = tuple(value.dtype.is_floating for value in inputs)
+
+            def gradient(*output_grads: Any) -> Any:
+                given = [
+                    None
+                    if not value.dtype.is_floating
+                    else tf.zeros_like(value)
+                    if gradient is None
+                    else tf.convert_to_tensor(gradient)
+                    for gradient, value in zip(output_grads, outputs, strict=True)
+                ]
+                try:
+                    return self.backward(given, inputs, outputs, needs)
+                except Deep5Error as error:
+                    error.ag_pass_through = True  # type: ignore[attr-defined]  # as above
+                    raise
+
+            return outputs, gradient
+
+        self._differentiable = differentiable
+
+    def __call__(self, *inputs: Any) -> Outputs:
+        if tf.executing_eagerly() and not could_possibly_record():
+            return self.forward(*inputs)
+        return tuple(self._differentiable(*inputs))
+
+    def forward(self, *inputs: Any) -> Outputs:
+        expected = self._expected(inputs)
+        return checked_outputs(self._operator, self._operator.forward(*inputs), expected)
+
+    def backward(
+        self, output_grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], needs: Sequence[bool]
+    ) -> tuple[Any, ...]:
+        if not any(needs):
+            return (None,) * len(inputs)
+        gradients = self._operator.backward(output_grads, inputs, outputs, needs)
+        return checked_gradients(self._operator, gradients, inputs, needs)
+
+
+class _Taped:
+    """A function that TensorFlow differentiates by itself."""
+
+    def __init__(self, run: Callable[..., Outputs], forward: Callable[..., Outputs] | None = None) -> None:
+        self._run, self._forward = run, forward or run
+
+    def __call__(self, *inputs: Any) -> Outputs:
+        return self._run(*inputs)
+
+    def forward(self, *inputs: Any) -> Outputs:
+        return self._forward(*inputs)
+
+    def with_gradients(self, inputs: Sequence[Any], output_grads: Sequence[Any], needs: Sequence[bool]) -> Any:
+        wanted = [value for value, needed in zip(inputs, needs, strict=True) if needed]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(wanted)
+            outputs = self._run(*inputs)
+        pairs = [
+            (value, gradient)
+            for value, gradient in zip(outputs, output_grads, strict=True)
+            if value.dtype.is_floating and gradient is not None
+        ]
+        try:
+            found = tape.gradient(
+                [value for value, _ in pairs],
+                wanted,
+                output_gradients=[gradient for _, gradient in pairs],
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )
+        except LookupError as error:
+            raise Unsupported(f"tensorflow has no gradient for this operator: {error}") from error
+        # The gradient of a gather lists rows.
+        left = iter([tf.convert_to_tensor(gradient) for gradient in found])
+        return outputs, tuple(next(left) if needed else None for needed in needs)
+
+
+class _Function:
+    """A function of TensorFlow's, or a layer of Keras's."""
+
+    def __init__(self, operator: NativeOperator) -> None:
+        self._operator = operator
+        self._expected = Expected(operator) if operator.says_specs else None
+
+    def __call__(self, *inputs: Any) -> Outputs:
+        expected = None if self._expected is None else self._expected(inputs)
+        made = several(self._operator.forward(*inputs))
+        for number, value in enumerate(made):
+            if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+                raise OperatorError(
+                    f"{name_of(self._operator)} returned {type(value).__name__} as output {number}; allowed: tensors"
                 )
-            return grads
+        return checked_outputs(self._operator, tuple(map(tf.convert_to_tensor, made)), expected)
 
-        return outputs, gradient
 
-    return lambda *inputs: call(*(tf.convert_to_tensor(value) for value in inputs))
+class _Standard:
+    """An operator of ONNX's, as a network of one node."""
+
+    def __init__(self, operator: ONNXOperator, *, xla: bool, device: str, gradients: bool) -> None:
+        self._operator, self._xla, self._device, self._gradients = operator, xla, device, gradients
+        self._programs: dict[tuple[str, ...], Callable[..., Outputs]] = {}
+
+    def __call__(self, *inputs: Any) -> Outputs:
+        specs = []
+        for number, value in enumerate(inputs):
+            spec = described(value)
+            if spec is None:
+                raise ShapeError(f"{name_of(self._operator)}: the rank of input {number} is not known; remedy: set it")
+            # Two extents that nobody knows need not be the same.
+            shape = [each if isinstance(each, int) else f"D{number}_{axis}" for axis, each in enumerate(spec.shape)]
+            specs.append(TensorSpec(shape=tuple(shape), dtype=spec.dtype))
+        key = tuple(map(str, specs))
+        if key not in self._programs:
+            self._programs[key] = self._program(specs)
+        return tuple(self._programs[key](*inputs))
+
+    def _program(self, specs: Sequence[TensorSpec]) -> Callable[..., Outputs]:
+        from deep5.frameworks.tensorflow.emit import compile_forward
+        from deep5.frameworks.tensorflow.framework import TensorFlow
+        from deep5.networks.forms import Forms
+
+        network = Forms(self._operator.network(specs), TensorFlow("xla" if self._xla else "")).evaluation
+        return compile_forward(network, {}, device=self._device, xla=self._xla, gradients=self._gradients).call
+
+
+def _backward(operator: Backward) -> Callable[..., Outputs]:
+    """An operator's backward pass, which a network holds as a node."""
+    if isinstance(operator.operator, CppOperator):
+        return CompiledBackward(operator.operator, operator.needs, operator.floating)
+    own = _InPython(operator.operator)
+
+    def call(*inputs: Any) -> Outputs:
+        grads, given, outputs = operator.split(inputs)
+        left = iter(grads)
+        by_output = [next(left) if floating else None for floating in operator.floating]
+        found = own.backward(by_output, given, outputs, operator.needs)
+        return tuple(gradient for gradient in found if gradient is not None)
+
+    return call

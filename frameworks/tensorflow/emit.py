@@ -13,9 +13,11 @@ import onnx_ir as ir
 import tensorflow as tf
 
 from deep5.frameworks.tensorflow.operators import OPERATORS
+from deep5.frameworks.tensorflow.operators_custom import emit_custom
 from deep5.frameworks.tensorflow.order import Order, between, channels_last, keeps_memory, kernel_order, onnx_order
 from deep5.frameworks.tensorflow.table import extents
 from deep5.networks.constants import constant_value
+from deep5.networks.custom import is_custom
 from deep5.networks.network import Network
 
 __all__ = ["Emitter", "Program", "compile_forward", "preferred_orders"]
@@ -164,7 +166,10 @@ class Emitter:
         """The whole function, compiled."""
         network = self._network
         for node in network.nodes:
-            OPERATORS[node.op_type](self, node)
+            if is_custom(node):
+                emit_custom(self, node)
+            else:
+                OPERATORS[node.op_type](self, node)
         results = ", ".join(self.name(value) for value in network.model.graph.outputs)
         arguments = ", ".join(self._names[value, self._home[value]] for value in (*self._inputs, *self._live))
         source = "\n    ".join([f"def forward({arguments}):", *self._lines, f"return ({results},)"])

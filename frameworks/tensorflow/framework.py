@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from deep5.backend import Framework, GraphExecutor, StepOptimizer, Support
+from deep5.backend import Framework, GraphExecutor, OperatorExecutor, StepOptimizer, Support
 from deep5.errors import Unsupported, UsageError
 from deep5.frameworks.tensorflow.quiet import without_reports
 from deep5.tensors import NAMESPACES, Device
@@ -54,30 +54,41 @@ class TensorFlow(Framework):
         process's setting is left as it is.
         """
         from deep5.frameworks.tensorflow.executor import TensorFlowExecutor
+        from deep5.frameworks.tensorflow.operators_custom import refuse_compiled
 
-        place = read_device(device)
-        if place.kind == "cuda" and place.index >= self._found:
-            allowed = ["cpu", *(f"cuda:{index}" for index in range(self._found))]
-            raise Unsupported(f"no device {place} for tensorflow here; allowed: {', '.join(allowed)}")
+        place = self._place(device)
         if place.kind == "cuda":
-            self._tf.config.set_soft_device_placement(False)
+            refuse_compiled(network)
         return TensorFlowExecutor(network, self, device=place, seed=seed, xla=self.mode == "xla")
 
     def supports(self, node: Any) -> Support:
         """Whether the table of operators has this one, with these attributes."""
         from deep5.frameworks.tensorflow.operators import supports
+        from deep5.frameworks.tensorflow.operators_custom import supports_custom
+        from deep5.networks.custom import is_custom
         from deep5.networks.nodes import poisonless
 
+        if is_custom(node):
+            return supports_custom(node, xla=self.mode == "xla")
         answer = supports(node)
         if answer and self.mode == "xla" and node.op_type == "Gather" and (reason := poisonless(node)) is not None:
             return Support(False, reason)
         return answer
 
     def operator(self, operator: Operator) -> Callable[..., Any]:
-        """The operator as a function of tensors that TensorFlow can differentiate."""
+        """The operator as a function of tensors that TensorFlow can differentiate; see `Framework.operator`.
+
+        One in C++ becomes an operation of TensorFlow's own, on the host; XLA compiles none of those.
+        """
         from deep5.frameworks.tensorflow.custom import native_operator
 
-        return native_operator(operator)
+        return native_operator(operator, xla=self.mode == "xla")
+
+    def operator_executor(self, operator: Operator, *, device: str | Device = "cpu") -> OperatorExecutor:
+        """One operator as a traced function; see `Framework.operator_executor`."""
+        from deep5.frameworks.tensorflow.operator_executor import TensorFlowOperator
+
+        return TensorFlowOperator(operator, device=self._place(device), xla=self.mode == "xla")
 
     def optimizers(self) -> Mapping[str, Callable[..., StepOptimizer]]:
         """Keras's own, compiled into the step."""
@@ -94,6 +105,15 @@ class TensorFlow(Framework):
         from deep5.frameworks.tensorflow.threads import set_threads
 
         set_threads(threads)
+
+    def _place(self, device: str | Device) -> Device:
+        place = read_device(device)
+        if place.kind == "cuda" and place.index >= self._found:
+            allowed = ["cpu", *(f"cuda:{index}" for index in range(self._found))]
+            raise Unsupported(f"no device {place} for tensorflow here; allowed: {', '.join(allowed)}")
+        if place.kind == "cuda":
+            self._tf.config.set_soft_device_placement(False)
+        return place
 
     def _set_numerics(self, deterministic: bool, tf32: bool) -> None:
         from tensorflow.python.framework.config import is_op_determinism_enabled

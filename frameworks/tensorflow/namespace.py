@@ -15,20 +15,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from deep5.frameworks.tensorflow.standard import FURTHER, matched
+
 __all__ = ["NAMESPACE", "Namespace"]
 
 Axis = int | Sequence[int] | None
 
 
-def _matched(*values: Any) -> list[Any]:
-    """The values as tensors; numbers in the element type of the first array."""
-    dtype = next((value.dtype for value in values if hasattr(value, "dtype")), None)
-    return [value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value, dtype=dtype) for value in values]
-
-
 def _combining(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of several arrays and numbers."""
-    return lambda *values: function(*_matched(*values))
+    return lambda *values: function(*matched(*values))
 
 
 def _asarray(x: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
@@ -95,7 +91,7 @@ def _place_of(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _matmul(x: Any, y: Any, /) -> Any:
-    x, y = _matched(x, y)
+    x, y = matched(x, y)
     if x.shape.rank == 1 and y.shape.rank == 1:
         return tf.tensordot(x, y, 1)
     if x.shape.rank == 1:
@@ -143,7 +139,7 @@ _FUNCTIONS: dict[str, Any] = {
     "pow": _combining(tf.pow),
     "remainder": _combining(tf.math.floormod),
     "subtract": _combining(tf.subtract),
-    "where": lambda condition, x1, x2: tf.where(condition, *_matched(x1, x2)),
+    "where": lambda condition, x1, x2: tf.where(condition, *matched(x1, x2)),
     # Element by element.
     "abs": tf.abs,
     "acos": tf.acos,
@@ -224,6 +220,7 @@ _FUNCTIONS: dict[str, Any] = {
     "nan": math.nan,
     "newaxis": None,
     "pi": math.pi,
+    **FURTHER,
 }
 
 

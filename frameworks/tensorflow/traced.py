@@ -8,9 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from deep5.errors import NetworkError, Unsupported
+from deep5.frameworks.tensorflow.compiled import failure
 from deep5.frameworks.tensorflow.placement import without_kernel
 
-__all__ = ["Traced"]
+__all__ = ["Traced", "cause"]
 
 
 class Traced:
@@ -54,20 +55,25 @@ class Traced:
 
         Raises:
             NetworkError: TensorFlow refuses what the tensors hold.
+            OperatorError: A compiled operator failed.
             Unsupported: An operator has no gradient, or no kernel for the device.
         """
         if self._xla:
             self._shapes.add(tuple([tensor.shape for tensor in tensors]))
         try:
             return (self._concrete or self._trace())(*tensors)
-        except (tf.errors.InvalidArgumentError, tf.errors.InternalError) as error:
+        except tf.errors.OpError as error:
+            if (said := failure(error)) is not None:
+                raise said from error
+            if not isinstance(error, (tf.errors.InvalidArgumentError, tf.errors.InternalError)):
+                raise
             if lacking := self._lacking():
                 raise Unsupported(
                     f"tensorflow has no kernel for {self._device} of {', '.join(lacking)}; allowed: operators that run "
                     "there; remedy: run the network on the host, or on 'tensorflow:xla'"
                 ) from error
             raise NetworkError(
-                f"tensorflow cannot run the network on these inputs ({_cause(error)}); allowed: labels and indices "
+                f"tensorflow cannot run the network on these inputs ({cause(error)}); allowed: labels and indices "
                 "within their range, shapes that fit"
             ) from error
 
@@ -92,7 +98,7 @@ class Traced:
         return concrete
 
 
-def _cause(error: Exception) -> str:
+def cause(error: Exception) -> str:
     """What TensorFlow means, without the places in its graph that it names around it."""
     lines = [line.strip() for line in str(error).splitlines()]
     telling = [line for line in lines if line and not line.startswith(("File", "Detected", "Graph execution", "[["))]

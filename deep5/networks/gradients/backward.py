@@ -79,9 +79,11 @@ class Backward:
         (value,) = self.ops(op_type, 1, *inputs, **attributes)
         return value
 
-    def ops(self, op_type: str, outputs: int, *inputs: ir.Value | None, **attributes: Any) -> Sequence[ir.Value]:
+    def ops(
+        self, op_type: str, outputs: int, *inputs: ir.Value | None, domain: str = "", **attributes: Any
+    ) -> Sequence[ir.Value]:
         """Add a node; returns its outputs."""
-        node = ir.node(op_type, inputs, attributes, num_outputs=outputs)
+        node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs)
         self._count += 1
         node.name = f"{self._prefix}_{self._count}_{op_type}"
         for index, value in enumerate(node.outputs):

@@ -1,22 +1,26 @@
-"""`gradient_network`: a network and a scalar output in, the network with its gradients out."""
+"""`gradient_network`: a network and a scalar output in, the network with its gradients out; `vjp_network`: the same for
+gradients by outputs of any shape, which are given.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
 from deep5.backend import Support
 from deep5.errors import NetworkError, UnknownName, Unsupported
 from deep5.networks.constants import FLOATS
+from deep5.networks.custom import is_custom
 from deep5.networks.gradients.backward import Backward, refuse
 from deep5.networks.gradients.batch_normalization import is_training, split_batch_normalization
 from deep5.networks.gradients.rules import CONSTANT, RULES
+from deep5.networks.gradients.rules_custom import backward_node
 from deep5.networks.lowering import lowered
 from deep5.networks.network import Network
 from deep5.networks.shapes import infer_shapes
 
-__all__ = ["gradient_network"]
+__all__ = ["gradient_network", "vjp_network"]
 
 # From here on Reduce operators take their axes as an input and ScatterElements adds, as the rules write them.
 _OLDEST_OPSET = 18
@@ -55,32 +59,75 @@ def gradient_network(network: Network, loss: str = "loss", wrt: Sequence[str] | 
     """
     if loss not in network.outputs:
         raise UnknownName("loss", loss, network.outputs)
+    names = list(network.parameters) if wrt is None else list(dict.fromkeys(wrt))
+    root = next(value for value in network.model.graph.outputs if value.name == loss)
+    if root.dtype not in FLOATS or network.outputs[loss].shape != ():
+        raise NetworkError(f"the loss {loss!r} is {network.outputs[loss]}; allowed: a floating-point scalar")
+    return _with_gradients(network, {loss: "loss_scale"}, names, f"the network with the gradients of {loss!r}")
+
+
+def vjp_network(network: Network, wrt: Sequence[str]) -> Network:
+    """The network together with its vector-Jacobian product, all of it ONNX operators.
+
+    Args:
+        network: The network; it is not changed.
+        wrt: Parameters and floating-point inputs to differentiate by.
+
+    Returns:
+        Inputs: those of the network, then `seed:NAME` for each of its floating-point outputs, of that output's shape
+        and dtype. Outputs: those of the network, then `grad:NAME` for every name in `wrt`: the gradient of the sum of
+        all outputs times their seeds. Otherwise as `gradient_network`.
+
+    Raises:
+        UnknownName: No such parameter or input.
+        NetworkError: No output is a floating-point number, or the network already has a value of a new name.
+        Unsupported: As for `gradient_network`.
+
+    >>> from deep5.networks import mlp
+    >>> product = vjp_network(mlp(features=4, hidden=3, classes=2), ["input"])
+    >>> list(product.inputs), product.outputs["grad:input"].shape
+    (['input', 'label', 'seed:logits', 'seed:loss'], ('N', 4))
+    """
+    seeds = {str(value.name): f"seed:{value.name}" for value in network.model.graph.outputs if value.dtype in FLOATS}
+    if not seeds:
+        listed = ", ".join(f"{name} {spec}" for name, spec in network.outputs.items())
+        raise NetworkError(f"nothing to differentiate: got the outputs {listed}; allowed: a floating-point one")
+    what = "the network with its vector-Jacobian product"
+    return _with_gradients(network, seeds, list(dict.fromkeys(wrt)), what)
+
+
+def _with_gradients(network: Network, seeds: Mapping[str, str], names: Sequence[str], what: str) -> Network:
+    """The network with gradients.
+
+    Args:
+        network: The network; it is not changed.
+        seeds: By outputs to differentiate, the names of the inputs that hold the gradients by them.
+        names: What to differentiate by.
+        what: For messages.
+    """
     if network.opset < _OLDEST_OPSET:
         raise Unsupported(
             f"gradients of a network in opset {network.opset}; allowed: {_OLDEST_OPSET} and newer; "
             "remedy: onnx.version_converter.convert_version"
         )
-    names = list(network.parameters) if wrt is None else list(dict.fromkeys(wrt))
-    network = _expanded(network, loss, names)
+    network = _expanded(network, seeds, names)
     model = network.model.clone()
     graph = model.graph
     sources = {name: _source(network, graph, name) for name in names}
-    root = next(value for value in graph.outputs if value.name == loss)
-    if root.dtype not in FLOATS or network.outputs[loss].shape != ():
-        raise NetworkError(f"the loss {loss!r} is {network.outputs[loss]}; allowed: a floating-point scalar")
+    roots = {value: seeds[str(value.name)] for value in graph.outputs if value.name in seeds}
 
     nodes = list(graph)
-    active, path = _path(nodes, set(sources.values()), root)
+    active, path = _path(nodes, set(sources.values()), roots)
     _check_rules(path)
 
-    for name in ("loss_scale", *(f"grad:{name}" for name in names)):
+    for name in (*seeds.values(), *(f"grad:{name}" for name in names)):
         if any(value.name == name for value in _values(graph)):
             raise NetworkError(f"the network already has a value {name!r}; remedy: rename it")
-    scale = ir.Value(name="loss_scale", shape=ir.Shape(()), type=root.type)
-    graph.inputs.append(scale)
+    given = {root: ir.Value(name=name, shape=root.shape, type=root.type) for root, name in roots.items()}
+    graph.inputs.extend(given.values())
 
     backward = Backward(graph, active)
-    gradients: dict[ir.Value, ir.Value] = {root: scale} if root in active else {}
+    gradients: dict[ir.Value, ir.Value] = {root: seed for root, seed in given.items() if root in active}
     results: dict[ir.Value, ir.Value] = {}
 
     def finish(source: ir.Value) -> None:
@@ -105,19 +152,19 @@ def gradient_network(network: Network, loss: str = "loss", wrt: Sequence[str] | 
     for node in nodes:
         if is_training(node):  # one that the gradient does not pass: it runs as the others do
             split_batch_normalization(graph, node)
-    infer_shapes(model, f"the network with the gradients of {loss!r}")
+    infer_shapes(model, what)
     return Network(model)
 
 
-def _expanded(network: Network, loss: str, names: Sequence[str]) -> Network:
-    """The network whose nodes without a rule, between `names` and the loss, are written in other operators.
+def _expanded(network: Network, seeds: Collection[str], names: Sequence[str]) -> Network:
+    """The network whose nodes without a rule, between `names` and these outputs, are written in other operators.
 
     Those are ONNX functions and recurrent layers; nodes that are neither stay.
     """
     while True:
         graph = network.model.graph
-        root = next(value for value in graph.outputs if value.name == loss)
-        _, path = _path(network.nodes, {_source(network, graph, name) for name in names}, root)
+        roots = [value for value in graph.outputs if value.name in seeds]
+        _, path = _path(network.nodes, {_source(network, graph, name) for name in names}, roots)
         smaller = _without(network, {str(node.name) for node in path if not _has_rule(node)})
         if smaller is network:
             return network
@@ -130,7 +177,7 @@ def _without(network: Network, names: set[str]) -> Network:
 
 
 def _has_rule(node: ir.Node) -> bool:
-    return node.domain in ("", "ai.onnx") and node.op_type in RULES
+    return is_custom(node) or (node.domain in ("", "ai.onnx") and node.op_type in RULES)
 
 
 def _source(network: Network, graph: ir.Graph, name: str) -> ir.Value:
@@ -145,15 +192,17 @@ def _source(network: Network, graph: ir.Graph, name: str) -> ir.Value:
     return value
 
 
-def _path(nodes: list[ir.Node], sources: set[ir.Value], root: ir.Value) -> tuple[set[ir.Value], list[ir.Node]]:
-    """Values that depend on the sources and that the loss depends on, and the nodes between, in their order."""
+def _path(
+    nodes: list[ir.Node], sources: set[ir.Value], roots: Collection[ir.Value]
+) -> tuple[set[ir.Value], list[ir.Node]]:
+    """Values that depend on the sources and that the roots depend on, and the nodes between, in their order."""
     forward = set(sources)
     for node in nodes:
         constant = node.op_type in CONSTANT and not node.domain
         if not constant and any(value in forward for value in _reads(node)):
             # Integers and truth values do not vary continuously: the gradient stops there.
             forward.update(value for value in node.outputs if value.dtype is None or value.dtype in FLOATS)
-    active, path = ({root} & forward), []
+    active, path = (set(roots) & forward), []
     for node in reversed(nodes):
         if any(value in active for value in node.outputs):
             active.update(value for value in _reads(node) if value in forward)
@@ -174,7 +223,8 @@ def _differentiate(
     backward: Backward, node: ir.Node, active: set[ir.Value], gradients: dict[ir.Value, ir.Value]
 ) -> None:
     """Apply a node's rule and add what it sends back to the gradients by the node's inputs."""
-    sent = RULES[node.op_type](backward, node, [gradients.get(value) for value in node.outputs])
+    rule = backward_node if is_custom(node) else RULES[node.op_type]
+    sent = rule(backward, node, [gradients.get(value) for value in node.outputs])
     for value, gradient in zip(node.inputs, sent, strict=True):
         if value is None or value not in active:
             continue

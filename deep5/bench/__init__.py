@@ -1,0 +1,1 @@
+"""Operators timed: what is measured, how, and what is said of it."""

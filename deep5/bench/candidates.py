@@ -1,0 +1,182 @@
+"""Who is timed: an operator through deep5 on a framework, and the same written by hand on the bare framework."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deep5.bench.plan import Plan, Workload, make_operator_of
+from deep5.errors import Deep5Error, Unsupported, UsageError
+from deep5.operators.contract import is_floating, several
+from deep5.operators.timing import Work
+from deep5.plugins import framework
+from deep5.seeds import generator
+from deep5.tensors import TensorSpec, to_numpy
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Candidate", "Prepared", "candidates", "prepare", "random_values", "read", "reason_of"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """Who is timed.
+
+    Attributes:
+        framework: Its name.
+        bare: Whether the operator is written by hand there; else it runs through deep5.
+    """
+
+    framework: str
+    bare: bool = False
+
+    @property
+    def label(self) -> str:
+        """As results name it: "pytorch", "pytorch (bare)"."""
+        return f"{self.framework} (bare)" if self.bare else self.framework
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A candidate with its inputs in its own memory.
+
+    Attributes:
+        work: To be timed.
+        settings: As read back from the framework.
+        read: Gives what a call returned as NumPy arrays, outputs before gradients, waiting where it must.
+    """
+
+    work: Work
+    settings: dict[str, Any]
+    read: Callable[[Any], list[Any]]
+
+
+def candidates(plan: Plan) -> list[Candidate]:
+    """Every framework of a plan, through deep5 and, where the plan has it by hand, bare."""
+    kinds = (False, True) if plan.bare else (False,)
+    return [Candidate(framework=name, bare=bare) for name in plan.frameworks for bare in kinds]
+
+
+def random_values(work: Workload, seed: int) -> tuple[tuple[NDArray[Any], ...], tuple[NDArray[Any] | None, ...]]:
+    """Inputs and output gradients, the same for every candidate: uniform in [-scale, scale], whole numbers 0 and 1.
+
+    Returns:
+        An array an input; a gradient an output, None where it is no floating-point one, none for the forward pass.
+    """
+    problem = work.problem
+    scales = problem.scales or (1.0,) * len(problem.inputs)
+    inputs = tuple(
+        _random(spec, scale, seed, problem.name, number)
+        for number, (spec, scale) in enumerate(zip(problem.inputs, scales, strict=True))
+    )
+    if not work.direction.needs or work.outputs is None:
+        return inputs, ()
+    grads = tuple(
+        _random(spec, 1.0, seed, problem.name, "gradient", number) if is_floating(spec.dtype) else None
+        for number, spec in enumerate(work.outputs)
+    )
+    return inputs, grads
+
+
+def _random(spec: TensorSpec, scale: float, seed: int, *purpose: str | int) -> NDArray[Any]:
+    import ml_dtypes  # noqa: F401 - teaches NumPy the names bfloat16 and float8
+    import numpy as np
+
+    shape = tuple(int(extent) for extent in spec.shape)
+    draw = generator(seed, "operator", *purpose)
+    if not is_floating(spec.dtype):
+        made: NDArray[Any] = draw.integers(0, 2, shape).astype(spec.dtype)
+        return made
+    values: NDArray[Any] = draw.random(shape, dtype=np.float64 if spec.dtype == "float64" else np.float32)
+    values = (2 * values - 1) * values.dtype.type(scale)
+    return values if values.dtype == spec.dtype else values.astype(np.dtype(spec.dtype))
+
+
+def prepare(
+    candidate: Candidate, plan: Plan, work: Workload, inputs: Sequence[Any], output_grads: Sequence[Any]
+) -> Prepared:
+    """Make a candidate ready to be timed; nothing is computed yet.
+
+    Args:
+        candidate: Who.
+        plan: Gives operator, device and threads.
+        work: What.
+        inputs: NumPy arrays.
+        output_grads: NumPy arrays, or None.
+
+    Raises:
+        Unsupported: It cannot run this, with the reason.
+    """
+    if candidate.bare:
+        call, synchronize, reader = _by_hand(plan)(
+            candidate.framework,
+            work.problem,
+            inputs=tuple(inputs),
+            output_grads=tuple(output_grads),
+            needs=work.direction.needs,
+            threads=plan.threads,
+            device=plan.device,
+        )
+        return Prepared(work=Work(call=call, synchronize=synchronize), settings={}, read=reader)
+    engine = framework(candidate.framework)
+    operator = make_operator_of(plan, work.problem, candidate.framework.partition(":")[0])
+    executor = engine.operator_executor(operator, device=plan.device)
+    native = executor.arrays(*inputs)
+    if work.direction.needs:
+        if work.outputs is None:
+            first = read(executor.inference(*native))
+            output_grads = tuple(
+                _random(TensorSpec(shape=value.shape, dtype=value.dtype.name), 1.0, plan.seed, work.problem.name, index)
+                for index, value in enumerate(first)
+            )
+        grads = tuple(None if grad is None else executor.arrays(grad)[0] for grad in output_grads)
+        call = partial(executor.inference_and_backprop, native, grads, needs=work.direction.needs)
+        loop = Work(call=call, synchronize=executor.synchronize)
+        return Prepared(work=loop, settings=executor.settings(), read=read)
+    return Prepared(
+        work=Work(call=executor.inference, arguments=native, synchronize=executor.synchronize),
+        settings=executor.settings(),
+        read=read,
+    )
+
+
+def read(outputs: Any) -> list[NDArray[Any]]:
+    """Everything that a call returned as NumPy arrays: outputs, then the gradients that there are."""
+    found: list[NDArray[Any]] = []
+    for value in several(outputs):
+        if isinstance(value, (tuple, list)):
+            found += read(tuple(value))
+        elif value is not None:
+            found.append(to_numpy(value))
+    return found
+
+
+def _by_hand(plan: Plan) -> Callable[..., tuple[Callable[..., Any], Callable[[], object], Callable[[Any], list[Any]]]]:
+    """The function that a plan names as `bare`: it gives a call, what waits for it, and what reads its results."""
+    from deep5.recipe_file import named_in_file
+
+    text = plan.bare or ""
+    if ".py:" in text:
+        made = named_in_file(text, Path(plan.folder) if plan.folder else None)
+    else:
+        module, _, name = text.partition(":")
+        try:
+            made = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise UsageError(f"'bare' names {text!r}, which is not there ({error}); allowed: FILE.py:NAME") from error
+    if not callable(made):
+        raise UsageError(f"'bare' gives a {type(made).__name__}; allowed: a function of framework and problem")
+    return made  # type: ignore[no-any-return]
+
+
+def reason_of(error: Exception) -> str:
+    """Why a candidate could not run, in one line."""
+    text = " ".join(str(error).split())
+    if isinstance(error, Unsupported):
+        return text
+    return f"failed: {text}" if isinstance(error, Deep5Error) else f"raised {type(error).__name__}: {text[:300]}"

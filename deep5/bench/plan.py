@@ -1,0 +1,269 @@
+"""What an operator benchmark is to run, in JSON's types: the same in this process and in fresh ones."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deep5.errors import Deep5Error, ShapeError, UsageError
+from deep5.operators.operator import Operator
+from deep5.operators.problems import Direction, Problem, problem_set
+from deep5.operators.work import backward_bytes, backward_flops, bytes_of, flops, moved_bytes
+from deep5.tensors import TensorSpec
+
+__all__ = ["Plan", "Workload", "make_operator_of", "tolerance", "workload_of", "workloads"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """An operator benchmark as declared.
+
+    Attributes:
+        operator: ONNX's name, `DOMAIN.NAME` of a registered operator, or `FILE.py:NAME`; None: what the problems say.
+        problems: Name of a problem set, or None.
+        uses: Of the problems; all where empty.
+        shapes: Of the inputs, where there are no problems.
+        attributes: Of the operator, beside those of a problem.
+        dtype: Of every tensor.
+        frameworks: Names, modes included.
+        bare: `FILE.py:NAME` or `MODULE:NAME` of the function that writes the operator by hand, or None.
+        backward: Whether gradients are timed too.
+        cold: Whether calls after an eviction of the caches are timed too.
+        mode: "quick" (this process) or "rigorous" (`processes` fresh ones).
+        processes: Fresh processes of the rigorous mode.
+        rounds: Most samples of each, in a process.
+        threads: Within an operator.
+        device: Where it runs.
+        seed: Of the numbers and of the order.
+        limit_gflop: Problems with more work than this in one direction are left out, and listed; None: none are.
+        take: So many of the problems within the limit are run, evenly spread over the set; None: all.
+        keep: Name of a problem that is among those taken in any case, or None.
+        folder: Where a relative FILE.py is looked for, or None.
+    """
+
+    operator: str | None = None
+    problems: str | None = None
+    uses: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    dtype: str = "float32"
+    frameworks: tuple[str, ...] = ("reference",)
+    bare: str | None = None
+    backward: bool = False
+    cold: bool = False
+    mode: str = "quick"
+    processes: int = 8
+    rounds: int = 30
+    threads: int = 1
+    device: str = "cpu"
+    seed: int = 0
+    limit_gflop: float | None = None
+    take: int | None = None
+    keep: str | None = None
+    folder: str | None = None
+
+    def to_json(self) -> str:
+        """As text that `from_json` reads."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """A plan from `to_json`."""
+        known = json.loads(text)
+        known["shapes"] = tuple(tuple(shape) for shape in known["shapes"])
+        return cls(**{**known, "uses": tuple(known["uses"]), "frameworks": tuple(known["frameworks"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One problem in one direction, with its work by formula.
+
+    Attributes:
+        problem: The problem.
+        direction: The forward pass, or that and gradients.
+        outputs: Specifications of the outputs; None where the operator says nothing of them.
+        flops: Operations of one call, or None.
+        moved_bytes: Bytes that one call must read and write, or None.
+    """
+
+    problem: Problem
+    direction: Direction
+    outputs: tuple[TensorSpec, ...] | None
+    flops: int | None
+    moved_bytes: int | None
+
+    @property
+    def key(self) -> dict[str, str]:
+        """What names it in results."""
+        return {
+            "problem": self.problem.name,
+            "title": self.problem.title,
+            "use": self.problem.use,
+            "direction": self.direction.name,
+        }
+
+
+def workloads(plan: Plan) -> tuple[list[Workload], list[dict[str, Any]]]:
+    """What is run, and what is left out before anything runs: with its reason, so that nothing is dropped unsaid.
+
+    Raises:
+        UsageError: The plan names nothing that could be run.
+    """
+    chosen, left_out = [], []
+    for problem in _problems(plan):
+        found: list[Workload] = []
+        for direction in problem.directions if plan.backward else problem.directions[:1]:
+            try:
+                found.append(workload_of(plan, problem, direction))
+            except ShapeError:
+                raise
+            except Deep5Error as error:
+                raise UsageError(f"{problem.operator} with {', '.join(map(str, problem.inputs))}: {error}") from error
+        within = [work for work in found if not _too_large(plan, work)]
+        left_out += [{**work.key, "reason": reason} for work in found if (reason := _too_large(plan, work))]
+        if within:
+            chosen.append(within)
+    if plan.take is not None and len(chosen) > plan.take:
+        step, kept = len(chosen) / plan.take, [works[0].problem.name == plan.keep for works in chosen]
+        taken = {int(step * number) for number in range(plan.take)}
+        if True in kept and kept.index(True) not in taken:
+            taken = {*sorted(taken)[:-1], kept.index(True)}
+        for number, works in enumerate(chosen):
+            if number not in taken:
+                reason = f"{plan.take} of {len(chosen)} problems are taken (take={plan.take})"
+                left_out += [{**work.key, "reason": reason} for work in works]
+        chosen = [works for number, works in enumerate(chosen) if number in taken]
+    return [work for works in chosen for work in works], left_out
+
+
+def _too_large(plan: Plan, work: Workload) -> str:
+    import psutil
+
+    if plan.limit_gflop is not None and work.flops is not None and work.flops > plan.limit_gflop * 1e9:
+        return f"its work is {work.flops / 1e9:.3g} GFLOP (limit_gflop={plan.limit_gflop:g})"
+    # Inputs, outputs and gradients are held several times over: by NumPy, by every framework, and by its workspaces.
+    needed, free = 8 * (work.moved_bytes or 0), psutil.virtual_memory().available
+    if needed > free:
+        return f"it may need {needed / 2**30:.3g} GiB, and {free / 2**30:.3g} GiB of memory are free"
+    return ""
+
+
+def _problems(plan: Plan) -> tuple[Problem, ...]:
+    if plan.problems is not None:
+        if plan.shapes:
+            raise UsageError("problems and shapes are both given; allowed: one of them")
+        made = problem_set(plan.problems, plan.uses, plan.dtype)
+        operators = sorted({problem.operator for problem in made})
+        if plan.operator is None or ":" in plan.operator or "." in plan.operator:
+            return made
+        if plan.operator not in operators:
+            raise UsageError(
+                f"the problems {plan.problems!r} are of {', '.join(operators)}; got the operator {plan.operator!r}; "
+                "remedy: one of these, or FILE.py:CLASS for an operator of your own on these sizes"
+            )
+        return tuple(problem for problem in made if problem.operator == plan.operator)
+    if plan.operator is None:
+        raise UsageError("neither an operator nor problems are given; allowed: 'operator', 'problems', or both")
+    if not plan.shapes:
+        raise UsageError(
+            f"the inputs of {plan.operator} are not known; remedy: --shape 64x64 for each of them, or --problems "
+            "deepbench.conv, say"
+        )
+    inputs = tuple(TensorSpec(shape=shape, dtype=plan.dtype) for shape in plan.shapes)
+    title = ", ".join("x".join(map(str, shape)) or "scalar" for shape in plan.shapes)
+    name = plan.operator.rpartition(":")[2]
+    floating = plan.dtype.startswith(("float", "bfloat"))
+    directions = (Direction(), Direction(name="backward", needs=(floating,) * len(inputs)))
+    return (Problem(name=name, title=title, operator=plan.operator, inputs=inputs, directions=directions),)
+
+
+def workload_of(plan: Plan, problem: Problem, direction: Direction) -> Workload:
+    """A problem with its outputs and its work.
+
+    Raises:
+        ShapeError: The operator does not take these inputs.
+        UsageError: The operator is not there.
+    """
+    from deep5.operators.contract import specs_of
+
+    inputs, attributes = problem.inputs, {**problem.attributes, **plan.attributes}
+    # A known problem says what comes out, and how much work it is: also where a class of the user's own does it.
+    outputs: tuple[TensorSpec, ...] | None = problem.outputs
+    op_type, own = problem.operator, None
+    if not outputs:
+        operator = make_operator_of(plan, problem)
+        outputs = specs_of(operator, inputs) if getattr(operator, "says_specs", True) else None
+        op_type, own = str(getattr(operator, "op_type", "")), getattr(operator, "flops", None)
+    if outputs is None:
+        return Workload(problem=problem, direction=direction, outputs=None, flops=None, moved_bytes=None)
+    count = int(own(*inputs)) if callable(own) else flops(op_type, inputs, outputs, attributes)
+    moved = moved_bytes(inputs, outputs)
+    if direction.needs:
+        more = None if callable(own) else backward_flops(op_type, inputs, outputs, attributes, direction.needs)
+        count = None if count is None or more is None else count + more
+        moved += backward_bytes(inputs, outputs, direction.needs)
+    return Workload(problem=problem, direction=direction, outputs=outputs, flops=count, moved_bytes=moved)
+
+
+def make_operator_of(plan: Plan, problem: Problem, framework: str = "reference") -> Operator:
+    """The operator that a plan runs on a problem.
+
+    Args:
+        plan: Names it; where it does not, the problem does.
+        problem: Gives attributes.
+        framework: Whose a native function is.
+
+    Raises:
+        UsageError: It is not there, does not take the attributes, or is no operator.
+    """
+    from deep5.networks.onnx_operator import ONNXOperator
+    from deep5.operators.native import NativeOperator
+    from deep5.operators.registry import make_operator, registered_operator
+    from deep5.recipe_file import named_in_file
+
+    name, attributes = plan.operator or problem.operator, {**problem.attributes, **plan.attributes}
+    if ".py:" in name:
+        made = named_in_file(name, Path(plan.folder) if plan.folder else None)
+        if isinstance(made, Operator):
+            if attributes:
+                raise UsageError(f"{name} is an object already; allowed: no attributes")
+            return made
+        if isinstance(made, type) and issubclass(made, Operator):
+            try:
+                return made(**attributes)
+            except TypeError as error:
+                raise UsageError(f"{name} does not take the attributes {attributes}: {error}") from error
+        if callable(made) and not isinstance(made, type):
+            return NativeOperator(made, framework=framework, **attributes)
+        raise UsageError(f"{name} is a {type(made).__name__}; allowed: a class of d5.Operator, an object, a function")
+    if "." in name:
+        domain, _, op_type = name.rpartition(".")
+        if registered_operator(domain, op_type) is None:
+            raise UsageError(
+                f"no operator {op_type!r} of the domain {domain!r} is registered; allowed: ONNX's names, such as Conv, "
+                "DOMAIN.NAME of a registered one, FILE.py:CLASS; remedy: name the file that registers it"
+            )
+        return make_operator(domain, op_type, attributes)
+    return ONNXOperator(name, **attributes)
+
+
+def tolerance(work: Workload, sizes: int) -> float:
+    """By how much the results of two frameworks may differ, relative, in the 2-norm.
+
+    Rounding errors of a sum of n products grow with the square root of n, in units of the dtype's rounding; 64 of
+    them leave room for algorithms that round more, as Winograd's. A wrong operator differs by about 1.
+
+    Args:
+        work: Gives dtype and operations.
+        sizes: Elements of the smallest result.
+    """
+    import ml_dtypes
+
+    dtype = work.problem.inputs[0].dtype
+    terms = work.flops / (2 * max(sizes, 1)) if work.flops else max(bytes_of(work.problem.inputs) / 4, 1)
+    eps = float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
+    return min(64 * eps * math.sqrt(max(terms, 1)), 0.1)

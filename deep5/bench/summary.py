@@ -1,0 +1,180 @@
+"""Raw times of operators -> medians with intervals, rates, shares of the machine's peak, and what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from deep5.errors import TooFewSamples
+from deep5.metric import Sample
+from deep5.operators.roofline import Roofline
+from deep5.samples import median_interval
+
+__all__ = ["OperatorTimes", "series_name", "summarise"]
+
+_KEY = ("problem", "direction", "candidate")
+# What makes a number less certain, beyond which it is said.
+_WIDE, _DRIFT, _OVERHEAD = 0.05, 0.05, 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorTimes:
+    """Everything that was measured of operators, in JSON's types.
+
+    Attributes:
+        rows: One a problem, direction and candidate; times in seconds a call.
+        left_out: Each with `problem`, `title`, `use`, `direction`, `candidate` and `reason`.
+        coverage: By candidate, `measured` and `of`: how many of all problems and directions.
+        roofline: The peaks.
+        raw: What `deep5.bench.measure` gave.
+        warnings: What makes the numbers less certain.
+    """
+
+    rows: tuple[dict[str, Any], ...]
+    left_out: tuple[dict[str, Any], ...]
+    coverage: Mapping[str, Mapping[str, int]]
+    roofline: Roofline
+    raw: Sequence[Mapping[str, Any]]
+    warnings: tuple[str, ...]
+
+    def samples(self) -> Iterable[tuple[str, list[Sample]]]:
+        """Every raw time by the name of its series, warm-ups too, in the order of time."""
+        for raw in self.raw:
+            for series in raw["series"]:
+                for cache in ("warm_ups", "samples", "cold"):
+                    if series[cache]:
+                        name = series_name(series, cache, raw["process"])
+                        yield name, [Sample(value, time_s=at) for at, value in series[cache]]
+
+    def pairs(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Rows of one workload and framework: through deep5, and bare."""
+        known = {(row["problem"], row["direction"], row["framework"], row["bare"]): row for row in self.rows}
+        return [(row, known[*key[:3], True]) for key, row in known.items() if not key[3] and (*key[:3], True) in known]
+
+
+def series_name(series: Mapping[str, Any], cache: str, process: int) -> str:
+    """What samples.csv calls a series: `time[conv-24 | forward | pytorch (bare) | warm | process 1]`."""
+    state = {"samples": "warm", "cold": "cold", "warm_ups": "warm-up"}[cache]
+    return (
+        f"time[{series['problem']} | {series['direction']} | {series['candidate']} | {state} | process {process + 1}]"
+    )
+
+
+def summarise(found: Sequence[Mapping[str, Any]]) -> OperatorTimes:
+    """Rows of medians from the raw times of one process or several.
+
+    In one process the interval is that of the median of its samples. Of several, each process gives its median, and
+    the interval is that of the median of these: samples of one process are no independent ones.
+
+    Args:
+        found: As `deep5.bench.measure` gives it.
+    """
+    rooflines = [_roofline(raw["roofline"]) for raw in found]
+    peak = max(rooflines, key=lambda roofline: roofline.flop_s)
+    for other in rooflines:
+        peak = peak.with_library("numpy", other.flop_s, other.byte_s) if other.byte_s > peak.byte_s else peak
+    grouped: dict[tuple[str, ...], list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
+    for raw in found:
+        for series in raw["series"]:
+            grouped.setdefault(tuple(series[name] for name in _KEY), []).append((raw, series))
+    rows = tuple(_row(group, peak, len(found)) for group in grouped.values())
+    seen: dict[tuple[str, ...], dict[str, Any]] = {}
+    for raw in found:
+        for entry in raw["left_out"]:
+            seen.setdefault(tuple(entry[name] for name in _KEY), entry)
+    left_out = tuple(entry for key, entry in seen.items() if key not in grouped)
+    coverage: dict[str, dict[str, int]] = {}
+    for label, measured in [(row["candidate"], 1) for row in rows] + [(entry["candidate"], 0) for entry in left_out]:
+        counts = coverage.setdefault(label, {"measured": 0, "of": 0})
+        counts["measured"] += measured
+        counts["of"] += 1
+    said = [text for raw in found for text in raw["warnings"]]
+    return OperatorTimes(
+        rows=rows,
+        left_out=left_out,
+        coverage=coverage,
+        roofline=peak,
+        raw=found,
+        warnings=tuple(dict.fromkeys(said)),
+    )
+
+
+def _roofline(told: Mapping[str, Any]) -> Roofline:
+    seen = {name: (rates[0], rates[1]) for name, rates in told["seen"].items()}
+    return Roofline(**{**told, "seen": seen})
+
+
+def _row(
+    group: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], peak: Roofline, processes: int
+) -> dict[str, Any]:
+    raw, first = group[0]
+    warm = _middle([[value for _, value in series["samples"]] for _, series in group])
+    seconds, work, moved = warm["median_s"], first["flops"], first["bytes"]
+    rate = None if work is None else work / seconds
+    attainable = None if work is None or not moved else peak.attainable(work, moved)
+    row = {
+        **{name: first[name] for name in (*_KEY, "title", "use", "framework", "bare", "flops", "bytes", "calls")},
+        **warm,
+        "first_call_s": median(series["first_call_s"] for _, series in group),
+        "warm_ups": sum(len(series["warm_ups"]) for _, series in group),
+        "cold": _middle([[value for _, value in series["cold"]] for _, series in group]) if first["cold"] else None,
+        "gflop_s": None if rate is None else rate / 1e9,
+        "gbyte_s": None if not moved else moved / seconds / 1e9,
+        "share_of_peak": None if rate is None else rate / peak.flop_s,
+        "share_of_roofline": None if rate is None or attainable is None else rate / attainable,
+        "memory_bytes": max((s["memory_bytes"] for _, s in group if s["memory_bytes"] is not None), default=None),
+        "processes": len(group),
+        "spent_s": sum(series["spent_s"] for _, series in group),
+    }
+    return {**row, "warnings": _warnings(row, group, raw["overhead_s"], processes)}
+
+
+def _middle(processes: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Median, interval and number of samples."""
+    values = [median(times) for times in processes if times] if len(processes) > 1 else list(processes[0])
+    count = sum(map(len, processes))
+    try:
+        interval = median_interval(values)
+    except TooFewSamples:
+        return {"median_s": median(values), "low_s": None, "high_s": None, "confidence": None, "samples": count}
+    return {
+        "median_s": median(values),
+        "low_s": interval.low,
+        "high_s": interval.high,
+        "confidence": interval.confidence,
+        "samples": count,
+    }
+
+
+def _warnings(
+    row: Mapping[str, Any],
+    group: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
+    overhead_s: float,
+    processes: int,
+) -> list[str]:
+    """Why a number may be unstable, and what to do about it."""
+    said, middle = [], row["median_s"]
+    remedy = "remedy: a quiet machine" if processes > 1 else "remedy: --rigorous, a quiet machine"
+    if row["low_s"] is None:
+        said.append(f"{row['samples']} samples allow no interval; remedy: --rigorous, or a smaller size")
+    elif (row["high_s"] - row["low_s"]) / 2 > _WIDE * middle:
+        said.append(
+            f"the interval is {row['low_s'] / middle:.2f} to {row['high_s'] / middle:.2f} of the median; {remedy}"
+        )
+    if not all(series["settled"] for _, series in group):
+        said.append(f"the times had not settled when the warm-up ended; {remedy}")
+    drifts = [_drift([value for _, value in series["samples"]]) for _, series in group]
+    if len(group) == 1 and abs(drifts[0]) > _DRIFT:
+        said.append(f"the times drift: the second half takes {drifts[0]:+.0%} against the first; {remedy}")
+    if overhead_s > _OVERHEAD * middle:
+        said.append(f"the loop itself takes {overhead_s / middle:.0%} of a call ({overhead_s * 1e9:.0f} ns)")
+    if len(group) < processes:
+        said.append(f"measured in {len(group)} of {processes} processes")
+    return said
+
+
+def _drift(times: Sequence[float]) -> float:
+    half = len(times) // 2
+    return median(times[-half:]) / median(times[:half]) - 1 if half >= 3 else 0.0

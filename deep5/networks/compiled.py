@@ -1,0 +1,124 @@
+"""Nodes of compiled operators as an engine is given them: each names the kernel that runs it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from deep5.errors import Deep5Error, OperatorError
+from deep5.networks.custom import operator_of
+from deep5.networks.network import Network
+from deep5.operators.backward import Backward
+from deep5.operators.contract import name_of
+from deep5.operators.cpp import CppOperator
+from deep5.operators.kernel import CODES, Kernel
+from deep5.operators.operator import Operator
+
+__all__ = ["DOMAIN", "failure", "refusal", "with_kernels"]
+
+DOMAIN = "deep5.compiled"
+"""Of the nodes that an engine is given."""
+
+Describe = Callable[[Kernel, ir.Node], tuple[str, dict[str, Any]]]
+
+
+def refusal(node: ir.Node, engine: str) -> str | None:
+    """Why a node of a registered operator, or of its backward pass, is none that an engine may be given a kernel for.
+
+    Nothing is compiled.
+
+    Args:
+        node: The node.
+        engine: What messages call the engine.
+    """
+    try:
+        operator = operator_of(node)
+        forward = operator.operator if isinstance(operator, Backward) else operator
+        if not isinstance(forward, CppOperator):
+            return (
+                f"{type(forward).__name__} is written in Python, and {engine} runs no Python; allowed: operators in "
+                "C++, and those whose code can be written down in ONNX's operators"
+            )
+        forward.text()
+    except Deep5Error as error:
+        return str(error)
+    if isinstance(operator, Backward) and not forward.differentiable:
+        return f"{name_of(forward)} has no backward in C++; remedy: write one"
+    for value in node.inputs:
+        if value is None:
+            return f"{name_of(forward)} leaves an input out; allowed: all of them"
+        if value.dtype is None:
+            return f"an input of {node.op_type} has no known element type; remedy: infer shapes first"
+        if str(value.dtype.numpy()) not in CODES:
+            return f"got an input of {value.dtype.name}; allowed: {', '.join(CODES)}"
+    return None
+
+
+def with_kernels(network: Network, describe: Describe) -> tuple[Network, dict[str, Kernel]]:
+    """The network whose nodes of compiled operators name the kernels that run them.
+
+    Args:
+        network: The network; it is not changed.
+        describe: The operator and the attributes of the node that takes a node's place, for its kernel.
+
+    Returns:
+        A network of the same inputs and outputs, and its kernels by the names of their nodes, which must live as long
+        as what an engine makes of it; the network itself where it has no such nodes.
+
+    Raises:
+        OperatorError: An operator does not compile, or its functions do not take what its `specs` says.
+    """
+    operators = {number: made for number, node in enumerate(network.nodes) if (made := operator_of(node)) is not None}
+    if not operators:
+        return network, {}
+    model = network.model.clone()
+    graph = model.graph
+    kernels: dict[str, Kernel] = {}
+    nodes = list(graph)
+    for number, operator in operators.items():
+        node = nodes[number]
+        if not node.name or node.name in kernels:
+            node.name = f"{node.op_type}#{number}"  # errors are told by it
+        kernel = kernels[node.name] = _kernel(operator, node)
+        _replace(graph, node, kernel, *describe(kernel, node))
+    graph.opset_imports[DOMAIN] = 1
+    return Network(model), kernels
+
+
+def failure(kernel: Kernel, said: str) -> Deep5Error:
+    """What a kernel's operator raised.
+
+    Args:
+        kernel: The kernel.
+        said: What it told the engine.
+    """
+    # What specs raised stays what it was, a ShapeError for one.
+    if re.search("shapes of the outputs", said) and isinstance(kernel.failure, Deep5Error):
+        return kernel.failure
+    return OperatorError(f"{kernel.name} failed: {said}")
+
+
+def _kernel(operator: Operator, node: ir.Node) -> Kernel:
+    dtypes = tuple(str(value.dtype.numpy()) for value in node.inputs if value is not None and value.dtype is not None)
+    if isinstance(operator, Backward):
+        forward: Any = operator.operator
+        made: Kernel = forward.kernel(operator.split(dtypes)[1], needs=operator.needs)
+    else:
+        made = operator.kernel(dtypes)  # type: ignore[attr-defined]  # a CppOperator: what else is refused before
+    return made
+
+
+def _replace(graph: ir.Graph, node: ir.Node, kernel: Kernel, op_type: str, attributes: Mapping[str, Any]) -> None:
+    """Put a node for a kernel in a node's place, under its names."""
+    dtypes = kernel.dtypes[kernel.inputs :]
+    # A kernel writes all its outputs, also those that the node leaves out.
+    made = ir.node(op_type, node.inputs, attributes, domain=DOMAIN, num_outputs=len(dtypes), name=node.name)
+    for number, (value, dtype) in enumerate(zip(made.outputs, dtypes, strict=True)):
+        old = node.outputs[number] if number < len(node.outputs) else None
+        value.name = (old.name if old is not None else "") or f"{node.name}/unused_{number}"
+        value.type, value.shape = ir.TensorType(ir.DataType(CODES[dtype])), None if old is None else old.shape
+    old_outputs = node.outputs
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [made], old_outputs, made.outputs[: len(old_outputs)])

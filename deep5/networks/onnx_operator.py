@@ -1,0 +1,85 @@
+"""`ONNXOperator`: an operator of the ONNX standard, on any framework, as a network of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+
+from deep5.errors import ShapeError, Unsupported, UsageError
+from deep5.networks.builder import OPSET, NetworkBuilder
+from deep5.networks.faults import unknown_operator
+from deep5.networks.network import Network
+from deep5.operators.operator import Operator
+from deep5.tensors import Array, TensorSpec
+
+__all__ = ["ONNXOperator"]
+
+
+class ONNXOperator(Operator):
+    """An operator of ONNX's own set, for a framework's executor: it has no code of its own.
+
+    Args:
+        op_type: ONNX's name: `"Conv"`, `"MatMul"`, `"LSTM"`.
+        outputs: How many of its outputs are asked for.
+        attributes: ONNX's, by name.
+
+    Raises:
+        UsageError: ONNX has no such operator.
+
+    >>> ONNXOperator("MatMul").specs(TensorSpec(shape=(2, 3)), TensorSpec(shape=(3, 4)))[0].shape
+    (2, 4)
+    """
+
+    def __init__(self, op_type: str, *, outputs: int = 1, **attributes: Any) -> None:
+        if not isinstance(op_type, str) or not onnx.defs.has(op_type, OPSET, ""):
+            raise UsageError(unknown_operator(str(op_type), OPSET))
+        self.op_type, self.outputs, self.attributes = op_type, outputs, attributes
+        self.title = op_type
+
+    def specs(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        """As ONNX infers them."""
+        return tuple(self.network(inputs).outputs.values())
+
+    def network(self, inputs: Sequence[TensorSpec]) -> Network:
+        """The network of this one node, with inputs `x0`, `x1`, … and outputs `y0`, `y1`, ….
+
+        Args:
+            inputs: Specifications of the node's inputs, all of which are inputs of the network.
+
+        Raises:
+            NetworkError: The operator does not take these.
+            ShapeError: An output's shape does not follow from those of the inputs.
+        """
+        build = NetworkBuilder(self.op_type)
+        given = [build.input(f"x{number}", spec.shape, spec.dtype) for number, spec in enumerate(inputs)]
+        made = build.op(self.op_type, *given, outputs=self.outputs, **self.attributes)
+        network = build.network({f"y{n}": value for n, value in enumerate(made if self.outputs > 1 else (made,))})
+        for name, spec in network.outputs.items():
+            if not all(isinstance(extent, int) for extent in spec.shape) and all(
+                isinstance(extent, int) for own in inputs for extent in own.shape
+            ):
+                raise ShapeError(
+                    f"{self.op_type}: the shape of output {name} depends on what the inputs hold; allowed: operators "
+                    "whose outputs have shapes that follow from those of the inputs"
+                )
+        return network
+
+    def forward(self, *inputs: Array) -> Any:
+        """A framework runs it.
+
+        Raises:
+            Unsupported: In any case.
+        """
+        raise Unsupported(f"{self.op_type} is run by a framework; remedy: d5.framework(NAME).operator_executor(…)")
+
+    def backward(
+        self,
+        output_grads: Sequence[Array | None],
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        needs: Sequence[bool],
+    ) -> Sequence[Array | None]:
+        """A framework differentiates it; raises as `forward`."""
+        raise Unsupported(f"{self.op_type} is differentiated by a framework; remedy: operator_executor(…)")

@@ -1,0 +1,5 @@
+"""Python operators written in ONNX operators, for engines that run nothing else."""
+
+from deep5.networks.tracing.expansion import expand_operator, traced
+
+__all__ = ["expand_operator", "traced"]

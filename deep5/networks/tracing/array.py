@@ -1,0 +1,131 @@
+"""`TracedArray`: a value of a graph under construction that behaves as an array of the standard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import onnx_ir as ir
+
+from deep5.errors import Unsupported
+from deep5.networks.tracing.extents import Shape, TracedExtent, product
+
+if TYPE_CHECKING:
+    from deep5.networks.tracing.trace import Trace
+
+__all__ = ["TracedArray"]
+
+
+def _forward(function: str) -> Callable[..., Any]:
+    return lambda self, *others: getattr(self.trace.namespace, function)(self, *others)
+
+
+def _swapped(function: str) -> Callable[..., Any]:
+    return lambda self, other: getattr(self.trace.namespace, function)(other, self)
+
+
+class TracedArray:
+    """An array of which shape and element type are known, and what it holds is not.
+
+    Args:
+        trace: Where its node is.
+        value: The value that it stands for.
+        shape: Extents; symbolic ones may be computed with.
+        dtype: NumPy's.
+
+    Raises:
+        Unsupported: Somebody asks what it holds.
+    """
+
+    # NumPy's arrays and numbers leave an operation with one of these to it.
+    __array_ufunc__ = None
+    # Equality is element by element.
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, trace: Trace, value: ir.Value, shape: Shape, dtype: np.dtype[Any]) -> None:
+        self.trace, self.value, self.shape, self.dtype = trace, value, shape, dtype
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """The functions that take it."""
+        return self.trace.namespace
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int | TracedExtent:
+        """Number of elements."""
+        return product(self.shape)
+
+    @property
+    def device(self) -> str:
+        """Whatever the engine runs on."""
+        return "cpu"
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> TracedArray:
+        """Itself: the engine decides where."""
+        return self
+
+    @property
+    def mT(self) -> TracedArray:  # noqa: N802 - the standard's name
+        """The last two axes swapped."""
+        return self.trace.namespace.matrix_transpose(self)  # type: ignore[no-any-return]
+
+    @property
+    def T(self) -> TracedArray:  # noqa: N802 - the standard's name
+        """A matrix transposed.
+
+        Raises:
+            Unsupported: It is no matrix.
+        """
+        if self.ndim != 2:
+            raise Unsupported(f".T of {self}; allowed: two axes; remedy: .mT, or xp.permute_dims")
+        return self.mT
+
+    def __getitem__(self, key: Any) -> TracedArray:
+        from deep5.networks.tracing.indexing import indexed
+
+        return indexed(self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise Unsupported("it writes into an array; allowed: new arrays; remedy: xp.where, or xp.concat")
+
+    def _decides(self, *_: Any, **__: Any) -> NoReturn:
+        raise Unsupported(
+            f"it decides by what an array holds ({self}); allowed: what shapes and element types say; remedy: "
+            "xp.where, or write it in C++"
+        )
+
+    __bool__ = __int__ = __float__ = __complex__ = __index__ = _decides
+    __array__ = __dlpack__ = __dlpack_device__ = item = tolist = _decides
+
+    def __len__(self) -> int:
+        if not self.shape or not isinstance(self.shape[0], int):
+            raise Unsupported(f"len of {self}; allowed: arrays whose first extent is fixed; remedy: x.shape[0]")
+        return self.shape[0]
+
+    def __iter__(self) -> Any:
+        return (self[place] for place in range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+    __add__, __radd__ = _forward("add"), _swapped("add")
+    __sub__, __rsub__ = _forward("subtract"), _swapped("subtract")
+    __mul__, __rmul__ = _forward("multiply"), _swapped("multiply")
+    __truediv__, __rtruediv__ = _forward("divide"), _swapped("divide")
+    __floordiv__, __rfloordiv__ = _forward("floor_divide"), _swapped("floor_divide")
+    __mod__, __rmod__ = _forward("remainder"), _swapped("remainder")
+    __pow__, __rpow__ = _forward("pow"), _swapped("pow")
+    __matmul__, __rmatmul__ = _forward("matmul"), _swapped("matmul")
+    __and__, __rand__ = _forward("bitwise_and"), _swapped("bitwise_and")
+    __or__, __ror__ = _forward("bitwise_or"), _swapped("bitwise_or")
+    __xor__, __rxor__ = _forward("bitwise_xor"), _swapped("bitwise_xor")
+    __neg__, __pos__, __abs__ = _forward("negative"), _forward("positive"), _forward("abs")
+    __invert__ = _forward("bitwise_invert")
+    __lt__, __le__ = _forward("less"), _forward("less_equal")
+    __gt__, __ge__ = _forward("greater"), _forward("greater_equal")
+    __eq__, __ne__ = _forward("equal"), _forward("not_equal")

@@ -1,0 +1,1 @@
+"""What `deep5.operators.check` looks at, one idea a module."""

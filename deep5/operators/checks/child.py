@@ -1,0 +1,229 @@
+"""A C++ operator run in a process of its own before it runs in the user's: what crashes or never ends does it there.
+
+What is sent is the source, the attributes and the inputs, as texts and bytes: no class, so that one typed into a
+notebook is taken too, and nothing is unpickled. The process is started anew and not forked: threads of OpenMP and of
+frameworks do not outlive a fork. What `specs` says is found beforehand and sent along.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from deep5.arguments import THREADS
+from deep5.errors import Deep5Error, OperatorError
+from deep5.operators.checks.inputs import variations
+from deep5.operators.checks.subject import numpy_dtype, specs
+from deep5.operators.contract import is_floating, name_of, specs_of
+from deep5.operators.cpp import CppOperator, _path
+from deep5.tensors import TensorSpec
+
+__all__ = ["main", "survive"]
+
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.operators.checks.child import main; "
+    "main(int(sys.argv[2]))"
+)
+# The compiler has a limit of its own, which is lower.
+_COMPILE_S = 300.0
+_SURVIVED: set[str] = set()
+
+
+def survive(operator: CppOperator, inputs: Sequence[np.ndarray], dtypes: Sequence[str], time_limit_s: float) -> None:
+    """Run an operator in a child process on every kind of input that it is going to be checked with.
+
+    What was run once, and did not crash, is not run again. Errors that are told in good order are left to the checks.
+
+    Args:
+        operator: The operator.
+        inputs: Contiguous.
+        dtypes: Element types that the floating inputs are tried in.
+        time_limit_s: Seconds that one call may take, compiling excluded.
+
+    Raises:
+        OperatorError: It crashed, ended the process, or did not end in time; the message says where.
+    """
+    runs: list[list[Any]] = []
+    for what, values in variations(inputs, dtypes):
+        try:
+            outputs = specs_of(operator, specs(values))
+            runs.append([what, [[list(spec.shape), spec.dtype] for spec in outputs]])
+        except Deep5Error:
+            runs.append([what, None])
+    path = _path(type(operator), operator.source)
+    head: dict[str, Any] = {
+        "name": name_of(operator),
+        "source": str(path) if path else operator.source,
+        "template": operator.template or type(operator).__name__,
+        "attributes": operator.attributes,
+        "inputs": [[list(value.shape), str(value.dtype)] for value in inputs],
+        "dtypes": list(dtypes),
+        "runs": runs,
+        "backward": operator.differentiable,
+        "threads": THREADS[0],
+    }
+    text = json.dumps(head).encode()
+    data = b"".join([len(text).to_bytes(8, "little"), text, *(value.tobytes() for value in inputs)])
+    # The text itself: a file may change between two checks.
+    key = hashlib.sha256(operator.text().encode() + data).hexdigest()
+    if key not in _SURVIVED:
+        _run(head["name"], data, time_limit_s)
+        _SURVIVED.add(key)
+
+
+def _run(name: str, data: bytes, time_limit_s: float) -> None:
+    said, say = os.pipe()
+    with tempfile.TemporaryFile() as sent, tempfile.TemporaryFile() as output:
+        sent.write(data)
+        sent.seek(0)
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(say)],
+                stdin=sent,
+                stdout=output,
+                stderr=output,
+                pass_fds=(say,),
+            )
+        finally:
+            os.close(say)
+        try:
+            last = _watch(name, child, said, time_limit_s)
+        finally:
+            child.kill()
+            child.wait()
+            os.close(said)
+        if child.returncode or last != "the end":
+            output.seek(0)
+            raise OperatorError(_death(name, child.returncode, last, output.read().decode(errors="replace")))
+
+
+def _watch(name: str, child: subprocess.Popen[bytes], said: int, time_limit_s: float) -> str:
+    """Wait for the end; returns what the child did last."""
+    doing, rest, left = "the start", b"", _COMPILE_S
+    deadline = time.monotonic() + left
+    while True:
+        ready, _, _ = select.select([said], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise OperatorError(
+                f"{name} did not end within {left:g} s in {doing} (it ran in a child process, which was ended); "
+                "remedy: look for a loop without an end, or allow more by time_limit_s="
+            )
+        heard = os.read(said, 65536)
+        if not heard:
+            break
+        *lines, rest = (rest + heard).split(b"\n")
+        if lines:
+            doing = lines[-1].decode()
+            left = _COMPILE_S if doing.startswith("compiling") else time_limit_s
+            deadline = time.monotonic() + left
+    try:
+        child.wait(timeout=time_limit_s)
+    except subprocess.TimeoutExpired:
+        raise OperatorError(
+            f"{name} did not end within {time_limit_s:g} s after its last call (it ran in a child process, which was "
+            "ended); remedy: look at its destructor, and at threads that it leaves behind"
+        ) from None
+    return doing
+
+
+def _death(name: str, status: int, doing: str, output: str) -> str:
+    if status < 0:
+        number = signal.Signals(-status)
+        how = f"was ended by {number.name} ({(signal.strsignal(number) or '').lower()})"
+        remedy = (
+            "look for an index beyond a tensor's end, memory that is freed twice, or an exception in a parallel region"
+        )
+    else:
+        how = f"ended its process with the status {status}"
+        remedy = "throw an exception instead of leaving by exit"
+    after = "when it was let go" if doing == "the end" else f"in {doing}"
+    lines = [line for line in output.strip().splitlines() if line.strip()][-3:]
+    told = f"; it said: {' | '.join(lines)}" if lines else ""
+    return f"{name} {how} {after} (it ran in a child process, this one was not touched){told}; remedy: {remedy}"
+
+
+def main(say: int) -> None:
+    """What the child does: read what was sent, run it, and tell what is being done over the pipe `say`."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _die_with_parent()
+
+    def tell(doing: str) -> None:
+        os.write(say, doing.encode() + b"\n")
+
+    data = sys.stdin.buffer.read()
+    size = int.from_bytes(data[:8], "little")
+    head, place = json.loads(data[8 : 8 + size]), 8 + size
+    THREADS[0] = head["threads"]
+    inputs = []
+    for shape, dtype in head["inputs"]:
+        kind = numpy_dtype(dtype)
+        count = int(np.prod(shape, dtype=np.int64))
+        inputs.append(np.frombuffer(data, kind, count, place).reshape(shape).copy())
+        place += count * kind.itemsize
+    operator, refused = _operator(head), set[tuple[str, ...]]()
+    for (what, expected), (_, values) in zip(head["runs"], variations(inputs, head["dtypes"]), strict=True):
+        if expected is not None:
+            operator.answer = tuple(TensorSpec(shape=tuple(shape), dtype=dtype) for shape, dtype in expected)
+            # Its own errors are for the checks to tell.
+            with suppress(Deep5Error):
+                _call(operator, what, values, head["backward"], refused, tell)
+    tell("the end")
+
+
+def _call(
+    operator: Any,
+    what: str,
+    values: Sequence[np.ndarray],
+    backward: bool,
+    refused: set[tuple[str, ...]],
+    tell: Callable[[str], None],
+) -> None:
+    dtypes = tuple(str(value.dtype) for value in values)
+    if dtypes in refused:
+        return
+    tell(f"compiling for {', '.join(dtypes)}")
+    try:
+        operator.kernel(dtypes)
+    except Deep5Error:
+        refused.add(dtypes)  # it would be compiled, and refused, again
+        return
+    tell(f"forward on {what}")
+    outputs = operator.forward(*values)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    needs = tuple(map(is_floating, dtypes))
+    if backward and any(needs):
+        grads = [np.ones_like(value) if is_floating(str(value.dtype)) else None for value in outputs]
+        tell(f"backward on {what}")
+        operator.backward(grads, values, outputs, needs)
+
+
+def _operator(head: Mapping[str, Any]) -> Any:
+    class Sent(CppOperator):
+        source, template, title = head["source"], head["template"], head["name"]
+        answer: tuple[TensorSpec, ...] = ()
+
+        def specs(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+            return self.answer
+
+    return Sent(**head["attributes"])
+
+
+def _die_with_parent() -> None:
+    """An endless loop must not outlive the process that waits for it."""
+    import ctypes
+
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)

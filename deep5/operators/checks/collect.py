@@ -1,0 +1,116 @@
+"""`Collector`: gathers what single checks find, so that one that fails does not keep the others from being told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from deep5.errors import Deep5Error, ShapeError, Unsupported
+from deep5.operators.checks.heat_map import heat_map, picture_folder
+from deep5.operators.checks.report import OperatorReport, Row, Word
+from deep5.operators.checks.tolerance import Deviation
+
+__all__ = ["Collector"]
+
+
+class Collector:
+    """Rows of a report in the making.
+
+    Args:
+        operator: Its name.
+        framework: Who runs it.
+        out: The folder for pictures; None: one of this process.
+    """
+
+    def __init__(self, operator: str, framework: str, out: Path | None) -> None:
+        self.operator, self.framework = operator, framework
+        self._out, self._rows = out, list[Row]()
+
+    def report(self) -> OperatorReport:
+        """Everything so far."""
+        return OperatorReport(operator=self.operator, framework=self.framework, rows=tuple(self._rows))
+
+    def say(self, check: str, verdict: Word, note: str = "") -> None:
+        """A check that compares no values."""
+        self._rows.append(Row(check=check, verdict=verdict, note=note))
+
+    def require(self, holds: bool, check: str, note: str) -> bool:
+        """A check that holds or does not."""
+        self.say(check, "passed" if holds else "FAILED", "" if holds else note)
+        return holds
+
+    def same(self, check: str) -> None:
+        """Values that are the same to the bit."""
+        self._rows.append(Row(check=check, verdict="passed", error=0.0, relative=0.0, ulps=0.0))
+
+    def compare(self, check: str, found: Iterable[tuple[str, Deviation]], tolerance: str, note: str = "") -> bool:
+        """A check of values: one row, with the part (an output, a gradient) that comes closest to what is allowed.
+
+        Args:
+            check: What is checked.
+            found: Name and deviation of each part.
+            tolerance: How what is allowed came about.
+            note: What a reader has to know even where it passes.
+        """
+        parts = list(found)
+        wrong = [(name, part) for name, part in parts if part.story]
+        if not parts:
+            self.say(check, "noted", note or "there is nothing to compare")
+            return True
+        _, worst = max(wrong or parts, key=lambda entry: _share(entry[1]))
+        story = "; ".join(f"{name}: {part.story}" for name, part in wrong)
+        picture, untold = None, ""
+        for name, part in wrong[:1]:
+            picture, untold = self._draw(f"{check}, {name}", part.differences)
+        self._rows.append(
+            Row(
+                check=check,
+                verdict="FAILED" if wrong else "passed",
+                error=worst.error,
+                relative=worst.relative,
+                ulps=worst.ulps,
+                allowed=worst.allowed,
+                tolerance=tolerance,
+                note="; ".join(
+                    text for text in (story, note, f"tolerance: {tolerance}" if wrong else "", untold) if text
+                ),
+                picture=picture,
+            )
+        )
+        return not wrong
+
+    @contextmanager
+    def guarded(self, check: str, *, refusal: bool = False) -> Iterator[None]:
+        """An error within is a failure of this check, and the next one goes on.
+
+        Args:
+            check: What is checked.
+            refusal: Whether the operator may refuse such inputs.
+        """
+        try:
+            yield
+        except (ShapeError, Unsupported) as error:
+            self.say(check, "not taken" if refusal else "FAILED", _first(error))
+        except Deep5Error as error:
+            self.say(check, "FAILED", str(error))
+
+    def _draw(self, title: str, differences: np.ndarray) -> tuple[Path | None, str]:
+        if not differences.size:
+            return None, ""
+        try:
+            return heat_map(differences, f"{self.operator} {title}", self._out or picture_folder()), ""
+        except Deep5Error as error:
+            return None, f"no picture: {error}"
+
+
+def _share(part: Deviation) -> float:
+    if part.error == 0:
+        return 0.0
+    return part.error / part.allowed if part.allowed else np.inf
+
+
+def _first(error: Deep5Error) -> str:
+    return str(error).split("\n", 1)[0]

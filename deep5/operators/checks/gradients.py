@@ -1,0 +1,253 @@
+"""Backward beside its derivatives: in every element type and layout, without elements, under `array_api_strict`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.operators.checks.collect import Collector
+from deep5.operators.checks.conduct import same_bits
+from deep5.operators.checks.inputs import LAYOUTS, cast, floating, without_elements
+from deep5.operators.checks.subject import Subject
+from deep5.operators.checks.tolerance import Condition, condition, deviation, epsilon, jumps, tolerance_text
+from deep5.operators.checks.values import run_in
+from deep5.operators.contract import check_gradients, check_outputs, is_floating, several, spec_of, specs_of
+
+__all__ = ["check_backward_dtypes", "check_backward_empty", "check_backward_layouts", "check_strict", "cotangents"]
+
+
+def cotangents(outputs: Sequence[np.ndarray], rng: np.random.Generator) -> tuple[np.ndarray | None, ...]:
+    """Random gradients by outputs, of their element types; None by those that are no floating-point numbers."""
+    return tuple(
+        np.asarray(rng.standard_normal(np.shape(value))).astype(value.dtype) if is_floating(str(value.dtype)) else None
+        for value in outputs
+    )
+
+
+def check_backward_dtypes(
+    subject: Subject,
+    inputs: Sequence[np.ndarray],
+    dtypes: Sequence[str],
+    asked: bool,
+    right: Subject,
+    into: Collector,
+) -> None:
+    """Backward in lower precision against backward in float64, which differences have judged.
+
+    Args:
+        subject: Runs the operator.
+        inputs: As given.
+        dtypes: Of the floating inputs, one at a time.
+        asked: Whether the user asked for these, so that none may be refused.
+        right: Gives the gradients in float64.
+        into: Gets a row a type.
+    """
+    rng = np.random.default_rng(1)
+    for dtype in dtypes:
+        check = f"backward, {dtype}, against float64"
+        if dtype == "float64":
+            continue
+        values = cast(inputs, dtype)
+        needs = floating(values)
+        with into.guarded(check):
+            outputs = run_in(subject, lambda values=values: subject.forward(values), dtype, not asked, check, into)  # type: ignore[misc]
+            if outputs is None:
+                continue
+            grads = cotangents(outputs, rng)
+            got = run_in(
+                subject,
+                lambda values=values, grads=grads, needs=needs: subject.gradients(values, grads, needs),  # type: ignore[misc]
+                dtype,
+                not asked,
+                check,
+                into,
+            )
+            if got is None:
+                continue
+            known, moved = _gradient_condition(right, values, grads, needs, dtype)
+            into.compare(check, _by_input(got, known, moved), tolerance_text(dtype))
+
+
+def check_backward_layouts(subject: Subject, inputs: Sequence[np.ndarray], right: Subject, into: Collector) -> None:
+    """Backward on inputs, and gradients by outputs, in other memory: the same, but for the order of sums."""
+    if not any(value.ndim and value.size for value in inputs):
+        return
+    needs = floating(inputs)
+    grads = cotangents(subject.forward(inputs), np.random.default_rng(2))
+    plain = subject.gradients(inputs, grads, needs)
+    for layout, lay in LAYOUTS.items():
+        if layout == "first axis last in memory" and not any(value.ndim > 2 for value in inputs):
+            continue
+        with into.guarded(check := f"backward, memory in {layout}" if "order" in layout else f"backward, {layout}"):
+            got = subject.gradients(
+                [lay(value) if value.ndim else value for value in inputs],
+                [None if grad is None else lay(grad) if grad.ndim else grad for grad in grads],
+                needs,
+            )
+            if same_bits(got, plain):
+                into.same(check)
+                continue
+            known, _ = _gradient_condition(right, inputs, grads, needs, _own(inputs))
+            parts, place = [], 0
+            for number, (value, want) in enumerate(zip(got, plain, strict=True)):
+                if value is None or want is None:
+                    continue
+                scale = known.scale(place)
+                place += 1
+                parts.append((f"gradient by input {number}", deviation(value, want, scale, twice=True)))
+            told = f"against contiguous memory; {tolerance_text(_own(inputs), twice=True)}"
+            into.compare(check, parts, told)
+
+
+def check_backward_empty(subject: Subject, inputs: Sequence[np.ndarray], into: Collector) -> None:
+    """Where forward takes inputs without elements, backward does."""
+    for extent, leading, values in without_elements(inputs):
+        check = f"backward, extent {extent} cut to 0"
+        try:
+            outputs = subject.forward(values)
+        except Deep5Error as error:
+            into.say(check, "not taken", str(error).split("\n", 1)[0])
+            continue
+        strict = leading and not any(value.size for value in outputs)
+        grads = [np.ones_like(value) if is_floating(str(value.dtype)) else None for value in outputs]
+        try:
+            subject.gradients(values, grads, floating(values))
+        except (ShapeError, Unsupported) as error:
+            into.say(check, "not taken", str(error))
+        except OperatorError as error:
+            into.say(check, "FAILED" if strict else "not taken", str(error).split("\n", 1)[0])
+        else:
+            into.say(check, "passed")
+
+
+def check_strict(subject: Subject, inputs: Sequence[np.ndarray], backward: bool, into: Collector) -> None:
+    """Run a Python operator on arrays of `array_api_strict`: what it uses beyond the array standard fails there.
+
+    Args:
+        subject: Runs the operator on NumPy arrays.
+        inputs: As given; float16 and bfloat16, which the standard has not, become float32.
+        backward: Whether backward runs instead of forward.
+        into: Gets a row.
+    """
+    import array_api_strict
+
+    operator, name = subject.operator, f"{subject.name}.{'backward' if backward else 'forward'}"
+    own = _own(inputs)
+    values = cast(inputs, own if own in ("float32", "float64") else "float32")
+    check = f"{'backward' if backward else 'forward'} under array_api_strict"
+    outputs = subject.forward(values)
+    grads = cotangents(outputs, np.random.default_rng(3))
+    needs = floating(values)
+    made = [array_api_strict.asarray(value) for value in values]
+    try:
+        with np.errstate(all="ignore"):
+            strict = several(operator.forward(*made))
+            found = _plain(strict, made)
+            check_outputs(operator, found, specs_of(operator, [spec_of(value) for value in values]))
+            if backward:
+                given = [None if grad is None else array_api_strict.asarray(grad) for grad in grads]
+                gradients = operator.backward(given, made, strict, needs)
+                found = check_gradients(operator, _plain(gradients, made), values, needs)
+    except Exception as error:
+        told = str(error) if isinstance(error, Deep5Error) else f"{type(error).__name__}: {error}"
+        into.say(
+            check,
+            "FAILED",
+            f"{name} does not run on arrays of the array API standard: {told}; allowed: functions of "
+            "d5.array_namespace(…) alone, so that every framework runs them; remedy: see "
+            "https://data-apis.org/array-api, or strict=False",
+        )
+        return
+    expected = subject.gradients(values, grads, needs) if backward else outputs
+    with into.guarded(check):
+        parts = []
+        for number, (value, want) in enumerate(zip(found, expected, strict=True)):
+            if value is None or want is None:
+                continue
+            wide = np.asarray(want)
+            scale = np.abs(wide).astype(float) if is_floating(str(wide.dtype)) else None
+            # NumPy computes both; only what the namespaces call differently may round differently.
+            if scale is not None and scale.size:
+                scale = scale + float(np.max(np.where(np.isfinite(scale), scale, 0.0)))
+            parts.append(
+                (f"{'gradient by input' if backward else 'output'} {number}", deviation(np.asarray(value), wide, scale))
+            )
+        into.compare(check, parts, "against NumPy: 8 eps (|y| + max |y|)")
+
+
+def _plain(made: Any, inputs: Sequence[Any]) -> Any:
+    """Strict arrays as NumPy's; what is none is what is wrong."""
+    if not isinstance(made, (tuple, list)):
+        return made
+    for value in made:
+        if value is not None and not isinstance(value, type(inputs[0])):
+            raise TypeError(
+                f"it returned {type(value).__module__}.{type(value).__name__}, not an array of the same kind"
+            )
+    return tuple(None if value is None else np.asarray(value) for value in made)
+
+
+def _gradient_condition(
+    right: Subject,
+    inputs: Sequence[np.ndarray],
+    grads: Sequence[np.ndarray | None],
+    needs: Sequence[bool],
+    dtype: str,
+) -> tuple[Condition, Sequence[np.ndarray]]:
+    """Gradients in float64, what they are made of, and where rounding decides.
+
+    Backward is a function of inputs, gradients by outputs, and outputs, each of which was rounded. Outputs follow the
+    inputs, and are then moved by themselves too, except where backward asks whether they equal something.
+    """
+    rng = np.random.default_rng(0)
+    values = cast(inputs, "float64")
+    wide = [grad.astype(np.float64) for grad in grads if grad is not None]
+    count = len(values)
+
+    def by_output(given: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+        left = iter(given)
+        return [None if grad is None else next(left) for grad in grads]
+
+    def whole(given: Sequence[np.ndarray]) -> list[np.ndarray]:
+        found = right.gradients(given[:count], by_output(given[count:]), needs)
+        return [value for value in found if value is not None]
+
+    known = condition(whole, (*values, *wide), rng)
+    moved = jumps(whole, (*values, *wide), known, epsilon(dtype), rng)
+    outputs = right.forward(values)
+
+    def of_outputs(given: Sequence[np.ndarray]) -> list[np.ndarray]:
+        found = right.pull(values, given, by_output(wide), needs)
+        return [value for value in found if value is not None]
+
+    totals = []
+    if right.direct:
+        own = condition(of_outputs, outputs, rng)
+        parts = [own.scale(place) - np.abs(own.values[place]) for place in range(len(own.values))]
+    else:
+        # A framework's own derivative may be made of its outputs, which nobody can move: then of what is largest.
+        parts = [np.full(np.shape(value), np.max(np.abs(value), initial=0.0)) for value in known.values]
+    for value, total, part in zip(known.values, known.total, parts, strict=True):
+        largest = float(np.max(np.abs(np.where(np.isfinite(value), value, 0.0)), initial=0.0))
+        smooth = np.isfinite(part) & (part < 1e6 * largest)
+        totals.append(None if total is None else total + np.where(smooth, part, 0.0))
+    return replace(known, total=tuple(totals)), moved
+
+
+def _by_input(got: Sequence[Any], known: Condition, moved: Sequence[np.ndarray]) -> list[tuple[str, Any]]:
+    numbers = [number for number, value in enumerate(got) if value is not None]
+    return [
+        (
+            f"gradient by input {number}",
+            deviation(got[number], known.values[place], known.scale(place), moved[place]),
+        )
+        for place, number in enumerate(numbers)
+    ]
+
+
+def _own(inputs: Sequence[np.ndarray]) -> str:
+    return next((str(value.dtype) for value in inputs if is_floating(str(value.dtype))), "float64")

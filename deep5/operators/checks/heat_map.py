@@ -1,0 +1,96 @@
+"""A picture of where two arrays differ."""
+
+from __future__ import annotations
+
+import functools
+import re
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from deep5.errors import MissingDependency, OutputError
+from deep5.files import write_atomically
+
+__all__ = ["heat_map", "picture_folder"]
+
+# A side longer than this is drawn in blocks, each by its largest difference.
+_CELLS = 64
+
+
+def heat_map(differences: np.ndarray, title: str, folder: Path) -> Path:
+    """Draw |difference| as a PNG: the last axis to the right, all others downwards.
+
+    Args:
+        differences: Not negative; infinity where a value is lost. Any shape.
+        title: What is compared; the file is called after it.
+        folder: Where the picture goes; made where it is not there.
+
+    Returns:
+        The picture.
+
+    Raises:
+        MissingDependency: Altair or vl-convert is not installed.
+        OutputError: The picture cannot be written.
+    """
+    try:
+        import altair
+        import vl_convert
+    except ModuleNotFoundError as error:
+        raise MissingDependency(
+            f"a picture needs the package {error.name!r}, which is not installed; remedy: pip install 'deep5[report]'"
+        ) from error
+    blocks, rows, columns = _blocks(differences)
+    finite = blocks[np.isfinite(blocks)]
+    # A value that is lost is drawn as the largest difference there is.
+    shown = np.where(np.isfinite(blocks), blocks, finite.max() if finite.size and finite.max() > 0 else 1.0)
+    values = [
+        {"row": int(row * rows), "column": int(column * columns), "difference": float(shown[row, column])}
+        for row in range(shown.shape[0])
+        for column in range(shown.shape[1])
+    ]
+    told = f"|difference|, shape {list(differences.shape)}"
+    if rows > 1 or columns > 1:
+        told += f", the largest of each {rows} x {columns} elements"
+    chart = (
+        altair.Chart({"values": values}, title=altair.Title(title, subtitle=told))
+        .mark_rect()
+        .encode(
+            x=altair.X("column:O", title="last axis", axis=altair.Axis(labelOverlap=True)),
+            y=altair.Y("row:O", title="other axes", axis=altair.Axis(labelOverlap=True)),
+            color=altair.Color("difference:Q", title="", scale=altair.Scale(scheme="viridis")),
+        )
+        .properties(width=400, height=max(40, min(400, 400 * shown.shape[0] // max(1, shown.shape[1]))))
+    )
+    name = re.sub(r"[^a-zA-Z0-9]+", "_", title).strip("_").lower()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = next(
+            path
+            for number in range(1, 10000)
+            if not (path := folder / f"{name}{'' if number == 1 else f'_{number}'}.png").exists()
+        )
+        write_atomically(path, vl_convert.vegalite_to_png(chart.to_dict()))
+    except OSError as error:
+        raise OutputError(
+            f"the folder {folder} cannot be written ({error.strerror or error}); allowed: a folder that you may "
+            "write to; remedy: another one by --out, or out="
+        ) from error
+    return path
+
+
+@functools.cache
+def picture_folder() -> Path:
+    """The folder of this process for pictures that nobody gave a folder for; only its user may read it."""
+    return Path(tempfile.mkdtemp(prefix="deep5-check-"))
+
+
+def _blocks(differences: np.ndarray) -> tuple[np.ndarray, int, int]:
+    """An array in two dimensions, at most `_CELLS` a side, and how many rows and columns a cell stands for."""
+    flat = np.atleast_1d(differences)
+    flat = flat.reshape(-1, flat.shape[-1]) if flat.size else np.zeros((1, 1))
+    rows, columns = (-(-extent // _CELLS) for extent in flat.shape)
+    padded = np.zeros((-(-flat.shape[0] // rows) * rows, -(-flat.shape[1] // columns) * columns))
+    padded[: flat.shape[0], : flat.shape[1]] = flat
+    shape = (padded.shape[0] // rows, rows, padded.shape[1] // columns, columns)
+    return padded.reshape(shape).max(axis=(1, 3)), rows, columns

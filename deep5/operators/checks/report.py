@@ -1,0 +1,154 @@
+"""`OperatorReport`: what was checked of an operator, how far off it was, and how far off it may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from deep5.operators.checks.tolerance import LEGEND
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["OperatorReport", "Row", "Word"]
+
+Word = Literal["passed", "FAILED", "not taken", "noted"]
+
+_STYLE = {"passed": "green", "FAILED": "bold red", "not taken": "", "noted": "yellow"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One check.
+
+    Attributes:
+        check: What was checked: `"forward, float32"`.
+        verdict: `"not taken"` where the operator refuses such inputs; `"noted"` where nothing is judged.
+        error: Largest difference, where it comes closest to what is allowed; None where values are not compared.
+        relative: The same over the expected value.
+        ulps: The same in units of the last place of the expected value.
+        allowed: What the error there may be.
+        tolerance: How `allowed` came about.
+        note: What a reader has to know; on a failure, the whole story.
+        picture: A heat map of the differences, where there is one.
+    """
+
+    check: str
+    verdict: Word
+    error: float | None = None
+    relative: float | None = None
+    ulps: float | None = None
+    allowed: float | None = None
+    tolerance: str = ""
+    note: str = ""
+    picture: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorReport:
+    """Everything that was checked of one operator; true where nothing failed.
+
+    Attributes:
+        operator: Its name.
+        framework: Who ran it.
+        rows: The checks, in their order.
+    """
+
+    operator: str
+    framework: str
+    rows: tuple[Row, ...]
+
+    def __bool__(self) -> bool:
+        return not self.failures
+
+    def __add__(self, other: OperatorReport) -> OperatorReport:
+        return OperatorReport(operator=self.operator, framework=self.framework, rows=(*self.rows, *other.rows))
+
+    def noting(self, check: str, note: str) -> OperatorReport:
+        """The report with a row more, of a check that was not made."""
+        row = Row(check=check, verdict="not taken", note=note)
+        return OperatorReport(operator=self.operator, framework=self.framework, rows=(*self.rows, row))
+
+    @property
+    def failures(self) -> tuple[Row, ...]:
+        """The checks that failed."""
+        return tuple(row for row in self.rows if row.verdict == "FAILED")
+
+    def story(self) -> str:
+        """All that failed, for an error's message."""
+        lines = [
+            f"{self.operator} on {self.framework}: {len(self.failures)} of {len(self.rows)} checks failed",
+            *(f"  {row.check}: {row.note}{_seen(row)}" for row in self.failures),
+        ]
+        return "\n".join(lines)
+
+    def document(self) -> dict[str, Any]:
+        """The report as JSON takes it."""
+        rows = [{key: _plain(value) for key, value in asdict(row).items()} for row in self.rows]
+        return {"operator": self.operator, "framework": self.framework, "passed": bool(self), "checks": rows}
+
+    def __str__(self) -> str:
+        from io import StringIO
+
+        from rich.console import Console
+
+        text = StringIO()
+        self.print(Console(file=text, width=120, color_system=None))
+        return text.getvalue().rstrip("\n")
+
+    def print(self, console: Console) -> None:
+        """Print a table of the checks, then how tolerances came about, then what has to be told of them.
+
+        Args:
+            console: Where to print; one that is no terminal gets plain text.
+        """
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE, pad_edge=False)
+        table.add_column("check", overflow="fold")
+        for name in ("error", "relative", "ulps", "allowed"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("verdict", no_wrap=True)
+        for row in self.rows:
+            numbers = (_short(row.error), _short(row.relative), _short(row.ulps), _short(row.allowed))
+            table.add_row(Text(row.check), *map(Text, numbers), Text(row.verdict, style=_STYLE[row.verdict]))
+        console.print(table)
+        for tolerance in dict.fromkeys(row.tolerance for row in self.rows if row.tolerance):
+            where = ", ".join(row.check for row in self.rows if row.tolerance == tolerance)
+            console.print(Text(f"allowed: {tolerance}: {where}"), soft_wrap=True)
+        if any("S)" in row.tolerance for row in self.rows):
+            console.print(Text(LEGEND), soft_wrap=True)
+        for row in self.rows:
+            if row.note:
+                console.print(Text(f"{row.check}: {row.note}{_seen(row)}"), soft_wrap=True)
+        word = "passed" if self else "FAILED"
+        console.print(
+            Text.assemble((f"{self.operator} on {self.framework}: {word}", _STYLE[word]), f" ({_counts(self.rows)})")
+        )
+
+
+def _counts(rows: Sequence[Row]) -> str:
+    found = {word: sum(row.verdict == word for row in rows) for word in _STYLE}
+    return ", ".join(f"{count} {word}" for word, count in found.items() if count)
+
+
+def _seen(row: Row) -> str:
+    return f"; differences drawn in {row.picture}" if row.picture else ""
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g}"
+
+
+def _plain(value: Any) -> Any:
+    """JSON knows no infinity and no NaN: they go as texts."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, float) and (not math.isfinite(value)):
+        return str(value)
+    return value

@@ -1,0 +1,207 @@
+"""`Subject`: an operator as one framework runs it, with NumPy arrays going in and coming out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from deep5.backend import OperatorExecutor
+from deep5.errors import Deep5Error, OperatorError, Unsupported
+from deep5.operators.contract import (
+    Expectations,
+    check_gradients,
+    check_outputs,
+    is_floating,
+    name_of,
+    several,
+    spec_of,
+)
+from deep5.operators.native import NativeOperator
+from deep5.operators.operator import Operator
+from deep5.plugins import framework as framework_named
+from deep5.tensors import CPUDevice, TensorSpec, to_numpy
+
+__all__ = ["Arrays", "Subject", "numpy_dtype", "specs"]
+
+Arrays = tuple[np.ndarray, ...]
+
+
+class _Direct:
+    """The operator itself, called with NumPy arrays as they are: an `OperatorExecutor` without a framework."""
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator, self.device = operator, CPUDevice()
+        self._expected = Expectations(operator)
+
+    def arrays(self, *values: Any) -> tuple[Any, ...]:
+        return values
+
+    def inference(self, *inputs: Any) -> tuple[Any, ...]:
+        expected = self._expected(inputs)
+        outputs = several(self.operator.forward(*inputs))
+        check_outputs(self.operator, outputs, expected)
+        return outputs
+
+    def inference_and_backprop(
+        self, inputs: Sequence[Any], output_grads: Sequence[Any], *, needs: Sequence[bool] | None = None
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        outputs = self.inference(*inputs)
+        return outputs, self.pull(inputs, outputs, output_grads, needs)
+
+    def pull(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], grads: Sequence[Any], needs: Sequence[bool] | None
+    ) -> tuple[Any, ...]:
+        if needs is None:
+            needs = tuple(is_floating(str(value.dtype)) for value in inputs)
+        return check_gradients(self.operator, self.operator.backward(grads, inputs, outputs, needs), inputs, needs)
+
+    def synchronize(self) -> None:
+        pass
+
+    def settings(self) -> dict[str, Any]:
+        return {"framework": "NumPy", "version": np.__version__, "device": "cpu"}
+
+
+class Subject:
+    """An operator on a framework; NumPy's warnings are silenced while it runs, and its exceptions become ours.
+
+    Args:
+        operator: The operator.
+        framework: Whose executor runs it. None or `"reference"`: the operator's own methods, on NumPy arrays, where it
+            has any.
+
+    Raises:
+        Unsupported: The framework does not run it.
+    """
+
+    def __init__(self, operator: Operator, framework: str | None) -> None:
+        self.operator, self.name = operator, name_of(operator)
+        native = operator.framework if isinstance(operator, NativeOperator) else None
+        if native is not None and framework is None:
+            framework = native
+        # An operator of the ONNX standard has no code of its own.
+        self.direct = framework in (None, "reference") and native is None and not hasattr(operator, "op_type")
+        self.framework = "NumPy" if self.direct else framework or "reference"
+        made: OperatorExecutor = (
+            _Direct(operator) if self.direct else framework_named(self.framework).operator_executor(operator)
+        )
+        self.executor = made
+
+    def native(self, inputs: Sequence[np.ndarray]) -> tuple[Any, ...]:
+        """Inputs as the framework's own arrays; the same arrays where there is no framework."""
+        return tuple(self._guarded("arrays", inputs, lambda: self.executor.arrays(*inputs)))
+
+    def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Outputs of native arrays, native."""
+        made: tuple[Any, ...] = self._guarded("forward", inputs, lambda: self.executor.inference(*inputs))
+        return made
+
+    def run_back(
+        self, inputs: Sequence[Any], grads: Sequence[Any], needs: Sequence[bool]
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Outputs and gradients of native arrays, native."""
+        made: tuple[tuple[Any, ...], tuple[Any, ...]] = self._guarded(
+            "backward", inputs, lambda: self.executor.inference_and_backprop(inputs, grads, needs=needs)
+        )
+        return made
+
+    def forward(self, inputs: Sequence[np.ndarray]) -> Arrays:
+        """Outputs of NumPy arrays.
+
+        Raises:
+            OperatorError: The operator raised, or broke its contract.
+            ShapeError: It does not take these.
+        """
+        if self.direct:
+            return self.run(inputs)
+        return self.back(self.run(self.native(inputs)))
+
+    def gradients(
+        self, inputs: Sequence[np.ndarray], grads: Sequence[np.ndarray | None], needs: Sequence[bool]
+    ) -> tuple[np.ndarray | None, ...]:
+        """Gradients by NumPy arrays; raises as `forward`."""
+        return self.pullback(inputs)(grads, needs)
+
+    def pullback(self, inputs: Sequence[np.ndarray]) -> Callable[..., tuple[np.ndarray | None, ...]]:
+        """Gradients at one point as a function of those by the outputs and of which inputs want one.
+
+        What has no framework runs forward once.
+        """
+        executor = self.executor
+        if isinstance(executor, _Direct):
+            outputs = self.run(inputs)
+            return lambda grads, needs: self.pull(inputs, outputs, grads, needs)
+
+        def run(grads: Sequence[np.ndarray | None], needs: Sequence[bool]) -> tuple[np.ndarray | None, ...]:
+            made = iter(self.native([grad for grad in grads if grad is not None]))
+            given = [None if grad is None else next(made) for grad in grads]
+            _, found = self.run_back(self.native(inputs), given, needs)
+            return tuple(None if value is None else _numpy(value) for value in found)
+
+        return run
+
+    def pull(
+        self,
+        inputs: Sequence[np.ndarray],
+        outputs: Sequence[np.ndarray],
+        grads: Sequence[np.ndarray | None],
+        needs: Sequence[bool],
+    ) -> tuple[np.ndarray | None, ...]:
+        """Gradients with outputs as they are given; of an operator that has no framework.
+
+        Raises:
+            Unsupported: A framework runs it.
+        """
+        executor = self.executor
+        if not isinstance(executor, _Direct):
+            raise Unsupported(f"{self.framework} takes no outputs of {self.name} from elsewhere")
+        found: tuple[Any, ...] = self._guarded("backward", inputs, lambda: executor.pull(inputs, outputs, grads, needs))
+        return found
+
+    def back(self, values: Sequence[Any]) -> Arrays:
+        """Native arrays as NumPy's; the same where there is no framework."""
+        return tuple(values) if self.direct else tuple(_numpy(value) for value in values)
+
+    def _guarded(self, what: str, inputs: Sequence[Any], call: Callable[[], Any]) -> Any:
+        try:
+            with np.errstate(all="ignore"):
+                return call()
+        except Deep5Error:
+            raise
+        except NotImplementedError as error:
+            raise Unsupported(f"{self.name}.{what} is not implemented: {error}") from error
+        except Exception as error:
+            given = ", ".join(str(spec_of(value)) for value in inputs)
+            raise OperatorError(
+                f"{self.name}.{what} raised {type(error).__name__} for the inputs {given}: {error}; remedy: a "
+                "ShapeError in specs, where it does not take these"
+            ) from error
+
+
+def specs(arrays: Sequence[np.ndarray]) -> tuple[TensorSpec, ...]:
+    """Specifications of arrays."""
+    return tuple(spec_of(value) for value in arrays)
+
+
+def numpy_dtype(name: Any) -> np.dtype[Any]:
+    """NumPy's element type of a name, bfloat16 included."""
+    if name == "bfloat16":
+        import ml_dtypes
+
+        name = ml_dtypes.bfloat16
+    made: np.dtype[Any] = np.dtype(name)
+    return made
+
+
+def _numpy(value: Any) -> np.ndarray:
+    """A native array as NumPy's, that shares nothing with it."""
+    dtype = spec_of(value).dtype
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of memory that NumPy may not write to
+        if dtype == "bfloat16" and hasattr(value, "float"):
+            # PyTorch hands out no bfloat16; float32 holds every such number.
+            return np.array(to_numpy(value.float())).astype(numpy_dtype(dtype))
+        return np.array(to_numpy(value))

@@ -1,0 +1,236 @@
+"""Tolerances that follow from the element type and from the condition of what is computed.
+
+An output y of inputs x that were rounded by eps may be off by eps S, where S = sum_j |dy/dx_j x_j|, and so may what is
+rounded on the way to it. S is estimated with no derivative: if the inputs are scaled by 1 + d c_j with c_j of the
+Cauchy distribution, y moves by d S times a Cauchy variable, whose absolute value has the median 1 (Indyk, Stable
+distributions, pseudorandom generators, embeddings, and data stream computation, J. ACM 53(3), 2006). With signs
+in place of c_j it moves by d R on average, R = sqrt(sum_j (dy/dx_j x_j)^2), so n = (S / R)^2 inputs take part in y.
+Roundings are as good as independent, so that those of a sum of n terms add up to sqrt(n) of them (Higham and Mary, A
+new approach to probabilistic rounding error analysis, SIAM J. Sci. Comput. 41(5), 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from deep5.operators.checks.inputs import floating
+from deep5.operators.checks.subject import numpy_dtype
+from deep5.operators.contract import is_floating
+
+__all__ = [
+    "LEGEND",
+    "ROUNDINGS",
+    "Condition",
+    "Deviation",
+    "condition",
+    "deviation",
+    "epsilon",
+    "jumps",
+    "tolerance_text",
+]
+
+Function = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
+
+# A handful of operations an element, and functions such as exp that are right to 4 units in the last place.
+ROUNDINGS = 8.0
+LEGEND = (
+    "y is what is expected, S = sum |dy/dx_j x_j| its condition and n how many inputs take part in it, both estimated "
+    f"in float64; {ROUNDINGS:g} for a handful of roundings an element"
+)
+"""What the letters in `tolerance_text` are."""
+
+_STEP = 2.0**-38  # moves are far above what float64 rounds, and far below where curves bend
+_LARGEST = 1e5  # of the Cauchy numbers, so that no input moves by more than 4e-7 of itself
+_CAUCHY, _SIGNS, _JUMPS = 8, 4, 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """How outputs follow inputs, an array of each an output; None for outputs that are no floating-point numbers.
+
+    Attributes:
+        values: The outputs in float64.
+        total: S, the sum of |dy/dx_j x_j|.
+        terms: n, how many inputs take part.
+    """
+
+    values: tuple[np.ndarray, ...]
+    total: tuple[np.ndarray | None, ...]
+    terms: tuple[np.ndarray | None, ...]
+
+    def scale(self, output: int) -> np.ndarray:
+        """|y| + sqrt(n) S: what is rounded on the way to an output, at most."""
+        total, terms = self.total[output], self.terms[output]
+        size: np.ndarray = np.abs(self.values[output]).astype(np.float64)
+        return size if total is None or terms is None else size + np.sqrt(terms) * total
+
+
+def epsilon(dtype: str) -> float:
+    """The distance from 1 to the next number of an element type."""
+    return float(_limits(dtype).eps)
+
+
+def condition(function: Function, inputs: Sequence[np.ndarray], rng: np.random.Generator) -> Condition:
+    """Estimate the condition of a function at a point.
+
+    Args:
+        function: Of float64 arrays (and others as they are), gives a sequence of arrays.
+        inputs: The point, floating-point ones in float64.
+        rng: Draws the perturbations.
+    """
+    values = tuple(np.array(value) for value in function(inputs))
+    which = [number for number, yes in enumerate(floating(values)) if yes]
+    total: list[np.ndarray | None] = [None] * len(values)
+    terms: list[np.ndarray | None] = [None] * len(values)
+    if not which:
+        return Condition(values=values, total=tuple(total), terms=tuple(terms))
+
+    def moves(draw: Callable[[tuple[int, ...]], np.ndarray], count: int) -> list[list[np.ndarray]]:
+        found: list[list[np.ndarray]] = [[] for _ in which]
+        for _ in range(count):
+            moved = function(_scaled(inputs, _STEP, draw))
+            for place, number in enumerate(which):
+                with np.errstate(all="ignore"):
+                    found[place].append(np.abs(moved[number] - values[number]) / _STEP)
+        return found
+
+    heavy = moves(lambda shape: np.clip(rng.standard_cauchy(shape), -_LARGEST, _LARGEST), _CAUCHY)
+    light = moves(lambda shape: rng.choice((-1.0, 1.0), shape), _SIGNS)
+    for place, number in enumerate(which):
+        spread = np.sqrt(np.mean(np.square(light[place]), axis=0))
+        sums = np.maximum(np.median(heavy[place], axis=0), spread)
+        with np.errstate(all="ignore"):
+            count = np.square(sums / spread)
+        most = max(1, sum(value.size for value in inputs))
+        total[number] = np.where(np.isnan(sums), np.inf, sums)
+        terms[number] = np.clip(np.where(np.isfinite(count), count, 1.0), 1.0, most)
+    return Condition(values=values, total=tuple(total), terms=tuple(terms))
+
+
+def jumps(
+    function: Function, inputs: Sequence[np.ndarray], known: Condition, eps: float, rng: np.random.Generator
+) -> tuple[np.ndarray, ...]:
+    """How far outputs move when inputs are rounded by `eps`, beyond what their condition says: at a comparison that
+    rounding decides, they jump. Whole numbers: 1 where they move."""
+    found = [np.zeros(value.shape) for value in known.values]
+    for _ in range(_JUMPS):
+        moved = function(_scaled(inputs, eps, lambda shape: rng.choice((-1.0, 1.0), shape)))
+        for number, (value, base) in enumerate(zip(moved, known.values, strict=True)):
+            total = known.total[number]
+            with np.errstate(all="ignore"):
+                if total is None:
+                    step = np.asarray(value != base, float)
+                else:
+                    step = np.abs(value - base)
+                    step = np.where(step > 4 * eps * (np.abs(base) + total), step, 0.0)
+            found[number] = np.fmax(found[number], step)
+    return tuple(found)
+
+
+class Deviation(NamedTuple):
+    """How far an output is from what is expected, at the element that comes closest to what is allowed, or is beyond.
+
+    `story` is empty where all is within it; `differences` is what a picture shows.
+    """
+
+    error: float
+    relative: float
+    ulps: float
+    allowed: float
+    story: str
+    differences: np.ndarray
+
+
+def deviation(
+    got: np.ndarray, expected: np.ndarray, scale: np.ndarray | None, jump: np.ndarray | None = None, twice: bool = False
+) -> Deviation:
+    """Compare an output with what is expected.
+
+    Args:
+        got: In its own element type.
+        expected: In float64; or whole numbers, which have to be equal.
+        scale: |y| + sqrt(n) S, as `Condition.scale` gives it; None for whole numbers.
+        jump: What is allowed beyond that; see `jumps`.
+        twice: Whether what is expected was rounded as much as what was got.
+    """
+    dtype = str(got.dtype)
+    if got.shape != expected.shape:
+        story = f"got the shape {list(got.shape)}; allowed: {list(expected.shape)}, as is expected"
+        return Deviation(np.inf, np.inf, np.inf, 0.0, story, np.zeros(0))
+    if got.size == 0:
+        return Deviation(0.0, 0.0, 0.0, 0.0, "", np.zeros(got.shape))
+    if not is_floating(dtype) or scale is None:
+        # NaN is the same as NaN.
+        wrong = np.asarray((got != expected) & ~(np.not_equal(got, got) & np.not_equal(expected, expected)), float)
+        if jump is not None:
+            wrong[jump > 0] = 0.0
+        story = _told(got, expected, np.unravel_index(int(wrong.argmax()), wrong.shape), wrong > 0, "the same")
+        return Deviation(float(wrong.max()), float(wrong.max()), float(wrong.max()), 0.0, story, wrong)
+    limits = _limits(dtype)
+    with np.errstate(all="ignore"):
+        wide, want = got.astype(np.float64), expected.astype(np.float64)
+        allowed = (2 if twice else 1) * ROUNDINGS * (float(limits.eps) * scale + float(limits.smallest_subnormal))
+        if jump is not None:
+            allowed = allowed + jump
+        difference = np.abs(wide - want)
+        # Infinity where the number is too large for the element type, or so close that rounding decides.
+        over = np.abs(want) + allowed >= float(limits.max)
+        same = (
+            (wide == want) | (np.isnan(wide) & np.isnan(want)) | (over & (np.abs(wide) == np.inf) & (wide * want > 0))
+        )
+        difference = np.where(same, 0.0, np.where(np.isnan(difference), np.inf, difference))
+        allowed = np.where(np.isnan(allowed), np.inf, allowed)
+        # What is not finite has to be the same: no tolerance reaches from a number to infinity, or to NaN.
+        lost = ~same & ~(np.isfinite(wide) & np.isfinite(want))
+        share = np.where(lost, np.inf, np.where(difference == 0, 0.0, difference / np.maximum(allowed, 1e-320)))
+        # Among elements that are right to the bit, the largest, for a tolerance that says something.
+        worst = int((share if share.max() > 0 else np.abs(np.where(np.isfinite(want), want, 0))).argmax())
+        at = np.unravel_index(worst, got.shape)
+        error, room = float(difference[at]), float(allowed[at])
+        unit = _unit(abs(float(want[at])), limits)
+        relative = error / abs(float(want[at])) if want[at] else (0.0 if error == 0 else np.inf)
+    bad = share > 1
+    story = _told(got, expected, at, bad, f"an error of {room:.3g}, got one of {error:.3g}, {error / unit:.3g} ulps")
+    return Deviation(error, float(relative), error / unit, room, story, difference)
+
+
+def tolerance_text(dtype: str, twice: bool = False) -> str:
+    """How a tolerance came about; `LEGEND` says what the letters are."""
+    return f"{'2 x ' if twice else ''}{ROUNDINGS:g} eps (|y| + sqrt(n) S), eps = {epsilon(dtype):.2g} ({dtype})"
+
+
+def _told(got: np.ndarray, expected: np.ndarray, at: Any, bad: np.ndarray, allowed: str) -> str:
+    if not bad.any():
+        return ""
+    where = [int(index) for index in at]
+    return (
+        f"at {where} got {got[at]!s}, expected {expected[at]!s}; allowed: {allowed}; "
+        f"{int(bad.sum())} of {bad.size} elements are wrong"
+    )
+
+
+def _scaled(
+    inputs: Sequence[np.ndarray], step: float, draw: Callable[[tuple[int, ...]], np.ndarray]
+) -> tuple[np.ndarray, ...]:
+    with np.errstate(all="ignore"):
+        return tuple(
+            np.asarray(value * (1 + step * draw(value.shape))) if yes else value
+            for value, yes in zip(inputs, floating(inputs), strict=True)
+        )
+
+
+def _unit(size: float, limits: Any) -> float:
+    """The unit of the last place of a number."""
+    if not np.isfinite(size) or size == 0:
+        return float(limits.smallest_subnormal)
+    return float(max(float(limits.eps) * 2.0 ** (np.frexp(size)[1] - 1), float(limits.smallest_subnormal)))
+
+
+def _limits(dtype: str) -> Any:
+    import ml_dtypes
+
+    return ml_dtypes.finfo(numpy_dtype(dtype))  # type: ignore[no-untyped-call]

@@ -1,0 +1,184 @@
+"""What every operator is held to when it runs: as many outputs and gradients as it said, of the shapes it said."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from deep5.errors import Deep5Error, OperatorError, ShapeError, brief
+from deep5.tensors import Array, TensorSpec
+
+if TYPE_CHECKING:
+    from deep5.operators.operator import Operator
+
+__all__ = [
+    "check_gradients",
+    "check_inputs",
+    "check_outputs",
+    "gradient_inputs",
+    "is_floating",
+    "name_of",
+    "several",
+    "spec_of",
+    "specs_of",
+]
+
+# An operator may meet many shapes; a network for sequences does.
+_REMEMBERED = 256
+
+
+def name_of(operator: Operator) -> str:
+    """What messages call an operator."""
+    return str(getattr(operator, "title", "") or type(operator).__name__)
+
+
+def is_floating(dtype: str) -> bool:
+    """Whether there are gradients by a value of this element type.
+
+    >>> is_floating("bfloat16"), is_floating("int64")
+    (True, False)
+    """
+    return dtype.startswith(("float", "bfloat"))
+
+
+def spec_of(value: Array) -> TensorSpec:
+    """Shape and element type of an array of any library."""
+    dtype = value.dtype
+    return TensorSpec(
+        shape=tuple(int(extent) for extent in value.shape),
+        dtype=str(getattr(dtype, "name", dtype)).removeprefix("torch."),
+    )
+
+
+def check_inputs(operator: Operator, count: int) -> None:
+    """Refuse a number of inputs that `specs` does not take.
+
+    Raises:
+        ShapeError: Too few, or too many.
+    """
+    try:
+        inspect.signature(operator.specs).bind(*(None,) * count)
+    except TypeError:
+        taken = [p for p in inspect.signature(operator.specs).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+        names = ", ".join(parameter.name for parameter in taken)
+        raise ShapeError(
+            f"{name_of(operator)}: got {count} inputs; allowed: {len(taken)}, as its specs takes them ({names})"
+        ) from None
+
+
+def specs_of(operator: Operator, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """What an operator says of its outputs, for these inputs.
+
+    Raises:
+        ShapeError: A number of inputs that it does not take.
+        OperatorError: `specs` failed, or gave something else than TensorSpecs.
+    """
+    check_inputs(operator, len(inputs))
+    given = ", ".join(map(str, inputs))
+    try:
+        outputs = operator.specs(*inputs)
+    except Deep5Error:
+        raise
+    except Exception as error:
+        raise OperatorError(
+            f"{name_of(operator)}.specs raised {type(error).__name__} for the inputs {given}: {error}; remedy: a "
+            "ShapeError, where it does not take these"
+        ) from error
+    if not isinstance(outputs, tuple) or not outputs or not all(isinstance(out, TensorSpec) for out in outputs):
+        raise OperatorError(
+            f"{name_of(operator)}.specs returned {brief(outputs)}; allowed: a tuple of at least one TensorSpec; "
+            "remedy: return (x,), say, where the output is like the input x"
+        )
+    return outputs
+
+
+def several(outputs: Any) -> tuple[Any, ...]:
+    """What `forward` returned, as a tuple."""
+    if isinstance(outputs, tuple):
+        return outputs
+    return tuple(outputs) if isinstance(outputs, list) else (outputs,)
+
+
+def check_outputs(operator: Operator, outputs: tuple[Any, ...], expected: Sequence[TensorSpec]) -> None:
+    """Hold what `forward` returned against what `specs` said.
+
+    Raises:
+        OperatorError: Another number, shape or element type.
+    """
+    name = name_of(operator)
+    if len(outputs) != len(expected):
+        raise OperatorError(
+            f"{name}.forward returned {len(outputs)} outputs; allowed: {len(expected)}, as its specs says"
+        )
+    for number, (value, spec) in enumerate(zip(outputs, expected, strict=True)):
+        if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+            raise OperatorError(f"{name}.forward returned {brief(value)} as output {number}; allowed: an array, {spec}")
+        got = spec_of(value)
+        if reason := spec.mismatch(got.shape, got.dtype):  # type: ignore[arg-type]  # extents of an array are numbers
+            raise OperatorError(f"{name}.forward: output {number}: {reason}, as its specs says")
+
+
+def check_gradients(
+    operator: Operator, gradients: Any, inputs: Sequence[Any], needs: Sequence[bool]
+) -> tuple[Any, ...]:
+    """Hold what `backward` returned against the inputs.
+
+    Returns:
+        One gradient an input; None where none was needed.
+
+    Raises:
+        OperatorError: Another number of gradients, none where one is needed, or one of another shape or element type.
+    """
+    name = name_of(operator)
+    if isinstance(gradients, list):
+        gradients = tuple(gradients)
+    if not isinstance(gradients, tuple):
+        raise OperatorError(
+            f"{name}.backward returned {type(gradients).__name__}; allowed: a tuple of gradients, one an input, "
+            f"{len(inputs)}"
+        )
+    if len(gradients) != len(inputs):
+        raise OperatorError(
+            f"{name}.backward returned {len(gradients)} gradients; allowed: one an input, {len(inputs)}"
+        )
+    for number, (gradient, value, needed) in enumerate(zip(gradients, inputs, needs, strict=True)):
+        if not needed:
+            continue
+        if gradient is None or not hasattr(gradient, "shape"):
+            raise OperatorError(
+                f"{name}.backward returned {brief(gradient)} as the gradient by input {number}; allowed: an array of "
+                f"the input's shape, {list(value.shape)}"
+            )
+        if tuple(gradient.shape) != tuple(value.shape) or gradient.dtype != value.dtype:
+            raise OperatorError(
+                f"{name}.backward: gradient by input {number}: got {spec_of(gradient)}, expected {spec_of(value)}"
+            )
+    return tuple(gradient if needed else None for gradient, needed in zip(gradients, needs, strict=True))
+
+
+def gradient_inputs(operator: Operator, inputs: Sequence[TensorSpec]) -> tuple[bool, ...]:
+    """Which inputs there is a gradient by: the floating-point ones."""
+    return tuple(is_floating(spec.dtype) for spec in inputs)
+
+
+class Expectations:
+    """What an operator's outputs are to be, by the shapes and element types of its inputs, which are looked up.
+
+    Args:
+        operator: The operator.
+    """
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+        self._known: dict[Any, tuple[TensorSpec, ...]] = {}
+
+    def __call__(self, inputs: Sequence[Array]) -> tuple[TensorSpec, ...]:
+        """Of these inputs; raises as `specs_of`."""
+        key = tuple([(value.shape, value.dtype) for value in inputs])
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            found = self._known[key] = specs_of(self._operator, [spec_of(value) for value in inputs])
+        return found

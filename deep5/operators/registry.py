@@ -1,0 +1,106 @@
+"""Operators by domain and name: what makes a user's operator a node that any network may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from deep5.errors import OperatorError, UsageError, brief
+from deep5.operators.operator import Operator
+
+__all__ = ["forget_operator", "make_operator", "register_operator", "registered_operator", "registered_operators"]
+
+_OPERATORS: dict[tuple[str, str], type[Operator]] = {}
+_Class = TypeVar("_Class", bound=type[Operator])
+
+
+def register_operator(name: str, *, domain: str) -> Callable[[_Class], _Class]:
+    """Make an operator a node that any network may hold; a class decorator.
+
+    The node's attributes are the arguments of the class's constructor.
+
+    Args:
+        name: The node's operator.
+        domain: Its domain, such as `"org.example"`; any but ONNX's own.
+
+    Raises:
+        UsageError: No name, a domain that is ONNX's own, no class of `Operator`, or a name that is taken by another.
+
+    >>> @register_operator("Twice", domain="org.example")
+    ... class Twice(Operator):
+    ...     def specs(self, x): return (x,)
+    ...     def forward(self, x): return 2 * x
+    ...     def backward(self, output_grads, inputs, outputs, needs): return (2 * output_grads[0],)
+    >>> registered_operator("org.example", "Twice").__name__
+    'Twice'
+    """
+    for what, value in (("name", name), ("domain", domain)):
+        if not isinstance(value, str) or not value:
+            raise UsageError(f"register_operator: got {what}={brief(value)}; allowed: a text that is not empty")
+    if domain == "ai.onnx" or domain.startswith("ai.onnx."):
+        raise UsageError(f"register_operator: got the domain {domain!r}, which is ONNX's own; remedy: one of your own")
+
+    def register(made: _Class) -> _Class:
+        if not isinstance(made, type) or not issubclass(made, Operator):
+            raise UsageError(f"register_operator: got {brief(made)}; allowed: a class of d5.Operator")
+        before = _OPERATORS.get((domain, name))
+        same = before is not None and (before.__module__, before.__qualname__) == (made.__module__, made.__qualname__)
+        if before is not None and not same:
+            raise UsageError(
+                f"register_operator: {name!r} of the domain {domain!r} is taken by {before.__module__}."
+                f"{before.__qualname__}; remedy: another name or domain"
+            )
+        _OPERATORS[domain, name] = made
+        return made
+
+    return register
+
+
+def registered_operator(domain: str, name: str) -> type[Operator] | None:
+    """The class behind a node's domain and operator; None where nothing is registered.
+
+    Operators that ship with deep5, or with a package that registers them by an entry point, are loaded when a node
+    asks for them.
+    """
+    if (domain, name) not in _OPERATORS and domain:
+        from deep5.plugins import load, registered
+
+        for entry in registered("operators"):
+            if entry == f"{domain}.{name}":
+                load("operators", entry)
+    return _OPERATORS.get((domain, name))
+
+
+def forget_operator(name: str, *, domain: str) -> None:
+    """Undo `register_operator`; nothing where there is none of that name."""
+    _OPERATORS.pop((domain, name), None)
+
+
+def registered_operators() -> Mapping[tuple[str, str], type[Operator]]:
+    """Everything that was registered in this process, by domain and name."""
+    return dict(_OPERATORS)
+
+
+def make_operator(domain: str, name: str, attributes: Mapping[str, Any]) -> Operator:
+    """An operator of a registered class.
+
+    Args:
+        domain: As registered.
+        name: As registered.
+        attributes: The constructor's arguments, by name.
+
+    Raises:
+        UsageError: Nothing is registered so.
+        OperatorError: The class does not take these attributes.
+    """
+    made = registered_operator(domain, name)
+    if made is None:
+        raise UsageError(f"no operator {name!r} of the domain {domain!r} is registered; remedy: d5.register_operator")
+    try:
+        operator = made(**attributes)
+    except Exception as error:
+        raise OperatorError(
+            f"{domain}.{name} with the attributes {dict(attributes)} cannot be made: {error}; remedy: the arguments of "
+            f"{made.__name__}"
+        ) from error
+    return operator

@@ -1,0 +1,116 @@
+"""Floating-point operations and bytes of an operator, by formula, for rates and for the roofline.
+
+A multiplication and an addition count as two operations. Of a recurrent cell the matrix products are counted and its
+elementwise parts are not, as DeepBench does. Bytes are those that cannot be avoided: every input is read once and every
+output written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from deep5.tensors import TensorSpec
+
+__all__ = ["backward_bytes", "backward_flops", "bytes_of", "flops", "moved_bytes"]
+
+# One operation an output element, and one an input element.
+_ELEMENTWISE = frozenset(("Abs", "Add", "Div", "Max", "Min", "Mul", "Neg", "Reciprocal", "Relu", "Sub", "Sum"))
+_REDUCTIONS = frozenset(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"))
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+# Linear in each of their first two inputs: the gradient by one of them costs as much as the forward pass.
+_BILINEAR = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
+
+
+def flops(
+    op_type: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Mapping[str, Any]
+) -> int | None:
+    """Floating-point operations of one forward pass; None where no formula is known.
+
+    Args:
+        op_type: ONNX's name.
+        inputs: Of the node, with extents that are numbers.
+        outputs: Of the node.
+        attributes: Of the node.
+
+    >>> a, b = TensorSpec(shape=(2, 3)), TensorSpec(shape=(3, 4))
+    >>> flops("MatMul", (a, b), (TensorSpec(shape=(2, 4)),), {})
+    48
+    """
+    if op_type == "Conv":
+        # Each output element is a sum over a filter: weights are (filters, channels a group, *window).
+        bias = outputs[0].size if len(inputs) > 2 else 0
+        return 2 * outputs[0].size * prod(_extents(inputs[1])[1:]) + bias
+    if op_type == "ConvTranspose":
+        bias = outputs[0].size if len(inputs) > 2 else 0
+        return 2 * inputs[0].size * prod(_extents(inputs[1])[1:]) + bias
+    if op_type == "MatMul":
+        return 2 * outputs[0].size * _extents(inputs[0])[-1]
+    if op_type == "Gemm":
+        shape = _extents(inputs[0])
+        added = outputs[0].size if len(inputs) > 2 else 0
+        return 2 * outputs[0].size * (shape[0] if attributes.get("transA", 0) else shape[1]) + added
+    if op_type in _GATES:
+        steps, batch, width = _extents(inputs[0])
+        directions, _, hidden = _extents(inputs[2])
+        return 2 * _GATES[op_type] * directions * steps * batch * hidden * (width + hidden)
+    if op_type in _ELEMENTWISE:
+        return sum(spec.size for spec in outputs)
+    if op_type in _REDUCTIONS:
+        return inputs[0].size
+    return None
+
+
+def backward_flops(
+    op_type: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    attributes: Mapping[str, Any],
+    needs: Sequence[bool],
+) -> int | None:
+    """Floating-point operations of the gradients alone; None where no formula is known.
+
+    Args:
+        op_type: ONNX's name.
+        inputs: Of the node.
+        outputs: Of the node.
+        attributes: Of the node.
+        needs: Which inputs want a gradient.
+    """
+    forward = flops(op_type, inputs[:2] if op_type in _BILINEAR else inputs, outputs, attributes)
+    if forward is None:
+        return None
+    if op_type in _BILINEAR:
+        bias = outputs[0].size if len(needs) > 2 and needs[2] else 0
+        return forward * sum(map(bool, needs[:2])) + bias
+    if op_type in _GATES:
+        # Products with the gates' gradients: those by the state are needed in any case, to go back in time.
+        steps, batch, width = _extents(inputs[0])
+        directions, _, hidden = _extents(inputs[2])
+        each = 2 * _GATES[op_type] * directions * steps * batch * hidden
+        return each * (hidden + width * bool(needs[0]) + width * bool(needs[1]) + hidden * bool(needs[2]))
+    return None
+
+
+def bytes_of(specs: Sequence[TensorSpec]) -> int:
+    """Memory of tensors, in bytes."""
+    import ml_dtypes  # noqa: F401 - teaches NumPy the names bfloat16 and float8
+    import numpy as np
+
+    return sum(spec.size * np.dtype(spec.dtype).itemsize for spec in specs)
+
+
+def moved_bytes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
+    """Bytes that one forward pass must read and write."""
+    return bytes_of(inputs) + bytes_of(outputs)
+
+
+def backward_bytes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], needs: Sequence[bool]) -> int:
+    """Bytes that the gradients must move: inputs, output gradients, and the gradients of inputs that need one."""
+    wanted = [spec for spec, needed in zip(inputs, needs, strict=True) if needed]
+    return bytes_of(inputs) + bytes_of(outputs) + bytes_of(wanted)
+
+
+def _extents(spec: TensorSpec) -> tuple[int, ...]:
+    return tuple(int(extent) for extent in spec.shape)

@@ -1,0 +1,7 @@
+"""Operators in C++ that ship with deep5: convolution by four algorithms, a matrix product, and the CTC loss."""
+
+from deep5.operators.zoo.convolution import ConvDirect, ConvFFT, ConvIm2Col, ConvWinograd
+from deep5.operators.zoo.ctc import CTCLoss
+from deep5.operators.zoo.product import MatMulBlocked
+
+__all__ = ["CTCLoss", "ConvDirect", "ConvFFT", "ConvIm2Col", "ConvWinograd", "MatMulBlocked"]

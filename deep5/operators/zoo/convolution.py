@@ -1,0 +1,222 @@
+"""Convolution of images by four algorithms: direct, im2col, FFT and Winograd's minimal filtering.
+
+All compute the same sum, ONNX's Conv of one group without bias and dilation; they differ in the multiplications that
+they do (`deep5.operators.zoo.work`) and in the digits that they lose. Their gradients are those of the convolution,
+exact to rounding, and computed the same way for all four: by patches and our own matrix product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from deep5.errors import ShapeError, Unsupported, UsageError, brief
+from deep5.operators.cpp import CppOperator
+from deep5.operators.registry import register_operator
+from deep5.operators.zoo import work
+from deep5.tensors import TensorSpec
+
+__all__ = ["ConvDirect", "ConvFFT", "ConvIm2Col", "ConvWinograd"]
+
+
+@register_operator("ConvDirect", domain="deep5")
+class ConvDirect(CppOperator):
+    """Convolution as it is defined: a sum over input channels and places in the kernel.
+
+    Inputs are an image [N, C, H, W] and a weight [K, C, R, S], the output [N, K, H', W']. `report` counts
+    `"multiplications"`, products with zeros of the padding left out, so that NaN in a weight does not meet them, and
+    `"multiplications by filling"`, those with zeros that fill up vectors of output channels.
+
+    Args:
+        strides: Steps down and right; one number for both.
+        pads: Zeros above, left, below and right, as ONNX orders them; two numbers for both sides of each axis, one for
+            all.
+
+    Raises:
+        UsageError: Strides below 1, pads below 0, or another number of them.
+    """
+
+    source = "convolution_direct.cpp"
+
+    def __init__(self, strides: int | Sequence[int] = (1, 1), pads: int | Sequence[int] = (0, 0, 0, 0)) -> None:
+        super().__init__(strides=_strides(self, strides), pads=_pads(self, pads))
+
+    def specs(self, x: TensorSpec, weight: TensorSpec) -> tuple[TensorSpec, ...]:  # type: ignore[override]
+        """The output; raises ShapeError as all of this module."""
+        return _specs(self, x, weight, self.attributes["strides"], self.attributes["pads"])
+
+    def flops(self, x: TensorSpec, weight: TensorSpec) -> int:
+        """Multiplications and additions of the algorithm: two for each multiplication, those with zeros included."""
+        return 2 * work.direct_work(_sizes(x, weight, self.attributes["strides"], self.attributes["pads"]))
+
+
+@register_operator("ConvIm2Col", domain="deep5")
+class ConvIm2Col(CppOperator):
+    """Convolution as a product of the weights with a matrix of patches; see `ConvDirect`.
+
+    The matrix is made a block of columns at a time. `report` counts `"multiplications"`, those with the padding's zeros
+    included, and `"multiplications by filling"`, those with zeros that fill up the blocks of the product.
+    """
+
+    source = "convolution_im2col.cpp"
+
+    def __init__(self, strides: int | Sequence[int] = (1, 1), pads: int | Sequence[int] = (0, 0, 0, 0)) -> None:
+        super().__init__(strides=_strides(self, strides), pads=_pads(self, pads))
+
+    def specs(self, x: TensorSpec, weight: TensorSpec) -> tuple[TensorSpec, ...]:  # type: ignore[override]
+        """The output."""
+        return _specs(self, x, weight, self.attributes["strides"], self.attributes["pads"])
+
+    def flops(self, x: TensorSpec, weight: TensorSpec) -> int:
+        """Multiplications and additions of the algorithm."""
+        return 2 * work.im2col_work(_sizes(x, weight, self.attributes["strides"], self.attributes["pads"]))
+
+
+@register_operator("ConvFFT", domain="deep5")
+class ConvFFT(CppOperator):
+    """Convolution by the convolution theorem, with a fast Fourier transform of radix 2; see `ConvDirect`.
+
+    Transforms are of the next power of two. The error of an output is in proportion to the largest outputs of its
+    image, and not to its own size; what is not finite spreads over the image, and not to others. `report` counts, as
+    multiplications of real numbers, `"multiplications"` at the frequencies, `"multiplications by filling"` and
+    `"multiplications of transforms"`.
+
+    Args:
+        strides: 1 alone: the algorithm computes every position.
+        pads: As in `ConvDirect`.
+
+    Raises:
+        Unsupported: Another stride.
+
+    References:
+        Mathieu, Henaff and LeCun, Fast Training of Convolutional Networks through FFTs, ICLR 2014, arXiv:1312.5851.
+    """
+
+    source = "convolution_fft.cpp"
+
+    def __init__(self, strides: int | Sequence[int] = (1, 1), pads: int | Sequence[int] = (0, 0, 0, 0)) -> None:
+        _no_stride(self, strides)
+        super().__init__(pads=_pads(self, pads))
+
+    def specs(self, x: TensorSpec, weight: TensorSpec) -> tuple[TensorSpec, ...]:  # type: ignore[override]
+        """The output."""
+        return _specs(self, x, weight, (1, 1), self.attributes["pads"])
+
+    def flops(self, x: TensorSpec, weight: TensorSpec) -> int:
+        """Multiplications and additions of real numbers of the algorithm."""
+        return 2 * sum(work.fft_multiplications(_sizes(x, weight, (1, 1), self.attributes["pads"])))
+
+
+@register_operator("ConvWinograd", domain="deep5")
+class ConvWinograd(CppOperator):
+    """Convolution with kernels of 3 x 3 by F(2x2, 3x3) or F(4x4, 3x3); see `ConvDirect`.
+
+    A tile of m x m outputs takes (m + 2)² multiplications a pair of channels, where the definition takes 9 m²: 2.25
+    times as many for m = 2, 4 times for m = 4. F(4x4, 3x3) loses digits, as the elements of its matrices are up to 8
+    and the sums cancel: its error is some ten times that of the definition. What is not finite spreads over a tile.
+    `report` counts as `ConvFFT`.
+
+    Args:
+        strides: 1 alone: the algorithm has no other.
+        pads: As in `ConvDirect`.
+        tile: Extent m of an output tile, 2 or 4.
+
+    Raises:
+        Unsupported: Another stride.
+        UsageError: Another tile.
+
+    References:
+        Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, arXiv:1509.09308, sections 4.1 to 4.3.
+    """
+
+    source = "convolution_winograd.cpp"
+
+    def __init__(
+        self, strides: int | Sequence[int] = (1, 1), pads: int | Sequence[int] = (0, 0, 0, 0), tile: int = 2
+    ) -> None:
+        _no_stride(self, strides)
+        if tile not in (2, 4):
+            raise UsageError(
+                f"ConvWinograd: got tile={brief(tile)}; allowed: 2, for F(2x2, 3x3), or 4, for F(4x4, 3x3)"
+            )
+        super().__init__(pads=_pads(self, pads), tile=int(tile))
+
+    def specs(self, x: TensorSpec, weight: TensorSpec) -> tuple[TensorSpec, ...]:  # type: ignore[override]
+        """The output."""
+        for extent in weight.shape[2:]:
+            if isinstance(extent, int) and extent != 3:
+                raise ShapeError(
+                    f"ConvWinograd: got a weight {weight}; allowed: kernels of 3 x 3; remedy: ConvIm2Col or ConvFFT"
+                )
+        return _specs(self, x, weight, (1, 1), self.attributes["pads"])
+
+    def flops(self, x: TensorSpec, weight: TensorSpec) -> int:
+        """Multiplications and additions of the algorithm."""
+        sizes = _sizes(x, weight, (1, 1), self.attributes["pads"])
+        return 2 * sum(work.winograd_multiplications(sizes, self.attributes["tile"]))
+
+
+def _specs(
+    operator: CppOperator, x: TensorSpec, weight: TensorSpec, strides: Sequence[int], pads: Sequence[int]
+) -> tuple[TensorSpec, ...]:
+    name = type(operator).__name__
+    if len(x.shape) != 4 or len(weight.shape) != 4:
+        raise ShapeError(f"{name}: got {x} and {weight}; allowed: an image [N, C, H, W] and a weight [K, C, R, S]")
+    if x.dtype != weight.dtype:
+        raise ShapeError(f"{name}: got {x} and {weight}; allowed: both of one element type")
+    (n, c, *extents), (k, per_group, *kernel) = x.shape, weight.shape
+    if isinstance(c, int) and isinstance(per_group, int) and c != per_group:
+        raise ShapeError(f"{name}: got {x} and {weight}; allowed: as many channels in both (there are no groups)")
+    made: list[Any] = [n, k]
+    for axis, (extent, taps, stride) in enumerate(zip(extents, kernel, strides, strict=True)):
+        room: Any = extent + (pads[axis] + pads[axis + 2]) - taps  # type: ignore[operator]  # symbolic ones compute too
+        if isinstance(taps, int) and taps < 1:
+            raise ShapeError(f"{name}: got a weight {weight}; allowed: kernels of at least 1 x 1")
+        if isinstance(room, int) and room < 0:
+            raise ShapeError(
+                f"{name}: got {x}, {weight} and the pads {tuple(pads)}; allowed: a kernel that the padded image holds"
+            )
+        made.append(room // stride + 1)
+    return (TensorSpec(shape=tuple(made), dtype=x.dtype),)
+
+
+def _sizes(x: TensorSpec, weight: TensorSpec, strides: Sequence[int], pads: Sequence[int]) -> work.Convolution:
+    (n, c, height, width), (k, _, *kernel) = (tuple(map(int, spec.shape)) for spec in (x, weight))
+    return work.Convolution(
+        batch=n,
+        channels=c,
+        height=height,
+        width=width,
+        filters=k,
+        kernel=(kernel[0], kernel[1]),
+        strides=(strides[0], strides[1]),
+        pads=(pads[0], pads[1], pads[2], pads[3]),
+    )
+
+
+def _whole(operator: CppOperator, name: str, given: Any, counts: Sequence[int], least: int) -> tuple[int, ...]:
+    numbers = (given,) if isinstance(given, int) else tuple(given) if isinstance(given, Sequence) else ()
+    if len(numbers) not in counts or not all(isinstance(n, int) and n >= least for n in numbers):
+        raise UsageError(
+            f"{type(operator).__name__}: got {name}={brief(given)}; allowed: {' or '.join(map(str, counts))} whole "
+            f"numbers of at least {least}"
+        )
+    return numbers
+
+
+def _strides(operator: CppOperator, given: Any) -> tuple[int, ...]:
+    numbers = _whole(operator, "strides", given, (1, 2), 1)
+    return numbers if len(numbers) == 2 else numbers * 2
+
+
+def _no_stride(operator: CppOperator, given: Any) -> None:
+    if _strides(operator, given) != (1, 1):
+        raise Unsupported(
+            f"{type(operator).__name__}: got strides={brief(given)}; allowed: 1: the algorithm has no other; remedy: "
+            "ConvDirect or ConvIm2Col"
+        )
+
+
+def _pads(operator: CppOperator, given: Any) -> tuple[int, ...]:
+    numbers = _whole(operator, "pads", given, (1, 2, 4), 0)
+    return numbers * (4 // len(numbers))

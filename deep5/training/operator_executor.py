@@ -1,0 +1,228 @@
+"""`EngineOperatorExecutor`: one operator on an engine that runs networks forward; its gradients are networks, too."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deep5.errors import NetworkError, OperatorError, ShapeError, Unsupported, brief
+from deep5.networks.forms import Forms
+from deep5.networks.gradients import vjp_network
+from deep5.networks.labels import Labels, label_inputs
+from deep5.networks.lowering import lowered
+from deep5.networks.network import Network
+from deep5.networks.single import Single
+from deep5.operators.contract import check_outputs, is_floating, name_of, spec_of
+from deep5.operators.kernel import check_arrays
+from deep5.operators.native import NativeOperator
+from deep5.operators.operator import Operator
+from deep5.tensors import Array, Device, TensorSpec, to_numpy
+from deep5.training.gradient_executor import Run, has_gradient
+
+if TYPE_CHECKING:
+    from deep5.backend import Framework
+
+__all__ = ["EngineOperatorExecutor", "check_output_grads", "host_arrays", "wanted_gradients"]
+
+# What is compiled for other shapes than these is made anew.
+_REMEMBERED = 64
+# Above, an engine writes its outputs to new memory; below, they are copied out of memory that stays bound.
+_SMALL_BYTES = 8192
+
+
+@dataclass
+class _Made:
+    """A network that runs.
+
+    Attributes:
+        run: The engine's.
+        outputs: Specifications of the operator's outputs.
+        labels: Inputs that are looked at before the engine reads them.
+        checked: Whether what came out was held against `outputs`; shapes are fixed, so once is enough.
+    """
+
+    run: Run
+    outputs: tuple[TensorSpec, ...]
+    labels: Sequence[Labels]
+    checked: bool = False
+
+
+class EngineOperatorExecutor(ABC):
+    """Base of operator executors on engines whose arrays are NumPy's; implements `OperatorExecutor`.
+
+    For inputs of each combination of shapes and element types, a network of one node is compiled; forward and backward
+    together are another.
+
+    Args:
+        operator: In Python, in C++, or one of ONNX's own.
+        framework: The back-end.
+        device: Where the engine runs.
+
+    Raises:
+        Unsupported: It is a function of a framework.
+    """
+
+    def __init__(self, operator: Operator, framework: Framework, *, device: Device) -> None:
+        if isinstance(operator, NativeOperator):
+            raise Unsupported(
+                f"{name_of(operator)} is a function of {operator.framework}'s arrays, and {framework.name} runs "
+                "networks alone; allowed: deep5's operators, and d5.ONNXOperator; remedy: "
+                f"d5.framework({operator.framework!r})"
+            )
+        self.operator, self.device = operator, device
+        self._framework, self._single = framework, Single(operator)
+        self._made: dict[Any, _Made] = {}
+
+    @abstractmethod
+    def _compile(self, network: Network, announced: Sequence[str]) -> Run:
+        """Make a network of no parameters runnable; see `GradientExecutor`."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """As read back from the engine; see `OperatorExecutor.settings`."""
+
+    def _suited(self, network: Network) -> Network:
+        """A network with gradients in other operators, where the engine has none for those."""
+        return network
+
+    def arrays(self, *values: Array) -> tuple[Array, ...]:
+        """NumPy arrays, C-contiguous and aligned; see `OperatorExecutor.arrays`."""
+        return host_arrays(self.operator, values)
+
+    def inference(self, *inputs: Array) -> tuple[Array, ...]:
+        """Run forward; see `OperatorExecutor.inference`."""
+        try:
+            made = self._made[None, tuple([(value.shape, value.dtype) for value in inputs])]
+        except (KeyError, AttributeError, TypeError):
+            made = self._make(inputs, None)
+        return self._run(made, inputs)
+
+    def inference_and_backprop(
+        self, inputs: Sequence[Array], output_grads: Sequence[Array], *, needs: Sequence[bool] | None = None
+    ) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
+        """Run forward and the vector-Jacobian product; see `OperatorExecutor.inference_and_backprop`."""
+        wanted = wanted_gradients(self.operator, inputs, needs)
+        if not any(wanted):
+            return self.inference(*inputs), (None,) * len(inputs)
+        try:
+            made = self._made[wanted, tuple([(value.shape, value.dtype) for value in inputs])]
+        except KeyError:
+            made = self._make(inputs, wanted)
+        seeds = check_output_grads(self.operator, made.outputs, output_grads)
+        found = self._run(made, (*inputs, *seeds))
+        count = len(made.outputs)
+        gradients = iter(found[count:])
+        return found[:count], tuple(next(gradients) if want else None for want in wanted)
+
+    def discard_programs(self) -> None:
+        """Compile anew at the next call: options of what is compiled cannot change."""
+        self._made.clear()
+
+    def synchronize(self) -> None:  # noqa: B027 - there is nothing to do
+        """Return at once: the engine has finished when a call returns."""
+
+    def _run(self, made: _Made, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        name = name_of(self.operator)
+        try:
+            for labels in made.labels:
+                labels.check(inputs[labels.position])
+            results, announced = made.run(inputs)
+        except (OperatorError, ShapeError):
+            raise
+        except NetworkError as error:
+            raise OperatorError(f"{name} failed: {error}") from error
+        found = (*results, *announced)
+        if not made.checked:
+            check_outputs(self.operator, found[: len(made.outputs)], made.outputs)
+            made.checked = True
+        return found
+
+    def _make(self, inputs: Sequence[Any], wanted: tuple[bool, ...] | None) -> _Made:
+        check_arrays(name_of(self.operator), inputs)
+        network = self._single.network([spec_of(value) for value in inputs])
+        outputs = tuple(network.outputs.values())
+        forms = Forms(network, self._framework)
+        form = forms.evaluation
+        if wanted is not None:
+            names = [name for name, want in zip(network.inputs, wanted, strict=True) if want]
+            if not any(is_floating(spec.dtype) for spec in outputs):
+                raise Unsupported(f"{name_of(self.operator)} has no gradient: no output is a floating-point number")
+            product = vjp_network(lowered(forms.differentiated, has_gradient), names)
+            form = forms.checked(self._suited(forms.lowered(product)))
+        bytes_out = sum(spec.size * _item_bytes(spec.dtype) for spec in form.outputs.values())
+        run = self._compile(form, list(form.outputs) if bytes_out > _SMALL_BYTES else ())
+        if len(self._made) >= _REMEMBERED:
+            self._made.clear()
+        key = wanted, tuple([(value.shape, value.dtype) for value in inputs])
+        made = self._made[key] = _Made(run, outputs, label_inputs(network))
+        return made
+
+
+def host_arrays(operator: Operator, values: Sequence[Array]) -> tuple[np.ndarray, ...]:
+    """Values as C-contiguous, aligned NumPy arrays of this machine's byte order, copied where they must be.
+
+    Raises:
+        ShapeError: One is no array.
+    """
+    made = []
+    for number, value in enumerate(values):
+        try:
+            array = to_numpy(value)
+        except Unsupported as error:
+            raise ShapeError(f"{name_of(operator)}: value {number}: {error}") from error
+        array = np.asarray(array, array.dtype.newbyteorder("="))
+        made.append(np.require(array, requirements=("C", "A")))
+    return tuple(made)
+
+
+def wanted_gradients(operator: Operator, inputs: Sequence[Any], needs: Sequence[bool] | None) -> tuple[bool, ...]:
+    """Which inputs want a gradient; all floating-point ones where `needs` is None.
+
+    Raises:
+        ShapeError: An input that is no NumPy array, another number of needs, or one of whole numbers.
+    """
+    check_arrays(name_of(operator), inputs)
+    floating = tuple([is_floating(value.dtype.name) for value in inputs])
+    if needs is None:
+        return floating
+    wanted = tuple([bool(need) for need in needs])
+    if len(wanted) != len(inputs):
+        raise ShapeError(f"{name_of(operator)}: got {len(wanted)} needs; allowed: one an input, {len(inputs)}")
+    for number, (want, real) in enumerate(zip(wanted, floating, strict=True)):
+        if want and not real:
+            raise ShapeError(
+                f"{name_of(operator)}: a gradient is asked for by input {number}, which is {inputs[number].dtype}; "
+                "allowed: floating-point inputs"
+            )
+    return wanted
+
+
+def check_output_grads(
+    operator: Operator, outputs: Sequence[TensorSpec], output_grads: Sequence[Any]
+) -> tuple[np.ndarray, ...]:
+    """The gradients by the floating-point outputs.
+
+    Raises:
+        ShapeError: Another number, or one of another shape or element type than its output.
+    """
+    name = name_of(operator)
+    if len(output_grads) != len(outputs):
+        raise ShapeError(f"{name}: got {len(output_grads)} output_grads; allowed: one an output, {len(outputs)}")
+    found = []
+    for number, (spec, gradient) in enumerate(zip(outputs, output_grads, strict=True)):
+        if not is_floating(spec.dtype):
+            continue
+        if not isinstance(gradient, np.ndarray):
+            raise ShapeError(f"{name}: the gradient by output {number}: got {brief(gradient)}, expected {spec}")
+        if gradient.shape != spec.shape or gradient.dtype.name != spec.dtype or not gradient.dtype.isnative:
+            raise ShapeError(f"{name}: the gradient by output {number}: got {spec_of(gradient)}, expected {spec}")
+        found.append(gradient)
+    return tuple(found)
+
+
+def _item_bytes(dtype: str) -> int:
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize

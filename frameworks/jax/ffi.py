@@ -1,0 +1,112 @@
+"""Compiled operators inside what JAX compiles: kernels behind calls of XLA's foreign function interface."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import secrets
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from deep5.compiler import load_library
+from deep5.operators.kernel import INCLUDE, Kernel
+from deep5.tensors import TensorSpec
+
+__all__ = ["TARGET", "call_kernel", "entered"]
+
+TARGET = "deep5_operator"
+"""What compiled programs call; the one name for all operators."""
+
+_LOCK, _LOADING = threading.Lock(), threading.Lock()
+
+
+class _Number(np.int64):
+    """The number of a kernel in the shim's table: what a traced call holds, and the kernel with it."""
+
+    kernel: Kernel
+
+
+# Every kernel that is in the table. Who holds it there is, before anything is compiled, the number, which is part of
+# every traced call; then, the executables that XLA made, which the shim counts. It leaves when both are gone.
+_ENTERED: dict[int, tuple[Kernel, weakref.ref[_Number]]] = {}
+_NUMBERS: weakref.WeakKeyDictionary[Kernel, weakref.ref[_Number]] = weakref.WeakKeyDictionary()
+
+
+def call_kernel(kernel: Kernel, inputs: Sequence[Any], outputs: Sequence[TensorSpec]) -> tuple[Any, ...]:
+    """Call a kernel, within what JAX traces or outside.
+
+    `jax.vmap` makes a loop of it.
+
+    Args:
+        kernel: For the host.
+        inputs: JAX's arrays, of the kernel's element types.
+        outputs: Their shapes and element types.
+    """
+    library = _shim()
+    number = _number(kernel, library)
+    made = [jax.ShapeDtypeStruct(spec.shape, np.dtype(jax.numpy.dtype(spec.dtype))) for spec in outputs]
+    found: Any = jax.ffi.ffi_call(TARGET, made, vmap_method="sequential")(*inputs, kernel=number)
+    return tuple(found)
+
+
+def entered() -> int:
+    """How many kernels are held for traced calls and executables."""
+    _sweep(_shim())
+    return len(_ENTERED)
+
+
+def _number(kernel: Kernel, library: Any) -> _Number:
+    with _LOCK:
+        known = _NUMBERS.get(kernel)
+        number = known() if known is not None else None
+        if number is not None:
+            return number
+        number = _Number(secrets.randbits(62) + 1)
+        number.kernel = kernel
+        if library.deep5_enter(int(number), kernel.pointer, kernel.name.encode()):
+            raise MemoryError
+        _ENTERED[int(number)] = (kernel, weakref.ref(number))
+        _NUMBERS[kernel] = weakref.ref(number)
+    _sweep(library)
+    return number
+
+
+def _sweep(library: Any) -> None:
+    """Let go of kernels that nothing traced or compiled calls any more."""
+    with _LOCK:
+        gone = [key for key, (_, number) in _ENTERED.items() if number() is None and library.deep5_leave(key)]
+        kernels = [_ENTERED.pop(key) for key in gone]
+    del kernels  # without the lock: what dies with them may run any code
+
+
+def _shim() -> Any:
+    with _LOADING:  # it registers itself, which can be done once
+        return _loaded()
+
+
+@functools.cache
+def _loaded() -> Any:
+    source = (Path(__file__).parent / "shim.c").read_text(encoding="utf-8")
+    library = load_library(source, what="deep5's handler for XLA", include=(INCLUDE, Path(jax.ffi.include_dir())))
+    library.deep5_enter.argtypes = (ctypes.c_int64, ctypes.c_void_p, ctypes.c_char_p)
+    library.deep5_leave.argtypes = (ctypes.c_int64,)
+    state = {
+        "type_id": _capsule(ctypes.addressof(ctypes.c_char.in_dll(library, "deep5_state_type"))),
+        "type_info": _capsule(ctypes.addressof(ctypes.c_char.in_dll(library, "deep5_state_info"))),
+    }
+    jax.devices("cpu")  # who registers a type gets its number when the host's client is there
+    jax.ffi.register_ffi_type("deep5_kernel", state, platform="cpu")
+    handlers = {name: jax.ffi.pycapsule(library[f"deep5_{name}"]) for name in ("instantiate", "execute")}
+    jax.ffi.register_ffi_target(TARGET, handlers, platform="cpu")
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library["deep5_refuse"]), platform="CUDA")
+    return library
+
+
+def _capsule(address: int) -> Any:
+    return jax.ffi.pycapsule(ctypes.c_void_p(address))

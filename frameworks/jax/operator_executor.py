@@ -1,0 +1,189 @@
+"""`JAXOperatorExecutor`: one operator on JAX, forward one compiled function, with its gradient another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.frameworks.jax.custom import check_operator, on_arrays, types
+from deep5.frameworks.jax.failures import failure
+from deep5.frameworks.jax.settings import find_device, read_settings
+from deep5.operators.contract import is_floating, name_of, spec_of
+from deep5.operators.cpp import CppOperator
+from deep5.operators.operator import Operator
+from deep5.tensors import Array, Device, aligned_empty, to_numpy
+
+__all__ = ["JAXOperatorExecutor"]
+
+_ARRAY = type(jnp.zeros(()))
+# What JAX and the functions that it traces raise where something does not fit.
+_UNFIT = (IndexError, RuntimeError, TypeError, ValueError, NotImplementedError)
+
+Outputs = tuple[Any, ...]
+
+
+class JAXOperatorExecutor:
+    """An operator on JAX; made by `JAX.operator_executor`. Implements `OperatorExecutor`.
+
+    Calls return before the work is done; `synchronize` waits, and raises what went wrong meanwhile.
+
+    Args:
+        operator: Of any kind that JAX runs.
+        device: Where it runs.
+
+    Attributes:
+        operator: As given.
+        device: As given.
+
+    Raises:
+        Unsupported: It is another framework's, or does not run on the device; a device that JAX does not see.
+    """
+
+    def __init__(self, operator: Operator, *, device: Device) -> None:
+        check_operator(operator, device)
+        self.operator, self.device = operator, device
+        self._name, self._place, self._run = name_of(operator), find_device(device), on_arrays(operator)
+        self._forward = jax.jit(self._run)
+        self._both: dict[tuple[bool, ...], Callable[..., Any]] = {}
+        self._pending: Any = ()
+
+    def arrays(self, *values: Array) -> tuple[Array, ...]:
+        """Aligned copies of NumPy's arrays on the device; see `OperatorExecutor.arrays`."""
+        return tuple(self._native(number, value) for number, value in enumerate(values))
+
+    def inference(self, *inputs: Array) -> tuple[Array, ...]:
+        """Run forward as one compiled function; see `OperatorExecutor.inference`."""
+        for value in inputs:
+            if type(value) is not _ARRAY:
+                self._check("input", inputs)
+        try:
+            # As it is traced, so it must be lowered: some of JAX's rules choose their types only then.
+            with jax.enable_x64(True):
+                outputs: Outputs = self._forward(*inputs)
+        except _UNFIT as error:
+            raise self._failed(error) from error
+        self._pending = outputs
+        return outputs
+
+    def inference_and_backprop(
+        self, inputs: Sequence[Array], output_grads: Sequence[Array], *, needs: Sequence[bool] | None = None
+    ) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
+        """Run forward and the vector-Jacobian product as one compiled function; see `OperatorExecutor`."""
+        self._check("input", inputs)
+        wanted = self._wanted(inputs, needs)
+        # What is no array is named where it is missed: while the function is traced.
+        given = [gradient if type(gradient) is _ARRAY else None for gradient in output_grads]
+        run = self._both.get(wanted) or self._differentiated(wanted)
+        try:
+            with jax.enable_x64(True):
+                outputs, found = run(tuple(inputs), given)
+        except _UNFIT as error:
+            raise self._failed(error) from error
+        self._pending = outputs, found
+        return outputs, found
+
+    def synchronize(self) -> None:
+        """Return when the last call's results are there.
+
+        Raises:
+            OperatorError: The operator failed.
+        """
+        pending, self._pending = self._pending, ()
+        try:
+            jax.block_until_ready(pending)
+        except _UNFIT as error:
+            raise self._failed(error) from error
+
+    def settings(self) -> dict[str, Any]:
+        """Read back from JAX and its compiler; see `OperatorExecutor.settings`."""
+        found = read_settings(self.device)
+        found["device"] = "cpu" if self._place.platform == "cpu" else f"cuda:{self._place.id}"
+        return found
+
+    def _native(self, number: int, value: Any) -> Any:
+        if isinstance(value, jax.Array):
+            return value if value.device == self._place else jax.device_put(value, self._place)
+        try:
+            array = to_numpy(value)
+            # Whoever gave it may write to it later, and JAX takes aligned memory over as it is.
+            own: np.ndarray = aligned_empty(array.shape, array.dtype.newbyteorder("="))
+            own[...] = array
+            with jax.enable_x64(True):
+                return jax.device_put(own, self._place)
+        except (TypeError, ValueError, Unsupported) as error:
+            raise ShapeError(
+                f"{self._name}: got {type(value).__name__} as value {number}, which JAX cannot take ({error}); "
+                "allowed: arrays of numbers"
+            ) from error
+
+    def _check(self, what: str, values: Sequence[Any]) -> None:
+        for number, value in enumerate(values):
+            if not isinstance(value, jax.Array):
+                raise ShapeError(
+                    f"{self._name}: got {type(value).__name__} as {what} {number}; allowed: an array of JAX; remedy: "
+                    "executor.arrays(…)"
+                )
+
+    def _wanted(self, inputs: Sequence[Any], needs: Sequence[bool] | None) -> tuple[bool, ...]:
+        floating = tuple([is_floating(value.dtype.name) for value in inputs])
+        if needs is None:
+            return floating
+        wanted = tuple(map(bool, needs))
+        if len(wanted) != len(inputs):
+            raise ShapeError(f"{self._name}: got {len(wanted)} needs; allowed: one an input, {len(inputs)}")
+        for number, (want, real) in enumerate(zip(wanted, floating, strict=True)):
+            if want and not real:
+                raise ShapeError(
+                    f"{self._name}: a gradient is asked for by input {number}, which is {inputs[number].dtype.name}; "
+                    "allowed: floating-point inputs"
+                )
+        return wanted
+
+    def _differentiated(self, wanted: tuple[bool, ...]) -> Callable[..., Any]:
+        """The compiled function of (inputs, gradients by the outputs) to (outputs, gradients)."""
+        if any(wanted) and isinstance(self.operator, CppOperator) and not self.operator.differentiable:
+            raise Unsupported(f"{self._name} has no backward in C++; remedy: write one, or ask for no gradient")
+
+        def run(inputs: Outputs, output_grads: Sequence[Any]) -> tuple[Outputs, Outputs]:
+            def of_wanted(*chosen: Any) -> Outputs:
+                left = iter(chosen)
+                return self._run(*(next(left) if want else own for own, want in zip(inputs, wanted, strict=True)))
+
+            chosen = [value for value, want in zip(inputs, wanted, strict=True) if want]
+            with types(self.operator, inputs):
+                outputs, pull = jax.vjp(of_wanted, *chosen) if chosen else (of_wanted(), None)
+                cotangents = self._cotangents(outputs, output_grads)
+                found = iter(pull(cotangents) if pull is not None else ())
+            return outputs, tuple(next(found) if want else None for want in wanted)
+
+        compiled: Callable[..., Any] = jax.jit(run)
+        self._both[wanted] = compiled
+        return compiled
+
+    def _cotangents(self, outputs: Outputs, output_grads: Sequence[Any]) -> Outputs:
+        """A gradient an output as JAX takes them: of no size by what is no floating-point number."""
+        if len(output_grads) != len(outputs):
+            raise ShapeError(
+                f"{self._name}: got {len(output_grads)} output_grads; allowed: one an output, {len(outputs)}"
+            )
+        found: list[Any] = []
+        for number, (value, gradient) in enumerate(zip(outputs, output_grads, strict=True)):
+            if not is_floating(value.dtype.name):
+                found.append(np.zeros(value.shape, jax.dtypes.float0))
+            elif gradient is None or (gradient.shape, gradient.dtype) != (value.shape, value.dtype):
+                got = "no array of JAX" if gradient is None else str(spec_of(gradient))
+                raise ShapeError(f"{self._name}: the gradient by output {number}: got {got}, expected {spec_of(value)}")
+            else:
+                found.append(gradient)
+        return tuple(found)
+
+    def _failed(self, error: Exception) -> Deep5Error:
+        if (said := failure(error)) is not None:
+            return said
+        told = str(error).strip().splitlines() or [""]
+        return OperatorError(f"{self._name} failed on JAX: {type(error).__name__}: {told[0]}")

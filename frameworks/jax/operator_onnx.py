@@ -1,0 +1,37 @@
+"""Operators of ONNX's own set on JAX: the generated function of a network of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from deep5.frameworks.jax.emit import GraphProgram
+from deep5.networks.onnx_operator import ONNXOperator
+from deep5.operators.contract import spec_of
+
+__all__ = ["onnx_operator"]
+
+
+def onnx_operator(operator: ONNXOperator) -> Callable[..., tuple[Any, ...]]:
+    """A function of arrays, made for each combination of shapes when JAX traces it; JAX differentiates it.
+
+    Args:
+        operator: The operator.
+
+    Returns:
+        A function that gives a tuple. When it is first called with inputs of these shapes it raises ShapeError or
+        NetworkError where the operator does not take them, and Unsupported where JAX does not run it so.
+    """
+    from deep5.frameworks.jax.framework import JAX
+
+    framework = JAX()
+
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        with jax.enable_x64(True):
+            program = GraphProgram(operator.network([spec_of(value) for value in inputs]), framework)
+            return tuple(program.evaluation.call((), (), inputs)[0])
+
+    made: Callable[..., tuple[Any, ...]] = jax.jit(run)
+    return made

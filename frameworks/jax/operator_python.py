@@ -1,0 +1,180 @@
+"""Operators in Python on JAX: their own array code on JAX's arrays, their own backward as the gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+
+from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported, brief
+from deep5.operators.contract import (
+    Expectations,
+    check_gradients,
+    check_outputs,
+    is_floating,
+    name_of,
+    several,
+)
+from deep5.operators.operator import Operator
+
+__all__ = ["Forward", "differentiable", "native_arrays", "python_operator"]
+
+Outputs = tuple[Any, ...]
+Forward = Callable[[Sequence[Any]], Outputs]
+Backward = Callable[[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[bool]], Sequence[Any]]
+
+# The class of arrays that hold something. To ask for jax.Array, which tracers are too, takes ten times as long.
+_ARRAY = type(jnp.zeros(()))
+# What JAX says, while it traces, of code that looks at the values of an array.
+_UNTRACEABLE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerBoolConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+def python_operator(operator: Operator) -> Callable[..., Outputs]:
+    """An operator whose methods get JAX's arrays, traced or not.
+
+    What a call is held to is looked at when it is called, which inside `jax.jit` is when JAX traces.
+
+    Args:
+        operator: The operator.
+
+    Returns:
+        A function of arrays that gives a tuple of them, differentiable in reverse; any order of derivative that the
+        code of `backward` allows.
+    """
+    expectations = Expectations(operator)
+
+    def forward(inputs: Sequence[Any]) -> Outputs:
+        expected = expectations(inputs)
+        try:
+            outputs = several(operator.forward(*inputs))
+        except Exception as error:
+            raise _failed(operator, "forward", error) from error
+        for number, value in enumerate(outputs):
+            _check_native(operator, "forward", f"output {number}", value)
+        check_outputs(operator, outputs, expected)
+        return outputs
+
+    def backward(
+        output_grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], needs: Sequence[bool]
+    ) -> Outputs:
+        try:
+            gradients = operator.backward(output_grads, inputs, outputs, needs)
+        except Exception as error:
+            raise _failed(operator, "backward", error) from error
+        found = check_gradients(operator, gradients, inputs, needs)
+        for number, value in enumerate(found):
+            if value is not None:
+                _check_native(operator, "backward", f"the gradient by input {number}", value)
+        return found
+
+    return differentiable(forward, backward)
+
+
+def differentiable(forward: Forward, backward: Backward) -> Callable[..., Outputs]:
+    """A function with a gradient of its own (`jax.custom_vjp`), traced with 64-bit types.
+
+    Args:
+        forward: Gives the outputs.
+        backward: Gives a gradient an input, None where none is needed, from the gradients by the outputs (None by
+            those that are no floating-point numbers), the inputs, the outputs, and which inputs want a gradient.
+    """
+
+    @jax.custom_vjp  # type: ignore[untyped-decorator]  # jax is not type-checked
+    def apply(*inputs: Any) -> Outputs:
+        with jax.enable_x64(True):
+            return forward(inputs)
+
+    def run(*primals: Any) -> tuple[Outputs, Any]:
+        inputs = tuple(primal.value for primal in primals)
+        # Through `apply`, so that who differentiates again meets `backward` again, and not the inside of `forward`.
+        outputs = apply(*inputs)
+        # JAX keeps the structure of what is kept as it is, and would make an array of a bool.
+        needs = tuple(
+            () if primal.perturbed and is_floating(value.dtype.name) else None
+            for primal, value in zip(primals, inputs, strict=True)
+        )
+        return outputs, (inputs, outputs, needs)
+
+    def pull(kept: Any, output_grads: Any) -> Outputs:
+        inputs, outputs, marks = kept
+        needs = tuple(mark is not None for mark in marks)
+        if not any(needs):
+            return (None,) * len(inputs)
+        with jax.enable_x64(True):
+            given = [
+                None
+                if not is_floating(value.dtype.name)
+                else jnp.zeros(value.shape, value.dtype)
+                if isinstance(gradient, SymbolicZero)
+                else gradient
+                for gradient, value in zip(output_grads, outputs, strict=True)
+            ]
+            return tuple(backward(given, inputs, outputs, needs))
+
+    apply.defvjp(run, pull, symbolic_zeros=True)
+    made: Callable[..., Outputs] = apply
+    return made
+
+
+def native_arrays(operator: Operator, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The inputs, where they are JAX's; copies of NumPy's, with 64-bit types as they are.
+
+    Raises:
+        ShapeError: Something else.
+    """
+    for value in inputs:
+        if type(value) is not _ARRAY and not isinstance(value, jax.Array):
+            break
+    else:
+        return inputs
+    return [_native(operator, number, value) for number, value in enumerate(inputs)]
+
+
+def _native(operator: Operator, number: int, value: Any) -> Any:
+    if isinstance(value, jax.Array):
+        return value
+    if isinstance(value, (np.ndarray, np.generic)):
+        try:
+            array = np.asarray(value)
+            with jax.enable_x64(True):
+                return jnp.array(array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("=")))
+        except TypeError as error:
+            raise ShapeError(
+                f"{name_of(operator)}: input {number}: got an array of {value.dtype}, which JAX cannot take ({error}); "
+                "allowed: arrays of numbers"
+            ) from error
+    raise ShapeError(
+        f"{name_of(operator)}: got {type(value).__name__} as input {number}; allowed: an array of JAX or NumPy; "
+        "remedy: jax.numpy.asarray(…)"
+    )
+
+
+def _check_native(operator: Operator, method: str, what: str, value: Any) -> None:
+    if not isinstance(value, jax.Array):
+        raise OperatorError(
+            f"{name_of(operator)}.{method} returned {brief(value)} as {what}; allowed: an array of JAX, as its inputs "
+            "are; remedy: the functions of deep5.array_namespace(…)"
+        )
+
+
+def _failed(operator: Operator, method: str, error: Exception) -> Exception:
+    name = f"{name_of(operator)}.{method}"
+    if isinstance(error, Deep5Error):
+        return error
+    if isinstance(error, _UNTRACEABLE):
+        return Unsupported(
+            f"{name} cannot be traced by JAX ({type(error).__name__}): what it calls and returns must not depend on "
+            "the values of its inputs, and must be JAX's; remedy: the functions of deep5.array_namespace(…), or run "
+            "it outside of jax.jit"
+        )
+    return OperatorError(f"{name} raised {type(error).__name__}: {error}")

@@ -1,0 +1,73 @@
+"""Compiled operators in ONNX Runtime: nodes of custom operators, whose kernels are the operators' own."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import onnxruntime
+
+from deep5.compiler import load_library
+from deep5.errors import Deep5Error, Unsupported
+from deep5.networks import compiled
+from deep5.networks.network import Network
+from deep5.operators.kernel import CODES, INCLUDE, Kernel
+from deep5.tensors import Device
+
+__all__ = ["failure", "register_shim", "with_kernels"]
+
+
+def with_kernels(network: Network, device: Device) -> tuple[Network, dict[str, Kernel]]:
+    """The network whose nodes of compiled operators are those of custom operators; see `compiled.with_kernels`.
+
+    Raises:
+        OperatorError: As there.
+        Unsupported: The device is no host.
+    """
+    suited, kernels = compiled.with_kernels(network, _described)
+    if kernels and device.kind != "cpu":
+        names = ", ".join(dict.fromkeys(kernel.name for kernel in kernels.values()))
+        raise Unsupported(
+            f"onnxruntime runs operators in C++ on the host alone; got the device {device} and {names}; allowed: cpu"
+        )
+    return suited, kernels
+
+
+def register_shim(options: onnxruntime.SessionOptions) -> None:
+    """Let sessions of these options know the custom operators of all kernels so far."""
+    options.register_custom_ops_library(_shim()._name)
+
+
+def failure(error: Exception, kernels: Mapping[str, Kernel]) -> Deep5Error | None:
+    """What an operator raised, in its own words; None where the error is not one of an operator's.
+
+    Args:
+        error: ONNX Runtime's.
+        kernels: As `with_kernels` gave them.
+    """
+    found = re.search(r"while running deep5_\w+ node\. Name:'(.*?)' Status Message: (.*)", str(error), re.DOTALL)
+    kernel = kernels.get(found[1]) if found else None
+    return None if found is None or kernel is None else compiled.failure(kernel, found[2])
+
+
+def _described(kernel: Kernel, node: ir.Node) -> tuple[str, dict[str, Any]]:
+    """A custom operator exists for each combination of element types."""
+    codes = [CODES[dtype] for dtype in kernel.dtypes]
+    name = "_".join(["deep5", *map(str, codes[: kernel.inputs]), "to", *map(str, codes[kernel.inputs :])])
+    given = (ctypes.c_int32 * len(codes))(*codes)
+    if _shim().deep5_signature(name.encode(), kernel.inputs, len(codes) - kernel.inputs, given):
+        raise Deep5Error(f"{kernel.name}: no memory for a custom operator of onnxruntime")
+    return name, {"kernel": kernel.pointer}
+
+
+@cache
+def _shim() -> Any:
+    source = Path(__file__).with_name("shim.c").read_text(encoding="utf-8")
+    library = load_library(source, what="the shim for onnxruntime", include=(INCLUDE,))
+    library.deep5_signature.argtypes = (ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)
+    return library

@@ -1,0 +1,65 @@
+"""`ONNXRuntimeOperatorExecutor`: one operator in sessions of ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime
+
+from deep5.frameworks.onnxruntime.program import Program
+from deep5.frameworks.onnxruntime.rewrite import rewritten
+from deep5.networks.network import Network
+from deep5.operators.operator import Operator
+from deep5.tensors import Device
+from deep5.training.gradient_executor import Run
+from deep5.training.operator_executor import EngineOperatorExecutor
+
+if TYPE_CHECKING:
+    from deep5.frameworks.onnxruntime.framework import ONNXRuntime
+
+__all__ = ["ONNXRuntimeOperatorExecutor"]
+
+
+class ONNXRuntimeOperatorExecutor(EngineOperatorExecutor):
+    """An operator in ONNX Runtime; made by `ONNXRuntime.operator_executor`.
+
+    Args:
+        operator: In C++, one of ONNX's own, or in Python where its code can be written down in ONNX's operators.
+        framework: ONNX Runtime.
+        device: One that it has.
+    """
+
+    def __init__(self, operator: Operator, framework: ONNXRuntime, *, device: Device) -> None:
+        super().__init__(operator, framework, device=device)
+        self._runtime = framework
+        self._last: Program | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Threads, provider, TF32 and determinism, as read back from the session that was made last."""
+        told = {"framework": self._runtime.name, "version": onnxruntime.__version__, "device": str(self.device)}
+        if self._last is None:  # nothing has run: what sessions will be made with
+            return {**told, "threads": self._runtime.threads, **self._runtime.numerics._asdict()}
+        session = self._last.session
+        options, provider = session.get_session_options(), session.get_providers()[0]
+        return {
+            **told,
+            "provider": provider,
+            "threads": options.intra_op_num_threads,
+            "tf32": session.get_provider_options()[provider].get("use_tf32") == "1",
+            "deterministic": options.use_deterministic_compute,
+        }
+
+    def _suited(self, network: Network) -> Network:
+        return rewritten(network)
+
+    def _compile(self, network: Network, announced: Sequence[str]) -> Run:
+        self._last = Program(
+            network,
+            {},
+            announced,
+            threads=self._runtime.threads,
+            device=self.device,
+            numerics=self._runtime.numerics,
+        )
+        return self._last

@@ -1,0 +1,99 @@
+"""Compiled operators in OpenVINO: nodes of an operator of an extension, whose kernels are the operators' own."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from deep5.backend import Support
+from deep5.compiler import CPP, load_library
+from deep5.errors import Deep5Error, Unsupported
+from deep5.frameworks.openvino.library import openvino
+from deep5.networks import compiled
+from deep5.networks.network import Network
+from deep5.operators.kernel import INCLUDE, Kernel
+
+__all__ = ["extension", "failure", "supports_custom", "with_kernels"]
+
+_TAKEN = {"float32", "int8", "uint8", "int32", "int64", "bool"}
+
+
+def supports_custom(node: ir.Node) -> Support:
+    """Whether OpenVINO runs a node of a registered operator, or of its backward pass; nothing is compiled."""
+    reason = compiled.refusal(node, "OpenVINO")
+    if reason is not None:
+        return Support(False, reason)
+    for value in (*node.inputs, *node.outputs):
+        if value is None or value.dtype is None:
+            continue
+        if str(value.dtype.numpy()) not in _TAKEN:
+            allowed = ", ".join(sorted(_TAKEN))
+            return Support(False, f"OpenVINO computes {value.dtype.name} in another element type; allowed: {allowed}")
+    if any(value.shape is None for value in node.outputs):
+        return Support(False, f"an output of {node.op_type} has an unknown number of axes; allowed: known ones")
+    return Support(True)
+
+
+def with_kernels(network: Network) -> tuple[Network, dict[str, Kernel]]:
+    """The network whose nodes of compiled operators are those of the extension; see `compiled.with_kernels`."""
+    return compiled.with_kernels(network, _described)
+
+
+def failure(kernels: Mapping[str, Kernel]) -> Deep5Error | None:
+    """What an operator raised in the last call, once; None where all went well.
+
+    To be asked after every call: OpenVINO is told nothing, since it crashes after exceptions of its operators.
+
+    Args:
+        kernels: As `with_kernels` gave them.
+    """
+    for kernel in kernels.values():
+        said = extension().deep5_take_failure(kernel.pointer)
+        if said is not None:
+            return compiled.failure(kernel, said.decode(errors="replace"))
+    return None
+
+
+@cache
+def extension() -> Any:
+    """The extension, compiled against the headers that OpenVINO's own package brings, and loaded.
+
+    Raises:
+        Unsupported: It brings none here.
+    """
+    home = Path(openvino.__file__).parent
+    libraries = [
+        next((path for path in (home / "libs").glob(f"{stem}.so*")), None)
+        for stem in ("libopenvino", "libopenvino_onnx_frontend")
+    ]
+    if not (home / "include" / "openvino").is_dir() or None in libraries:
+        raise Unsupported(
+            f"the package openvino in {home} has no headers or libraries to compile against, so operators in C++ do "
+            "not run; remedy: pip install openvino"
+        )
+    source = (Path(__file__).with_name("shim.cpp")).read_text(encoding="utf-8")
+    linked = ("-Wl,--no-as-needed", *map(str, libraries), f"-Wl,-rpath,{home / 'libs'}")
+    # It calls kernels, and computes nothing: what it is optimised for costs more time than it saves.
+    flags = [flag for flag in CPP.flags or () if flag not in ("-O3", "-march=native", "-fopenmp")]
+    language = replace(CPP, flags=(*flags, "-O1", *linked))
+    include = (home / "include", INCLUDE)
+    library = load_library(source, language, what="the extension for openvino", include=include)
+    library.deep5_take_failure.argtypes, library.deep5_take_failure.restype = (ctypes.c_int64,), ctypes.c_char_p
+    return library
+
+
+def _described(kernel: Kernel, node: ir.Node) -> tuple[str, dict[str, Any]]:
+    count = len(kernel.dtypes) - kernel.inputs
+    shapes = [value.shape for value in node.outputs]
+    if len(shapes) != count or any(shape is None for shape in shapes):
+        raise Unsupported(
+            f"{kernel.name}: node {node.name!r} has {len(shapes)} outputs; allowed, with openvino: all {count} of its "
+            "operator, of a known number of axes"
+        )
+    return "Compiled", {"kernel": kernel.pointer, "ranks": [0 if shape is None else len(shape) for shape in shapes]}

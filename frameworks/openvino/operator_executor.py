@@ -1,0 +1,55 @@
+"""`OpenVINOOperatorExecutor`: one operator in models of OpenVINO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from deep5.frameworks.openvino.model import Program
+from deep5.frameworks.openvino.rewrite import without_unpooling
+from deep5.networks.network import Network
+from deep5.operators.operator import Operator
+from deep5.tensors import Device
+from deep5.training.gradient_executor import Run
+from deep5.training.operator_executor import EngineOperatorExecutor
+
+if TYPE_CHECKING:
+    from deep5.frameworks.openvino.framework import OpenVINO
+
+__all__ = ["OpenVINOOperatorExecutor"]
+
+
+class OpenVINOOperatorExecutor(EngineOperatorExecutor):
+    """An operator in OpenVINO; made by `OpenVINO.operator_executor`.
+
+    Args:
+        operator: One of ONNX's own, or in Python where its code can be written down in ONNX's operators.
+        framework: OpenVINO.
+        device: The host processor.
+    """
+
+    def __init__(self, operator: Operator, framework: OpenVINO, *, device: Device) -> None:
+        super().__init__(operator, framework, device=device)
+        self._openvino = framework
+        self._last: Program | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Threads, as read back from the model that was compiled last."""
+        threads = self._openvino.threads  # nothing has run: what models will be compiled with
+        if self._last is not None:
+            threads = int(self._last.model.get_property("INFERENCE_NUM_THREADS"))
+        return {
+            "framework": self._openvino.name,
+            "version": self._openvino.version(),
+            "device": str(self.device),
+            "threads": threads,
+            "tf32": False,
+            "deterministic": True,
+        }
+
+    def _suited(self, network: Network) -> Network:
+        return without_unpooling(network)
+
+    def _compile(self, network: Network, announced: Sequence[str]) -> Run:
+        self._last = Program(network, {}, announced, threads=self._openvino.threads)
+        return self._last

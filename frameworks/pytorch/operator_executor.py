@@ -1,0 +1,209 @@
+"""`PyTorchOperatorExecutor`: one operator on PyTorch, eager or compiled."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.frameworks.pytorch.custom import check_operator, on_tensors
+from deep5.frameworks.pytorch.numerics import deterministic, tf32
+from deep5.frameworks.pytorch.operator_onnx import onnx_program
+from deep5.networks.onnx_operator import ONNXOperator
+from deep5.operators.contract import name_of
+from deep5.operators.operator import Operator
+from deep5.tensors import Array, Device
+
+if TYPE_CHECKING:
+    from deep5.backend import Framework
+    from deep5.frameworks.pytorch.compiled import Compiler
+
+__all__ = ["PyTorchOperatorExecutor"]
+
+# What is compiled for other shapes than these is made anew.
+_REMEMBERED = 64
+
+Run = Callable[..., tuple[Any, ...]]
+
+
+class PyTorchOperatorExecutor:
+    """An operator on PyTorch; made by `PyTorch.operator_executor`. Implements `OperatorExecutor`.
+
+    Args:
+        operator: Of any kind that torch runs.
+        framework: The back-end.
+        device: Where it runs.
+        compiler: Compiles it, for each combination of shapes apart; None: it runs as it is.
+
+    Attributes:
+        operator: As given.
+        device: As given.
+
+    Raises:
+        Unsupported: It is another framework's, or has no source for the device.
+    """
+
+    def __init__(
+        self, operator: Operator, framework: Framework, *, device: Device, compiler: Compiler | None = None
+    ) -> None:
+        self.operator, self.device = operator, device
+        self._framework, self._compiler, self._place = framework, compiler, torch.device(str(device))
+        check_operator(operator, self._place.type)
+        self._plain = None if isinstance(operator, ONNXOperator) else on_tensors(operator)
+        self._made: dict[Any, Run] = {}
+
+    def arrays(self, *values: Array) -> tuple[Array, ...]:
+        """Tensors on the device; see `OperatorExecutor.arrays`."""
+        return tuple(_tensor(self.operator, number, value).to(self._place) for number, value in enumerate(values))
+
+    def inference(self, *inputs: Array) -> tuple[Array, ...]:
+        """Run forward without gradients; see `OperatorExecutor.inference`."""
+        with torch.no_grad():
+            try:
+                return self._run(inputs, None)(*inputs)
+            except Deep5Error:
+                raise
+            except (IndexError, RuntimeError, TypeError, ValueError) as error:
+                raise self._failed(error) from error
+
+    def inference_and_backprop(
+        self, inputs: Sequence[Array], output_grads: Sequence[Array], *, needs: Sequence[bool] | None = None
+    ) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
+        """Run forward and the vector-Jacobian product; see `OperatorExecutor.inference_and_backprop`."""
+        wanted = self._wanted(inputs, needs)
+        leaves = [
+            value.detach().requires_grad_() if want else value for value, want in zip(inputs, wanted, strict=True)
+        ]
+        try:
+            outputs = self._run(inputs, wanted)(*leaves)
+            self._check_grads(outputs, output_grads)
+            roots = [(out, grad) for out, grad in zip(outputs, output_grads, strict=True) if out.requires_grad]
+            if not roots and any(wanted):
+                raise Unsupported(
+                    f"{name_of(self.operator)} has no gradient on torch: none of its outputs depends on these inputs "
+                    "in a way that torch can differentiate"
+                )
+            # An input that the outputs do not depend on has the gradient zero.
+            found = iter(
+                torch.autograd.grad(
+                    [out for out, _ in roots],
+                    [leaf for leaf, want in zip(leaves, wanted, strict=True) if want],
+                    [grad for _, grad in roots],
+                    allow_unused=True,
+                    materialize_grads=True,
+                )
+                if any(wanted)
+                else ()
+            )
+        except Deep5Error:
+            raise
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            raise self._failed(error) from error
+        return tuple(out.detach() for out in outputs), tuple(next(found) if want else None for want in wanted)
+
+    def synchronize(self) -> None:
+        """Wait for the device; on the host there is nothing to wait for."""
+        if self._place.type == "cuda":
+            torch.cuda.synchronize(self._place)
+
+    def settings(self) -> dict[str, Any]:
+        """Read back from torch; see `OperatorExecutor.settings`."""
+        return {
+            "framework": "pytorch",
+            "version": torch.__version__,
+            "device": str(self.device),
+            "threads": torch.get_num_threads(),
+            "tf32": self._place.type == "cuda" and tf32(),
+            "deterministic": self._place.type == "cpu" or deterministic(),
+        }
+
+    def _run(self, inputs: Sequence[Any], wanted: tuple[bool, ...] | None) -> Run:
+        """What runs on inputs like these; for an operator that is not compiled, mostly one function for all."""
+        if self._compiler is None and self._plain is not None:
+            return self._plain
+        try:
+            return self._made[key := (tuple([(value.shape, value.dtype) for value in inputs]), wanted)]
+        except KeyError:
+            pass
+        except AttributeError:
+            self._wanted(inputs, None)  # which refuses what is no tensor
+            raise
+        run = self._plain or onnx_program(self.operator, self._framework, inputs)  # type: ignore[arg-type]
+        if self._compiler is not None:
+            run = self._compiler.of_operator(_of_its_own(run))
+        if len(self._made) >= _REMEMBERED:
+            self._made.clear()
+        self._made[key] = run
+        return run
+
+    def _wanted(self, inputs: Sequence[Any], needs: Sequence[bool] | None) -> tuple[bool, ...]:
+        name = name_of(self.operator)
+        for number, value in enumerate(inputs):
+            if not isinstance(value, torch.Tensor):
+                raise ShapeError(
+                    f"{name}: got {type(value).__name__} as input {number}; allowed: a torch.Tensor; remedy: "
+                    "executor.arrays(…)"
+                )
+        floating = tuple([value.is_floating_point() for value in inputs])
+        if needs is None:
+            return floating
+        wanted = tuple([bool(need) for need in needs])
+        if len(wanted) != len(inputs):
+            raise ShapeError(f"{name}: got {len(wanted)} needs; allowed: one an input, {len(inputs)}")
+        for number, (want, real) in enumerate(zip(wanted, floating, strict=True)):
+            if want and not real:
+                raise ShapeError(
+                    f"{name}: a gradient is asked for by input {number}, which is {inputs[number].dtype}; allowed: "
+                    "floating-point inputs"
+                )
+        return wanted
+
+    def _check_grads(self, outputs: Sequence[Any], output_grads: Sequence[Any]) -> None:
+        name = name_of(self.operator)
+        if len(output_grads) != len(outputs):
+            raise ShapeError(f"{name}: got {len(output_grads)} output_grads; allowed: one an output, {len(outputs)}")
+        for number, (out, grad) in enumerate(zip(outputs, output_grads, strict=True)):
+            if not out.is_floating_point():
+                continue
+            if not isinstance(grad, torch.Tensor) or grad.shape != out.shape or grad.dtype != out.dtype:
+                got = f"{grad.dtype}{list(grad.shape)}" if isinstance(grad, torch.Tensor) else type(grad).__name__
+                raise ShapeError(
+                    f"{name}: the gradient by output {number}: got {got}, expected {out.dtype}{list(out.shape)}"
+                )
+
+    def _failed(self, error: Exception) -> OperatorError:
+        told = str(error).strip().splitlines() or [""]
+        return OperatorError(f"{name_of(self.operator)} failed on torch: {type(error).__name__}: {told[0]}")
+
+
+def _of_its_own(run: Run) -> Run:
+    """A function with code of its own: torch keeps what it compiles by code, and compiles one at most eight times."""
+
+    def outputs_of(*inputs: Any) -> tuple[Any, ...]:
+        return run(*inputs)
+
+    return types.FunctionType(
+        outputs_of.__code__.replace(), globals(), outputs_of.__name__, None, outputs_of.__closure__
+    )
+
+
+def _tensor(operator: Operator, number: int, value: Any) -> torch.Tensor:
+    """A tensor of what may be NumPy's; memory is shared where torch can."""
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    try:
+        array = np.asarray(value)
+        if array.dtype.name == "bfloat16":  # which torch does not take from NumPy
+            return torch.from_numpy(np.array(array.view(np.uint16), order="C")).view(torch.bfloat16)
+        if array.flags.carray and array.dtype.isnative:
+            return torch.from_numpy(array)
+        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ShapeError(
+            f"{name_of(operator)}: got {type(value).__name__} as value {number}, which torch cannot take ({error}); "
+            "allowed: arrays of numbers"
+        ) from error

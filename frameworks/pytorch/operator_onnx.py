@@ -1,0 +1,72 @@
+"""Operators of ONNX's own set on torch: the generated function of a network of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from deep5.errors import ShapeError, Unsupported
+from deep5.frameworks.pytorch.emit import compile_forward
+from deep5.frameworks.pytorch.operator_python import tensor_spec
+from deep5.networks.forms import Forms
+from deep5.networks.onnx_operator import ONNXOperator
+
+if TYPE_CHECKING:
+    from deep5.backend import Framework
+
+__all__ = ["onnx_operator", "onnx_program"]
+
+_REMEMBERED = 256
+
+Program = Callable[..., tuple[Any, ...]]
+
+
+def onnx_operator(operator: ONNXOperator) -> Program:
+    """A function of tensors that looks its program up by their shapes and element types.
+
+    Args:
+        operator: The operator.
+    """
+    from deep5.frameworks.pytorch.framework import PyTorch
+
+    programs: dict[Any, Program] = {}
+    framework = PyTorch()
+
+    def custom(*inputs: Any) -> tuple[Any, ...]:
+        if torch.compiler.is_compiling():
+            raise Unsupported(
+                f"{operator.op_type} is made for each shape, which torch.compile cannot do while it traces; remedy: "
+                "d5.framework('pytorch:compiled').operator_executor(…)"
+            )
+        try:
+            program = programs[key := tuple([(value.shape, value.dtype, value.device) for value in inputs])]
+        except KeyError:
+            if len(programs) >= _REMEMBERED:
+                programs.clear()
+            program = programs[key] = onnx_program(operator, framework, inputs)
+        except AttributeError:
+            program = onnx_program(operator, framework, inputs)  # which refuses what is no tensor
+        return program(*inputs)
+
+    return custom
+
+
+def onnx_program(operator: ONNXOperator, framework: Framework, inputs: Sequence[Any]) -> Program:
+    """The generated function for inputs like these.
+
+    Raises:
+        ShapeError: What is no tensor, or inputs that the operator does not take.
+        NetworkError: As `ONNXOperator.network`.
+        Unsupported: torch does not run it so, with the reason.
+    """
+    for number, value in enumerate(inputs):
+        if not isinstance(value, torch.Tensor):
+            raise ShapeError(
+                f"{operator.op_type}: got {type(value).__name__} as input {number}; allowed: a torch.Tensor; remedy: "
+                "torch.as_tensor(array)"
+            )
+    network = Forms(operator.network([tensor_spec(value) for value in inputs]), framework).evaluation
+    place = inputs[0].device if inputs else torch.device("cpu")
+    return compile_forward(network, tuple(network.outputs), {}, place).call

@@ -1,0 +1,176 @@
+"""Operators in Python on torch: their own array code on tensors, their own backward as torch's gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported, brief
+from deep5.frameworks.pytorch.operator_graph import compilable
+from deep5.operators.contract import check_gradients, check_outputs, name_of, several, specs_of
+from deep5.operators.operator import Operator
+from deep5.tensors import TensorSpec
+
+__all__ = ["described", "python_operator", "tensor_spec"]
+
+# An operator may meet many shapes; a network for sequences does.
+_REMEMBERED = 256
+# What torch says, while it traces, of code that looks at the values of a tensor.
+_UNTRACEABLE = (
+    GuardOnDataDependentSymNode,
+    torch._subclasses.fake_tensor.DataDependentOutputException,
+    torch._subclasses.fake_tensor.DynamicOutputShapeException,
+    torch._subclasses.fake_tensor.UnsupportedFakeTensorException,
+)
+
+Outputs = tuple[Any, ...]
+
+
+def python_operator(operator: Operator) -> Callable[..., Outputs]:
+    """An operator whose methods get tensors.
+
+    Under `torch.compile` the methods run on tensors without values, and what they call becomes part of the graph,
+    forward and backward; what a call is held to is then looked at while torch traces, with symbolic extents.
+
+    Args:
+        operator: The operator.
+
+    Returns:
+        A function of tensors that gives a tuple of them, differentiable by torch; any order of derivative that the
+        code of `backward` allows.
+    """
+    own = _Own(operator)
+
+    def run(*inputs: Any) -> Outputs:
+        try:
+            if torch.is_grad_enabled():
+                for value in inputs:
+                    if value.requires_grad:
+                        outputs: Outputs = _Function.apply(own, *inputs)
+                        return outputs
+        except AttributeError:
+            own.refuse(inputs)
+            raise
+        return own.run(inputs)
+
+    return compilable(run)
+
+
+def tensor_spec(value: Any) -> TensorSpec:
+    """Shape and element type of a tensor; while torch traces, an extent may be one of torch's symbolic numbers."""
+    return TensorSpec(shape=tuple(value.shape), dtype=str(value.dtype).removeprefix("torch."))
+
+
+def described(operator: Operator, inputs: Sequence[Any]) -> tuple[TensorSpec, ...]:
+    """What the operator says of its outputs, for these inputs.
+
+    Raises:
+        ShapeError: An input is no tensor, or the operator does not take such inputs.
+        OperatorError: `specs` failed, or gave something else than TensorSpecs.
+    """
+    for number, value in enumerate(inputs):
+        if not isinstance(value, torch.Tensor):
+            raise ShapeError(
+                f"{name_of(operator)}: got {type(value).__name__} as input {number}; allowed: a torch.Tensor; remedy: "
+                "torch.as_tensor(array)"
+            )
+    return specs_of(operator, [tensor_spec(value) for value in inputs])
+
+
+class _Own:
+    """An operator, and what it says of the shapes that it has met."""
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
+        self._known: dict[Any, list[tuple[tuple[Any, ...], Any]]] = {}
+
+    def run(self, inputs: Sequence[Any]) -> Outputs:
+        try:
+            expected = self._known[tuple([(value.shape, value.dtype) for value in inputs])]
+        except (KeyError, AttributeError, TypeError):  # new, no tensor, symbolic
+            expected = self._expect(inputs)
+        try:
+            outputs = self.operator.forward(*inputs)
+        except Exception as error:
+            raise self._failed("forward", error) from error
+        if type(outputs) is not tuple:
+            outputs = several(outputs)
+        if len(outputs) != len(expected):
+            self._refuse_outputs(inputs, outputs)
+        for value, (shape, dtype) in zip(outputs, expected, strict=True):
+            if not isinstance(value, torch.Tensor) or value.shape != shape or value.dtype is not dtype:
+                self._refuse_outputs(inputs, outputs)
+        return outputs
+
+    def differentiate(
+        self, output_grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], needs: Sequence[bool]
+    ) -> Outputs:
+        given = [
+            gradient if value.is_floating_point() or value.is_complex() else None
+            for gradient, value in zip(output_grads, outputs, strict=True)
+        ]
+        try:
+            gradients = self.operator.backward(given, inputs, outputs, needs)
+        except Exception as error:
+            raise self._failed("backward", error) from error
+        return check_gradients(self.operator, gradients, inputs, needs)
+
+    def refuse(self, inputs: Sequence[Any]) -> None:
+        """Raise where an input is no tensor."""
+        described(self.operator, inputs)
+
+    def _expect(self, inputs: Sequence[Any]) -> list[tuple[tuple[Any, ...], Any]]:
+        found = [(spec.shape, getattr(torch, spec.dtype, spec.dtype)) for spec in described(self.operator, inputs)]
+        extents = [extent for value in inputs for extent in value.shape]
+        if all(type(extent) is int for extent in extents):
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            self._known[tuple([(value.shape, value.dtype) for value in inputs])] = found
+        return found
+
+    def _refuse_outputs(self, inputs: Sequence[Any], outputs: Outputs) -> None:
+        name, expected = name_of(self.operator), described(self.operator, inputs)
+        if len(outputs) != len(expected):
+            check_outputs(self.operator, outputs, expected)
+        for number, (value, spec) in enumerate(zip(outputs, expected, strict=True)):
+            if not isinstance(value, torch.Tensor):
+                raise OperatorError(
+                    f"{name}.forward returned {brief(value)} as output {number}; allowed: a torch.Tensor, {spec}, as "
+                    "its inputs are; remedy: the functions of deep5.array_namespace(…)"
+                )
+            got = tensor_spec(value)
+            if reason := spec.mismatch(got.shape, got.dtype):  # type: ignore[arg-type]  # numbers, symbolic ones too
+                raise OperatorError(f"{name}.forward: output {number}: {reason}, as its specs says")
+            if got.shape != tuple(spec.shape):
+                raise OperatorError(f"{name}.forward: output {number}: got {got}, expected {spec}, as its specs says")
+
+    def _failed(self, method: str, error: Exception) -> Exception:
+        name = f"{name_of(self.operator)}.{method}"
+        if isinstance(error, Deep5Error):
+            return error
+        if isinstance(error, _UNTRACEABLE):
+            told = str(error).strip().splitlines() or [""]
+            return Unsupported(
+                f"{name} cannot be traced by torch ({type(error).__name__}: {told[0]}): what it computes must not "
+                "depend on the values of its inputs; remedy: run it without compilation"
+            )
+        return OperatorError(f"{name} raised {type(error).__name__}: {error}")
+
+
+class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is not type-checked
+    """One for all operators, which come as the first argument."""
+
+    @staticmethod
+    def forward(ctx: Any, own: _Own, *inputs: Any) -> Outputs:
+        outputs = own.run(inputs)
+        ctx.own, ctx.count = own, len(inputs)
+        ctx.save_for_backward(*inputs, *outputs)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *output_grads: Any) -> Outputs:
+        saved, count = ctx.saved_tensors, ctx.count
+        return None, *ctx.own.differentiate(output_grads, saved[:count], saved[count:], ctx.needs_input_grad[1:])

@@ -1,0 +1,99 @@
+"""One operator on NumPy: an operator of deep5's by its own methods, one of ONNX's by the reference's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from deep5.backend import OperatorExecutor
+from deep5.errors import Unsupported
+from deep5.frameworks.reference.custom import backward_on_arrays, on_arrays
+from deep5.frameworks.reference.executor import compiled, settings_of
+from deep5.frameworks.reference.kernels.memory import Scratch
+from deep5.networks.network import Network
+from deep5.networks.onnx_operator import ONNXOperator
+from deep5.operators.contract import is_floating, name_of, spec_of
+from deep5.operators.cpp import CppOperator
+from deep5.operators.native import NativeOperator
+from deep5.operators.operator import Operator
+from deep5.tensors import Array, Device
+from deep5.training.gradient_executor import Run
+from deep5.training.operator_executor import (
+    EngineOperatorExecutor,
+    check_output_grads,
+    host_arrays,
+    wanted_gradients,
+)
+
+if TYPE_CHECKING:
+    from deep5.backend import Framework
+
+__all__ = ["operator_executor"]
+
+
+def operator_executor(operator: Operator, framework: Framework, *, device: Device) -> OperatorExecutor:
+    """The executor that an operator needs.
+
+    Raises:
+        Unsupported: An operator of another framework.
+    """
+    if isinstance(operator, ONNXOperator):
+        return _ByKernels(operator, framework, device=device)
+    return _ByMethods(operator, device=device)
+
+
+class _ByMethods:
+    """The operator's own `forward` and `backward`; implements `OperatorExecutor`."""
+
+    def __init__(self, operator: Operator, *, device: Device) -> None:
+        self.operator, self.device = operator, device
+        self._forward = on_arrays(operator)
+
+    def arrays(self, *values: Array) -> tuple[Array, ...]:
+        """NumPy arrays, C-contiguous and aligned; see `OperatorExecutor.arrays`."""
+        return host_arrays(self.operator, values)
+
+    def inference(self, *inputs: Array) -> tuple[Array, ...]:
+        """Run forward; see `OperatorExecutor.inference`."""
+        return self._forward(*inputs)
+
+    def inference_and_backprop(
+        self, inputs: Sequence[Array], output_grads: Sequence[Array], *, needs: Sequence[bool] | None = None
+    ) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
+        """Run forward, then `backward`; see `OperatorExecutor.inference_and_backprop`."""
+        operator = self.operator
+        if isinstance(operator, NativeOperator):
+            raise Unsupported(f"{name_of(operator)} has no gradient: NumPy does not differentiate")
+        if isinstance(operator, CppOperator) and not operator.differentiable:
+            raise Unsupported(f"{name_of(operator)} has no backward in C++; remedy: write one, or ask for no gradient")
+        wanted = wanted_gradients(operator, inputs, needs)
+        outputs = self._forward(*inputs)
+        specs = [spec_of(value) for value in outputs]
+        given = iter(check_output_grads(operator, specs, output_grads))
+        if not any(wanted):
+            return outputs, (None,) * len(inputs)
+        grads = [next(given) if is_floating(spec.dtype) else None for spec in specs]
+        return outputs, backward_on_arrays(operator, grads, inputs, outputs, wanted)
+
+    def synchronize(self) -> None:
+        """Return at once: NumPy has finished when a call returns."""
+
+    def settings(self) -> dict[str, Any]:
+        """Read back from the BLAS library; see `OperatorExecutor.settings`."""
+        return settings_of(self.device)
+
+
+class _ByKernels(EngineOperatorExecutor):
+    """The generated code of a network of one node."""
+
+    def __init__(self, operator: Operator, framework: Framework, *, device: Device) -> None:
+        super().__init__(operator, framework, device=device)
+        self._scratch = Scratch()
+
+    def settings(self) -> dict[str, Any]:
+        """Read back from the BLAS library; see `OperatorExecutor.settings`."""
+        return settings_of(self.device)
+
+    def _compile(self, network: Network, announced: Sequence[str]) -> Run:
+        # NumPy's kernels write to memory of their own: nothing has to be announced to be spared a copy.
+        return compiled(network, {}, self._scratch)

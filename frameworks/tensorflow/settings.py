@@ -1,0 +1,38 @@
+"""What TensorFlow runs with, read back from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from deep5.frameworks.tensorflow.threads import inter_threads, intra_threads
+from deep5.tensors import Device
+
+__all__ = ["read_settings"]
+
+
+def read_settings(device: Device, *, xla: bool) -> dict[str, Any]:
+    """Threads, TF32 and determinism, of this process; see `GraphExecutor.settings`.
+
+    Args:
+        device: Where something runs.
+        xla: Whether XLA compiles it.
+    """
+    on_host = device.kind == "cpu"
+    return {
+        "framework": "tensorflow",
+        "version": tf.__version__,
+        "device": str(device),
+        "threads": intra_threads(),
+        "inter_threads": inter_threads(),
+        "tf32": not on_host and bool(tf.config.experimental.tensor_float_32_execution_enabled()),
+        "deterministic": on_host or _deterministic(),
+        "xla": xla,
+    }
+
+
+def _deterministic() -> bool:
+    from tensorflow.python.framework.config import is_op_determinism_enabled
+
+    return bool(is_op_determinism_enabled())

@@ -1,0 +1,141 @@
+"""What operators take on a framework, through deep5 and bare; for recipes that time operators (level 0)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from deep5.errors import TooFewSamples
+from deep5.metric import Metric, Observer, Sample
+from deep5.samples import median_interval
+
+__all__ = ["BareRatio", "OperatorCost", "OperatorCoverage", "OperatorTime"]
+
+
+class _OverSizes(Observer):
+    """The median over all sizes of a number that each size gives."""
+
+    def __init__(self, numbers: Callable[[Any], list[float]]) -> None:
+        self._numbers = numbers
+        self._found: list[float] = []
+
+    def after_timing(self, rounds: Any) -> None:
+        self._found = self._numbers(rounds)
+
+    def samples(self) -> list[Sample]:
+        return [Sample(value) for value in self._found]
+
+    def value(self) -> float | None:
+        return median(self._found) if self._found else None
+
+    def interval(self) -> tuple[float, float] | None:
+        try:
+            interval = median_interval(self._found)
+        except TooFewSamples:
+            return None
+        return interval.low, interval.high
+
+
+class OperatorTime(Metric):
+    """Milliseconds of a call through deep5: the median over all sizes, directions and frameworks.
+
+    On the clock: whole calls, each synchronised, inputs in the framework's memory; a direction with gradients holds the
+    forward pass too.
+
+    Args:
+        framework: Of this one alone; None: of all.
+    """
+
+    name = "operator_time"
+    unit = "ms"
+    direction = "lower"
+
+    def __init__(self, framework: str | None = None) -> None:
+        self.framework = framework
+
+    def observer(self) -> Observer:
+        """Samples: the median of every size, direction and framework."""
+
+        def numbers(times: Any) -> list[float]:
+            wanted = (None, self.framework) if self.framework is None else (self.framework,)
+            return [
+                row["median_s"] * 1e3
+                for row in times.rows
+                if not row["bare"] and (None in wanted or row["framework"] in wanted)
+            ]
+
+        return _OverSizes(numbers)
+
+
+class BareRatio(Metric):
+    """Time through deep5 over time on the bare framework: the median over all sizes, directions and frameworks.
+
+    On the clock: as for `OperatorTime`; both sides of a ratio are measured in the same rounds.
+    """
+
+    name = "bare_ratio"
+    unit = "ratio"
+    direction = "lower"
+
+    def observer(self) -> Observer:
+        """Samples: the median of the rounds' ratios of every size, direction and framework."""
+        return _OverSizes(lambda times: [median(a / b for a, b in pair) for pair in _paired(times)])
+
+
+class OperatorCost(Metric):
+    """Microseconds that a call takes longer through deep5 than on the bare framework: the median over all sizes.
+
+    On the clock: as for `OperatorTime`; both sides of a difference are measured in the same rounds.
+    """
+
+    name = "operator_cost"
+    unit = "us"
+    direction = "lower"
+
+    def observer(self) -> Observer:
+        """Samples: the median of the rounds' differences of every size, direction and framework."""
+        return _OverSizes(lambda times: [median((a - b) * 1e6 for a, b in pair) for pair in _paired(times)])
+
+
+class _Coverage(Observer):
+    def __init__(self) -> None:
+        self._share: float | None = None
+
+    def after_timing(self, rounds: Any) -> None:
+        through = [counts for label, counts in rounds.coverage.items() if not label.endswith("(bare)")]
+        self._share = 100 * sum(c["measured"] for c in through) / sum(c["of"] for c in through)
+
+    def samples(self) -> list[Sample]:
+        return [] if self._share is None else [Sample(self._share)]
+
+    def value(self) -> float | None:
+        return self._share
+
+
+class OperatorCoverage(Metric):
+    """Percentage of all problems and directions that was measured through deep5, over all frameworks.
+
+    Nothing is on a clock. What was not measured is listed with its reason.
+    """
+
+    name = "operator_coverage"
+    unit = "%"
+    direction = "higher"
+
+    def observer(self) -> Observer:
+        """One sample: the percentage."""
+        return _Coverage()
+
+
+def _paired(times: Any) -> list[list[tuple[float, float]]]:
+    """For each size, direction and framework with both sides: seconds through deep5 and bare, round by round."""
+    pairs = []
+    for raw in times.raw:
+        known = {(s["problem"], s["direction"], s["framework"], s["bare"]): s["samples"] for s in raw["series"]}
+        for key, samples in known.items():
+            other = known.get((*key[:3], True))
+            if not key[3] and other:
+                # Sample i is of round i; the slower side may have left earlier.
+                pairs.append([(ours, bare) for (_, ours), (_, bare) in zip(samples, other, strict=False)])
+    return pairs

@@ -1,0 +1,24 @@
+"""Convolution by the definition, im2col, FFT and Winograd's algorithms, beside the framework's own.
+
+With each time stand work W (multiplications; of complex numbers for the FFT) and depth D (additions that wait for each
+other) by the published formulas, see `deep5.operators.zoo.work`. GFLOP/s are of what the algorithm does, not of the
+definition.
+"""
+
+import deep5 as d5
+from deep5.metrics.operator_time import OperatorCoverage, OperatorTime
+
+FIXED = {"problems": "studies.convolution"}
+MUTABLE = {
+    "frameworks": ("pytorch",),
+    "take": None,
+    "rigorous": False,
+    "rounds": 30,
+    "threads": 1,
+    "seed": 0,
+}
+METRICS = [(OperatorTime(), None), (OperatorCoverage(), None)]
+SIZES = {"smoke": {"take": 5, "rounds": 7}}
+
+if __name__ == "__main__":
+    d5.run_recipe(FIXED, MUTABLE, METRICS) or exit(1)

@@ -1,0 +1,37 @@
+"""DeepBench's convolutions on every framework, through deep5 and on the bare framework (figure 6 of the paper)."""
+
+import deep5 as d5
+from deep5.metrics.operator_time import BareRatio, OperatorCost, OperatorCoverage, OperatorTime
+from deep5.recipes.deepbench_by_hand import convolution
+
+FIXED = {
+    "problems": "deepbench.conv",
+    "bare": convolution,
+    "backward": True,
+    "box": "conv-24",  # N=16, C=3, H=W=224, 3x3
+}
+MUTABLE = {
+    "frameworks": ("pytorch", "tensorflow", "jax", "onnxruntime"),
+    "limit_gflop": 10,
+    "take": None,
+    "rigorous": False,
+    "rounds": 30,
+    "cold": False,
+    "threads": 1,
+    "pictures": True,
+    "seed": 0,
+}
+METRICS = [(OperatorTime(), None), (BareRatio(), None), (OperatorCost(), None), (OperatorCoverage(), None)]
+SIZES = {
+    "smoke": {
+        "frameworks": ("pytorch", "tensorflow"),
+        "uses": ("inference_server",),
+        "box": "conv-101",
+        "limit_gflop": 0.1,
+        "take": 2,
+        "rounds": 7,
+    }
+}
+
+if __name__ == "__main__":
+    d5.run_recipe(FIXED, MUTABLE, METRICS) or exit(1)

@@ -1,0 +1,12 @@
+"""What a C++ operator costs from PyTorch, forward, where a gradient will be asked for: one element."""
+
+import deep5 as d5
+from deep5.recipes.overhead.operators import cpp_in_pytorch_with_gradient, nothing
+
+FIXED = {"candidate": cpp_in_pytorch_with_gradient, "baseline": nothing, "steps": 2000, "rounds": 60}
+MUTABLE = {"seed": 0}
+METRICS = [(d5.Overhead(), "<= 8 us")]
+SIZES = {"smoke": {"steps": 200, "rounds": 8}}
+
+if __name__ == "__main__":
+    d5.run_recipe(FIXED, MUTABLE, METRICS) or exit(1)

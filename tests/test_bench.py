@@ -1,0 +1,685 @@
+"""Timings of operators: loops, caches, asynchronous work, medians, coverage, the recipe of level 0, the command."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from threading import Thread
+from time import perf_counter, perf_counter_ns, process_time, sleep
+from typing import Any
+
+import click
+import jsonschema
+import numpy as np
+import pytest
+
+from deep5.bench.command import bench_command, ready_recipe
+from deep5.bench.measure import measure, measure_here
+from deep5.bench.plan import Plan, tolerance, workloads
+from deep5.bench.record import OPERATORS, check_operators, plan_of
+from deep5.bench.report import operator_table, seconds
+from deep5.bench.summary import OperatorTimes, summarise
+from deep5.errors import Deep5Error, RecipeError, RunFailed, UsageError
+from deep5.metrics.operator_time import BareRatio, OperatorCost, OperatorCoverage, OperatorTime
+from deep5.operators import timing
+from deep5.operators.roofline import Roofline, best_rate, numpy_roofline
+from deep5.operators.timing import Work
+from deep5.recipe import Recipe
+from deep5.results.result import load
+from deep5.results.schema import schema
+from deep5.run import execute
+from deep5.samples import median_interval
+
+ENGINE = "pytorch"
+
+# A stand-in for what frameworks do by hand: the product of two matrices, and whatever the test adds to a call.
+BARE = """
+import time, threading
+import numpy as np
+from deep5.errors import Unsupported
+
+def busy(seconds):
+    end = time.perf_counter_ns() + int(seconds * 1e9)
+    while time.perf_counter_ns() < end:
+        pass
+
+def product(framework, problem, *, inputs, output_grads, needs, threads, device, wait=0.0):
+    if needs:
+        raise Unsupported("no gradient by hand here")
+    def call():
+        busy(wait)
+        return (inputs[0] @ inputs[1],)
+    return call, lambda: None, list
+
+def spinning(framework, problem, **data):
+    return product(framework, problem, **data, wait={SLOW})
+
+def wrong(framework, problem, **data):
+    call, wait, read = product(framework, problem, **data)
+    return lambda: (1.01 * call()[0],), wait, read
+
+def endless(framework, problem, **data):
+    call, wait, read = product(framework, problem, **data)
+    return lambda: (call()[0] * np.inf,), wait, read
+
+def broken(framework, problem, **data):
+    raise RuntimeError("no such kernel")
+
+def refused(x):
+    raise RuntimeError("no such kernel")
+
+def late(framework, problem, *, inputs, **data):
+    # Returns at once; a thread fills the output in, and nobody waits for it.
+    def call():
+        out = np.zeros((inputs[0].shape[0], inputs[1].shape[1]), np.float32)
+        def work():
+            time.sleep(0.004)
+            np.matmul(inputs[0], inputs[1], out=out)
+        threading.Thread(target=work).start()
+        return (out,)
+    return call, lambda: None, list
+"""
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Callable[[str], str]:
+    (tmp_path / "bare.py").write_text(BARE.replace("{SLOW}", "{'pytorch': 1e-3, 'reference': 1.05e-3}[framework]"))
+    return lambda name: f"{tmp_path / 'bare.py'}:{name}"
+
+
+def spin(nanoseconds: int) -> None:
+    end = perf_counter_ns() + nanoseconds
+    while perf_counter_ns() < end:
+        pass
+
+
+def plan(**changes: Any) -> Plan:
+    shapes = ((24, 32), (32, 40))
+    return Plan(**{"operator": "MatMul", "shapes": shapes, "frameworks": (ENGINE,), "rounds": 7, **changes})
+
+
+@pytest.fixture(autouse=True)
+def quick_roofline(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """The machine's peaks take a second to measure: most tests take one that was measured once."""
+    if "real_roofline" not in request.keywords and "real_roofline" not in request.node.name:
+        monkeypatch.setattr("deep5.bench.measure._roofline", lambda plan, ready: _peaks())
+
+
+def _peaks(found: list[Roofline] = []) -> Roofline:  # noqa: B006 - measured once
+    if not found:
+        found.append(numpy_roofline(1))
+    return found[0]
+
+
+# Loops
+
+
+def test_a_sample_is_well_above_the_resolution_of_the_clock() -> None:
+    assert 0 < timing.clock_resolution_s() < timing.LEAST_SAMPLE_S / 1000
+    calls, tried = timing.calibrate(Work(call=lambda: None))
+    assert calls & (calls - 1) == 0, "found by doubling"
+    assert tried[-1] * calls >= timing.LEAST_SAMPLE_S
+    assert timing.calibrate(Work(call=sleep, arguments=(0.003,)))[0] == 1
+    assert 1e-9 < timing.loop_overhead_s() < 1e-5
+
+
+def test_warm_up_ends_when_times_stand_still_or_time_is_up() -> None:
+    times, settled = timing.warm_up(Work(call=sleep, arguments=(1e-3,)), 1, 2.0)
+    assert settled
+    assert len(times) >= 6
+    longer = iter(np.geomspace(1e-3, 1.0, 1000))
+    times, settled = timing.warm_up(Work(call=lambda: sleep(next(longer))), 1, 0.02)
+    assert not settled or max(times[-3:]) / min(times[-6:]) < 1.2
+
+
+def test_what_is_synchronised_is_on_the_clock() -> None:
+    seen = timing.time_loop(Work(call=lambda: None, synchronize=lambda: sleep(2e-3)), 3)
+    assert seen >= 2e-3
+
+
+def test_self_test_catches_a_timer_that_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    timing.self_test()
+    whole = timing.time_loop
+
+    def careless(work: Work, calls: int) -> float:
+        return whole(Work(call=work.call, arguments=work.arguments), calls)
+
+    monkeypatch.setattr(timing, "time_loop", careless)
+    with pytest.raises(Deep5Error, match="self-test of the timer: an asynchronous call of 5 ms was measured as"):
+        timing.self_test()
+    with pytest.raises(Deep5Error, match="self-test"):
+        measure_here(plan())
+
+
+class Late:
+    """Work that goes on in a thread after the call; `read` waits for it where `waits` says so."""
+
+    def __init__(self, *, seconds: float, honest: bool, waits: bool) -> None:
+        self.seconds, self.honest, self.waits = seconds, honest, waits
+        self.thread = Thread()
+
+    def call(self) -> Any:
+        out = np.zeros(4)
+
+        def work() -> None:
+            sleep(self.seconds)
+            out[:] = 1
+
+        self.thread = Thread(target=work)
+        self.thread.start()
+        return out, self.thread
+
+    def synchronize(self) -> None:
+        if self.honest:
+            self.thread.join()
+
+    def read(self, outputs: Any) -> list[Any]:
+        if self.waits:
+            outputs[1].join()
+        return [outputs[0]]
+
+
+@pytest.mark.timing
+def test_threads_that_compute_on_are_caught() -> None:
+    threads: list[Thread] = []
+
+    def call() -> Any:
+        threads.append(Thread(target=spin, args=(200_000_000,)))
+        threads[-1].start()
+        return ()
+
+    found = timing.untimed_work(Work(call=call), list)
+    for thread in threads:
+        thread.join()
+    assert re.search("its threads keep .* processors busy", found or "")
+
+
+@pytest.mark.parametrize(("waits", "sign"), [(False, "its outputs change after"), (True, "reading its outputs waits")])
+@pytest.mark.parametrize("seconds", [4e-3, 0.03])
+def test_asynchronous_work_that_nobody_waits_for_is_caught(seconds: float, waits: bool, sign: str) -> None:
+    late = Late(seconds=seconds, honest=False, waits=waits)
+    found = timing.untimed_work(Work(call=late.call, synchronize=late.synchronize), late.read)
+    assert found is not None
+    assert sign in found
+    late = Late(seconds=seconds, honest=True, waits=waits)
+    assert timing.untimed_work(Work(call=late.call, synchronize=late.synchronize), late.read) is None
+
+
+def test_a_candidate_that_does_not_wait_gets_no_time(bare: Callable[[str], str]) -> None:
+    # It comes first and alone, so that no other result gives it away.
+    raw = measure_here(plan(bare=bare("late"), frameworks=(ENGINE,)))
+    (entry,) = [entry for entry in raw["left_out"] if entry["candidate"] == "pytorch (bare)"]
+    assert re.search("invalid: .*its work is not on the clock|differs from that of pytorch by", entry["reason"])
+    assert [series["candidate"] for series in raw["series"]] == ["pytorch"]
+
+
+def test_an_eviction_streams_over_more_than_the_largest_cache() -> None:
+    assert timing.last_level_cache_bytes() >= 1 << 20
+    evictor = timing.Evictor(2)
+    assert evictor.buffer_bytes >= 2 * timing.last_level_cache_bytes()
+    before = process_time()
+    evictor()
+    # More than a hundredth of a nanosecond a byte: it was really done.
+    assert process_time() - before > evictor.buffer_bytes * 1e-11
+    evictor.close()
+
+
+@pytest.mark.timing
+def test_a_cold_call_is_slower_than_a_warm_one() -> None:
+    data = np.ones(1 << 16)  # half a MiB: in the second-level cache when warm
+    work = Work(call=np.sum, arguments=(data,))
+    evictor = timing.Evictor()
+    evictor.time(work)
+    cold = median(evictor.time(work) for _ in range(15))
+    warm = median(timing.time_loop(work, 20) for _ in range(15))
+    evictor.close()
+    assert cold > 1.2 * warm
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("nanoseconds", [1_000_000, 4_000_000])
+def test_timer_bias_is_at_most_a_thousandth(nanoseconds: int) -> None:
+    taken = [0]
+
+    def operator() -> None:
+        # It says itself how long it took: where the machine stops it for a while, that is no bias of the timer.
+        begin = perf_counter_ns()
+        spin(nanoseconds)
+        taken[0] += perf_counter_ns() - begin
+
+    work = Work(call=operator)
+    calls, _ = timing.calibrate(work)
+    found = []
+    for _ in range(3):  # a neighbour may spoil one measurement
+        biases = []
+        for _ in range(41):
+            taken[0] = 0
+            measured = timing.time_loop(work, calls) * calls
+            biases.append(measured * 1e9 / taken[0] - 1)
+        found.append(median(biases))
+    assert 0 <= min(found) <= 1e-3
+
+
+def test_memory_that_a_call_takes_shows() -> None:
+    grown = timing.peak_growth_bytes(lambda: np.ones(1 << 22))
+    if grown is None:
+        pytest.skip("this system does not let the mark be set back")
+    assert 31 << 20 <= grown < 64 << 20
+    freed = timing.peak_growth_bytes(lambda: None)
+    assert freed is not None
+    assert freed < 4 << 20
+
+
+# Rooflines
+
+
+def test_roofline_is_the_lower_of_two_lines() -> None:
+    roof = Roofline(flop_s=100.0, byte_s=10.0, threads=1, dtype="float32", seen={})
+    assert [roof.attainable(work, 10) for work in (20, 100, 1000)] == [20.0, 100.0, 100.0]
+    better = roof.with_library("fast", 150.0, None)
+    assert (better.flop_s, better.byte_s, dict(better.seen)) == (150.0, 10.0, {"fast": (150.0, None)})
+
+
+def test_a_rate_is_amount_over_time() -> None:
+    assert 80 < best_rate(Work(call=sleep, arguments=(0.01,)), 1.0, most_s=0.03) <= 100
+
+
+# Measuring
+
+
+def test_quick_measurement_holds_every_raw_time() -> None:
+    times = summarise(measure(plan(backward=True, cold=True)))
+    assert [(row["direction"], row["candidate"]) for row in times.rows] == [("forward", ENGINE), ("backward", ENGINE)]
+    assert dict(times.coverage) == {ENGINE: {"measured": 2, "of": 2}}
+    for row, series in zip(times.rows, times.raw[0]["series"], strict=True):
+        values = [value for _, value in series["samples"]]
+        assert len(values) == row["samples"] == 7
+        assert row["median_s"] == median(values)
+        interval = median_interval(values)
+        assert (row["low_s"], row["high_s"]) == (interval.low, interval.high)
+        assert len(series["cold"]) == row["cold"]["samples"] >= 6
+        assert row["first_call_s"] > 0
+        assert series["warm_ups"]
+        ends = [at for at, _ in series["warm_ups"] + series["samples"] + series["cold"]]
+        assert ends == sorted(ends)
+        assert row["calls"] * row["median_s"] > timing.LEAST_SAMPLE_S / 4
+    forward, backward = times.rows
+    assert forward["flops"] == 2 * 24 * 32 * 40
+    assert backward["flops"] == 3 * forward["flops"]
+    assert forward["gflop_s"] == pytest.approx(forward["flops"] / forward["median_s"] / 1e9)
+    assert forward["gbyte_s"] == pytest.approx(4 * (24 * 32 + 32 * 40 + 24 * 40) / forward["median_s"] / 1e9)
+    assert forward["share_of_peak"] == pytest.approx(forward["gflop_s"] * 1e9 / times.roofline.flop_s)
+    assert forward["share_of_peak"] <= forward["share_of_roofline"]
+
+
+def test_real_roofline_holds_the_frameworks_own_peaks() -> None:
+    (raw,) = measure(plan())
+    assert set(raw["roofline"]["seen"]) == {"numpy", ENGINE}
+    for flop_s, byte_s in raw["roofline"]["seen"].values():
+        assert flop_s > 1e8
+        assert byte_s > 1e8
+    assert raw["roofline"]["flop_s"] == max(flop_s for flop_s, _ in raw["roofline"]["seen"].values())
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("wrong", r"its result 0 differs from that of pytorch by 0\.01; allowed"),
+        ("endless", "its result 0 is not finite"),
+        ("broken", "raised RuntimeError: no such kernel"),
+    ],
+)
+def test_what_computes_something_else_is_left_out(bare: Callable[[str], str], name: str, reason: str) -> None:
+    times = summarise(measure(plan(bare=bare(name))))
+    (entry,) = times.left_out
+    assert re.search(reason, entry["reason"])
+    assert dict(times.coverage["pytorch (bare)"]) == {"measured": 0, "of": 1}
+
+
+def test_tolerance_follows_from_dtype_and_work() -> None:
+    (single,), _ = workloads(plan())
+    (double,), _ = workloads(plan(dtype="float64"))
+    # 64 units in the last place times the root of 32 products a sum.
+    assert tolerance(single, 24 * 40) == pytest.approx(64 * 2**-23 * 32**0.5)
+    assert tolerance(double, 24 * 40) == pytest.approx(64 * 2**-52 * 32**0.5)
+
+
+def test_threads_are_read_back_and_another_number_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    (raw,) = measure(plan())
+    assert raw["settings"][ENGINE]["threads"] == 1
+    assert raw["warnings"] == []
+    monkeypatch.setattr("deep5.frameworks.pytorch.framework.PyTorch.set_threads", lambda self, threads: None)
+    (raw,) = measure(plan(threads=2))
+    assert raw["warnings"] == ["the run asked for 2 threads and pytorch has 1"]
+
+    def refuse(self: Any, threads: int) -> None:
+        raise UsageError("it has started")
+
+    monkeypatch.setattr("deep5.frameworks.pytorch.framework.PyTorch.set_threads", refuse)
+    assert (
+        "pytorch does not run with 2 threads: it has started; remedy: --rigorous"
+        in measure(plan(threads=2))[0]["warnings"][0]
+    )
+
+
+def test_what_a_framework_has_not_is_listed(bare: Callable[[str], str]) -> None:
+    times = summarise(measure(plan(bare=bare("product"), backward=True)))
+    assert {row["candidate"] for row in times.rows if row["direction"] == "backward"} == {ENGINE}
+    assert [(entry["direction"], entry["candidate"], entry["reason"]) for entry in times.left_out] == [
+        ("backward", "pytorch (bare)", "no gradient by hand here")
+    ]
+    ((through, by_hand),) = times.pairs()
+    assert (through["candidate"], by_hand["candidate"]) == ("pytorch", "pytorch (bare)")
+
+
+def test_nothing_measured_is_a_failure(bare: Callable[[str], str]) -> None:
+    with pytest.raises(RunFailed, match=r"not one candidate could be timed; the first reason: .*no such kernel"):
+        measure(Plan(operator=bare("refused"), shapes=((2, 2),), frameworks=(ENGINE,)))
+
+
+@pytest.mark.timing
+def test_a_planted_slowdown_of_five_percent_shows(bare: Callable[[str], str]) -> None:
+    for _ in range(3):  # a neighbour may spoil one measurement
+        times = summarise(measure(plan(bare=bare("spinning"), frameworks=("pytorch", "reference"), rounds=60)))
+        fast, slow = (row for row in times.rows if row["bare"])
+        ratio = slow["median_s"] / fast["median_s"]
+        if 1.03 < ratio < 1.07 and slow["low_s"] > fast["high_s"]:
+            return
+    pytest.fail(f"5 % were planted; seen: {ratio:.3f}")
+
+
+@pytest.mark.timing
+def test_a_size_takes_at_most_a_second() -> None:
+    sets: dict[str, Any] = {"problems": "deepbench.conv", "operator": None, "shapes": (), "limit_gflop": 2.0, "take": 3}
+    times = summarise(measure(plan(**sets, backward=True, cold=True, rounds=30)))
+    assert len(times.rows) >= 3
+    for row in times.rows:
+        assert row["spent_s"] <= 1.0, row["title"]
+
+
+# Statistics on raw samples
+
+
+def raw(process: int, samples: list[float], **changes: Any) -> dict[str, Any]:
+    series = {
+        "problem": "p", "title": "t", "use": "", "direction": "forward", "candidate": "a", "framework": "a",
+        "bare": False, "flops": 2_000_000, "bytes": 1_000_000, "calls": 1, "first_call_s": 1.0, "memory_bytes": None,
+        "settled": True, "spent_s": 0.1, "warm_ups": [(0.0, 1.0)], "cold": [],
+        "samples": [(0.1 * n, s) for n, s in enumerate(samples)], **changes,
+    }  # fmt: skip
+    roofline = {"flop_s": 4e9, "byte_s": 1e9, "threads": 1, "dtype": "float32", "seen": {"numpy": (4e9, 1e9)}}
+    return {
+        "process": process, "series": [series], "left_out": [], "warnings": [], "settings": {}, "resolution_s": 1e-7,
+        "overhead_s": 1e-7, "roofline": roofline,
+    }  # fmt: skip
+
+
+def test_one_process_gives_the_interval_of_its_samples() -> None:
+    times = summarise([raw(0, [1e-3, 1.1e-3, 1.2e-3, 1.3e-3, 1.4e-3, 1.5e-3])])
+    (row,) = times.rows
+    assert (row["median_s"], row["low_s"], row["high_s"]) == (pytest.approx(1.25e-3), 1e-3, 1.5e-3)
+    assert row["gflop_s"] == pytest.approx(2 / 1.25)
+    # Two operations a byte at 1 GB/s: at most 2 GFLOP/s of the 4 that a product reaches.
+    assert row["share_of_peak"] == pytest.approx(1.6 / 4)
+    assert row["share_of_roofline"] == pytest.approx(1.6 / 2)
+    assert any("the interval is 0.80 to 1.20 of the median" in text for text in row["warnings"])
+
+
+def test_several_processes_give_the_interval_of_their_medians() -> None:
+    # Each process is quiet; they differ: samples of one process do not make the interval narrow.
+    found = [raw(number, [1e-3 * (1 + number / 10)] * 30) for number in range(8)]
+    (row,) = summarise(found).rows
+    assert row["samples"] == 240
+    assert row["processes"] == 8
+    interval = median_interval([1e-3 * (1 + number / 10) for number in range(8)])
+    assert (row["low_s"], row["high_s"]) == (interval.low, interval.high)
+
+
+def test_too_few_samples_give_no_interval_and_a_warning() -> None:
+    (row,) = summarise([raw(0, [1e-3] * 5)]).rows
+    assert row["low_s"] is None
+    assert any("5 samples allow no interval" in text for text in row["warnings"])
+
+
+def test_drift_an_unsettled_start_and_a_short_call_are_said() -> None:
+    drifting = [1e-6] * 10 + [1.2e-6] * 10
+    (row,) = summarise([raw(0, drifting, settled=False)]).rows
+    said = " ".join(row["warnings"])
+    assert "the times drift: the second half takes +20% against the first; remedy: --rigorous" in said
+    assert "had not settled" in said
+    assert "the loop itself takes 9% of a call (100 ns)" in said
+    (row,) = summarise([raw(0, [1e-3] * 20)]).rows
+    assert row["warnings"] == []
+
+
+# The recipe of level 0
+
+
+def recipe(fixed: dict[str, Any] | None = None, mutable: dict[str, Any] | None = None, metrics: Any = ()) -> Recipe:
+    base = {"operator": "MatMul", "shapes": ((24, 32), (32, 40))}
+    return Recipe.make({**base, **(fixed or {})}, {"frameworks": (ENGINE,), "rounds": 7, **(mutable or {})}, metrics)
+
+
+METRICS = [(OperatorTime(), "< 1000 ms"), (BareRatio(), None), (OperatorCost(), None), (OperatorCoverage(), ">= 100 %")]
+
+
+def test_a_recipe_of_level_0_gives_a_valid_result(bare: Callable[[str], str], tmp_path: Path) -> None:
+    made = recipe({"bare": bare("product")}, {"cold": True}, METRICS)
+    result = execute(made, out=tmp_path / "out", quiet=True)
+    jsonschema.Draft202012Validator(schema()).validate(result.document)
+    document = load(result.folder).document
+    assert document["level"] == 0
+    assert document["measurement"]["mode"] == "quick"
+    assert document["measurement"]["cache_state"] == "warm"
+    assert document["framework"]["name"] == ENGINE
+    assert result.accepted
+    samples = result.samples()
+    told = json.loads((result.folder / OPERATORS).read_text())
+    assert {row["candidate"] for row in told["rows"]} == {"pytorch", "pytorch (bare)"}
+    for row in told["rows"]:
+        (name,) = row["series"]
+        assert median(sample.value for sample in samples[name]) == row["median_s"]
+    assert {"warm", "warm-up", "cold"} == {name.split(" | ")[3] for name in samples if name.startswith("time[")}
+    through, by_hand = (median(s.value for s in samples[row["series"][0]]) for row in told["rows"])
+    assert result.metric("operator_time") == pytest.approx(through * 1e3)
+    ours, theirs = ([s.value for s in samples[row["series"][0]]] for row in told["rows"])
+    assert result.metric("bare_ratio") == pytest.approx(median(a / b for a, b in zip(ours, theirs, strict=True)))
+    assert by_hand > 0
+
+
+def test_pictures_are_drawn_into_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = recipe({"box": "MatMul"}, {"pictures": True, "frameworks": f"{ENGINE},reference"})
+    result = execute(made, out=tmp_path, quiet=True)
+    for name in ("violin", "box"):
+        assert (result.folder / f"{name}.svg").read_text().startswith("<svg")
+        assert (result.folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setitem(sys.modules, "altair", None)
+    result = execute(made, out=tmp_path, quiet=True)
+    assert result.status == "success"
+    assert any("no pictures were drawn: " in text for text in result.document["warnings"])
+    assert not list(result.folder.glob("*.svg"))
+
+
+def test_metrics_of_operators() -> None:
+    fast, slow = [1e-3] * 7, [1.5e-3] * 7
+    found = raw(0, slow)
+    found["series"].append({**raw(0, fast)["series"][0], "bare": True, "candidate": "a (bare)"})
+    found["left_out"] = [{**found["series"][0], "problem": "q", "reason": "too large"}]
+    times: OperatorTimes = summarise([found])
+    values = {}
+    for metric in (OperatorTime(), OperatorTime("b"), BareRatio(), OperatorCost(), OperatorCoverage()):
+        observer = metric.observer()
+        assert observer.value() is None
+        observer.after_timing(times)
+        values[repr(metric)] = observer.value()
+    assert values == {
+        "OperatorTime(framework=None)": pytest.approx(1.5),
+        "OperatorTime(framework='b')": None,
+        "BareRatio()": pytest.approx(1.5),
+        "OperatorCost()": pytest.approx(500),
+        "OperatorCoverage()": 50,
+    }
+
+
+@pytest.mark.parametrize(
+    ("fixed", "mutable", "message"),
+    [
+        ({"operator": "Cnv"}, {}, "Cnv"),
+        ({"operator": None}, {}, "names neither 'operator' nor 'problems'"),
+        ({"shapes": ()}, {}, "the inputs of MatMul are not known; remedy: --shape"),
+        ({"shapes": ((2, 3), (4, 5))}, {}, "MatMul"),
+        ({"shapes": "64x64"}, {}, "'shapes' is '64x64'; allowed: a shape an input"),
+        ({"problems": "deepbench.conv", "shapes": ()}, {}, "are of Conv; got the operator 'MatMul'"),
+        ({"problems": "deepbench.gemm", "operator": "Gemm"}, {}, "problems and shapes are both given"),
+        ({"box": ""}, {}, "'box' is ''; allowed: a text"),
+        ({"problems": "deepbench.gemm", "operator": "Gemm", "shapes": (), "box": "gemm-0"}, {}, "'box' is 'gemm-0'"),
+        ({"attributes": [1]}, {}, "'attributes' is \\[1\\]; allowed: a dict"),
+        ({}, {"frameworks": ("pytroch",)}, "unknown framework 'pytroch'; allowed: .*did you mean 'pytorch'"),
+        ({}, {"frameworks": ("pytorch:fast",)}, "unknown mode"),
+        ({}, {"frameworks": ()}, "'frameworks' is \\(\\); allowed: a tuple of names"),
+        ({}, {"frameworks": ("pytorch", "pytorch")}, "a framework twice"),
+        ({}, {"limit_gflop": 0}, "'limit_gflop' is 0; allowed: a number of GFLOP above 0"),
+        ({}, {"take": 0}, "'take' is 0; allowed: a whole number of at least 1"),
+        ({}, {"rigorous": 1}, "'rigorous' is 1; allowed: True or False"),
+        ({}, {"epochs": 1}, "unknown key 'epochs' in MUTABLE; allowed: operator, problems"),
+        ({"limit_gflop": 1e-6}, {}, "nothing is left to run; the first of 1 reasons: its work is"),
+        ({}, {"bare": 3}, "'bare' is 3; allowed"),
+    ],
+)
+def test_a_recipe_that_is_wrong_is_told_what(fixed: Any, mutable: Any, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        check_operators(recipe(fixed, mutable))
+
+
+def test_a_recipe_hands_its_plan_to_other_processes(tmp_path: Path, bare: Callable[[str], str]) -> None:
+    made = recipe({"bare": bare("product"), "attributes": {}}, {"rigorous": True, "take": 3, "limit_gflop": 0.5})
+    there = plan_of(made)
+    assert Plan.from_json(there.to_json()) == there
+    assert there.mode == "rigorous"
+    assert check_operators(made) == ["1 of 1 problems and directions would be run"]
+
+
+def test_rigorous_measures_in_fresh_processes(bare: Callable[[str], str]) -> None:
+    found = measure(plan(mode="rigorous", processes=2, bare=bare("product"), frameworks=("reference",)))
+    assert [raw["process"] for raw in found] == [0, 1]
+    times = summarise(found)
+    assert {row["processes"] for row in times.rows} == {2}
+    assert len({name for name, _ in times.samples()}) == 2 * 2 * 2  # processes, candidates, warm-ups and samples
+    failing = [sys.executable, "-m", "deep5.bench.measure", "/nowhere.json", "/nowhere.out", "0"]
+    assert subprocess.run(failing, capture_output=True, check=False).returncode != 0
+
+
+# The command
+
+
+@contextmanager
+def _plain(debug: bool, as_json: bool) -> Iterator[Callable[[str], None]]:
+    yield click.echo
+
+
+def bench(*arguments: str) -> None:
+    bench_command(_plain).main(["operator", *arguments], standalone_mode=False)
+
+
+def test_the_command_prints_a_table_and_keeps_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shapes = ("--shape", "24x32", "--shape", "32x40", "--frameworks", ENGINE, "--out", str(tmp_path))
+    bench("MatMul", *shapes)
+    printed = capsys.readouterr().out
+    assert "24x32, 32x40, forward" in printed
+    assert "pytorch: 1 of 1 measured" in printed
+    (folder,) = tmp_path.iterdir()
+    assert str(folder) in printed
+    bench("MatMul", *shapes, "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert told["rows"][0]["median_s"] > 0
+
+
+OPERATOR = """
+import deep5 as d5
+
+class Twice(d5.Operator):
+    def __init__(self, factor=2.0): self.factor = factor
+    def specs(self, x): return (x,)
+    def forward(self, x): return self.factor * x
+    def backward(self, output_grads, inputs, outputs, needs): return (self.factor * output_grads[0],)
+    def flops(self, x): return x.size
+
+def double(x): return x + x
+number = 3
+"""
+
+
+@pytest.mark.parametrize(("name", "flops"), [("Twice", 64), ("double", None)])
+def test_the_command_takes_an_operator_of_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, flops: int | None
+) -> None:
+    (tmp_path / "mine.py").write_text(OPERATOR)
+    where = ("--shape", "8x8", "--frameworks", ENGINE, "--out", str(tmp_path / "out"), "--json")
+    bench(f"{tmp_path / 'mine.py'}:{name}", *where, "--backward")
+    told = json.loads(capsys.readouterr().out)
+    assert [row["direction"] for row in told["rows"]] == ["forward", "backward"], told["left_out"]
+    assert told["rows"][0]["flops"] == flops
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("MatMul",), "the inputs of MatMul are not known"),
+        (("MatMul", "--shape", "2,3"), "cannot read the shape '2,3'; allowed: extents with x between"),
+        (("MatMul", "--shape", "2x3", "--shape", "4x5"), "MatMul with float32\\[2, 3\\], float32\\[4, 5\\]: "),
+        (("Conv", "--problems", "deepbench.con"), "unknown problem set 'deepbench.con'.*did you mean"),
+        (("Conv", "--problems", "deepbench.conv", "--use", "test"), "unknown use of a problem 'test'"),
+        (("MatMul", "--shape", "2x2", "--frameworks", "torch"), "unknown framework 'torch'"),
+        (("org.example.None", "--shape", "2x2"), "no operator 'None' of the domain 'org.example' is registered"),
+        (("FILE:Twice:8", "--shape", "2x2"), "mine.py:Twice:8"),
+        (("FILE:number", "--shape", "2x2"), "is a int; allowed: a class of d5.Operator, an object, a function"),
+        (("FILE:Twice", "--shape", "2x2", "--set", "factr=1"), "does not take the attributes {'factr': 1}"),
+        (("MatMul", "--shape", "2x2", "--set", "a"), "cannot read the setting 'a'"),
+    ],
+)
+def test_the_command_says_what_is_wrong(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    (tmp_path / "mine.py").write_text(OPERATOR)
+    given = [word.replace("FILE", str(tmp_path / "mine.py")) for word in arguments]
+    with pytest.raises(UsageError, match=message):
+        bench(*given, "--out", str(tmp_path / "out"))
+    assert not (tmp_path / "out").exists(), "nothing is left behind"
+
+
+def test_without_frameworks_all_that_are_installed_are_taken() -> None:
+    made = ready_recipe("MatMul", shapes=("2x2", "2x2"))
+    assert {"pytorch", "reference"} <= set(made.value("frameworks"))
+
+
+def test_times_are_told_in_three_digits() -> None:
+    told = [seconds(value) for value in (2.5, 1e-3, 1.234e-3, 9.87e-7, None)]
+    assert told == ["2.5 s", "1 ms", "1.23 ms", "0.987 us", "-"]
+
+
+def test_the_table_is_readable_at_80_columns() -> None:
+    import io
+
+    from rich.console import Console
+
+    from deep5.bench.record import _told
+
+    out = io.StringIO()
+    times = summarise([raw(0, [1e-3] * 7, title="N=16 C=3 H=224 W=224 K=64 3x3")])
+    operator_table(_told(times), Console(file=out, width=80))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(re.search(r"^ *a +1 ms +1 ms-1 ms +2 +1 +100%", line) for line in lines), out.getvalue()
+
+
+def test_measuring_leaves_the_machine_as_it_was() -> None:
+    import gc
+
+    begin = perf_counter()
+    measure(plan())
+    assert gc.isenabled()
+    assert perf_counter() - begin < 30

@@ -1,0 +1,571 @@
+"""Operators in C++: compiled on first use, on NumPy's memory as it lies; what goes wrong, in the user's terms."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import deep5 as d5
+from deep5 import compiler
+from deep5.arguments import THREADS
+from deep5.errors import OperatorError, ShapeError, Unsupported, UsageError
+from deep5.operators.backward import Backward
+
+RNG = np.random.default_rng(5)
+
+IPOW = """
+template <typename T>
+class IPow : public deep5::Operator {
+ public:
+  explicit IPow(int64_t power) : power_(power) {}
+  void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) {
+    report("elements", static_cast<double>(x.size()));
+#pragma omp parallel for
+    for (int64_t i = 0; i < x.size(); ++i) y[i] = deep5::power(x[i], power_);
+  }
+  void backward(deep5::Tensor<const T> dy, deep5::Tensor<const T> x, deep5::Tensor<const T> y, deep5::Tensor<T> dx) {
+    for (int64_t i = 0; i < x.size(); ++i) dx[i] = dy[i] * T(power_) * deep5::power(x[i], power_ - 1);
+  }
+
+ private:
+  int64_t power_;
+};
+"""
+
+
+class IPow(d5.CppOperator):
+    source = IPOW
+
+    def __init__(self, power: int) -> None:
+        super().__init__(power=power)
+
+    def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
+        return inputs
+
+
+class Several(d5.CppOperator):
+    """Rows of x taken by whole numbers and scaled by w; and how often each row was taken."""
+
+    source = """
+    template <typename T>
+    struct Several : deep5::Operator {
+      void forward(deep5::Strided<const T> x, deep5::Tensor<const int64_t> rows, deep5::Tensor<const T> w,
+                   deep5::Tensor<T> y, deep5::Tensor<int32_t> count) {
+        for (auto& each : count) each = 0;
+        for (int64_t i = 0; i < rows.size(); ++i) {
+          ++count[rows[i]];
+          for (int64_t j = 0; j < x.shape(1); ++j) y(i, j) = x(rows[i], j) * w[j];
+        }
+      }
+      void backward(deep5::Tensor<const T> dy, deep5::Strided<const T> x, deep5::Tensor<const int64_t> rows,
+                    deep5::Tensor<const T> w, deep5::Tensor<const T> y, deep5::Tensor<const int32_t> count,
+                    deep5::Tensor<T> dx, deep5::Tensor<T> dw) {
+        if (dx) for (auto& each : dx) each = 0;
+        if (dw) for (auto& each : dw) each = 0;
+        for (int64_t i = 0; i < rows.size(); ++i)
+          for (int64_t j = 0; j < x.shape(1); ++j) {
+            if (dx) dx(rows[i], j) += dy(i, j) * w[j];
+            if (dw) dw[j] += dy(i, j) * x(rows[i], j);
+          }
+      }
+    };"""
+
+    def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
+        x, rows, _ = inputs
+        return (
+            d5.TensorSpec(shape=(rows.shape[0], x.shape[1]), dtype=x.dtype),
+            d5.TensorSpec(shape=(x.shape[0],), dtype="int32"),
+        )
+
+
+def made(text: str, specs: Any = lambda self, *inputs: inputs, **attributes: Any) -> d5.CppOperator:
+    """An operator of this source, whose class is called Made."""
+    kind = type("Made", (d5.CppOperator,), {"source": text + "\n", "specs": specs})
+    return kind(**attributes)
+
+
+FLOATS = ["float32", "float64", "float16", ml_dtypes.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32", "int64", "uint8"])
+def test_every_element_type_is_computed_with_as_it_is(dtype: Any) -> None:
+    x = np.arange(6).reshape(2, 3).astype(dtype)
+    y = IPow(3).forward(x)
+    assert y.dtype == x.dtype
+    assert y.shape == (2, 3)
+    # Cubes of small whole numbers are exact in every type but bfloat16, whose 125 is exact too.
+    assert y.tolist() == (np.arange(6).reshape(2, 3) ** 3).tolist()
+
+
+def test_float64_is_not_computed_in_float32() -> None:
+    x = RNG.standard_normal(1000)
+    # Repeated squaring of three factors: two roundings.
+    np.testing.assert_allclose(IPow(3).forward(x), x**3, rtol=4e-16)
+
+
+def _unaligned(x: np.ndarray) -> np.ndarray:
+    raw = np.empty(x.nbytes + 1, np.uint8)
+    view: np.ndarray = raw[1:].view(x.dtype).reshape(x.shape)
+    view[...] = x
+    assert not view.flags.aligned
+    return view
+
+
+def _read_only(x: np.ndarray) -> np.ndarray:
+    x = x.copy()
+    x.flags.writeable = False
+    return x
+
+
+LAYOUTS = {
+    "fortran": np.asfortranarray,
+    "transposed": lambda x: np.ascontiguousarray(x.T).T,
+    "every second": lambda x: np.repeat(x, 2, axis=1)[:, ::2],
+    "backwards": lambda x: np.ascontiguousarray(x[::-1, ::-1])[::-1, ::-1],
+    "broadcast": lambda x: np.broadcast_to(x[:1], x.shape),
+    "unaligned": _unaligned,
+    "read-only": _read_only,
+    "axes of one": lambda x: x[np.newaxis][:, :, :, np.newaxis][0, :, :, 0],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_no_layout_is_misread(layout: str, dtype: Any) -> None:
+    x = LAYOUTS[layout](RNG.standard_normal((5, 4)).astype(dtype))
+    expected = np.array(x) ** 2
+    np.testing.assert_array_equal(IPow(2).forward(x), expected)
+    (gradient,) = IPow(2).backward((np.ones((5, 4), dtype),), (x,), (expected,), (True,))
+    np.testing.assert_array_equal(gradient, 2 * np.array(x))
+
+
+def test_a_contiguous_input_is_not_copied() -> None:
+    text = """template <typename T> struct Made : deep5::Operator {
+      void forward(deep5::Tensor<const T> x, deep5::Tensor<int64_t> place) {
+        place[0] = reinterpret_cast<int64_t>(x.data());
+      }
+    };"""
+    place = made(text, lambda self, x: (d5.TensorSpec(shape=(1,), dtype="int64"),))
+    x = RNG.standard_normal((3, 4))
+    assert place.forward(x)[0] == x.__array_interface__["data"][0]
+    assert place.forward(x.T)[0] != x.__array_interface__["data"][0]
+
+
+def test_an_input_that_is_declared_strided_is_not_copied_and_not_misread() -> None:
+    text = """template <typename T> struct Made : deep5::Operator {
+      void forward(deep5::Strided<const T> x, deep5::Tensor<T> y, deep5::Tensor<int64_t> place) {
+        for (int64_t i = 0; i < x.shape(0); ++i)
+          for (int64_t j = 0; j < x.shape(1); ++j) y(i, j) = x(i, j);
+        place[0] = reinterpret_cast<int64_t>(x.data());
+        place[1] = x.stride(0);
+        place[2] = x.stride(1);
+      }
+    };"""
+    strided = made(text, lambda self, x: (x, d5.TensorSpec(shape=(3,), dtype="int64")))
+    x = RNG.standard_normal((6, 8))
+    for view in (x, x.T, x[::2, 1::3], x[::-1]):
+        y, place = strided.forward(view)
+        np.testing.assert_array_equal(y, view)
+        assert place.tolist() == [view.__array_interface__["data"][0], *(step // 8 for step in view.strides)]
+
+
+def test_empty_and_zero_dimensional_arrays() -> None:
+    assert IPow(2).forward(np.zeros((0, 3), np.float32)).shape == (0, 3)
+    assert IPow(2).forward(np.array(3.0)).item() == 9.0
+    assert IPow(2).forward(np.array(3.0)).shape == ()
+
+
+def test_several_inputs_and_outputs_of_several_element_types() -> None:
+    x, w, rows = RNG.standard_normal((4, 3)), RNG.standard_normal(3), np.array([2, 0, 2])
+    operator = Several()
+    y, count = operator.forward(x.copy(order="F"), rows, w)
+    np.testing.assert_array_equal(y, x[rows] * w)
+    assert count.tolist() == [1, 0, 2, 0]
+    assert count.dtype == np.int32
+    dy = RNG.standard_normal(y.shape)
+    for needs in ((True, False, True), (True, False, False), (False, False, True)):
+        dx, none, dw = operator.backward((dy, None), (x, rows, w), (y, count), needs)
+        assert none is None
+        assert [dx is not None, dw is not None] == [needs[0], needs[2]]
+        if dx is not None:
+            expected = np.zeros_like(x)
+            np.add.at(expected, rows, dy * w)
+            # Two rows are added up at most: one rounding, in either order.
+            np.testing.assert_allclose(dx, expected, rtol=1e-15)
+        if dw is not None:
+            np.testing.assert_allclose(dw, (dy * x[rows]).sum(0), rtol=1e-14)
+
+
+def test_attributes_are_the_constructor_s_arguments() -> None:
+    text = """template <typename T> struct Made : deep5::Operator {
+      std::vector<double> all;
+      Made(int64_t a, double b, bool c, std::string d, std::vector<int64_t> e, std::vector<double> f,
+           std::vector<int64_t> g) {
+        all = {double(a), b, double(c), double(d.size()), double(e.size()), double(e.at(1)), f.at(0), double(g.size())};
+        if (d != "two words, µ") throw std::runtime_error(d);
+      }
+      void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) {
+        for (int64_t i = 0; i < y.size(); ++i) y[i] = all[i];
+      }
+    };"""
+    whole = -(1 << 62)
+    operator = made(
+        text,
+        lambda self, x: (d5.TensorSpec(shape=(8,), dtype="float64"),),
+        a=whole,
+        b=0.1,
+        c=True,
+        d="two words, µ",
+        e=[3, 4],
+        f=np.array([2.5, 1.0]),
+        g=(),
+    )
+    assert operator.forward(np.zeros(1)).tolist() == [float(whole), 0.1, 1.0, 13.0, 2.0, 4.0, 2.5, 0.0]
+
+
+@pytest.mark.parametrize("value", [1 << 63, None, {"a": 1}, ["a"], [True], object()])
+def test_an_attribute_that_cpp_cannot_take(value: Any) -> None:
+    with pytest.raises(UsageError, match=r"Made: got a=.*; allowed: .*whole number"):
+        made("", a=value)
+
+
+def test_counters_are_reported_once() -> None:
+    operator = IPow(2)
+    assert operator.report() == {}
+    operator.forward(np.zeros(3))
+    operator.forward(np.zeros(4, np.float32))
+    assert operator.report() == {"elements": 7.0}
+    assert operator.report() == {}
+
+
+def test_an_exception_arrives_with_its_text() -> None:
+    text = """template <typename T> struct Made : deep5::Operator {
+      void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) {
+        if (x.size() > 2) throw std::invalid_argument("no more than two");
+        if (x.size() > 1) throw 5;
+        y[0] = x[0];
+      }
+    };"""
+    operator = made(text)
+    assert operator.forward(np.ones(1)) == 1
+    with pytest.raises(OperatorError, match="Made failed: no more than two"):
+        operator.forward(np.ones(3))
+    with pytest.raises(OperatorError, match=r"Made failed: it threw something that is no std::exception"):
+        operator.forward(np.ones(2))
+    assert operator.forward(np.ones(1)) == 1
+
+
+def test_a_constructor_that_throws() -> None:
+    text = """template <typename T> struct Made : deep5::Operator {
+      explicit Made(int64_t a) { if (a < 0) throw std::runtime_error("a below 0"); }
+      void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) { y[0] = x[0]; }
+    };"""
+    with pytest.raises(OperatorError, match=r"Made: its C\+\+ constructor failed: a below 0"):
+        made(text, a=-1).forward(np.ones(1))
+
+
+def test_source_that_does_not_compile_shows_the_users_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        OperatorError, match=r"refused the operator IPow for float32:\n[\s\S]*IPow:4:\d+: error"
+    ) as told:
+        type("IPow", (IPow,), {"source": "\n\n\nthis is not C++;\n"})(2).forward(np.ones(1, np.float32))
+    assert "this" in str(told.value)
+    file = tmp_path / "broken.cpp"
+    file.write_text("\nsyntax error here\n")
+    with pytest.raises(OperatorError, match=r"broken\.cpp:2:\d+: error"):
+        type("IPow", (IPow,), {"source": str(file)})(2).forward(np.ones(1, np.float32))
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(OperatorError, match=r"the C\+\+ source .*nowhere\.cpp cannot be read .*allowed: a file beside"):
+        type("IPow", (IPow,), {"source": "nowhere.cpp"})(2).forward(np.ones(1))
+
+
+def test_a_source_lies_beside_its_class_and_includes_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "factor.h").write_text("#define FACTOR 2\n")
+    (tmp_path / "scale.cpp").write_text(
+        '#include "factor.h"\ntemplate <typename T> struct Scale : deep5::Operator {\n'
+        "  void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) { y[0] = FACTOR * x[0]; }\n};\n"
+    )
+    (tmp_path / "scale.py").write_text(
+        "import deep5 as d5\nimport numpy as np\nclass Scale(d5.CppOperator):\n    source = 'scale.cpp'\n"
+        "    def specs(self, x): return (x,)\nprint(Scale().forward(np.ones(1))[0])\n"
+    )
+
+    def run() -> str:
+        done = subprocess.run(
+            [sys.executable, "-P", str(tmp_path / "scale.py")],
+            capture_output=True,
+            text=True,
+            cwd="/",
+            timeout=60,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    assert run() == "2.0"
+    (tmp_path / "factor.h").write_text("#define FACTOR 3\n")
+    assert run() == "3.0", "an included file is part of the cache's key"
+
+
+@pytest.mark.parametrize(
+    ("signature", "body", "told"),
+    [
+        (
+            "deep5::Tensor<T> y, deep5::Tensor<const T> x",
+            "",
+            r"forward takes \(double, const double\); allowed: in",
+        ),
+        ("deep5::Tensor<const T> x", "", r"forward takes \(const double\); allowed: inputs"),
+        (
+            "deep5::Tensor<const T> x, deep5::Tensor<const T> z, deep5::Tensor<T> y",
+            "",
+            r"got inputs of float64; allowed, as its C\+\+ forward takes them: float64, float64",
+        ),
+        (
+            "deep5::Tensor<const T> x, deep5::Tensor<float> y",
+            "",
+            r"its specs says outputs of float64, the C\+\+ class writes float32",
+        ),
+    ],
+)
+def test_a_forward_that_does_not_fit(signature: str, body: str, told: str) -> None:
+    text = f"template <typename T> struct Made : deep5::Operator {{ void forward({signature}) {{ {body} }} }};"
+    with pytest.raises((OperatorError, ShapeError), match=told):
+        made(text).forward(np.ones(1))
+
+
+def test_a_backward_that_is_missing_or_does_not_fit() -> None:
+    forward = "void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) { y[0] = x[0]; }"
+    one = np.ones(1)
+    with pytest.raises(OperatorError, match=r"Made has no backward in C\+\+; remedy: write one"):
+        made(f"template <typename T> struct Made : deep5::Operator {{ {forward} }};").backward(
+            (one,), (one,), (one,), (True,)
+        )
+    wrong = "void backward(deep5::Tensor<const T> dy, deep5::Tensor<T> dx) { dx[0] = dy[0]; }"
+    with pytest.raises(
+        OperatorError, match=r"backward takes \(const double, double\); allowed: .*\(const double, const double, const"
+    ):
+        made(f"template <typename T> struct Made : deep5::Operator {{ {forward} {wrong} }};").backward(
+            (one,), (one,), (one,), (True,)
+        )
+
+
+def test_inputs_that_are_none() -> None:
+    with pytest.raises(ShapeError, match=r"IPow: got list as input 0; allowed: a NumPy array"):
+        IPow(2).forward([1.0, 2.0])
+    with pytest.raises(ShapeError, match=r"IPow: got an input of complex128; allowed: float32"):
+        IPow(2).forward(np.ones(1, complex))
+    with pytest.raises(ShapeError, match="byte order of another machine"):
+        IPow(2).forward(np.ones(1, ">f8"))
+    with pytest.raises(ShapeError, match=r"17 axes; allowed: at most 16"):
+        IPow(2).forward(np.ones((1,) * 17))
+
+
+def test_without_a_compiler_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DEEP5_CACHE", str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(OperatorError, match=r"no C\+\+ compiler on this machine; remedy: install g\+\+ or clang\+\+"):
+        IPow(2).forward(np.ones(1))
+
+
+def test_a_library_that_was_tampered_with_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DEEP5_CACHE", str(tmp_path))
+    IPow(2).forward(np.ones(1))
+    for library in tmp_path.glob("kernels/*.so"):
+        data = bytearray(library.read_bytes())
+        data[len(data) // 2] ^= 1
+        library.unlink()
+        library.write_bytes(data)
+    with pytest.raises(OperatorError, match=r"the operator IPow for float64 in .* was changed since it was compiled"):
+        IPow(2).forward(np.ones(1))
+    assert compiler.clear_cache() > 0
+    assert IPow(2).forward(np.full(1, 3.0)) == 9.0
+
+
+def test_two_processes_compile_at_once(tmp_path: Path) -> None:
+    (tmp_path / "ipow.py").write_text(
+        "import sys, numpy as np\nimport deep5 as d5\nclass IPow(d5.CppOperator):\n"
+        f"    source = {IPOW!r}\n    def __init__(self, power): super().__init__(power=power)\n"
+        "    def specs(self, x): return (x,)\nsys.stdin.readline()\nprint(IPow(3).forward(np.full(1, 2.0))[0])\n"
+    )
+    environment = {**os.environ, "DEEP5_CACHE": str(tmp_path / "cache")}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(tmp_path / "ipow.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for _ in range(2)
+    ]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert [process.communicate(timeout=120)[0].strip() for process in processes] == ["8.0", "8.0"]
+    left = sorted(path.suffix for path in (tmp_path / "cache" / "kernels").iterdir())
+    assert left == sorted([".includes", ".sha256", ".so"] * 2)  # the operator, and what calls it on Python's objects
+
+
+THREADED = """template <typename T> struct Made : deep5::Operator {
+  void forward(deep5::Tensor<const T> x, deep5::Tensor<int64_t> threads) {
+#pragma omp parallel
+    {
+#pragma omp single
+      threads[0] = omp_get_num_threads();
+    }
+  }
+};"""
+
+
+def test_the_number_of_threads_is_the_frameworks(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = made(THREADED, lambda self, x: (d5.TensorSpec(shape=(1,), dtype="int64"),))
+    before = THREADS[0]
+    try:
+        for count in (1, 3, 2):
+            d5.framework("reference").set_threads(count)
+            assert threads.forward(np.ones(1))[0] == count
+    finally:
+        d5.framework("reference").set_threads(before or 1)
+        THREADS[0] = before
+
+
+def test_other_threads_run_while_an_operator_computes() -> None:
+    text = """#include <chrono>
+    #include <thread>
+    template <typename T> struct Made : deep5::Operator {
+      void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      }
+    };"""
+    operator = made(text)
+    operator.kernel(("float64",))
+    done = threading.Event()
+    worker = threading.Thread(target=lambda: (operator.forward(np.ones(1)), done.set()))
+    worker.start()
+    ticks = 0
+    while not done.is_set():
+        ticks += 1
+        time.sleep(0.001)
+    worker.join()
+    # 300 ms hold a hundred ticks and more; with the interpreter's lock held there would be one or two.
+    assert ticks > 20
+
+
+def test_many_threads_and_shapes_at_once() -> None:
+    operator, wrong = IPow(2), []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(300):
+            x = rng.standard_normal(tuple(rng.integers(0, 5, size=rng.integers(0, 4))))
+            if not np.array_equal(operator.forward(x), x * x):
+                wrong.append(x)
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+
+
+def test_plans_of_shapes_are_bounded() -> None:
+    operator = IPow(2)
+    for extent in range(300):
+        operator.forward(np.ones(extent))
+    assert len(operator._plans) <= 256
+
+
+def test_the_object_in_cpp_lives_as_long_as_the_operator() -> None:
+    text = """#include <cstdlib>
+    template <typename T> struct Made : deep5::Operator {
+      ~Made() { setenv("DEEP5_TEST_DESTROYED", "1", 1); }
+      void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) { y[0] = x[0]; }
+    };"""
+    read = "import ctypes"
+    program = (
+        f"{read}\nimport gc, numpy as np, deep5 as d5\nclass Made(d5.CppOperator):\n    source = {text!r}\n"
+        "    def specs(self, x): return (x,)\n"
+        "libc = ctypes.CDLL(None); libc.getenv.restype = ctypes.c_char_p\n"
+        "op = Made(); op.forward(np.ones(1)); kernel = op.kernel(('float64',))\n"
+        "del op; gc.collect(); print(libc.getenv(b'DEEP5_TEST_DESTROYED'))\n"
+        "print(kernel(np.ones(1))[0][0]); del kernel; gc.collect(); print(libc.getenv(b'DEEP5_TEST_DESTROYED'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["None", "1.0", "b'1'"]
+
+
+def test_the_backward_pass_is_an_operator_too() -> None:
+    x, rows, w = RNG.standard_normal((4, 3)), np.array([1, 1]), RNG.standard_normal(3)
+    operator = Several()
+    y, count = operator.forward(x, rows, w)
+    dy = np.ones_like(y)
+    backward = Backward(operator, (True, False, True), (True, False))
+    specs = [d5.TensorSpec(shape=v.shape, dtype=str(v.dtype)) for v in (dy, x, rows, w, y, count)]
+    assert [spec.shape for spec in backward.specs(*specs)] == [(4, 3), (3,)]
+    dx, dw = backward.forward(dy, x, rows, w, y, count)
+    expected = operator.backward((dy, None), (x, rows, w), (y, count), (True, False, True))
+    np.testing.assert_array_equal(dx, expected[0])
+    np.testing.assert_array_equal(dw, expected[2])
+    kernel = operator.kernel(("float64", "int64", "float64"), needs=(True, False, True))
+    assert kernel.dtypes == ("float64", "float64", "int64", "float64", "float64", "int32", "float64", "float64")
+    np.testing.assert_array_equal(kernel(dy, x, rows, w, y, count)[1], dw)
+
+
+CUDA = """
+template <typename T>
+__global__ void power_kernel(const T* x, T* y, int64_t n, int64_t power) {
+  int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (i < n) y[i] = x[i];
+}
+template <typename T>
+class IPow : public deep5::Operator {
+ public:
+  explicit IPow(int64_t power) : power_(power) {}
+  void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) {
+    auto queue = static_cast<cudaStream_t>(stream());
+    if (x.size()) power_kernel<<<(x.size() + 255) / 256, 256, 0, queue>>>(x.data(), y.data(), x.size(), power_);
+  }
+
+ private:
+  int64_t power_;
+};
+"""
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc on this machine")
+def test_a_cuda_source_compiles() -> None:
+    operator = type("IPow", (IPow,), {"cuda": CUDA})(2)
+    assert operator.kernel(("float32",), device="cuda").dtypes == ("float32", "float32")
+
+
+def test_a_cuda_source_is_asked_for_and_so_is_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unsupported, match="IPow has no cuda, so it does not run on cuda; allowed: a file or a text"):
+        IPow(2).kernel(("float32",), device="cuda")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(OperatorError, match="no CUDA compiler on this machine; remedy: install NVIDIA's CUDA toolkit"):
+        type("IPow", (IPow,), {"cuda": CUDA})(2).kernel(("float32",), device="cuda")
+
+
+def test_garbage_is_collected() -> None:
+    gc.collect()
+    before = len([each for each in gc.get_objects() if type(each).__name__ == "Kernel"])
+    for _ in range(3):
+        IPow(2).forward(np.ones(1))
+    gc.collect()
+    assert len([each for each in gc.get_objects() if type(each).__name__ == "Kernel"]) == before

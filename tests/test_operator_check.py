@@ -1,0 +1,811 @@
+"""The checks of operators: what is right passes, and each thing that can be wrong is caught and told."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deep5 as d5
+from command import Command
+from deep5.errors import OperatorError, ShapeError, UsageError
+from deep5.operators.check import check_forward, check_gradient
+from deep5.operators.checks import child
+from deep5.operators.checks.conduct import same_bits
+from deep5.operators.checks.report import OperatorReport, Row
+from operators_right import RIGHT, TANH, Gather, IPow, MatMul, Max, Polar, ReLU, Sum, Unary, normal
+
+X = [normal(3, 4)]
+
+
+@pytest.fixture(autouse=True)
+def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures that no test asks for go where pytest clears up."""
+    monkeypatch.setattr("deep5.operators.checks.collect.picture_folder", lambda: tmp_path / "unasked")
+
+
+def rows(report: OperatorReport) -> dict[str, Row]:
+    return {row.check: row for row in report.rows}
+
+
+# -- what is right ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_passes(name: str) -> None:
+    operator, inputs, reference = RIGHT[name]
+    before = [value.copy() for value in inputs]
+    assert check_forward(operator, inputs, reference=reference)
+    assert check_forward(operator, inputs)
+    report = check_gradient(operator, inputs)
+    assert same_bits(before, inputs)
+    checked = [row for row in report.rows if row.check.startswith("gradient by input")]
+    assert all(row.verdict == "passed" for row in checked)
+    if all(value.size for value in inputs):
+        assert len(checked) == sum(value.dtype.kind == "f" for value in inputs)
+        assert all(row.allowed is not None and 0 < row.allowed < np.inf for row in checked)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_other_directions_pass_too(seed: int) -> None:
+    for name in ("matrix product", "large matrix product", "large layer norm", "convolution"):
+        operator, inputs, _ = RIGHT[name]
+        assert check_gradient(operator, inputs, dtypes=["float32"], seed=seed)
+
+
+def test_tolerances_are_printed_with_how_they_came_about() -> None:
+    text = str(check_forward(IPow(3), X, reference=lambda x: x**3) + check_gradient(IPow(3), X))
+    assert re.search(r"8 eps \(\|y\| \+ sqrt\(n\) S\), eps = 1\.2e-07 \(float32\): forward, float32", text)
+    assert "central differences in float64, the whole Jacobian: |R(h) - R(4h)|" in text
+    assert "S = sum |dy/dx_j x_j|" in text
+    assert re.search(r"IPow on NumPy: passed \(\d+ passed\)", text)
+
+
+def test_a_tolerance_follows_the_condition() -> None:
+    """x - 1 beside 1 loses digits, which is no fault; the same error in x + 1 is one."""
+    near = [np.float32(1) + normal(20) * np.float32(1e-3)]
+
+    class Off(IPow):
+        def forward(self, x: Any) -> Any:  # type: ignore[override]
+            return x + self.power
+
+    def allowed(power: int) -> float:
+        row = rows(check_forward(Off(power), near))["forward, float32, against itself in float64"]
+        assert row.allowed is not None
+        return row.allowed
+
+    assert allowed(-1) == pytest.approx(allowed(1), rel=2)  # both are made of x
+    assert allowed(-1) < 1e-5
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+def changed(kind: type[d5.Operator], **methods: Any) -> type[Any]:
+    return type("Wrong", (kind,), methods)
+
+
+def one_wrong(self: Any, x: Any) -> Any:
+    y = x**3
+    if y.ndim == 2 and y.size:
+        y[1, 2] *= 1.0001
+    return y
+
+
+def test_one_wrong_element_is_named_and_drawn(tmp_path: Path) -> None:
+    with pytest.raises(
+        OperatorError, match=r"forward, float32, against <lambda>: output 0: at \[1, 2\] got .* 1 of 12"
+    ) as told:
+        check_forward(changed(IPow, forward=one_wrong)(3), X, reference=lambda x: x**3, out=tmp_path, strict=False)
+    assert "allowed: an error of" in str(told.value)
+    assert "eps = 1.2e-07 (float32)" in str(told.value)
+    picture = tmp_path / "wrong_forward_float32_against_lambda_output_0.png"
+    assert str(picture) in str(told.value)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size > 5000
+
+
+def test_wrong_in_float16_alone() -> None:
+    def forward(self: Any, x: Any) -> Any:
+        return x * x * (1.05 if x.dtype == np.float16 else 1)
+
+    with pytest.raises(OperatorError, match=r"1 of \d+ checks failed\n  forward, float16, against itself in float64"):
+        check_forward(changed(IPow, forward=forward)(2), X, strict=False)
+
+
+def test_float64_that_is_computed_in_float32() -> None:
+    def forward(self: Any, x: Any) -> Any:
+        return (x.astype(np.float32) ** 3).astype(x.dtype)
+
+    wrong = changed(IPow, forward=forward)(3)
+    with pytest.raises(OperatorError, match=r"forward, float64, against <lambda>: output 0: at \[\d, \d\] got"):
+        check_forward(wrong, X, reference=lambda x: x**3, strict=False)
+    with pytest.raises(OperatorError, match="gradient by input 0"):
+        check_gradient(wrong, X, strict=False)
+
+
+def test_wrong_where_memory_is_not_contiguous() -> None:
+    def forward(self: Any, x: Any) -> Any:
+        # As one that reads memory from the first element on does.
+        return np.lib.stride_tricks.as_strided(x, x.shape, np.zeros(x.shape, x.dtype).strides) ** self.power
+
+    with pytest.raises(OperatorError, match=r"3 of .* checks failed") as told:
+        check_forward(changed(IPow, forward=forward)(2), X, strict=False)
+    for layout in ("in Fortran order", "with every second element", "with negative strides"):
+        assert f"forward, input {layout}: output 0: at" in str(told.value)
+
+
+def test_a_gradient_that_is_wrong_where_its_memory_is_not_contiguous() -> None:
+    def backward(self: Any, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        dy = output_grads[0].T.copy().T if output_grads[0].flags.c_contiguous else output_grads[0][::-1]
+        return (self.power * inputs[0] ** (self.power - 1) * dy,)
+
+    with pytest.raises(OperatorError, match=r"backward, memory in Fortran order: gradient by input 0: at"):
+        check_gradient(changed(IPow, backward=backward)(3), X, strict=False)
+
+
+@pytest.mark.parametrize(
+    ("forward", "told"),
+    [
+        (
+            lambda self, x: np.where(np.isnan(x), 0, np.maximum(x, 0)).astype(x.dtype),
+            r"NaN in an input: NaN in input 0 at \[0, 0\] gives 0.0 in output 0 at \[0, 0\], expected nan",
+        ),
+        (
+            lambda self, x: np.maximum(x, 0) + 0 * x.sum(dtype=x.dtype),
+            r"NaN in input 0 at \[0, 0\] gives nan in output 0 at \[0, 1\], expected",
+        ),
+        (
+            lambda self, x: np.clip(x, 0, 1e30 if x.dtype.itemsize > 2 else 1e4),
+            "infinity in an input: infinity in input 0",
+        ),
+    ],
+    ids=["swallowed", "spread", "infinity"],
+)
+def test_nan_and_infinity_stay_where_they_belong(forward: Any, told: str) -> None:
+    with pytest.raises(OperatorError, match=told):
+        check_forward(changed(ReLU, forward=forward)(), X, reference=lambda x: np.maximum(x, 0), strict=False)
+
+
+def test_nan_that_spreads_is_seen_without_a_reference() -> None:
+    def forward(self: Any, x: Any) -> Any:
+        return np.maximum(x, 0) if np.isfinite(x).all() else np.full_like(x, np.nan)
+
+    with pytest.raises(OperatorError, match=r"NaN in input 0 at \[0, 0\] changes 11 other elements of output 0"):
+        check_forward(changed(ReLU, forward=forward)(), X, strict=False)
+    swallowed = changed(ReLU, forward=lambda self, x: np.fmax(x, 0).astype(x.dtype))()
+    report = check_forward(swallowed, X, strict=False)
+    assert any("only a reference can tell whether that is meant" in row.note for row in report.rows)
+
+
+def test_empty_inputs() -> None:
+    def forward(self: Any, x: Any) -> Any:
+        return x / x[0].sum() * x[0].sum()
+
+    with pytest.raises(OperatorError, match=r"forward, extent 3 cut to 0: Wrong.forward raised IndexError"):
+        check_forward(changed(ReLU, forward=forward)(), X, strict=False)
+    report = check_forward(Max(), X)
+    assert rows(report)["forward, extent 4 cut to 0"].verdict == "not taken"
+    assert rows(report)["forward, extent 3 cut to 0"].verdict == "passed"
+
+
+def test_a_wrong_value_of_nothing_and_of_no_axes() -> None:
+    def total(self: Any, x: Any) -> Any:
+        return x.sum(dtype=x.dtype) if x.size > 1 else x.sum(dtype=x.dtype) + x.dtype.type(1)
+
+    with pytest.raises(OperatorError, match=r"forward, extent 3 cut to 0: output 0: at \[\] got 1.0, expected 0.0"):
+        check_forward(changed(Sum, forward=total)(), X, reference=lambda x: x.sum(), strict=False)
+    with pytest.raises(OperatorError, match=r"forward, without axes: output 0: at \[\]"):
+        check_forward(changed(Sum, forward=total)(), X, reference=lambda x: x.sum(), strict=False)
+
+
+def test_another_framework_is_a_reference() -> None:
+    report = check_forward(IPow(3), X, against="reference")
+    assert rows(report)["forward, float64, against NumPy"].error == 0
+
+
+def test_whole_numbers_have_to_be_equal() -> None:
+    class Places(Max):
+        def specs(self, x: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
+            return (d5.TensorSpec(shape=x.shape[:-1], dtype="int64"),)
+
+        def forward(self, x: Any) -> Any:
+            return x.argmax(-1)
+
+    assert check_forward(Places(), X, reference=lambda x: x.argmax(-1), strict=False)
+    with pytest.raises(OperatorError, match=r"at \[0\] got .*; allowed: the same; 3 of 3 elements are wrong"):
+        check_forward(Places(), X, reference=lambda x: x.argmax(-1) + 1, strict=False)
+
+
+def test_python_operators_keep_to_the_array_standard() -> None:
+    def forward(self: Any, x: Any) -> Any:
+        return np.power(np.asarray(x), 2)
+
+    with pytest.raises(
+        OperatorError, match=r"Wrong\.forward does not run on arrays of the array API standard: .*ndarray"
+    ):
+        check_forward(changed(IPow, forward=forward)(2), X)
+    assert check_forward(changed(IPow, forward=forward)(2), X, strict=False)
+
+    def backward(self: Any, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        return (2 * inputs[0].clip(None, None) * output_grads[0],)
+
+    with pytest.raises(
+        OperatorError, match=r"Wrong\.backward does not run on arrays of the array API standard: Attribute"
+    ):
+        check_gradient(changed(IPow, backward=backward)(2), X)
+
+
+# -- conduct ----------------------------------------------------------------------------------------------------------
+
+
+class Keeps(IPow):
+    """Returns the same memory at every call of the same shape."""
+
+    def forward(self, x: Any) -> Any:  # type: ignore[override]
+        if getattr(self, "kept", None) is None or self.kept.shape != x.shape or self.kept.dtype != x.dtype:
+            self.kept = np.empty_like(x)
+        self.kept[...] = x**self.power
+        return self.kept
+
+
+def in_place(self: Any, x: Any) -> Any:
+    x *= x
+    return x.copy()
+
+
+CALLS = iter(range(10**9))
+CONDUCT = {
+    "in place": (changed(IPow, forward=in_place), r"inputs are not changed: Wrong.forward changed input 0 in place"),
+    "in place, where it refuses to be seen": (
+        changed(IPow, forward=lambda self, x: np.multiply(x, x, out=x) * 1),
+        r"Wrong on NumPy: [12] of \d checks failed\n  inputs are not changed",
+    ),
+    "kept": (Keeps, r"outputs are left alone: Keeps.forward wrote to the outputs of an earlier call"),
+    "alias": (
+        changed(IPow, forward=lambda self, x: x.reshape(x.shape)),
+        r"outputs are new memory: Wrong.forward: output 0 shares memory with input 0",
+    ),
+    "random": (
+        changed(IPow, forward=lambda self, x: x + x.dtype.type(1e-3 * (next(CALLS) % 7))),
+        r"forward is repeatable: Wrong.forward gave other bits",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONDUCT)
+def test_what_forward_must_not_do(name: str) -> None:
+    kind, told = CONDUCT[name]
+    with pytest.raises(OperatorError, match=told):
+        check_forward(kind(2), X, strict=False)
+
+
+def backward_of(body: Any) -> type[Any]:
+    return changed(IPow, backward=body)
+
+
+def _writes(which: int) -> Any:
+    def backward(self: Any, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        found = self.power * inputs[0] ** (self.power - 1) * output_grads[0]
+        (inputs, output_grads, outputs)[which][0][...] += 1
+        return (found,)
+
+    return backward
+
+
+def _keeps(self: Any, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+    kept = vars(self).setdefault("kept", {})
+    (x,), (dy,) = inputs, output_grads
+    found = kept.setdefault((x.shape, x.dtype), np.empty_like(x))
+    found[...] = self.power * x ** (self.power - 1) * dy
+    return (found,)
+
+
+def _random(self: Any, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+    return (self.power * inputs[0] ** (self.power - 1) * output_grads[0] + inputs[0].dtype.type(next(CALLS) % 7),)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (_writes(0), r"Wrong\.backward changed input 0 in place"),
+        (_writes(1), r"Wrong\.backward changed gradient by output 0 in place"),
+        (_writes(2), r"Wrong\.backward changed output 0 in place"),
+        (_keeps, r"gradients are left alone: Wrong\.backward wrote to the gradients of an earlier call"),
+        (_random, r"backward is repeatable: Wrong\.backward gave other bits"),
+    ],
+)
+def test_what_backward_must_not_do(body: Any, told: str) -> None:
+    with pytest.raises(OperatorError, match=told):
+        check_gradient(backward_of(body)(3), X, strict=False)
+
+
+@pytest.mark.parametrize(
+    ("forward", "told"),
+    [
+        (lambda self, x: (x, x), r"returned 2 outputs; allowed: 1"),
+        (lambda self, x: x[0], r"output 0: got shape \(4,\), expected"),
+        (lambda self, x: x.astype(float), "output 0: got dtype float64, expected float32"),
+        (lambda self, x: 1 / 0, r"Wrong\.forward raised ZeroDivisionError for the inputs float32\[3, 4\]"),
+    ],
+)
+def test_outputs_that_are_not_as_specs_says(forward: Any, told: str) -> None:
+    with pytest.raises(OperatorError, match=told):
+        check_forward(changed(IPow, forward=forward)(2), X)
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        (lambda g: (), "returned 0 gradients; allowed: one an input, 1"),
+        (lambda g: (g, g), "returned 2 gradients; allowed: one an input, 1"),
+        (lambda g: g, "returned ndarray; allowed: a tuple of gradients"),
+        (lambda g: (None,), "returned None as the gradient by input 0"),
+        (lambda g: (g[0],), r"gradient by input 0: got float32\[4\], expected float32\[3, 4\]"),
+        (lambda g: (g.astype(float),), r"gradient by input 0: got float64"),
+    ],
+)
+def test_gradients_of_the_wrong_count_or_shape(returned: Any, told: str) -> None:
+    def backward(self: Any, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        return returned(output_grads[0])
+
+    with pytest.raises(OperatorError, match=told):
+        check_gradient(backward_of(backward)(2), X)
+
+
+def test_needs_are_honoured() -> None:
+    def backward(self: Any, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        a, b = inputs
+        return output_grads[0] @ b.T if needs[1] else 0 * a, a.T @ output_grads[0]
+
+    with pytest.raises(OperatorError, match=r"needs, input 0 alone: Wrong.backward gives another gradient by input 0"):
+        check_gradient(changed(MatMul, backward=backward)(), [normal(3, 4), normal(4, 2)], strict=False)
+
+
+# -- gradients --------------------------------------------------------------------------------------------------------
+
+
+def scaled(kind: type[d5.Operator], factor: float, which: int = 0) -> type[Any]:
+    """Its gradient by one input times a factor."""
+
+    def backward(self: Any, *given: Any) -> Any:
+        found = list(kind.backward(self, *given))
+        found[which] = found[which] * factor if found[which] is not None else None
+        return tuple(found)
+
+    return changed(kind, backward=backward)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (32, 32), (300, 70)])
+@pytest.mark.parametrize("factor", [1 + 1e-6, 1 - 1e-6])
+def test_a_gradient_that_is_off_by_a_millionth(shape: tuple[int, ...], factor: float) -> None:
+    with pytest.raises(OperatorError, match=r"gradient by input 0: output 0: .* by backward and .* by differences"):
+        check_gradient(scaled(IPow, factor)(3), [normal(*shape)], dtypes=["float32"], strict=False)
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(("kind", "which"), [(MatMul, 0), (MatMul, 1), (Polar, 0), (Polar, 1), (Sum, 0), (Gather, 0)])
+def test_every_input_is_judged(kind: type[d5.Operator], which: int, large: bool) -> None:
+    n = 20 if large else 4
+    inputs: list[np.ndarray] = [normal(n, n), normal(n, n)]
+    if kind is Gather:
+        inputs[1] = np.arange(n - 1)
+    with pytest.raises(OperatorError, match=rf"1 of \d+ checks failed\n  gradient by input {which}: "):
+        check_gradient(
+            scaled(kind, 1 + 1e-6, which)(), inputs[: 1 if kind is Sum else 2], dtypes=["float32"], strict=False
+        )
+
+
+def test_a_millionth_in_a_large_product_of_many_terms() -> None:
+    operator, inputs, _ = RIGHT["large matrix product"]
+    assert isinstance(operator, MatMul)
+    with pytest.raises(OperatorError, match="gradient by input 0: output 0: along a random direction"):
+        check_gradient(scaled(MatMul, 1 + 1e-6)(), inputs, dtypes=["float32"], strict=False)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_every_output_is_judged(which: int) -> None:
+    def backward(self: Any, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        given = list(output_grads)
+        given[which] = given[which] * (1 + 1e-6)
+        return Polar.backward(self, given, inputs, outputs, needs)
+
+    for shape in ((3, 2), (20, 20)):
+        with pytest.raises(OperatorError, match=rf"gradient by input 0: output {which}: ") as told:
+            check_gradient(
+                changed(Polar, backward=backward)(), [normal(*shape), normal(*shape)], dtypes=["float32"], strict=False
+            )
+        assert f"output {1 - which}: " not in str(told.value)
+
+
+@pytest.mark.parametrize("shape", [(5, 6), (40, 30)])
+def test_one_wrong_element_of_a_gradient_is_found(shape: tuple[int, int], tmp_path: Path) -> None:
+    def backward(self: Any, *given: Any) -> Any:
+        (found,) = IPow.backward(self, *given)
+        if found.shape == shape:
+            found[3, 2] *= 1.001
+        return (found,)
+
+    with pytest.raises(OperatorError, match=r"input\[3, 2\](, | is ).* 1 of \d+ (elements|entries) are wrong") as told:
+        check_gradient(backward_of(backward)(2), [normal(*shape)], dtypes=["float64"], strict=False, out=tmp_path)
+    (picture,) = tmp_path.glob("*.png")
+    assert str(picture) in str(told.value)
+
+
+def test_a_gradient_that_is_wrong_in_float16_alone() -> None:
+    def backward(self: Any, *given: Any) -> Any:
+        (found,) = IPow.backward(self, *given)
+        return (found * (1.05 if found.dtype == np.float16 else 1),)
+
+    with pytest.raises(OperatorError, match=r"1 of \d+ checks failed\n  backward, float16, against float64: gradient"):
+        check_gradient(backward_of(backward)(2), X, strict=False)
+
+
+def test_kinks_are_told_and_not_passed_in_silence() -> None:
+    at_zero = [np.array([[0.0, 1.0, -1.0], [0.0, -0.5, 2.0]])]
+    report = check_gradient(ReLU(), at_zero)
+    assert "2 of 36 entries lie at a kink" in rows(report)["gradient by input 0"].note
+    half = Unary("abs", lambda x, y: np.sign(x) + 3 * (x == 0))
+    with pytest.raises(
+        OperatorError, match=r"d output\[0, 0\] / d input\[0, 0\] is 3 by backward and -1 to 1, at a kink"
+    ):
+        check_gradient(half, at_zero, strict=False)
+    many = [np.round(normal(30, 30))]
+    report = check_gradient(ReLU(), many)
+    assert re.search(
+        r"\d+ of 900 elements of the outputs lie at a kink and were left out", rows(report)["gradient by input 0"].note
+    )
+
+
+def test_a_sum_over_kinks_is_judged_beside_them() -> None:
+    class Total(Sum):
+        def forward(self, x: Any) -> Any:  # type: ignore[override]
+            xp = d5.array_namespace(x)
+            return xp.sum(xp.abs(x), dtype=x.dtype)
+
+        def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+            return (d5.array_namespace(*inputs).sign(inputs[0]) * output_grads[0],)
+
+    many = [np.round(normal(30, 30))]
+    report = check_gradient(Total(), many)
+    assert "at a point beside the inputs" in rows(report)["gradient by input 0"].note
+    with pytest.raises(OperatorError, match="gradient by input 0: output 0: along a random direction"):
+        check_gradient(scaled(Total, 1 + 1e-6)(), many, strict=False)
+
+
+def test_where_nothing_can_be_judged_nothing_passes() -> None:
+    rough = changed(
+        IPow, forward=lambda self, x: x + x.dtype.type(1e-3) * np.sin(1e9 * x.astype(float)).astype(x.dtype)
+    )
+    for shape in ((3, 4), (20, 20)):
+        with pytest.raises(OperatorError, match="the differences do not settle, so that no gradient can be judged"):
+            check_gradient(rough(1), [normal(*shape)], dtypes=["float32"], strict=False)
+
+
+def test_inputs_without_gradients() -> None:
+    class Whole(IPow):
+        def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+            raise AssertionError("nobody needs a gradient")
+
+    report = check_gradient(Whole(2), [np.arange(6)])
+    assert [row.verdict for row in report.rows] == ["noted"]
+    assert check_forward(Whole(2), [np.arange(6).reshape(2, 3)], reference=lambda x: x * x)
+
+
+# -- C++ --------------------------------------------------------------------------------------------------------------
+
+
+def compiled(forward: str, backward: str = "", more: str = "") -> type[d5.CppOperator]:
+    """A class that is nowhere to be imported from, as one typed into a notebook is."""
+    text = f"""#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+    template <typename T> struct Made : deep5::Operator {{
+      {more}
+      void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) {{ {forward} }}
+      {
+        f'''void backward(deep5::Tensor<const T> dy, deep5::Tensor<const T> x, deep5::Tensor<const T> y,
+                    deep5::Tensor<T> dx) {{ {backward} }}'''
+        if backward
+        else ""
+    }
+    }};
+"""
+    return type("Made", (d5.CppOperator,), {"source": text, "specs": lambda self, x: (x,)})
+
+
+EACH = "for (int64_t i = 0; i < x.size(); ++i) "
+CUBE = (EACH + "y[i] = x[i] * x[i] * x[i];", EACH + "dx[i] = T(3) * x[i] * x[i] * dy[i];")
+
+
+def test_a_right_operator_in_cpp() -> None:
+    operator = compiled(*CUBE)()
+    report = check_forward(operator, X, reference=lambda x: x**3) + check_gradient(operator, X)
+    assert {"forward, bfloat16, against <lambda>", "backward, float16, against float64"} <= set(rows(report))
+    assert all(row.verdict == "passed" for row in report.rows)
+
+
+def test_wrong_operators_in_cpp() -> None:
+    operator = compiled(CUBE[0], EACH + "dx[i] = T(3 + 3e-6) * x[i] * x[i] * dy[i];")()
+    with pytest.raises(OperatorError, match=r"Made on NumPy: 1 of .*\n  gradient by input 0: output 0: d output"):
+        check_gradient(operator, X, dtypes=["float32"])
+    with pytest.raises(OperatorError, match="forward is repeatable"):
+        check_forward(
+            compiled(EACH + "y[i] = x[i] + T(calls); ++calls;", more="int calls = 0;")(), X, dtypes=["float32"]
+        )
+
+
+DEATHS = {
+    "segmentation fault": (
+        "*(volatile int *)(8) = 1;",
+        r"Made was ended by SIGSEGV \(segmentation fault\) in forward on float32 inputs",
+    ),
+    "abort": (
+        'std::fprintf(stderr, "no way on\\n"); std::abort();',
+        r"Made was ended by SIGABRT \(aborted\) .*it said: no way on",
+    ),
+    "exit": ("std::_Exit(3);", r"Made ended its process with the status 3 in forward on float32 inputs"),
+    "empty alone": (
+        "if (x.size() == 0) std::abort(); " + CUBE[0],
+        r"SIGABRT .* in forward on inputs with the extent 3 cut to 0",
+    ),
+    "throw in OpenMP": (
+        "\n#pragma omp parallel for\nfor (int64_t i = 0; i < x.size(); ++i) { if (i > 2) throw 1; y[i] = x[i]; }",
+        r"Made was ended by SIGABRT .*remedy: .*an exception in a parallel region",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEATHS)
+def test_a_crash_is_a_clear_error(name: str) -> None:
+    forward, told = DEATHS[name]
+    with pytest.raises(OperatorError, match=told):
+        check_forward(compiled(forward)(), X, dtypes=["float32"])
+
+
+def test_a_crash_in_backward_alone() -> None:
+    operator = compiled(CUBE[0], "std::abort();")()
+    with pytest.raises(OperatorError, match=r"Made was ended by SIGABRT \(aborted\) in backward on float32 inputs"):
+        check_gradient(operator, X, dtypes=["float32"])
+
+
+def test_a_loop_without_an_end() -> None:
+    operator = compiled("for (volatile int i = 0; ; i = i) {} y[0] = x[0];")()
+    begin = time.monotonic()
+    with pytest.raises(
+        OperatorError, match=r"Made did not end within 1 s in forward on float32 inputs .*a loop without an end"
+    ):
+        check_forward(operator, X, dtypes=["float32"], time_limit_s=1.0)
+    assert time.monotonic() - begin < 60
+
+
+def test_an_exception_and_a_source_that_does_not_compile() -> None:
+    with pytest.raises(OperatorError, match="Made failed: too cold"):
+        check_forward(compiled('throw std::runtime_error("too cold");')(), X, dtypes=["float32"])
+    with pytest.raises(OperatorError, match=r"refused the operator Made for float32:\n[\s\S]*error.*nonsense"):
+        check_forward(compiled("nonsense();")(), X, dtypes=["float32"])
+
+
+def test_a_type_that_does_not_compile_is_not_taken_but_may_be_asked_for() -> None:
+    only = 'static_assert(sizeof(T) > 2, "no half precision here"); ' + CUBE[0]
+    report = check_forward(compiled(only)(), X)
+    assert rows(report)["forward, float16, against itself in float64"].verdict == "not taken"
+    with pytest.raises(OperatorError, match="no half precision here"):
+        check_forward(compiled(only)(), X, dtypes=["float16"])
+
+
+def test_a_source_in_a_file_finds_its_neighbours_in_the_child(tmp_path: Path) -> None:
+    (tmp_path / "end.h").write_text("#include <cstdlib>\n#define END std::abort()\n")
+    source = tmp_path / "made.cpp"
+    source.write_text(
+        '#include "end.h"\ntemplate <typename T> struct Made : deep5::Operator {\n'
+        "  void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) { END; y[0] = x[0]; }\n};\n"
+    )
+    operator = type("Made", (d5.CppOperator,), {"source": str(source), "specs": lambda self, x: (x,)})()
+    with pytest.raises(OperatorError, match="Made was ended by SIGABRT"):
+        check_forward(operator, X, dtypes=["float32"])
+
+
+def test_what_survived_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = compiled(CUBE[0])()
+    check_forward(operator, X, dtypes=["float32"])
+    ran: list[str] = []
+    monkeypatch.setattr(child, "_run", lambda name, data, limit: ran.append(name))
+    check_forward(operator, X, dtypes=["float32"])
+    assert ran == []
+    check_forward(operator, [X[0][:2]], dtypes=["float32"])
+    assert ran == ["Made"]
+
+
+# -- arguments --------------------------------------------------------------------------------------------------------
+
+
+def test_arguments_that_cannot_be_used() -> None:
+    with pytest.raises(UsageError, match=r"remedy: IPow\(…\), with parentheses"):
+        check_forward(IPow, X)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"got ndarray as inputs; allowed: a list of arrays"):
+        check_forward(IPow(2), X[0])  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match="got 2 inputs; allowed: 1"):
+        check_forward(IPow(2), X * 2)
+    with pytest.raises(UsageError, match="got the element type 'int8'; allowed: float32"):
+        check_forward(IPow(2), X, dtypes=["int8"])
+    with pytest.raises(UsageError, match="reference and against are both given"):
+        check_forward(IPow(2), X, reference=abs, against="reference")
+    with pytest.raises(UsageError, match=r"the reference of IPow gives output 0 in float32; allowed: float64"):
+        check_forward(IPow(2), X, reference=lambda x: x.astype(np.float32) ** 2)
+    with pytest.raises(UsageError, match="the reference of IPow raised ZeroDivisionError"):
+        check_forward(IPow(2), X, reference=lambda x: 1 / 0)
+    with pytest.raises(ShapeError, match="got input 0 of complex128; allowed: real numbers"):
+        check_forward(IPow(2), [np.ones(2, complex)])
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+FILE = """
+import numpy as np
+import deep5 as d5
+
+class Power(d5.Operator):
+    def __init__(self, power, off=0.0):
+        self.power, self.off = power, off
+
+    def specs(self, x):
+        return (x,)
+
+    def forward(self, x):
+        return x ** self.power
+
+    def backward(self, output_grads, inputs, outputs, needs):
+        return ((self.power + self.off) * inputs[0] ** (self.power - 1) * output_grads[0],)
+
+def cube(x):
+    return x * x * x
+
+def square(x):
+    return x * x
+
+CUBE = Power(3)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    (tmp_path / "own.py").write_text(FILE)
+    return "own.py:Power"
+
+
+def test_the_command_prints_a_table(deep5: Command, file: str) -> None:
+    answer = deep5("check", "operator", file, "--set", "power=3", "--against", "own.py:cube", "--shape", "4x5")
+    assert (answer.status, answer.err) == (0, "")
+    assert "Power on NumPy: passed" in answer.out
+    assert "gradient by input 0" in answer.out
+    assert deep5("check", "operator", "own.py:CUBE", "--quiet").out == ""
+
+
+def test_the_command_says_what_failed(deep5: Command, file: str, tmp_path: Path) -> None:
+    given = ("check", "operator", file, "--set", "power=3", "--against", "own.py:square", "--out", "pictures")
+    answer = deep5(*given)
+    assert answer.status == 1
+    assert re.search(r"forward, float32, against square: output 0: at \[\d, \d\] got", answer.out)
+    assert list((tmp_path / "pictures").glob("*.png"))
+    document = json.loads(deep5(*given, "--json").out)
+    assert document["passed"] is False
+    row = next(row for row in document["checks"] if row["check"] == "forward, float64, against square")
+    assert row["verdict"] == "FAILED"
+    assert row["error"] > row["allowed"] > 0
+    assert Path(row["picture"]).is_file()
+    answer = deep5("check", "operator", file, "--set", "power=3", "--set", "off=1e-5", "--quiet")
+    assert answer.status == 1
+    assert "gradient by input 0" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("own.py:Power",), r"missing a required argument: 'power'; allowed: \(power, off=0.0\)"),
+        (("own.py:Powr",), r"has no 'Powr'; .*did you mean 'Power'"),
+        (("gone.py:Power",), r"gone\.py .*cannot be read"),
+        (("nothing",), "unknown operator 'nothing'"),
+        (("own.py:CUBE", "--set", "power=3"), "is an operator already; allowed: no --set"),
+        (("own.py:CUBE", "--shape", "3y"), "got the shape '3y'; allowed: extents such as 3x4"),
+        (("own.py:CUBE", "--shape", "3", "--shape", "4"), "got 2 times --shape; allowed: once"),
+        (("own.py:CUBE", "--dtype", "float8"), "got the element type 'float8'"),
+        (("own.py:CUBE", "--range", "2", "1"), "the lower one first"),
+        (("own.py:CUBE", "--time-limit", "0"), "allowed: more than 0 s"),
+        (("own.py:CUBE", "--against", "nobody"), "unknown framework 'nobody'"),
+        (("own.py:cube",), "the arguments of cube do not fit"),
+    ],
+)
+def test_the_command_refuses(deep5: Command, file: str, arguments: tuple[str, ...], told: str) -> None:
+    answer = deep5("check", "operator", *arguments)
+    assert answer.status == 2
+    assert re.search(told, answer.err), answer.err
+
+
+def test_inputs_of_the_command(deep5: Command, tmp_path: Path) -> None:
+    (tmp_path / "rows.py").write_text(
+        "import deep5 as d5\nclass Rows(d5.Operator):\n"
+        "    def specs(self, x, rows):\n"
+        "        return (d5.TensorSpec(shape=(*rows.shape, *x.shape[1:]), dtype=x.dtype),)\n"
+        "    def forward(self, x, rows): return d5.array_namespace(x).take(x, rows, axis=0)\n"
+        "    def backward(self, output_grads, inputs, outputs, needs):\n"
+        "        x, rows = inputs\n        xp = d5.array_namespace(x)\n"
+        "        hot = xp.astype(xp.arange(x.shape[0], dtype=rows.dtype)[:, None] == rows[None, :], x.dtype)\n"
+        "        return hot @ output_grads[0], None\n"
+    )
+    given = (
+        "check",
+        "operator",
+        "rows.py:Rows",
+        "--shape",
+        "5x3",
+        "--shape",
+        "4",
+        "--dtype",
+        "float64",
+        "--dtype",
+        "int64",
+    )
+    answer = deep5(*given)
+    assert answer.status == 0, answer.out + answer.err
+    assert re.search(r"gradient by input 0 .*passed", answer.out)
+    assert "gradient by input 1" not in answer.out
+
+
+def test_the_command_outlives_a_crash(deep5: Command, tmp_path: Path) -> None:
+    (tmp_path / "crash.py").write_text(
+        "import deep5 as d5\nclass Made(d5.CppOperator):\n    source = '''\n"
+        "template <typename T> struct Made : deep5::Operator {\n"
+        "  void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) { *(volatile int *)(8) = 1; y[0] = x[0]; }\n"
+        "};'''\n    def specs(self, x): return (x,)\n"
+    )
+    answer = deep5("check", "operator", "crash.py:Made", "--json")
+    assert answer.status == 3
+    assert re.search(r"Made was ended by SIGSEGV \(segmentation fault\) in forward on float32 inputs", answer.err)
+    assert "SIGSEGV" in json.loads(answer.out)["error"]
+
+
+def test_a_picture_that_cannot_be_drawn_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
+    with pytest.raises(OperatorError, match=r"no picture: .*not installed; remedy: pip install 'deep5\[report\]'"):
+        check_forward(changed(IPow, forward=one_wrong)(3), X, reference=lambda x: x**3, strict=False)
+
+
+def test_recipes_are_checked_as_before(deep5: Command) -> None:
+    assert deep5("check", "digits_lenet").out == deep5("check", "recipe", "digits_lenet").out
+    answer = deep5("check", "--help")
+    assert answer.status == 0
+    assert "operator" in answer.out
+    assert "RECIPE" in answer.out
+
+
+# -- speed ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("language", ["Python", "C++"])
+def test_a_gradient_check_of_a_square_of_32_takes_fifty_milliseconds(language: str) -> None:
+    operator = IPow(3) if language == "Python" else compiled(*CUBE)()
+    inputs = [normal(32, 32)]
+    check_gradient(operator, inputs)  # compiles, and starts the child
+    seconds = []
+    for _ in range(7):
+        begin = time.perf_counter()
+        check_gradient(operator, inputs)
+        seconds.append(time.perf_counter() - begin)
+    assert sorted(seconds)[3] <= 0.05, seconds
+
+
+def test_a_saturated_function_is_not_judged_by_its_own_zeros() -> None:
+    """Backward reads y, which was rounded: 1 - y^2 keeps no digit where y is 1, and that is no fault."""
+    row = rows(check_gradient(TANH, [normal(20, 20) * 4]))["backward, float32, against float64"]
+    assert row.verdict == "passed"
+    wrong = Unary("tanh", lambda x, y: 1 - y * y * (1 + 1e-4 if x.dtype == np.float32 else 1))
+    with pytest.raises(OperatorError, match="backward, float32, against float64: gradient by input 0"):
+        check_gradient(wrong, [normal(20, 20)], strict=False)

@@ -1,0 +1,216 @@
+"""Registered operators as nodes: who may register what, shapes through them, files that hold them, their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import deep5 as d5
+from deep5.errors import NetworkError, OperatorError, ShapeError, UsageError
+from deep5.networks.custom import Extent, is_custom, operator_of
+from deep5.networks.gradients import gradient_network
+from deep5.operators.backward import Backward
+from deep5.operators.registry import make_operator, registered_operator, registered_operators
+
+DOMAIN = "test.registered"
+
+
+@d5.register_operator("IPow", domain=DOMAIN)
+class IPow(d5.Operator):
+    """The tutorial's operator."""
+
+    def __init__(self, power: int = 2) -> None:
+        self.power = power
+
+    def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
+        return inputs
+
+    def forward(self, *inputs: Any) -> Any:
+        return inputs[0] ** self.power
+
+    def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        return (self.power * inputs[0] ** (self.power - 1) * output_grads[0],)
+
+
+@d5.register_operator("Halves", domain=DOMAIN)
+class Halves(d5.Operator):
+    """The two halves of the columns, and how many rows there are, counted from a whole number."""
+
+    def specs(self, x: d5.TensorSpec, first: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:  # type: ignore[override]
+        if len(x.shape) != 2:
+            raise ShapeError(f"Halves: got {x}; allowed: a matrix")
+        rows, columns = x.shape
+        half = d5.TensorSpec(shape=(rows, columns // 2), dtype=x.dtype)  # type: ignore[operator]
+        return half, half, d5.TensorSpec(shape=(rows + 1,), dtype="int64")  # type: ignore[operator]
+
+    def forward(self, *inputs: Any) -> Any:
+        xp, (x, first) = d5.array_namespace(inputs[0]), inputs
+        half = x.shape[1] // 2
+        return x[:, :half], x[:, half:], xp.arange(x.shape[0] + 1) + first
+
+    def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        return d5.array_namespace(inputs[0]).concat(output_grads[:2], axis=1), None
+
+
+def network(rows: int | str = "N", columns: int | str = 4) -> d5.Network:
+    build = d5.NetworkBuilder("custom")
+    x, first = build.input("x", (rows, columns)), build.input("first", (), "int64")
+    weight = build.parameter("w", (4, 4)) if columns == 4 else None
+    powered = build.op("IPow", build.op("MatMul", x, weight) if weight is not None else x, domain=DOMAIN, power=3)
+    left, right, count = build.op("Halves", powered, first, domain=DOMAIN, outputs=3)
+    total = build.op("ReduceMean", build.op("Mul", left, right), keepdims=0)
+    return build.network({"left": left, "right": right, "count": count, "loss": total})
+
+
+def test_shapes_and_types_go_through() -> None:
+    outputs = network().outputs
+    assert {name: str(spec) for name, spec in outputs.items()} == {
+        "left": "float32[N, 2]",
+        "right": "float32[N, 2]",
+        "count": "int64[N+1]",
+        "loss": "float32[]",
+    }
+    assert network(3).outputs["count"].shape == (4,)
+    assert network("N", "C").outputs["left"].shape == ("N", "C//2")
+
+
+def test_what_is_said_of_an_unknown_extent_is_unknown() -> None:
+    build = d5.NetworkBuilder("unknown")
+    x = build.op("Reshape", build.input("x", ("N", 4)), build.op("NonZero", build.input("i", (3,), "int64")))
+    with pytest.raises(NetworkError):
+        # Not even the number of axes is known: there is nothing that specs could be asked.
+        build.network({"y": build.op("IPow", x, domain=DOMAIN)})
+
+
+def test_a_float_attribute_and_lists_arrive() -> None:
+    class Kept(IPow):
+        def __init__(self, number: float, sizes: Any, text: str) -> None:
+            super().__init__()
+            self.given = (number, list(sizes), text)
+
+    d5.register_operator("Kept", domain=DOMAIN)(Kept)
+    build = d5.NetworkBuilder("kept")
+    made = build.op("Kept", build.input("x", (1,)), domain=DOMAIN, number=0.1, sizes=[1, 2], text="µ")
+    (node,) = build.network({"y": made}).nodes
+    operator = operator_of(node)
+    assert isinstance(operator, Kept)
+    # ONNX's numbers are float32.
+    assert operator.given == (float(np.float32(0.1)), [1, 2], "µ")
+
+
+def test_a_file_may_hold_it(tmp_path: Any) -> None:
+    path = tmp_path / "custom.onnx"
+    network().save(path)
+    read = d5.Network.from_onnx(path)
+    assert read.outputs == network().outputs
+    assert [node.op_type for node in read.nodes if is_custom(node)] == ["IPow", "Halves"]
+    assert read.structure_hash() == network().structure_hash()
+    executor = d5.framework("pytorch").executor(read)
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    outputs = executor.inference({"x": x, "first": np.array(5)})
+    expected = (x @ read.initial("w")) ** 3
+    # A product of four terms and two multiplications, in float32.
+    np.testing.assert_allclose(d5.to_numpy(outputs["right"]), expected[:, 2:], rtol=1e-5, atol=1e-6)
+    assert d5.to_numpy(outputs["count"]).tolist() == [5, 6, 7, 8]
+
+
+def test_an_older_opset_is_raised_around_it() -> None:
+    node = onnx.helper.make_node("IPow", ["a"], ["b"], domain=DOMAIN, power=3)
+    relu = onnx.helper.make_node("Squeeze", ["x"], ["a"], axes=[0])
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph([relu, node], "old", [value("x", 1, [1, "N"])], [value("b", 1, ["N"])])
+    opsets = [onnx.helper.make_opsetid("", 11), onnx.helper.make_opsetid(DOMAIN, 1)]
+    read = d5.Network.from_onnx(onnx.helper.make_model(graph, opset_imports=opsets))
+    assert read.opset >= 20
+    assert read.outputs["b"].shape == ("N",)
+
+
+def test_the_gradient_is_a_node_of_its_backward() -> None:
+    made = gradient_network(network(), wrt=["w"])
+    (backward,) = [node for node in made.nodes if node.op_type == "IPow.backward"]
+    operator = operator_of(backward)
+    assert isinstance(operator, Backward)
+    assert isinstance(operator.operator, IPow)
+    assert operator.operator.power == 3
+    assert (operator.needs, operator.floating) == ((True,), (True,))
+    (halves,) = [node for node in made.nodes if node.op_type == "Halves.backward"]
+    of_halves = operator_of(halves)
+    assert isinstance(of_halves, Backward)
+    assert (of_halves.needs, of_halves.floating) == ((True, False), (True, True, False))
+    assert str(made.outputs["grad:w"]) == "float32[4, 4]"
+
+
+def test_what_its_specs_raises_names_the_operator() -> None:
+    build = d5.NetworkBuilder("wrong")
+    x, first = build.input("x", ("N", 2, 2)), build.input("first", (), "int64")
+    with pytest.raises(ShapeError, match=r"Halves: got float32\[N, 2, 2\]; allowed: a matrix"):
+        build.network({"y": build.op("Halves", x, first, domain=DOMAIN)})
+    build = d5.NetworkBuilder("wrong")
+    with pytest.raises(ShapeError, match=r"Halves: got 1 inputs; allowed: 2, as its specs takes them \(x, first\)"):
+        build.network({"y": build.op("Halves", build.input("x", ("N", 2)), domain=DOMAIN)})
+    build = d5.NetworkBuilder("wrong")
+    with pytest.raises(OperatorError, match=r"'IPow_1' \(test\.registered\.IPow\) has 2 outputs; allowed: at most 1"):
+        build.network({"y": build.op("IPow", build.input("x", ("N",)), domain=DOMAIN, outputs=2)[0]})
+    build = d5.NetworkBuilder("wrong")
+    with pytest.raises(OperatorError, match=r"IPow with the attributes \{'exponent': 3\} cannot be made"):
+        build.network({"y": build.op("IPow", build.input("x", ("N",)), domain=DOMAIN, exponent=3)})
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        (None, "returned None; allowed: a tuple"),
+        ((), r"returned \(\); allowed: a tuple of at least one"),
+        ((3,), r"returned \(3,\); allowed: a tuple"),
+    ],
+)
+def test_specs_that_say_nothing(returned: Any, told: str) -> None:
+    kind = type("Odd", (IPow,), {"specs": lambda self, x: returned, "__module__": f"odd{hash(told)}"})
+    d5.register_operator(f"Odd{abs(hash(told))}", domain=DOMAIN)(kind)
+    build = d5.NetworkBuilder("wrong")
+    with pytest.raises(OperatorError, match=rf"Odd\.specs {told}"):
+        build.network({"y": build.op(f"Odd{abs(hash(told))}", build.input("x", ("N",)), domain=DOMAIN)})
+
+
+def test_a_node_that_nobody_registered() -> None:
+    build = d5.NetworkBuilder("wrong")
+    x = build.input("x", ("N",))
+    told = (
+        r"no operator 'IPoww' of the domain 'test\.registered' is registered; .*did you mean 'test\.registered\.IPow'"
+    )
+    with pytest.raises(NetworkError, match=told):
+        build.op("IPoww", x, domain=DOMAIN)
+    with pytest.raises(UsageError, match="no operator 'Nothing' of the domain 'nowhere' is registered"):
+        make_operator("nowhere", "Nothing", {})
+
+
+def test_names_and_domains_that_cannot_be_registered() -> None:
+    for name, domain in (("", "a"), ("a", ""), (3, "a"), ("a", None)):
+        with pytest.raises(UsageError, match=r"register_operator: got (name|domain)=.*; allowed: a text"):
+            d5.register_operator(name, domain=domain)  # type: ignore[arg-type]
+    for domain in ("ai.onnx", "ai.onnx.ml"):
+        with pytest.raises(UsageError, match="which is ONNX's own"):
+            d5.register_operator("IPow", domain=domain)
+    with pytest.raises(UsageError, match=r"allowed: a class of d5\.Operator"):
+        d5.register_operator("IPow", domain="a")(int)  # type: ignore[type-var]
+    with pytest.raises(UsageError, match=r"'IPow' of the domain 'test\.registered' is taken by .*IPow; remedy"):
+        d5.register_operator("IPow", domain=DOMAIN)(Halves)
+    assert registered_operator(DOMAIN, "IPow") is IPow
+    assert d5.register_operator("IPow", domain=DOMAIN)(IPow) is IPow, "a module that is loaded again registers again"
+    assert (DOMAIN, "IPow") in registered_operators()
+
+
+def test_symbolic_extents_are_computed_with() -> None:
+    n, h = Extent("N"), Extent("H")
+    assert [n + 0, n * 1, n // 1] == ["N", "N", "N"]
+    assert [n + 1, 1 + n, n - 1, 2 * n, n * 2, n // 2, n % 7] == [*("N+1", "1+N", "N-1", "2*N", "2*N", "N//2", "N%7")]
+    assert (h + 2 * 1 - 3) // 2 + 1 == "(H+2-3)//2+1"
+    assert n * h == "N*H"
+    assert n + Extent("?") == "?"
+    assert isinstance(n, str)
+    assert hash(n) == hash("N")
+    with pytest.raises(TypeError):
+        n + 0.5  # type: ignore[operator]
