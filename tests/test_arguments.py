@@ -302,7 +302,11 @@ def test_after_all_that_it_runs(executor: Any) -> None:
 GROUP = d5.ParameterGroup(lambda name: True)
 
 
-@pytest.mark.parametrize("groups", [GROUP, "fc1", 3, None, {"lr": 1.0}, [GROUP, str.isalpha], {GROUP}], ids=repr)
+@pytest.mark.parametrize(
+    "groups",
+    [GROUP, "fc1", 3, None, {"lr": 1.0}, [GROUP, str.isalpha], {GROUP}],
+    ids=["one", "text", "number", "nothing", "dict", "a function among them", "set"],
+)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_groups_are_a_sequence_of_groups(framework: str, groups: Any) -> None:
     executor = d5.framework(framework).executor(d5.networks.mlp(features=4, hidden=3, classes=2))

@@ -132,7 +132,8 @@ class Flat(Base):
 
     def forward(self, *inputs: Any) -> Any:
         xp, x = d5.array_namespace(*inputs), inputs[0]
-        return xp.reshape(x, (x.shape[0], -1)) * 2
+        last = xp.concat([x, x])[-x.shape[0] :]  # x itself
+        return xp.reshape(last, (x.shape[0], -1)) * 2
 
     def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
         xp = d5.array_namespace(*inputs)

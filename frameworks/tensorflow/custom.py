@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record
 
 from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.frameworks.tensorflow.array import TensorFlowArray, as_arrays, as_tensors
 from deep5.frameworks.tensorflow.compiled import Compiled, CompiledBackward, failure
 from deep5.frameworks.tensorflow.contract import (
     Expected,
@@ -50,8 +52,8 @@ def native_operator(operator: Operator, *, xla: bool = False) -> Callable[..., A
     """An operator as a function of tensors, for eager calls, `tf.function` and, in Python, XLA.
 
     Args:
-        operator: Of any kind. The methods of one in Python get tensors; every floating-point input counts as one that
-            needs a gradient, because TensorFlow does not say which are wanted.
+        operator: Of any kind. The methods of one in Python get `TensorFlowArray`s, arrays of the standard; every
+            floating-point input counts as one that needs a gradient, because TensorFlow does not say which are wanted.
         xla: Whether XLA will compile what it is called in.
 
     Returns:
@@ -152,7 +154,7 @@ class _Own:
 
 
 class _InPython:
-    """An operator in Python, whose methods get tensors."""
+    """An operator in Python, whose methods get arrays of the standard in place of tensors."""
 
     def __init__(self, operator: Operator) -> None:
         self._operator, self._expected = operator, Expected(operator)
@@ -188,15 +190,28 @@ class _InPython:
 
     def forward(self, *inputs: Any) -> Outputs:
         expected = self._expected(inputs)
-        return checked_outputs(self._operator, self._operator.forward(*inputs), expected)
+        with _named(f"{name_of(self._operator)}.forward"):
+            made = self._operator.forward(*map(TensorFlowArray, inputs))
+        return checked_outputs(self._operator, as_tensors(made), expected)
 
     def backward(
         self, output_grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], needs: Sequence[bool]
     ) -> tuple[Any, ...]:
         if not any(needs):
             return (None,) * len(inputs)
-        gradients = self._operator.backward(output_grads, inputs, outputs, needs)
-        return checked_gradients(self._operator, gradients, inputs, needs)
+        grads, given, made = (tuple(map(as_arrays, values)) for values in (output_grads, inputs, outputs))
+        with _named(f"{name_of(self._operator)}.backward"):
+            gradients = self._operator.backward(grads, given, made, needs)
+        return checked_gradients(self._operator, as_tensors(gradients), inputs, needs)
+
+
+@contextmanager
+def _named(method: str) -> Iterator[None]:
+    """Have a refusal say whose code it is about."""
+    try:
+        yield
+    except Unsupported as error:
+        raise Unsupported(f"{method}: {error}") from error
 
 
 class _Taped:

@@ -108,6 +108,9 @@ class TracedExtent(Extent):
     def __rsub__(self, other: Any) -> Any:
         return self._made("-", other, self)
 
+    def __neg__(self) -> Any:
+        return self._made("-", 0, self)
+
     def __mul__(self, other: Any) -> Any:
         return product((self, other)) if _whole(other) else NotImplemented
 

@@ -1,0 +1,255 @@
+"""The functions of deep5's array namespace for TensorFlow on `TensorFlowArray`, with the standard's promotion.
+
+Each is the function that `namespace.py` has for tensors, between taking the tensors out of the arrays and making arrays
+of what it gives. Shapes may hold extents that are not known before the graph runs.
+
+References:
+    Python array API standard, 2024.12, https://data-apis.org/array-api.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from deep5.errors import Unsupported
+from deep5.frameworks.tensorflow.array import TensorFlowArray, as_arrays, as_tensors, extent_tensor
+from deep5.frameworks.tensorflow.array_promotion import operands
+from deep5.frameworks.tensorflow.namespace import NAMESPACE
+from deep5.networks.tracing.extents import TracedExtent
+from deep5.networks.tracing.promotion import kind_of
+
+__all__ = ["ARRAYS", "ArrayNamespace"]
+
+# Functions whose arguments, all of them arrays and numbers, become arrays of one element type.
+_MEETING = (
+    *("add", "atan2", "copysign", "divide", "equal", "floor_divide", "greater", "greater_equal", "hypot", "less"),
+    *("less_equal", "logaddexp", "logical_and", "logical_or", "logical_xor", "maximum", "minimum", "multiply"),
+    *("nextafter", "not_equal", "pow", "remainder", "subtract"),
+    *("bitwise_and", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor"),
+)
+# Those whose first two arguments do, and others only say how.
+_PRODUCTS = ("matmul", "outer", "solve", "tensordot", "vecdot")
+# On whole numbers these change nothing; TensorFlow has them for others alone.
+_ROUNDING = ("ceil", "floor", "round")
+
+
+def _on_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of tensors as one of arrays."""
+
+    def call(*args: Any, **settings: Any) -> Any:
+        given = {name: as_tensors(value) for name, value in settings.items()}
+        return as_arrays(function(*map(as_tensors, args), **given))
+
+    return call
+
+
+def _meeting(name: str, function: Callable[..., Any], count: int | None = None) -> Callable[..., Any]:
+    """The same of a function whose first arguments become arrays of one element type; of all where no count is told."""
+    kinds = ("float",) if name == "divide" else ()
+
+    def call(*values: Any, **settings: Any) -> Any:
+        further = () if count is None else values[count:]
+        return as_arrays(function(*operands(name, values[:count], *kinds), *further, **settings))
+
+    return call
+
+
+def _listed(name: str) -> Callable[..., Any]:
+    """The same of a function of a list of arrays."""
+
+    def call(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Any:
+        return as_arrays(getattr(NAMESPACE, name)(operands(name, list(arrays)), axis=axis))
+
+    return call
+
+
+def _where(condition: Any, x1: Any, x2: Any, /) -> Any:
+    return as_arrays(tf.where(as_tensors(condition), *operands("where", (x1, x2))))
+
+
+def _clip(x: Any, /, min: Any = None, max: Any = None) -> Any:  # noqa: A002 - the standard's names
+    low, high = (None if each is None else operands("clip", (x, each))[1] for each in (min, max))
+    return as_arrays(NAMESPACE.clip(as_tensors(x), low, high))
+
+
+def _asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
+    if isinstance(obj, TracedExtent):
+        value = extent_tensor(obj, tf.int64)
+    elif dtype is None and not hasattr(obj, "dtype") and _kind(obj) == "i":
+        value = tf.convert_to_tensor(obj, dtype=tf.int64)  # as NumPy and the standard's arange have it
+    else:
+        value = NAMESPACE.asarray(as_tensors(obj), dtype=dtype)
+    value = value if dtype is None else tf.cast(value, dtype)
+    return TensorFlowArray(tf.identity(value) if copy else value)
+
+
+def _kind(obj: Any) -> str:
+    """Of numbers, in lists or not: `b`, `i` or `f`; `O` of anything with arrays in it."""
+    if isinstance(obj, (list, tuple)):
+        kinds = {_kind(each) for each in obj}
+        return kinds.pop() if len(kinds) == 1 else "O" if not kinds or "O" in kinds else "f"
+    return "b" if isinstance(obj, bool) else "i" if isinstance(obj, int) else "f" if isinstance(obj, float) else "O"
+
+
+def _full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    shape = as_tensors(shape if isinstance(shape, (tuple, list)) else (shape,))
+    return TensorFlowArray(tf.fill(shape, _asarray(fill_value, dtype=dtype).tensor))
+
+
+def _filled(number: int) -> Callable[..., Any]:
+    def make(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:
+        dtype = tf.float32 if dtype is None else dtype
+        return _full(shape, _of_kind(number, dtype), dtype=dtype)
+
+    return make
+
+
+def _full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
+    x = as_tensors(x)
+    filler = _asarray(fill_value, dtype=x.dtype if dtype is None else dtype).tensor
+    known = x.shape.is_fully_defined()
+    return TensorFlowArray(tf.broadcast_to(filler, x.shape if known else tf.shape(x)))
+
+
+def _like(number: int) -> Callable[..., Any]:
+    def make(x: Any, /, *, dtype: Any = None, device: Any = None) -> Any:
+        return _full_like(x, _of_kind(number, x.dtype if dtype is None else dtype), dtype=dtype)
+
+    return make
+
+
+def _of_kind(number: int, dtype: Any) -> bool | int:
+    return bool(number) if dtype == tf.bool else number
+
+
+def _arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None, device: Any = None) -> Any:
+    bounds = (start, step) if stop is None else (start, stop, step)
+    whole = all(isinstance(each, (int, TracedExtent)) for each in bounds)
+    dtype = dtype or (tf.int64 if whole else tf.float32)
+    limits = [tf.cast(as_tensors(each), dtype) if isinstance(each, TracedExtent) else each for each in bounds]
+    return TensorFlowArray(tf.range(0, *limits, dtype=dtype) if stop is None else tf.range(*limits, dtype=dtype))
+
+
+def _linspace(start: Any, stop: Any, /, num: Any, **settings: Any) -> Any:
+    if isinstance(num, TracedExtent):
+        raise Unsupported(f"linspace of {num} numbers; allowed: a number that is fixed; remedy: xp.arange")
+    return as_arrays(NAMESPACE.linspace(start, stop, num, **settings))
+
+
+def _roll(x: Any, /, shift: Any, *, axis: Any = None) -> Any:
+    if isinstance(axis, int) and isinstance(shift, TracedExtent):
+        shift, axis = (shift,), (axis,)
+    return as_arrays(NAMESPACE.roll(as_tensors(x), as_tensors(shift), axis=axis))
+
+
+def _total(function: Callable[..., Any]) -> Callable[..., Any]:
+    def reduce(x: Any, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
+        x = as_tensors(x)
+        if dtype is None:
+            kind = kind_of(np.dtype(x.dtype.as_numpy_dtype))
+            dtype = x.dtype if kind == "float" else tf.uint64 if x.dtype.is_unsigned else tf.int64
+        return TensorFlowArray(function(tf.cast(x, dtype), axis=axis, keepdims=keepdims))
+
+    return reduce
+
+
+def _truth(function: Callable[..., Any]) -> Callable[..., Any]:
+    def reduce(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+        return TensorFlowArray(function(tf.cast(as_tensors(x), tf.bool), axis=axis, keepdims=keepdims))
+
+    return reduce
+
+
+def _unstack(x: Any, /, *, axis: int = 0) -> Any:
+    if x.shape and isinstance(extent := x.shape[axis], TracedExtent):
+        raise Unsupported(f"unstack into {extent} arrays; allowed: a number that is fixed; remedy: another axis")
+    return as_arrays(NAMESPACE.unstack(as_tensors(x), axis=axis))
+
+
+def _test(name: str, answer: bool) -> Callable[..., Any]:
+    """Of one element; whole numbers all have one answer, and TensorFlow asks only others."""
+
+    def call(x: Any, /) -> Any:
+        if x.dtype.is_integer:
+            return _full_like(x, answer, dtype=tf.bool)
+        return as_arrays(getattr(NAMESPACE, name)(as_tensors(x)))
+
+    return call
+
+
+def _rounding(name: str) -> Callable[..., Any]:
+    def call(x: Any, /) -> Any:
+        return x if x.dtype.is_integer else as_arrays(getattr(NAMESPACE, name)(as_tensors(x)))
+
+    return call
+
+
+_OWN: dict[str, Callable[..., Any]] = {
+    "all": _truth(tf.reduce_all),
+    "any": _truth(tf.reduce_any),
+    "arange": _arange,
+    "asarray": _asarray,
+    "clip": _clip,
+    "concat": _listed("concat"),
+    "empty": _filled(0),
+    "empty_like": _like(0),
+    "full": _full,
+    "full_like": _full_like,
+    "isfinite": _test("isfinite", True),
+    "isinf": _test("isinf", False),
+    "isnan": _test("isnan", False),
+    "linspace": _linspace,
+    "ones": _filled(1),
+    "ones_like": _like(1),
+    "prod": _total(tf.reduce_prod),
+    "roll": _roll,
+    "stack": _listed("stack"),
+    "sum": _total(tf.reduce_sum),
+    "unstack": _unstack,
+    "where": _where,
+    "zeros": _filled(0),
+    "zeros_like": _like(0),
+    **{name: _rounding(name) for name in _ROUNDING},
+}
+
+
+class ArrayNamespace:
+    """The functions, constants and element types by the standard's names.
+
+    Args:
+        tensors: The same for tensors.
+        own: Functions that are other than those.
+    """
+
+    __name__ = "deep5.frameworks.tensorflow.array_namespace"
+
+    def __init__(self, tensors: Any, own: Mapping[str, Callable[..., Any]]) -> None:
+        self._tensors, self._own = tensors, own
+
+    def __getattr__(self, name: str) -> Any:
+        made = self._own.get(name)
+        if made is None:
+            made = self._made(name, getattr(self._tensors, name))
+        setattr(self, name, made)  # looked up once
+        return made
+
+    def __dir__(self) -> list[str]:
+        return sorted({*dir(self._tensors), *self._own})
+
+    def _made(self, name: str, function: Any) -> Any:
+        if isinstance(function, SimpleNamespace):
+            return ArrayNamespace(function, {each: getattr(self, each) for each in _SHARED})
+        if not callable(function):
+            return function
+        if name in _MEETING or name in _PRODUCTS:
+            return _meeting(name, function, None if name in _MEETING else 2)
+        return _on_tensors(function)
+
+
+_SHARED = ("matmul", "matrix_transpose", "tensordot")
+ARRAYS = ArrayNamespace(NAMESPACE, _OWN)
