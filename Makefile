@@ -17,8 +17,8 @@ DEEP5_REQUIRE ?= pytorch,tensorflow,jax,onnxruntime,openvino,reference
 # Of what pip says, the large downloads and the outcome; errors go another way and are all shown.
 BRIEFLY := | sed -u -n '/ MB)/p; / GB)/p; /^Successfully installed/p'
 FAST := not slow and not gpu and not timing
-# Tests that judge no times run in so many processes, each with some 3 GB of frameworks; a file stays in one of them.
-WORKERS ?= 2
+# How many processes share the tests that judge no times, each with some 3 GB of frameworks; 0: they run in this one.
+WORKERS ?= 0
 PARALLEL := -n $(WORKERS) --dist loadfile
 COVERAGE := --cov --cov-report=term:skip-covered
 # A new version of PyTorch is a decision: `make constraints TORCH=2.14.0`.

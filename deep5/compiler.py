@@ -64,7 +64,8 @@ CPP = Language(
     suffix=".cpp",
     variable="CXX",
     commands=("c++", "g++", "clang++"),
-    flags=("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared"),
+    # Hidden: static data of templates of the same name would be one object for all libraries of a process.
+    flags=("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fvisibility=hidden", "-fPIC", "-shared"),
     install="g++ or clang++",
 )
 CUDA = Language(
@@ -72,7 +73,7 @@ CUDA = Language(
     suffix=".cu",
     variable="NVCC",
     commands=("nvcc",),
-    flags=("-std=c++17", "-O3", "-arch=native", "-Xcompiler", "-fPIC,-fopenmp", "-shared"),
+    flags=("-std=c++17", "-O3", "-arch=native", "-Xcompiler", "-fPIC,-fopenmp,-fvisibility=hidden", "-shared"),
     install="NVIDIA's CUDA toolkit",
 )
 

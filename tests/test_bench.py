@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from threading import Thread
@@ -476,7 +477,7 @@ def test_a_recipe_of_level_0_gives_a_valid_result(bare: Callable[[str], str], tm
     document = load(result.folder).document
     assert document["level"] == 0
     assert document["measurement"]["mode"] == "quick"
-    assert document["measurement"]["cache_state"] == "warm"
+    assert document["measurement"]["cache_state"] == "warm, cold"
     assert document["framework"]["name"] == ENGINE
     assert result.accepted
     samples = result.samples()
@@ -683,3 +684,17 @@ def test_measuring_leaves_the_machine_as_it_was() -> None:
     measure(plan())
     assert gc.isenabled()
     assert perf_counter() - begin < 30
+
+
+def test_whoever_comes_first_is_not_right_for_that(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(
+        "import numpy as np\nimport deep5 as d5\nclass Odd(d5.Operator):\n    def specs(self, x): return (x,)\n"
+        "    def forward(self, x): return x + (1 if isinstance(x, np.ndarray) else 0)\n"
+        "    def backward(self, output_grads, inputs, outputs, needs): return (output_grads[0],)\n"
+    )
+    given = Plan(operator=f"{tmp_path}/odd.py:Odd", shapes=((8,),), frameworks=("reference", "pytorch", "jax"))
+    (raw,) = measure(given)
+    assert [entry["candidate"] for entry in raw["left_out"]] == ["reference"]
+    assert "differs from that of pytorch" in raw["left_out"][0]["reason"]
+    with pytest.raises(RunFailed, match="no two of reference, pytorch give the same results"):
+        measure(replace(given, frameworks=("reference", "pytorch")))

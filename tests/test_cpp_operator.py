@@ -569,3 +569,60 @@ def test_garbage_is_collected() -> None:
         IPow(2).forward(np.ones(1))
     gc.collect()
     assert len([each for each in gc.get_objects() if type(each).__name__ == "Kernel"]) == before
+
+
+def test_two_classes_of_one_name_share_nothing() -> None:
+    def table(numbers: str) -> d5.CppOperator:
+        return made(
+            f"""template <typename T> T& cell(int i) {{ static T all[2] = {{{numbers}}}; return all[i]; }}
+            template <typename T> struct Made : deep5::Operator {{
+              static inline T own[2] = {{{numbers}}};
+              void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) {{ y[0] = x[0] * cell<T>(1) + own[0]; }}
+            }};"""
+        )
+
+    first, second = table("1, 2"), table("10, 20")
+    assert first.forward(np.ones(1)) == 3
+    assert second.forward(np.ones(1)) == 30
+    assert first.forward(np.ones(1)) == 3
+
+
+def test_a_source_that_is_edited_is_compiled_anew(tmp_path: Path) -> None:
+    file = tmp_path / "edited.cpp"
+    kind = type("Made", (d5.CppOperator,), {"source": str(file), "specs": lambda self, x: (x,)})
+    for factor in (2, 3):
+        file.write_text(
+            "template <typename T> struct Made : deep5::Operator {\n  void forward(deep5::Tensor<const T> x, "
+            f"deep5::Tensor<T> y) {{ y[0] = {factor} * x[0]; }}\n}};\n"
+        )
+        assert kind().forward(np.ones(1)) == factor
+
+
+def test_threads_that_come_at_once_share_one_object() -> None:
+    operator = IPow(2)
+    start = threading.Barrier(8)
+
+    def work() -> None:
+        start.wait()
+        operator.forward(np.ones(3))
+
+    workers = [threading.Thread(target=work) for _ in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert operator.report() == {"elements": 24.0}
+
+
+@pytest.mark.parametrize("extent", [-1, "N", 1.5, None, True])
+def test_outputs_whose_extents_are_none(extent: Any) -> None:
+    odd = type("IPow", (IPow,), {"specs": lambda self, x: (d5.TensorSpec(shape=(extent,), dtype=x.dtype),)})
+    with pytest.raises(OperatorError, match=r"IPow\.specs: output 0 has the extent .*; allowed: whole numbers"):
+        odd(2).forward(np.ones(1))
+
+
+@pytest.mark.parametrize("extent", [1 << 60, 1 << 46])
+def test_outputs_that_no_memory_holds(extent: int) -> None:
+    odd = type("IPow", (IPow,), {"specs": lambda self, x: (d5.TensorSpec(shape=(extent,), dtype=x.dtype),)})
+    with pytest.raises(OperatorError, match="there is no memory for its outputs"):
+        odd(2).forward(np.ones(1))

@@ -809,3 +809,24 @@ def test_a_saturated_function_is_not_judged_by_its_own_zeros() -> None:
     wrong = Unary("tanh", lambda x, y: 1 - y * y * (1 + 1e-4 if x.dtype == np.float32 else 1))
     with pytest.raises(OperatorError, match="backward, float32, against float64: gradient by input 0"):
         check_gradient(wrong, [normal(20, 20)], strict=False)
+
+
+def test_a_gradient_that_is_written_though_nobody_wants_it_ends_the_child_alone() -> None:
+    class Product(d5.CppOperator):
+        source = """
+        template <typename T> struct Product : deep5::Operator {
+          void forward(deep5::Tensor<const T> a, deep5::Tensor<const T> b, deep5::Tensor<T> y) {
+            for (int64_t i = 0; i < y.size(); ++i) y[i] = a[i] * b[i];
+          }
+          void backward(deep5::Tensor<const T> dy, deep5::Tensor<const T> a, deep5::Tensor<const T> b,
+                        deep5::Tensor<const T> y, deep5::Tensor<T> da, deep5::Tensor<T> db) {
+            for (int64_t i = 0; i < y.size(); ++i) da[i] = dy[i] * b[i], db[i] = dy[i] * a[i];
+          }
+        };"""
+
+        def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
+            return inputs[:1]
+
+    values = [normal(4, 5), normal(4, 5)]
+    with pytest.raises(OperatorError, match=r"Product.*with a gradient by input 0 alone"):
+        check_gradient(Product(), values)

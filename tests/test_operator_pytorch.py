@@ -943,3 +943,40 @@ def test_a_device_that_is_not_there_is_named() -> None:
         TORCH.operator_executor(PyPow(), device="cuda:99")
     with pytest.raises(UsageError, match=r"unknown device 'tpu'"):
         TORCH.operator_executor(PyPow(), device="tpu")
+
+
+class InPlace(d5.Operator):
+    """Changes what it is given, in one of its methods."""
+
+    def __init__(self, method: str) -> None:
+        self.method = method
+
+    def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
+        return inputs
+
+    def forward(self, *inputs: Any) -> Any:
+        x = inputs[0]
+        if self.method == "forward":
+            x += 1
+        return x * 2
+
+    def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        y = outputs[0]
+        if self.method == "backward":
+            y += 1
+        return (output_grads[0] * 2,)
+
+
+@pytest.mark.parametrize("method", ["forward", "backward"])
+def test_a_method_that_changes_what_it_is_given(method: str) -> None:
+    executor = d5.framework("pytorch").operator_executor(InPlace(method))
+    (x,) = executor.arrays(np.zeros(3))
+    with pytest.raises(OperatorError, match=rf"InPlace\.{method} changed what it was given, value 0|value 1, in place"):
+        executor.inference_and_backprop((x,), (torch.ones(3, dtype=torch.float64),))
+    operator = d5.framework("pytorch").operator(InPlace(method))
+
+    def differentiate() -> None:
+        operator(torch.zeros(3, requires_grad=True) * 1).sum().backward()
+
+    with pytest.raises(OperatorError, match=rf"InPlace\.{method} changed what it was given"):
+        differentiate()

@@ -233,25 +233,55 @@ def _prepared(
     begin: float,
 ) -> list[_Series]:
     """Every candidate that runs this workload rightly: first call, check of its results, calibration, warm-up."""
+    tried: list[tuple[_Series, list[NDArray[Any]]]] = []
     made: list[_Series] = []
-    standard: tuple[str, list[NDArray[Any]]] | None = None
+
+    def leave_out(candidate: Candidate, reason: str) -> None:
+        raw["left_out"].append({**work.key, "candidate": candidate.label, "reason": reason})
+
     for candidate in ready:
         try:
             series = _Series(work=work, candidate=candidate, prepared=prepare(candidate, plan, work, inputs, grads))
             results = _first_call(series)
-            reason = _difference(work, results, standard)
-            if reason is None:
-                standard = standard or (candidate.label, results)
-                reason = _warm(series, begin, plan)
+            reason = _difference(work, results, None)
         except UsageError:
             raise
         except Exception as error:  # whatever a framework raises is the answer of that framework, and is listed
             reason = reason_of(error)
         if reason is None:
+            tried.append((series, results))
+        else:
+            leave_out(candidate, reason)
+    standard = _agreed(work, tried)
+    for series, results in tried:
+        try:
+            reason = standard if isinstance(standard, str) else _difference(work, results, standard)
+            reason = reason or _warm(series, begin, plan)
+        except Exception as error:  # as above
+            reason = reason_of(error)
+        if reason is None:
             made.append(series)
         else:
-            raw["left_out"].append({**work.key, "candidate": candidate.label, "reason": reason})
+            leave_out(series.candidate, reason)
     return made
+
+
+def _agreed(
+    work: Workload, tried: Sequence[tuple[_Series, list[NDArray[Any]]]]
+) -> tuple[str, list[NDArray[Any]]] | str | None:
+    """The results that most candidates agree with; why there are none, where nobody agrees with another.
+
+    Whoever comes first is not right for that. Code written by hand is held to the one candidate beside it.
+    """
+    results = [(series.candidate.label, found) for series, found in tried]
+    own = [number for number, (series, _) in enumerate(tried) if not series.candidate.bare]
+    if len(results) == 2 and len(own) == 1:
+        return results[own[0]]
+    votes = [sum(_difference(work, other, own) is None for _, other in results) for own in results]
+    if not votes or (len(votes) > 1 and max(votes) == 1):
+        labels = ", ".join(label for label, _ in results)
+        return f"no two of {labels} give the same results; remedy: deep5 check operator" if votes else None
+    return results[votes.index(max(votes))]
 
 
 def _first_call(series: _Series) -> list[NDArray[Any]]:
@@ -271,7 +301,7 @@ def _first_call(series: _Series) -> list[NDArray[Any]]:
 def _difference(
     work: Workload, results: list[NDArray[Any]], standard: tuple[str, list[NDArray[Any]]] | None
 ) -> str | None:
-    """Why results are not those of the first candidate, or None."""
+    """Why results are not those that most candidates agree with, or are not finite; None where nothing is wrong."""
     for number, value in enumerate(results):
         if value.dtype.kind in "fV" and not np.isfinite(value.astype(np.float64)).all():
             return f"its result {number} is not finite"

@@ -149,7 +149,7 @@ def time_operators(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> R
             "scope": SCOPE,
             "processes": plan.processes if plan.mode == "rigorous" else 1,
             "order": "all frameworks in a new random order each round, problem after problem",
-            "cache_state": "warm",
+            "cache_state": "warm, cold" if plan.cold else "warm",
         },
         seeds={"run": recipe.value("seed")},
     )

@@ -74,7 +74,10 @@ def summarise(found: Sequence[Mapping[str, Any]]) -> OperatorTimes:
     rooflines = [_roofline(raw["roofline"]) for raw in found]
     peak = max(rooflines, key=lambda roofline: roofline.flop_s)
     for other in rooflines:
-        peak = peak.with_library("numpy", other.flop_s, other.byte_s) if other.byte_s > peak.byte_s else peak
+        for library, (flop_s, byte_s) in other.seen.items():
+            before = peak.seen.get(library, (None, None))
+            best = [max(filter(None, pair), default=None) for pair in ((flop_s, before[0]), (byte_s, before[1]))]
+            peak = peak.with_library(library, *best)
     grouped: dict[tuple[str, ...], list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
     for raw in found:
         for series in raw["series"]:

@@ -44,7 +44,11 @@ def supported(
         floating: Operators that it has for floating-point numbers alone.
     """
     if node.domain not in ("", "ai.onnx"):
-        return Support(False, f"the domain {node.domain!r} is not ONNX's own")
+        return Support(
+            False,
+            f"the domain {node.domain!r} is not ONNX's own, and no operator {node.op_type!r} of it is registered; "
+            "remedy: import the module that registers it",
+        )
     if node.op_type not in operators:
         return Support(False, f"the {back_end} back-end has no such operator")
     for value in (*node.inputs, *node.outputs):

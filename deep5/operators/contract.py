@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from deep5.errors import Deep5Error, OperatorError, ShapeError, brief
@@ -90,6 +91,16 @@ def specs_of(operator: Operator, inputs: Sequence[TensorSpec]) -> tuple[TensorSp
             f"{name_of(operator)}.specs returned {brief(outputs)}; allowed: a tuple of at least one TensorSpec; "
             "remedy: return (x,), say, where the output is like the input x"
         )
+    # Where all inputs are arrays, so are all outputs; extents that a framework leaves open are other things.
+    if all(type(extent) is int for spec in inputs for extent in spec.shape):
+        for number, spec in enumerate(outputs):
+            extents: tuple[Any, ...] = spec.shape
+            for extent in extents:
+                if isinstance(extent, bool) or not isinstance(extent, Integral) or not 0 <= int(extent) < 1 << 63:
+                    raise OperatorError(
+                        f"{name_of(operator)}.specs: output {number} has the extent {brief(extent)} for the inputs "
+                        f"{given}; allowed: whole numbers of at least 0"
+                    )
     return outputs
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import inspect
+import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +31,7 @@ _TYPES = {
     **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
 _COUNTERS = 64
+_LOCK = threading.RLock()
 _REMEMBERED = 256
 
 
@@ -128,7 +129,10 @@ class CppOperator(Operator):
         key = (tuple(dtypes), None if needs is None else tuple(needs), device)
         kernel = self._kernels.get(key)
         if kernel is None:
-            kernel = self._kernels[key] = self._bind(*key)
+            with _LOCK:  # threads that come at once share one object in C++
+                kernel = self._kernels.get(key)
+                if kernel is None:
+                    kernel = self._kernels[key] = self._bind(*key)
         return kernel
 
     @property
@@ -381,7 +385,6 @@ def _path(kind: type, source: str) -> Path | None:
     return (folder / source).resolve()
 
 
-@functools.lru_cache(maxsize=256)
 def _text(kind: type, source: str) -> str:
     path = _path(kind, source)
     if path is None:

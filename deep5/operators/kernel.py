@@ -115,7 +115,11 @@ class Plan:
         Raises:
             OperatorError: The operator failed.
         """
-        outputs = [np.empty(shape, dtype) for shape, dtype in self._made]
+        try:
+            outputs = [np.empty(shape, dtype) for shape, dtype in self._made]
+        except (MemoryError, ValueError) as error:
+            told = ", ".join(map(str, self.outputs))
+            raise OperatorError(f"{self.kernel.name}: there is no memory for its outputs, {told} ({error})") from error
         code = self._arrays(self._address, (*inputs, *outputs))
         if code:
             if code == _FAILED:

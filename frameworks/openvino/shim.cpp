@@ -1,6 +1,8 @@
 // Compiled operators as operators of OpenVINO: an extension that Core.add_extension loads.
 //
 // One class of nodes serves all; which kernel a node runs is an attribute of the node, its address.
+// What the compiler hides by default for the sake of operators, OpenVINO looks for here.
+#pragma GCC visibility push(default)
 #include <atomic>
 #include <cstring>
 #include <map>

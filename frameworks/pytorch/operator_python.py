@@ -92,10 +92,12 @@ class _Own:
             expected = self._known[tuple([(value.shape, value.dtype) for value in inputs])]
         except (KeyError, AttributeError, TypeError):  # new, no tensor, symbolic
             expected = self._expect(inputs)
+        versions = [None if value.is_inference() else value._version for value in inputs]
         try:
             outputs = self.operator.forward(*inputs)
         except Exception as error:
             raise self._failed("forward", error) from error
+        self._check_kept("forward", inputs, versions)
         if type(outputs) is not tuple:
             outputs = several(outputs)
         if len(outputs) != len(expected):
@@ -112,11 +114,23 @@ class _Own:
             gradient if value.is_floating_point() or value.is_complex() else None
             for gradient, value in zip(output_grads, outputs, strict=True)
         ]
+        kept = (*inputs, *outputs)
+        versions = [None if value.is_inference() else value._version for value in kept]
         try:
             gradients = self.operator.backward(given, inputs, outputs, needs)
         except Exception as error:
             raise self._failed("backward", error) from error
+        self._check_kept("backward", kept, versions)
         return check_gradients(self.operator, gradients, inputs, needs)
+
+    def _check_kept(self, method: str, values: Sequence[Any], versions: Sequence[int | None]) -> None:
+        """Refuse a method that wrote to what it was given; torch counts the writes to a tensor."""
+        for number, (value, before) in enumerate(zip(values, versions, strict=True)):
+            if before is not None and value._version != before:
+                raise OperatorError(
+                    f"{name_of(self.operator)}.{method} changed what it was given, value {number}, in place; allowed: "
+                    "arrays that stay as they are; remedy: x = x + 1, and not x += 1"
+                )
 
     def refuse(self, inputs: Sequence[Any]) -> None:
         """Raise where an input is no tensor."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from deep5.errors import Unsupported
 from deep5.frameworks.tensorflow.standard import FURTHER, matched
 
 __all__ = ["NAMESPACE", "Namespace"]
@@ -68,8 +69,23 @@ def _sum(x: Any, /, *, axis: Axis = None, dtype: Any = None, keepdims: bool = Fa
     return tf.reduce_sum(x if dtype is None else tf.cast(x, dtype), axis=axis, keepdims=keepdims)
 
 
+def _check_floating(x: Any) -> None:
+    """The standard has means of floating-point numbers alone, and TensorFlow would round those of others."""
+    if not x.dtype.is_floating and not x.dtype.is_complex:
+        raise Unsupported(
+            f"a mean, or a spread around it, of {x.dtype.name}; allowed: floating-point numbers; remedy: "
+            "xp.astype(x, xp.float32)"
+        )
+
+
+def _mean(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Any:
+    _check_floating(x)
+    return tf.reduce_mean(x, axis=axis, keepdims=keepdims)
+
+
 def _spread(root: bool) -> Callable[..., Any]:
     def reduce(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+        _check_floating(x)
         deviation = x - tf.reduce_mean(x, axis=axis, keepdims=True)
         total = tf.reduce_sum(deviation * deviation, axis=axis, keepdims=keepdims)
         count = tf.cast(tf.size(x) // tf.maximum(tf.size(total), 1), total.dtype)
@@ -175,7 +191,7 @@ _FUNCTIONS: dict[str, Any] = {
     "argmax": _place_of(tf.argmax),
     "argmin": _place_of(tf.argmin),
     "max": _reducing(tf.reduce_max),
-    "mean": _reducing(tf.reduce_mean),
+    "mean": _mean,
     "min": _reducing(tf.reduce_min),
     "prod": _reducing(tf.reduce_prod),
     "std": _spread(root=True),

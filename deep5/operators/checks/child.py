@@ -77,8 +77,9 @@ def survive(operator: CppOperator, inputs: Sequence[np.ndarray], dtypes: Sequenc
     }
     text = json.dumps(head).encode()
     data = b"".join([len(text).to_bytes(8, "little"), text, *(value.tobytes() for value in inputs)])
-    # The text itself: a file may change between two checks.
-    key = hashlib.sha256(operator.text().encode() + data).hexdigest()
+    # The text itself, and when the files beside it changed, which it may include.
+    beside = [] if path is None else [(each.name, each.stat().st_mtime_ns) for each in sorted(path.parent.iterdir())]
+    key = hashlib.sha256(operator.text().encode() + repr(beside).encode() + data).hexdigest()
     if key not in _SURVIVED:
         _run(head["name"], data, time_limit_s)
         _SURVIVED.add(key)
@@ -208,6 +209,10 @@ def _call(
         grads = [np.ones_like(value) if is_floating(str(value.dtype)) else None for value in outputs]
         tell(f"backward on {what}")
         operator.backward(grads, values, outputs, needs)
+        for alone in [number for number, need in enumerate(needs) if need and sum(needs) > 1]:
+            # A gradient that nobody wants has no memory: who writes to it all the same does so here.
+            tell(f"backward on {what}, with a gradient by input {alone} alone")
+            operator.backward(grads, values, outputs, [number == alone for number in range(len(needs))])
 
 
 def _operator(head: Mapping[str, Any]) -> Any:

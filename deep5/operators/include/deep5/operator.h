@@ -403,7 +403,7 @@ inline int bound_run(deep5_kernel *self, const deep5_tensor *inputs, const deep5
     }                                                                                                          \
   }                                                                                                            \
   }                                                                                                            \
-  extern "C" {                                                                                                 \
+  _Pragma("GCC visibility push(default)") extern "C" {                                                         \
   void deep5_describe(int direction, int32_t *out, int32_t *count) {                                           \
     if (direction == 0) {                                                                                      \
       deep5::describe(&deep5_library::Class::forward, out, count);                                             \
@@ -451,6 +451,7 @@ inline int bound_run(deep5_kernel *self, const deep5_tensor *inputs, const deep5
     delete bound->known;                                                                                       \
     delete bound;                                                                                              \
   }                                                                                                            \
-  }
+  }                                                                                                            \
+  _Pragma("GCC visibility pop")
 
 #endif
