@@ -21,6 +21,7 @@ __all__ = [
     "aligned_empty",
     "array_namespace",
     "device",
+    "numpy_dtype",
     "to_numpy",
 ]
 
@@ -164,6 +165,21 @@ def array_namespace(*arrays: Array) -> Any:
         got = ", ".join(type(array).__name__ for array in arrays) or "no array"
         allowed = ", ".join(["NumPy", "PyTorch", "JAX", *NAMESPACES])
         raise Unsupported(f"no array namespace for {got}; allowed: arrays of one of {allowed}") from error
+
+
+def numpy_dtype(given: Any) -> Any:
+    """NumPy's element type by any of its names; `"bfloat16"` too, which NumPy has from another library.
+
+    >>> numpy_dtype("bfloat16").itemsize
+    2
+    """
+    import numpy as np
+
+    if isinstance(given, str) and given == "bfloat16":
+        import ml_dtypes
+
+        given = ml_dtypes.bfloat16
+    return np.dtype(given)
 
 
 def to_numpy(value: Array) -> Any:

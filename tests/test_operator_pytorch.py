@@ -680,9 +680,9 @@ def test_an_executor_computes_the_gradients_that_are_needed(framework: PyTorch) 
     _, gradients = executor.inference_and_backprop((x, w, rows), (torch.ones_like(y), None), needs=(False, True, False))
     assert [gradient is None for gradient in gradients] == [True, False, True]
     assert operator.report() == {"rows": 4.0, "dw": 1.0}
-    with pytest.raises(ShapeError, match=r"Weighted: a gradient is asked for by input 2, which is torch\.int64"):
+    with pytest.raises(ShapeError, match=r"Weighted: a gradient is asked for by input 2, which is int64"):
         executor.inference_and_backprop((x, w, rows), (y, None), needs=(True, True, True))
-    with pytest.raises(ShapeError, match=r"the gradient by output 0: got NoneType, expected torch\.float64\[4, 5\]"):
+    with pytest.raises(ShapeError, match=r"the gradient by output 0: got no array of the framework's"):
         executor.inference_and_backprop((x, w, rows), (None, None))
     with pytest.raises(ShapeError, match=r"got 1 output_grads; allowed: one an output, 2"):
         executor.inference_and_backprop((x, w, rows), (y,))

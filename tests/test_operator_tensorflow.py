@@ -737,7 +737,7 @@ def test_executors_say_what_is_wrong(kind: str) -> None:
         executor.inference_and_backprop(x, [tf.ones((3, 2)), None])
     with pytest.raises(ShapeError, match="output gradient 0 is None"):
         executor.inference_and_backprop(x, [None, None])
-    with pytest.raises(ShapeError, match="there is no gradient by input 2, which is int32"):
+    with pytest.raises(ShapeError, match="a gradient is asked for by input 2, which is int32"):
         executor.inference_and_backprop(x, [tf.ones((2, 3)), None], needs=[True, True, True])
     with pytest.raises(ShapeError, match="got 1 needs; allowed: one an input, 3"):
         executor.inference_and_backprop(x, [tf.ones((2, 3)), None], needs=[True])

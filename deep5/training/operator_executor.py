@@ -9,27 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.errors import NetworkError, OperatorError, ShapeError, Unsupported, brief
+from deep5.errors import NetworkError, OperatorError, ShapeError, Unsupported
+from deep5.memo import remember
 from deep5.networks.forms import Forms
 from deep5.networks.gradients import vjp_network
 from deep5.networks.labels import Labels, label_inputs
 from deep5.networks.lowering import lowered
 from deep5.networks.network import Network
 from deep5.networks.single import Single
+from deep5.operators.asked import check_output_grads, wanted_gradients
 from deep5.operators.contract import check_outputs, is_floating, name_of, spec_of
 from deep5.operators.kernel import check_arrays
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
-from deep5.tensors import Array, Device, TensorSpec, to_numpy
+from deep5.tensors import Array, Device, TensorSpec, numpy_dtype, to_numpy
 from deep5.training.gradient_executor import Run, has_gradient
 
 if TYPE_CHECKING:
     from deep5.backend import Framework
 
-__all__ = ["EngineOperatorExecutor", "check_output_grads", "host_arrays", "wanted_gradients"]
+__all__ = ["EngineOperatorExecutor", "host_arrays"]
 
-# What is compiled for other shapes than these is made anew.
-_REMEMBERED = 64
+# Compiled networks hold memory of their own, so fewer are kept than of what is cheap.
+_PROGRAMS = 64
 # Above, an engine writes its outputs to new memory; below, they are copied out of memory that stays bound.
 _SMALL_BYTES = 8192
 
@@ -105,15 +107,17 @@ class EngineOperatorExecutor(ABC):
         self, inputs: Sequence[Array], output_grads: Sequence[Array], *, needs: Sequence[bool] | None = None
     ) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
         """Run forward and the vector-Jacobian product; see `OperatorExecutor.inference_and_backprop`."""
-        wanted = wanted_gradients(self.operator, inputs, needs)
+        name = name_of(self.operator)
+        check_arrays(name, inputs)
+        wanted = wanted_gradients(name, inputs, needs)
         if not any(wanted):
             return self.inference(*inputs), (None,) * len(inputs)
         try:
             made = self._made[wanted, tuple([(value.shape, value.dtype) for value in inputs])]
         except KeyError:
             made = self._make(inputs, wanted)
-        seeds = check_output_grads(self.operator, made.outputs, output_grads)
-        found = self._run(made, (*inputs, *seeds))
+        seeds = check_output_grads(name, made.outputs, output_grads, np.ndarray)
+        found = self._run(made, (*inputs, *(seed for seed in seeds if seed is not None)))
         count = len(made.outputs)
         gradients = iter(found[count:])
         return found[:count], tuple(next(gradients) if want else None for want in wanted)
@@ -153,13 +157,10 @@ class EngineOperatorExecutor(ABC):
                 raise Unsupported(f"{name_of(self.operator)} has no gradient: no output is a floating-point number")
             product = vjp_network(lowered(forms.differentiated, has_gradient), names)
             form = forms.checked(self._suited(forms.lowered(product)))
-        bytes_out = sum(spec.size * _item_bytes(spec.dtype) for spec in form.outputs.values())
+        bytes_out = sum(spec.size * numpy_dtype(spec.dtype).itemsize for spec in form.outputs.values())
         run = self._compile(form, list(form.outputs) if bytes_out > _SMALL_BYTES else ())
-        if len(self._made) >= _REMEMBERED:
-            self._made.clear()
         key = wanted, tuple([(value.shape, value.dtype) for value in inputs])
-        made = self._made[key] = _Made(run, outputs, label_inputs(network))
-        return made
+        return remember(self._made, key, _Made(run, outputs, label_inputs(network)), room=_PROGRAMS)
 
 
 def host_arrays(operator: Operator, values: Sequence[Array]) -> tuple[np.ndarray, ...]:
@@ -177,52 +178,3 @@ def host_arrays(operator: Operator, values: Sequence[Array]) -> tuple[np.ndarray
         array = np.asarray(array, array.dtype.newbyteorder("="))
         made.append(np.require(array, requirements=("C", "A")))
     return tuple(made)
-
-
-def wanted_gradients(operator: Operator, inputs: Sequence[Any], needs: Sequence[bool] | None) -> tuple[bool, ...]:
-    """Which inputs want a gradient; all floating-point ones where `needs` is None.
-
-    Raises:
-        ShapeError: An input that is no NumPy array, another number of needs, or one of whole numbers.
-    """
-    check_arrays(name_of(operator), inputs)
-    floating = tuple([is_floating(value.dtype.name) for value in inputs])
-    if needs is None:
-        return floating
-    wanted = tuple([bool(need) for need in needs])
-    if len(wanted) != len(inputs):
-        raise ShapeError(f"{name_of(operator)}: got {len(wanted)} needs; allowed: one an input, {len(inputs)}")
-    for number, (want, real) in enumerate(zip(wanted, floating, strict=True)):
-        if want and not real:
-            raise ShapeError(
-                f"{name_of(operator)}: a gradient is asked for by input {number}, which is {inputs[number].dtype}; "
-                "allowed: floating-point inputs"
-            )
-    return wanted
-
-
-def check_output_grads(
-    operator: Operator, outputs: Sequence[TensorSpec], output_grads: Sequence[Any]
-) -> tuple[np.ndarray, ...]:
-    """The gradients by the floating-point outputs.
-
-    Raises:
-        ShapeError: Another number, or one of another shape or element type than its output.
-    """
-    name = name_of(operator)
-    if len(output_grads) != len(outputs):
-        raise ShapeError(f"{name}: got {len(output_grads)} output_grads; allowed: one an output, {len(outputs)}")
-    found = []
-    for number, (spec, gradient) in enumerate(zip(outputs, output_grads, strict=True)):
-        if not is_floating(spec.dtype):
-            continue
-        if not isinstance(gradient, np.ndarray):
-            raise ShapeError(f"{name}: the gradient by output {number}: got {brief(gradient)}, expected {spec}")
-        if gradient.shape != spec.shape or gradient.dtype.name != spec.dtype or not gradient.dtype.isnative:
-            raise ShapeError(f"{name}: the gradient by output {number}: got {spec_of(gradient)}, expected {spec}")
-        found.append(gradient)
-    return tuple(found)
-
-
-def _item_bytes(dtype: str) -> int:
-    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize

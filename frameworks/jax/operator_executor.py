@@ -13,7 +13,8 @@ from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported
 from deep5.frameworks.jax.custom import check_operator, on_arrays, types
 from deep5.frameworks.jax.failures import failure
 from deep5.frameworks.jax.settings import find_device, read_settings
-from deep5.operators.contract import is_floating, name_of, spec_of
+from deep5.operators.asked import check_output_grads, wanted_gradients
+from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
 from deep5.operators.operator import Operator
 from deep5.tensors import Array, Device, aligned_empty, to_numpy
@@ -75,7 +76,7 @@ class JAXOperatorExecutor:
     ) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
         """Run forward and the vector-Jacobian product as one compiled function; see `OperatorExecutor`."""
         self._check("input", inputs)
-        wanted = self._wanted(inputs, needs)
+        wanted = wanted_gradients(self._name, inputs, needs)
         # What is no array is named where it is missed: while the function is traced.
         given = [gradient if type(gradient) is _ARRAY else None for gradient in output_grads]
         run = self._both.get(wanted) or self._differentiated(wanted)
@@ -129,21 +130,6 @@ class JAXOperatorExecutor:
                     "executor.arrays(…)"
                 )
 
-    def _wanted(self, inputs: Sequence[Any], needs: Sequence[bool] | None) -> tuple[bool, ...]:
-        floating = tuple([is_floating(value.dtype.name) for value in inputs])
-        if needs is None:
-            return floating
-        wanted = tuple(map(bool, needs))
-        if len(wanted) != len(inputs):
-            raise ShapeError(f"{self._name}: got {len(wanted)} needs; allowed: one an input, {len(inputs)}")
-        for number, (want, real) in enumerate(zip(wanted, floating, strict=True)):
-            if want and not real:
-                raise ShapeError(
-                    f"{self._name}: a gradient is asked for by input {number}, which is {inputs[number].dtype.name}; "
-                    "allowed: floating-point inputs"
-                )
-        return wanted
-
     def _differentiated(self, wanted: tuple[bool, ...]) -> Callable[..., Any]:
         """The compiled function of (inputs, gradients by the outputs) to (outputs, gradients)."""
         if any(wanted) and isinstance(self.operator, CppOperator) and not self.operator.differentiable:
@@ -167,20 +153,11 @@ class JAXOperatorExecutor:
 
     def _cotangents(self, outputs: Outputs, output_grads: Sequence[Any]) -> Outputs:
         """A gradient an output as JAX takes them: of no size by what is no floating-point number."""
-        if len(output_grads) != len(outputs):
-            raise ShapeError(
-                f"{self._name}: got {len(output_grads)} output_grads; allowed: one an output, {len(outputs)}"
-            )
-        found: list[Any] = []
-        for number, (value, gradient) in enumerate(zip(outputs, output_grads, strict=True)):
-            if not is_floating(value.dtype.name):
-                found.append(np.zeros(value.shape, jax.dtypes.float0))
-            elif gradient is None or (gradient.shape, gradient.dtype) != (value.shape, value.dtype):
-                got = "no array of JAX" if gradient is None else str(spec_of(gradient))
-                raise ShapeError(f"{self._name}: the gradient by output {number}: got {got}, expected {spec_of(value)}")
-            else:
-                found.append(gradient)
-        return tuple(found)
+        given = check_output_grads(self._name, outputs, output_grads, jax.Array)
+        return tuple(
+            np.zeros(value.shape, jax.dtypes.float0) if gradient is None else gradient
+            for value, gradient in zip(outputs, given, strict=True)
+        )
 
     def _failed(self, error: Exception) -> Deep5Error:
         if (said := failure(error)) is not None:

@@ -12,6 +12,7 @@ import torch
 from deep5.errors import ShapeError, Unsupported
 from deep5.frameworks.pytorch.operator_graph import compilable
 from deep5.frameworks.pytorch.operator_python import described, tensor_spec
+from deep5.memo import remember
 from deep5.operators.backward import Backward
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
@@ -19,7 +20,6 @@ from deep5.operators.kernel import Kernel, Plan
 
 __all__ = ["PASSES", "Compiled", "Pass", "cpp_operator"]
 
-_REMEMBERED = 256
 
 Outputs = tuple[Any, ...]
 
@@ -180,11 +180,8 @@ class Pass:
             # Strides are given since torch.empty looks for more arguments than torch.empty_strided: half a µs each.
             strides = torch.empty(shape, device="meta").stride()
             outputs.append((shape, strides, getattr(torch, spec.dtype)))
-        if len(self._made) >= _REMEMBERED:
-            self._made.clear()
         key = tuple([(value.__class__, value.shape, value.dtype, value.device) for value in inputs])
-        made = self._made[key] = _Made(plan, outputs, place, place.type == "cpu")
-        return made
+        return remember(self._made, key, _Made(plan, outputs, place, place.type == "cpu"))
 
 
 class Compiled:

@@ -13,7 +13,9 @@ from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported
 from deep5.frameworks.pytorch.custom import check_operator, on_tensors
 from deep5.frameworks.pytorch.numerics import deterministic, tf32
 from deep5.frameworks.pytorch.operator_onnx import onnx_program
+from deep5.memo import remember
 from deep5.networks.onnx_operator import ONNXOperator
+from deep5.operators.asked import check_output_grads, wanted_gradients
 from deep5.operators.contract import name_of
 from deep5.operators.operator import Operator
 from deep5.tensors import Array, Device
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PyTorchOperatorExecutor"]
 
-# What is compiled for other shapes than these is made anew.
-_REMEMBERED = 64
+# Compiled functions hold memory of their own, so fewer are kept than of what is cheap.
+_PROGRAMS = 64
 
 Run = Callable[..., tuple[Any, ...]]
 
@@ -80,8 +82,8 @@ class PyTorchOperatorExecutor:
         ]
         try:
             outputs = self._run(inputs, wanted)(*leaves)
-            self._check_grads(outputs, output_grads)
-            roots = [(out, grad) for out, grad in zip(outputs, output_grads, strict=True) if out.requires_grad]
+            given = check_output_grads(name_of(self.operator), outputs, output_grads, torch.Tensor)
+            roots = [(out, grad) for out, grad in zip(outputs, given, strict=True) if out.requires_grad]
             if not roots and any(wanted):
                 raise Unsupported(
                     f"{name_of(self.operator)} has no gradient on torch: none of its outputs depends on these inputs "
@@ -135,10 +137,7 @@ class PyTorchOperatorExecutor:
         run = self._plain or onnx_program(self.operator, self._framework, inputs)  # type: ignore[arg-type]
         if self._compiler is not None:
             run = self._compiler.of_operator(_of_its_own(run))
-        if len(self._made) >= _REMEMBERED:
-            self._made.clear()
-        self._made[key] = run
-        return run
+        return remember(self._made, key, run, room=_PROGRAMS)
 
     def _wanted(self, inputs: Sequence[Any], needs: Sequence[bool] | None) -> tuple[bool, ...]:
         name = name_of(self.operator)
@@ -148,32 +147,7 @@ class PyTorchOperatorExecutor:
                     f"{name}: got {type(value).__name__} as input {number}; allowed: a torch.Tensor; remedy: "
                     "executor.arrays(…)"
                 )
-        floating = tuple([value.is_floating_point() for value in inputs])
-        if needs is None:
-            return floating
-        wanted = tuple([bool(need) for need in needs])
-        if len(wanted) != len(inputs):
-            raise ShapeError(f"{name}: got {len(wanted)} needs; allowed: one an input, {len(inputs)}")
-        for number, (want, real) in enumerate(zip(wanted, floating, strict=True)):
-            if want and not real:
-                raise ShapeError(
-                    f"{name}: a gradient is asked for by input {number}, which is {inputs[number].dtype}; allowed: "
-                    "floating-point inputs"
-                )
-        return wanted
-
-    def _check_grads(self, outputs: Sequence[Any], output_grads: Sequence[Any]) -> None:
-        name = name_of(self.operator)
-        if len(output_grads) != len(outputs):
-            raise ShapeError(f"{name}: got {len(output_grads)} output_grads; allowed: one an output, {len(outputs)}")
-        for number, (out, grad) in enumerate(zip(outputs, output_grads, strict=True)):
-            if not out.is_floating_point():
-                continue
-            if not isinstance(grad, torch.Tensor) or grad.shape != out.shape or grad.dtype != out.dtype:
-                got = f"{grad.dtype}{list(grad.shape)}" if isinstance(grad, torch.Tensor) else type(grad).__name__
-                raise ShapeError(
-                    f"{name}: the gradient by output {number}: got {got}, expected {out.dtype}{list(out.shape)}"
-                )
+        return wanted_gradients(name, inputs, needs)
 
     def _failed(self, error: Exception) -> OperatorError:
         told = str(error).strip().splitlines() or [""]

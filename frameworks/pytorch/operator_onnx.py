@@ -10,6 +10,7 @@ import torch
 from deep5.errors import ShapeError, Unsupported
 from deep5.frameworks.pytorch.emit import compile_forward
 from deep5.frameworks.pytorch.operator_python import tensor_spec
+from deep5.memo import remember
 from deep5.networks.forms import Forms
 from deep5.networks.onnx_operator import ONNXOperator
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["onnx_operator", "onnx_program"]
 
-_REMEMBERED = 256
 
 Program = Callable[..., tuple[Any, ...]]
 
@@ -43,9 +43,7 @@ def onnx_operator(operator: ONNXOperator) -> Program:
         try:
             program = programs[key := tuple([(value.shape, value.dtype, value.device) for value in inputs])]
         except KeyError:
-            if len(programs) >= _REMEMBERED:
-                programs.clear()
-            program = programs[key] = onnx_program(operator, framework, inputs)
+            program = remember(programs, key, onnx_program(operator, framework, inputs))
         except AttributeError:
             program = onnx_program(operator, framework, inputs)  # which refuses what is no tensor
         return program(*inputs)

@@ -10,14 +10,13 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported, brief
 from deep5.frameworks.pytorch.operator_graph import compilable
+from deep5.memo import remember
 from deep5.operators.contract import check_gradients, check_outputs, name_of, several, specs_of
 from deep5.operators.operator import Operator
 from deep5.tensors import TensorSpec
 
 __all__ = ["described", "python_operator", "tensor_spec"]
 
-# An operator may meet many shapes; a network for sequences does.
-_REMEMBERED = 256
 # What torch says, while it traces, of code that looks at the values of a tensor.
 _UNTRACEABLE = (
     GuardOnDataDependentSymNode,
@@ -140,9 +139,7 @@ class _Own:
         found = [(spec.shape, getattr(torch, spec.dtype, spec.dtype)) for spec in described(self.operator, inputs)]
         extents = [extent for value in inputs for extent in value.shape]
         if all(type(extent) is int for extent in extents):
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            self._known[tuple([(value.shape, value.dtype) for value in inputs])] = found
+            remember(self._known, tuple([(value.shape, value.dtype) for value in inputs]), found)
         return found
 
     def _refuse_outputs(self, inputs: Sequence[Any], outputs: Outputs) -> None:

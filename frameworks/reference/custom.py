@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported, brief
+from deep5.memo import remember
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.backward import Backward
 from deep5.operators.contract import Expectations, check_gradients, check_outputs, name_of, several
@@ -15,11 +16,10 @@ from deep5.operators.cpp import CppOperator
 from deep5.operators.kernel import check_arrays
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
-from deep5.tensors import Array, TensorSpec
+from deep5.tensors import Array, TensorSpec, numpy_dtype
 
-__all__ = ["backward_on_arrays", "check_operator", "numpy_dtype", "on_arrays"]
+__all__ = ["backward_on_arrays", "check_operator", "on_arrays"]
 
-_REMEMBERED = 256
 
 Outputs = tuple[Any, ...]
 
@@ -84,15 +84,6 @@ def backward_on_arrays(
     return tuple(None if gradient is None else np.asarray(gradient) for gradient in gradients)
 
 
-def numpy_dtype(name: str) -> Any:
-    """NumPy's element type of this name."""
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)
-
-
 def _compiled(operator: CppOperator) -> Callable[..., Outputs]:
     forward = operator.forward
 
@@ -119,11 +110,8 @@ def _python(operator: Operator) -> Callable[..., Outputs]:
     def expected(inputs: Sequence[Any]) -> tuple[list[tuple[tuple[int, ...], Any]], tuple[TensorSpec, ...]]:
         check_arrays(name, inputs)
         specs = expectations(inputs) if says else ()
-        if len(known) >= _REMEMBERED:
-            known.clear()
         wanted = [(tuple(map(int, spec.shape)), numpy_dtype(spec.dtype)) for spec in specs]
-        made = known[tuple([(value.shape, value.dtype) for value in inputs])] = (wanted, specs)
-        return made
+        return remember(known, tuple([(value.shape, value.dtype) for value in inputs]), (wanted, specs))
 
     def run(*inputs: Any) -> Outputs:
         closed = []

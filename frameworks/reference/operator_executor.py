@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from deep5.backend import OperatorExecutor
 from deep5.errors import Unsupported
 from deep5.frameworks.reference.custom import backward_on_arrays, on_arrays
@@ -12,17 +14,17 @@ from deep5.frameworks.reference.executor import compiled, settings_of
 from deep5.frameworks.reference.kernels.memory import Scratch
 from deep5.networks.network import Network
 from deep5.networks.onnx_operator import ONNXOperator
-from deep5.operators.contract import is_floating, name_of, spec_of
+from deep5.operators.asked import check_output_grads, wanted_gradients
+from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
+from deep5.operators.kernel import check_arrays
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
 from deep5.tensors import Array, Device
 from deep5.training.gradient_executor import Run
 from deep5.training.operator_executor import (
     EngineOperatorExecutor,
-    check_output_grads,
     host_arrays,
-    wanted_gradients,
 )
 
 if TYPE_CHECKING:
@@ -66,14 +68,14 @@ class _ByMethods:
             raise Unsupported(f"{name_of(operator)} has no gradient: NumPy does not differentiate")
         if isinstance(operator, CppOperator) and not operator.differentiable:
             raise Unsupported(f"{name_of(operator)} has no backward in C++; remedy: write one, or ask for no gradient")
-        wanted = wanted_gradients(operator, inputs, needs)
+        name = name_of(operator)
+        check_arrays(name, inputs)
+        wanted = wanted_gradients(name, inputs, needs)
         outputs = self._forward(*inputs)
-        specs = [spec_of(value) for value in outputs]
-        given = iter(check_output_grads(operator, specs, output_grads))
+        given = check_output_grads(name, outputs, output_grads, np.ndarray)
         if not any(wanted):
             return outputs, (None,) * len(inputs)
-        grads = [next(given) if is_floating(spec.dtype) else None for spec in specs]
-        return outputs, backward_on_arrays(operator, grads, inputs, outputs, wanted)
+        return outputs, backward_on_arrays(operator, given, inputs, outputs, wanted)
 
     def synchronize(self) -> None:
         """Return at once: NumPy has finished when a call returns."""

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from deep5.errors import Deep5Error, OperatorError, ShapeError, brief
+from deep5.memo import remember
 from deep5.networks.custom import Extent
 from deep5.operators.contract import check_gradients, check_inputs, name_of, several, specs_of
 from deep5.operators.operator import Operator
@@ -15,8 +16,6 @@ from deep5.tensors import TensorSpec
 
 __all__ = ["Expected", "checked_gradients", "checked_outputs", "described", "known_extents", "tensors"]
 
-# An operator may meet many shapes; a network for sequences does.
-_REMEMBERED = 256
 _UNKNOWN = Extent("?")
 
 Specs = tuple[TensorSpec, ...]
@@ -81,11 +80,7 @@ class Expected:
             return self._known[key]
         except KeyError:
             pass
-        found = self._found(inputs)
-        if len(self._known) >= _REMEMBERED:
-            self._known.clear()
-        self._known[key] = found
-        return found
+        return remember(self._known, key, self._found(inputs))
 
     def _found(self, inputs: Sequence[Any]) -> Specs | None:
         check_inputs(self._operator, len(inputs))

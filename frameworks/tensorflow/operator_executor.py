@@ -15,6 +15,8 @@ from deep5.frameworks.tensorflow.functions import placed
 from deep5.frameworks.tensorflow.placement import without_kernel
 from deep5.frameworks.tensorflow.settings import read_settings
 from deep5.frameworks.tensorflow.traced import cause
+from deep5.memo import remember
+from deep5.operators.asked import wanted_gradients
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
@@ -22,8 +24,6 @@ from deep5.operators.operator import Operator
 from deep5.tensors import Array, Device, to_numpy
 
 __all__ = ["TensorFlowOperator"]
-
-_REMEMBERED = 256
 
 
 class TensorFlowOperator:
@@ -108,7 +108,7 @@ class TensorFlowOperator:
         self._check(inputs, "input")
         self._build(inputs)
         function = self._traced(self._route.forward, inputs)
-        _remember(self._forward, tuple([(value.shape, value.dtype) for value in inputs]), function)
+        remember(self._forward, tuple([(value.shape, value.dtype) for value in inputs]), function)
         return function
 
     def _traced_both(
@@ -117,12 +117,7 @@ class TensorFlowOperator:
         self._check(inputs, "input")
         given = [gradient for gradient in output_grads if gradient is not None]
         self._check(given, "output gradient")
-        wanted = tuple(value.dtype.is_floating for value in inputs) if needs is None else needs
-        if len(wanted) != len(inputs):
-            raise ShapeError(f"{self._name}: got {len(wanted)} needs; allowed: one an input, {len(inputs)}")
-        for number, (value, needed) in enumerate(zip(inputs, wanted, strict=True)):
-            if needed and not value.dtype.is_floating:
-                raise ShapeError(f"{self._name}: there is no gradient by input {number}, which is {value.dtype.name}")
+        wanted = wanted_gradients(self._name, inputs, needs)
         if isinstance(self.operator, CppOperator) and not self.operator.differentiable:
             raise Unsupported(f"{self._name} has no backward in C++; remedy: write one, or ask for no gradient")
         outputs = self._traced_forward(inputs).structured_outputs
@@ -135,7 +130,7 @@ class TensorFlowOperator:
 
         function = self._traced(body, [*inputs, *given])
         key = tuple([(value.shape, value.dtype) for value in (*inputs, *given)]), len(inputs), missing, needs
-        _remember(self._both, key, function)
+        remember(self._both, key, function)
         return function
 
     def _check(self, values: Sequence[Any], what: str) -> None:
@@ -200,9 +195,3 @@ class TensorFlowOperator:
                     f"tensorflow has no kernel for {self._place} of {', '.join(lacking)}; remedy: device='cpu'"
                 ) from error
             raise OperatorError(f"{self._name} failed on tensorflow: {cause(error)}") from error
-
-
-def _remember(functions: dict[Any, Any], key: Any, function: Any) -> None:
-    if len(functions) >= _REMEMBERED:
-        functions.clear()
-    functions[key] = function
