@@ -18,7 +18,7 @@ from pathlib import Path
 from deep5.errors import Deep5Error
 from deep5.files import write_atomically
 
-__all__ = ["CPP", "CUDA", "C", "Language", "cache_folder", "clear_cache", "compiler", "load_library"]
+__all__ = ["CPP", "CUDA", "C", "CompilerRefusal", "Language", "cache_folder", "clear_cache", "compiler", "load_library"]
 
 # No -ffast-math: an optimizer must mean what it says, NaN included. What is switched off here (errno, traps,
 # contraction to fused multiply-add) lets loops vectorise and keeps each operation rounded as NumPy rounds it.
@@ -34,6 +34,21 @@ FLAGS = (
     "-shared",
 )
 _COMPILE_TIMEOUT_S = 120
+# omp_pause_soft of OpenMP 5.0, and the runtimes, by an address, that are told so.
+_PAUSE_SOFT = 1
+_PAUSED: set[int | None] = set()
+
+
+class CompilerRefusal(Deep5Error):
+    """A source that the compiler refused.
+
+    Attributes:
+        output: The compiler's lines.
+    """
+
+    def __init__(self, message: str, output: str) -> None:
+        super().__init__(message)
+        self.output = output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +132,9 @@ def load_library(
         include: Folders in which it finds files to include.
 
     Raises:
-        Deep5Error: There is no compiler, or it refused the source; the message holds its lines. The cache cannot be
-            written, or what is in it was changed since it was compiled.
+        CompilerRefusal: The compiler refused the source; the message holds its lines.
+        Deep5Error: There is no compiler, the cache cannot be written, or what is in it was changed since it was
+            compiled.
     """
     command = compiler(language)
     if command is None:
@@ -135,12 +151,14 @@ def load_library(
     folder = cache_folder() / "kernels"
     library = _cached(folder, key, what) or _compile(call, source, language, what, folder, key)
     try:
-        return ctypes.CDLL(str(library))
+        loaded = ctypes.CDLL(str(library))
     except OSError as error:
         raise Deep5Error(
             f"{what} in {library} cannot be loaded ({error}); remedy: set DEEP5_CACHE to a folder from which programs "
             "may run"
         ) from error
+    _let_fork(loaded)
+    return loaded
 
 
 def clear_cache() -> int:
@@ -154,6 +172,22 @@ def clear_cache() -> int:
     freed += sum(path.stat().st_size for path in compiled.rglob("*") if path.is_file() and not path.is_symlink())
     shutil.rmtree(compiled, ignore_errors=True)
     return freed
+
+
+def _let_fork(library: ctypes.CDLL) -> None:
+    """See to it that a child of this process may call the library.
+
+    OpenMP keeps the threads of a first parallel region for the next ones; a child has none of them and would wait for
+    them for ever. So they are let go before a fork, and started again when there is work.
+    """
+    try:
+        pause = library.omp_pause_resource_all
+    except AttributeError:  # without OpenMP, or with one before 5.0
+        return
+    address = ctypes.cast(pause, ctypes.c_void_p).value
+    if address not in _PAUSED:
+        _PAUSED.add(address)
+        os.register_at_fork(before=functools.partial(pause, _PAUSE_SOFT))
 
 
 def _cached(folder: Path, key: str, what: str) -> Path | None:
@@ -210,7 +244,14 @@ def _call_compiler(call: list[str], code: Path, built: Path, what: str, language
     command = call[0]
     call = [*call, "-MMD", "-MF", str(built.with_suffix(".d")), "-o", str(built), str(code), "-lm"]
     try:
-        done = subprocess.run(call, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            call,
+            capture_output=True,
+            text=True,
+            timeout=_COMPILE_TIMEOUT_S,
+            check=False,
+            env={**os.environ, "LC_ALL": "C"},  # what it says is read, and shown, in one language
+        )
     except subprocess.TimeoutExpired:
         raise Deep5Error(f"{command} did not finish within {_COMPILE_TIMEOUT_S} s") from None
     except OSError as error:
@@ -219,7 +260,8 @@ def _call_compiler(call: list[str], code: Path, built: Path, what: str, language
             "can"
         ) from error
     if done.returncode:
-        raise Deep5Error(f"{command} refused {what}:\n{(done.stderr or done.stdout).strip()}")
+        output = (done.stderr or done.stdout).strip()
+        raise CompilerRefusal(f"{command} refused {what}:\n{output}", output)
 
 
 def _included(rules: Path, code: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -234,10 +235,111 @@ def test_attributes_are_the_constructor_s_arguments() -> None:
     assert operator.forward(np.zeros(1)).tolist() == [float(whole), 0.1, 1.0, 13.0, 2.0, 4.0, 2.5, 0.0]
 
 
-@pytest.mark.parametrize("value", [1 << 63, None, {"a": 1}, ["a"], [True], object()])
+TAKES_ALL = """template <typename T> struct Made : deep5::Operator {
+  std::vector<double> all;
+  Made(int64_t a, const double& b, bool c, const std::string& d, std::vector<uint64_t> e, const std::vector<double>& f,
+       float g, uint8_t h, T i) {
+    all = {double(a), b, double(c), double(d.size()), double(e.at(0)), f.empty() ? 0.0 : f[0], g, double(h), double(i)};
+  }
+  void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) {
+    for (int64_t i = 0; i < y.size(); ++i) y[i] = all[i];
+  }
+};"""
+
+
+def taken(**attributes: Any) -> np.ndarray:
+    """What a constructor of all types made of its attributes, in float64."""
+    given = {"a": 1, "b": 1.0, "c": True, "d": "t", "e": [1], "f": [1.0], "g": 1.0, "h": 1, "i": 1.0, **attributes}
+    y: np.ndarray = made(TAKES_ALL, lambda self, x: (d5.TensorSpec(shape=(9,), dtype=x.dtype),), **given).forward(
+        np.zeros(1)
+    )
+    return y
+
+
+def test_an_attribute_arrives_exactly() -> None:
+    given = {"a": 1 << 53, "b": 3, "c": 0, "d": "", "e": (7,), "f": [1, 2], "g": 0.1, "h": 255, "i": 0.1}
+    assert taken(**given).tolist() == [2.0**53, 3.0, 0.0, 0.0, 7.0, 1.0, float(np.float32(0.1)), 255.0, 0.1]
+    assert taken(a=True, f=(), g=np.float64(2), h=np.uint8(3), b=np.array(0.5)).tolist()[5:8] == [0.0, 2.0, 3.0]
+    assert taken(b=float("inf"), g=float("-inf")).tolist()[1::5] == [float("inf"), float("-inf")]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "told"),
+    [
+        ({"a": 2.7}, r"got a=2\.7; allowed: a whole number, as its type in C\+\+ says"),
+        ({"a": 2.0}, r"got a=2\.0; allowed: a whole number"),
+        ({"a": "x"}, r"got a='x'; allowed: a whole number"),
+        ({"a": [1]}, r"got a=\(1,\); allowed: a whole number"),
+        ({"b": True}, r"got b=True; allowed: a number"),
+        ({"b": "1"}, r"got b='1'; allowed: a number"),
+        ({"b": (1 << 53) + 1}, r"got b=9007199254740993; allowed: whole numbers that its type in C\+\+ holds exactly"),
+        ({"c": 2}, r"got c=2; allowed: a truth value"),
+        ({"c": 1.0}, r"got c=1\.0; allowed: a truth value"),
+        ({"d": 1}, r"got d=1; allowed: a text"),
+        ({"e": [1.5]}, r"got e=\(1\.5,\); allowed: a whole number"),
+        ({"e": 1}, r"got e=1; allowed: a list of numbers"),
+        ({"e": [-1]}, r"got e=\(-1,\); allowed: whole numbers from 0 to 18446744073709551615"),
+        ({"f": "ab"}, r"got f='ab'; allowed: a list of numbers"),
+        ({"f": [(1 << 53) + 1]}, r".*holds exactly"),
+        ({"g": 1e300}, r"got g=1e\+300; allowed: numbers that its type in C\+\+ holds"),
+        ({"g": (1 << 24) + 1}, r".*holds exactly"),
+        ({"h": 256}, r"got h=256; allowed: whole numbers from 0 to 255"),
+        ({"h": -1}, r"got h=-1; allowed: whole numbers from 0 to 255"),
+    ],
+)
+def test_an_attribute_that_its_type_in_cpp_does_not_hold(attribute: dict[str, Any], told: str) -> None:
+    with pytest.raises(OperatorError, match=rf"^Made: its C\+\+ constructor failed: {told}"):
+        taken(**attribute)
+
+
+def test_an_attribute_of_the_element_type_is_held_to_it() -> None:
+    text = """template <typename T> struct Made : deep5::Operator {
+      T factor;
+      explicit Made(T factor) : factor(factor) {}
+      void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) { y[0] = factor * x[0]; }
+    };"""
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        assert made(text, factor=0.5).forward(np.ones(1, dtype))[0] == 0.5
+    assert made(text, factor=2).forward(np.ones(1, np.int32))[0] == 2
+    with pytest.raises(OperatorError, match=r"got factor=0\.5; allowed: a whole number"):
+        made(text, factor=0.5).forward(np.ones(1, np.int32))
+    with pytest.raises(OperatorError, match=r"got factor=70000\.0; allowed: numbers that its type in C\+\+ holds"):
+        made(text, factor=7e4).forward(np.ones(1, np.float16))
+
+
+@pytest.mark.parametrize("value", [1 << 63, None, {"a": 1}, ["a"], [True], object(), [1 << 63], np.ones((2, 2)), 1j])
 def test_an_attribute_that_cpp_cannot_take(value: Any) -> None:
     with pytest.raises(UsageError, match=r"Made: got a=.*; allowed: .*whole number"):
         made("", a=value)
+
+
+def test_an_operator_without_inputs() -> None:
+    text = "template <typename T> struct Made : deep5::Operator { void forward(deep5::Tensor<T> y) { y[0] = 3; } };"
+    y = made(text, lambda self: (d5.TensorSpec(shape=(1,), dtype="float32"),)).forward()
+    assert (y.dtype, y.tolist()) == (np.float32, [3.0])
+
+
+def test_it_is_compiled_for_this_machine_and_for_right_results() -> None:
+    text = """#ifdef __FAST_MATH__
+    #define FAST 1
+    #else
+    #define FAST 0
+    #endif
+    template <typename T> struct Made : deep5::Operator {
+      void forward(deep5::Tensor<const T> x, deep5::Tensor<int64_t> y) {
+        y[0] = __OPTIMIZE__;
+        y[1] = _OPENMP > 0;
+        y[2] = FAST;
+    #ifdef __AVX2__
+        y[3] = 1;
+    #else
+        y[3] = 0;
+    #endif
+      }
+    };"""
+    told = made(text, lambda self, x: (d5.TensorSpec(shape=(4,), dtype="int64"),)).forward(np.ones(1))
+    info = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").is_file() else ""
+    assert told.tolist() == [1, 1, 0, int(" avx2 " in info)]
 
 
 def test_counters_are_reported_once() -> None:
@@ -287,9 +389,178 @@ def test_source_that_does_not_compile_shows_the_users_line(tmp_path: Path) -> No
         type("IPow", (IPow,), {"source": str(file)})(2).forward(np.ones(1, np.float32))
 
 
+FORWARD = "void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) { y[0] = x[0]; }"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"template <typename T> struct Mad : deep5::Operator {{ {FORWARD} }};",
+        f"using T = double; struct Made : deep5::Operator {{ {FORWARD} }};",
+        f"using T = double; template <int n> struct Made : deep5::Operator {{ {FORWARD} }};",
+        "\n",
+    ],
+    ids=["another name", "no template", "template of a number", "empty"],
+)
+def test_a_source_without_the_template_is_told_in_a_line(text: str) -> None:
+    with pytest.raises(
+        OperatorError,
+        match=r"^Made: its C\+\+ source has no class template 'Made' of one element type; allowed: template "
+        r'<typename T> class Made; remedy: .*template = "…"$',
+    ):
+        made(text).forward(np.ones(1))
+
+
+def test_a_template_of_another_name_in_a_namespace() -> None:
+    text = f"namespace mine {{ template <typename T> struct Operator : deep5::Operator {{ {FORWARD} }}; }}\n"
+    kind = type(
+        "Made", (d5.CppOperator,), {"source": text, "template": "mine::Operator", "specs": lambda self, x: (x,)}
+    )
+    assert kind().forward(np.full(1, 3.0)) == 3.0
+    source, specs = f"using namespace deep5;\n{IPOW}", lambda self, x: (x,)
+    kind = type("Made", (d5.CppOperator,), {"source": source, "template": "IPow", "specs": specs})
+    assert kind(power=2).forward(np.full(1, 3.0)) == 9.0
+
+
+BASE = "template <typename T> struct Made : deep5::Operator"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f"template <typename T> struct Made {{ {FORWARD} }};", r"the class has no public base deep5::Operator"),
+        (f"template <typename T> class Made : deep5::Operator {{ public: {FORWARD} }};", r"no public base"),
+        (f"{BASE} {{ }};", "the class has no forward"),
+        (
+            f"{BASE} {{ {FORWARD} void forward(deep5::Tensor<T> y) {{}} }};",
+            r"forward is overloaded, a template or not public; allowed: one public function",
+        ),
+        (
+            f"{BASE} {{ template <typename U> void forward(U x, deep5::Tensor<T> y) {{}} }};",
+            "forward is overloaded, a t",
+        ),
+        (f"{BASE} {{ private: {FORWARD} }};", "forward is overloaded, a template or not public"),
+        (f"{BASE} {{ {FORWARD} private: void backward(deep5::Tensor<T> y) {{}} }};", "backward is overloaded, a templ"),
+        (
+            f"{BASE} {{ void forward(deep5::Tensor<const T> x, int n, deep5::Tensor<T> y) {{}} }};",
+            "forward takes or returns something else than tensors; allowed: a member function that returns nothing",
+        ),
+        (
+            f"{BASE} {{ int forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) {{ return 1; }} }};",
+            "forward takes or r",
+        ),
+        (f"{BASE} {{ static {FORWARD} }};", "forward takes or returns something else"),
+        (
+            f"{BASE} {{ explicit Made(int64_t n) {{}} {FORWARD} }};",
+            r"no public constructor, or several, for the 0 attrib",
+        ),
+        (f"{BASE} {{ private: Made() {{}} public: {FORWARD} }};", r"no public constructor, or several"),
+    ],
+)
+def test_a_class_that_is_no_operator_is_told_in_a_line(text: str, told: str) -> None:
+    with pytest.raises(OperatorError, match=rf"^Made: [^\n]*{told}[^\n]*$"):
+        made(text).forward(np.ones(1))
+
+
+def test_constructors_that_two_attributes_do_not_choose_between() -> None:
+    text = f"{BASE} {{ Made(int64_t a, double b) {{}} Made(double a, int64_t b) {{}} {FORWARD} }};"
+    with pytest.raises(
+        OperatorError, match=r"or several, for the 2 attributes \(first, second\); allowed: one of so many"
+    ):
+        made(text, first=1, second=2).forward(np.ones(1))
+
+
+def test_functions_may_be_const_and_noexcept_and_take_references() -> None:
+    text = """template <typename T> struct Made final : deep5::Operator {
+      void forward(const deep5::Tensor<const T>& x, deep5::Strided<const T>&& z, deep5::Tensor<T>& y) const noexcept {
+        y[0] = x[0] + z(0);
+        report("calls", 1);
+      }
+      void backward(deep5::Tensor<const T> dy, deep5::Tensor<const T> x, deep5::Tensor<const T> z,
+                    deep5::Tensor<const T> y, const deep5::Tensor<T> dx, deep5::Tensor<T> dz) noexcept {
+        if (dx) dx[0] = dy[0];
+        if (dz) dz[0] = 2 * dy[0];
+      }
+    };"""
+    operator = made(text, lambda self, x, z: (x,))
+    one = np.ones(1)
+    assert operator.forward(one, one) == 2
+    assert operator.report() == {"calls": 1.0}
+    assert operator.backward((one,), (one, one), (one,), (True, True))[1] == 2
+
+
+def test_functions_may_be_inherited_and_virtual() -> None:
+    text = """template <typename T> struct Common : deep5::Operator {
+      virtual T factor() const = 0;
+      void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) const { y[0] = factor() * x[0]; }
+      virtual void backward(deep5::Tensor<const T> dy, deep5::Tensor<const T> x, deep5::Tensor<const T> y,
+                            deep5::Tensor<T> dx) { dx[0] = -1; }
+    };
+    template <typename T> struct Made : Common<T> {
+      T factor() const override { return 3; }
+      void backward(deep5::Tensor<const T> dy, deep5::Tensor<const T> x, deep5::Tensor<const T> y,
+                    deep5::Tensor<T> dx) override { dx[0] = 3 * dy[0]; }
+    };"""
+    operator, one = made(text), np.ones(1)
+    assert operator.forward(one) == 3
+    assert operator.differentiable
+    assert operator.backward((one,), (one,), (one,), (True,))[0] == 3
+
+
+def test_a_forward_of_64_tensors_and_no_more() -> None:
+    def many(inputs: int, backward: bool) -> d5.CppOperator:
+        given = ", ".join(f"deep5::Tensor<const T> x{number}" for number in range(inputs))
+        wanted = ", ".join(f"deep5::Tensor<T> dx{number}" for number in range(inputs))
+        whole = " + ".join(f"x{number}[0]" for number in range(inputs))
+        text = f"void forward({given}, deep5::Tensor<T> y) {{ y[0] = {whole}; }}"
+        if backward:
+            text += f"void backward(deep5::Tensor<const T> dy, {given}, deep5::Tensor<const T> y, {wanted}) {{}}"
+        return made(f"{BASE} {{ {text} }};", lambda self, *inputs: inputs[:1])
+
+    ones = [np.ones(1)] * 64
+    assert many(63, backward=False).forward(*ones[:63]) == 63
+    with pytest.raises(Unsupported, match=r"^Made: forward takes 65 tensors; allowed: at most 64$"):
+        many(64, backward=False).forward(*ones)
+    operator = many(32, backward=True)
+    assert operator.forward(*ones[:32]) == 32, "a backward that takes too many must not take the forward with it"
+    assert operator.differentiable
+    with pytest.raises(Unsupported, match=r"^Made: backward takes 66 tensors; allowed: at most 64$"):
+        operator.backward(ones[:1], ones[:32], ones[:1], (True,) * 32)
+
+
+def test_whether_there_is_a_backward_is_what_the_class_says(tmp_path: Path) -> None:
+    without = made(f"struct Other {{ void backward() {{}} }};\n{BASE} {{ /* no backward */ Other other; {FORWARD} }};")
+    assert not without.differentiable
+    backward = (
+        "void backward(deep5::Tensor<const T> dy, deep5::Tensor<const T> x, deep5::Tensor<const T> y, "
+        "deep5::Tensor<T> dx) { dx[0] = dy[0]; }"
+    )
+    # Nothing is made where only the class is asked: a constructor may fail, or crash.
+    throws = 'Made() { throw std::runtime_error("no"); }'
+    (tmp_path / "made.h").write_text(f"#include <deep5/operator.h>\n{BASE} {{ {throws} {FORWARD} {backward} }};")
+    (tmp_path / "made.cpp").write_text('#include "made.h"\n')
+    kind = type("Made", (d5.CppOperator,), {"source": tmp_path / "made.cpp", "specs": lambda self, x: (x,)})
+    assert kind().differentiable
+    double = made(f'{BASE} {{ static_assert(sizeof(T) == 8, "no"); {FORWARD} {backward} }};')
+    assert double.differentiable, "one that is for float64 alone"
+
+
 def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(OperatorError, match=r"the C\+\+ source .*nowhere\.cpp cannot be read .*allowed: a file beside"):
-        type("IPow", (IPow,), {"source": "nowhere.cpp"})(2).forward(np.ones(1))
+    for source in ("nowhere.cpp", Path("nowhere.cpp"), "struct IPow"):
+        with pytest.raises(
+            OperatorError,
+            match=r"IPow: the C\+\+ source .*(nowhere\.cpp|struct IPow) cannot be read .*allowed: a file beside the "
+            r"class, or the source itself, with its \{ and ;",
+        ):
+            type("IPow", (IPow,), {"source": source})(2).forward(np.ones(1))
+
+
+def test_a_source_of_one_line_is_no_path() -> None:
+    text = f"template <typename T> struct Made : deep5::Operator {{ {FORWARD} }};"
+    assert "\n" not in text
+    kind = type("Made", (d5.CppOperator,), {"source": text, "specs": lambda self, x: (x,)})
+    assert kind().forward(np.full(1, 3.0)) == 3.0
+    assert kind().source_path() is None
 
 
 def test_a_source_lies_beside_its_class_and_includes_its_neighbours(tmp_path: Path) -> None:
@@ -373,6 +644,40 @@ def test_inputs_that_are_none() -> None:
         IPow(2).forward(np.ones((1,) * 17))
 
 
+def test_what_has_the_shape_of_an_array_is_not_taken_for_one() -> None:
+    """Neither before nor after an array of the same shape and element type, for which there is a plan."""
+    operator = IPow(2)
+    x = np.array([1.0, 2.0])
+
+    class Pretends:
+        shape, dtype = x.shape, x.dtype
+
+    for _ in range(2):
+        with pytest.raises(ShapeError, match=r"IPow: got a masked array as input 0, whose mask would be lost; remedy"):
+            operator.forward(np.ma.masked_array(x, mask=[True, False]))
+        with pytest.raises(ShapeError, match=r"IPow: got Pretends as input 0; allowed: a NumPy array"):
+            operator.forward(Pretends())
+        with pytest.raises(ShapeError, match=r"IPow\.backward: got a masked array as input 1"):
+            operator.backward((x,), (np.ma.masked_array(x, mask=[True, False]),), (x,), (True,))
+        assert operator.forward(x).tolist() == [1.0, 4.0]
+        assert operator.backward((x,), (x,), (x,), (True,))[0].tolist() == [2.0, 8.0]
+
+
+def test_scalars_and_other_kinds_of_arrays_of_numpy(tmp_path: Path) -> None:
+    operator = IPow(2)
+    for _ in range(2):
+        for scalar in (np.float64(3), np.float32(3), np.float16(3), ml_dtypes.bfloat16(3), np.int32(3), np.array(3.0)):
+            y = operator.forward(scalar)
+            assert type(y) is np.ndarray
+            assert (y.shape, y.dtype, float(y)) == ((), scalar.dtype, 9.0)
+    matrix = np.ones((2, 2)).view(np.matrix) * 3
+    assert type(operator.forward(matrix)) is np.ndarray
+    assert operator.forward(matrix).tolist() == [[9.0, 9.0], [9.0, 9.0]], "of each element, as arrays are"
+    on_disk = np.memmap(tmp_path / "x", np.float64, "w+", shape=(2, 2))
+    on_disk[...] = 3
+    assert operator.forward(on_disk.T).tolist() == [[9.0, 9.0], [9.0, 9.0]]
+
+
 def test_without_a_compiler_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DEEP5_CACHE", str(tmp_path))
     monkeypatch.setenv("PATH", "")
@@ -442,6 +747,36 @@ def test_the_number_of_threads_is_the_frameworks(monkeypatch: pytest.MonkeyPatch
     finally:
         d5.framework("reference").set_threads(before or 1)
         THREADS[0] = before
+
+
+def test_a_process_that_has_forked_runs_it_on_threads_of_its_own(tmp_path: Path) -> None:
+    """Those of its parent are not there, and OpenMP would wait for them."""
+    (tmp_path / "forks.py").write_text(
+        "import os, signal, numpy as np\nimport deep5 as d5\nclass Made(d5.CppOperator):\n"
+        f"    source = {THREADED!r}\n"
+        "    def specs(self, x): return (d5.TensorSpec(shape=(1,), dtype='int64'),)\n"
+        "d5.framework('reference').set_threads(3)\noperator = Made()\n"
+        "print(operator.forward(np.ones(1))[0], flush=True)\nchild = os.fork()\n"
+        "if not child:\n    signal.alarm(20)\n    print(operator.forward(np.ones(1))[0], flush=True)\n    os._exit(0)\n"
+        "print(os.waitpid(child, 0)[1], operator.forward(np.ones(1))[0])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", str(tmp_path / "forks.py")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.split() == ["3", "3", "0", "3"]
+
+
+def test_an_operator_goes_to_another_process_as_its_attributes() -> None:
+    operator = IPow(3)
+    operator.forward(np.ones(2))
+    again = pickle.loads(pickle.dumps(operator))  # noqa: S301 - our own
+    assert again.attributes == {"power": 3}
+    assert again.forward(np.full(2, 2.0)).tolist() == [8.0, 8.0]
+    assert operator.report() == {"elements": 2.0}, "it has its own object in C++"
 
 
 def test_other_threads_run_while_an_operator_computes() -> None:

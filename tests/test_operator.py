@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,8 @@ import pytest
 import torch
 
 import deep5 as d5
-from deep5.errors import OperatorError
+from deep5.errors import OperatorError, ShapeError
+from deep5.operators.registry import forget_operator
 
 TORCH, NUMPY = d5.framework("pytorch"), d5.framework("reference")
 RNG = np.random.default_rng(3)
@@ -148,3 +151,56 @@ def test_a_wrong_gradient_is_caught() -> None:
 def test_an_operator_without_its_methods_is_refused() -> None:
     with pytest.raises(TypeError, match="abstract"):
         d5.Operator()  # type: ignore[abstract]
+
+
+def test_the_tutorials_operator_is_ten_lines_and_right() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "operators.md").read_text(encoding="utf-8")
+    code = page.partition("```python\n")[2].partition("```")[0]
+    tree = ast.parse(code)
+    (operator,) = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    assert operator.name == "IPow"
+    assert ast.get_docstring(operator)
+    operator.body = operator.body[1:]
+    # Without its docstring, comments and empty lines; the decorator that registers it is one.
+    assert len(ast.unparse(operator).replace("\n\n", "\n").splitlines()) == 10
+    wanted = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom, ast.ClassDef))]
+    names: dict[str, Any] = {"__name__": "the_tutorial"}
+    exec(compile(ast.Module(wanted, []), "operators.md", "exec"), names)  # noqa: S102 - our own page
+    x = RNG.standard_normal((3, 4)) + 2
+    # Also under array_api_strict, as strict says.
+    try:
+        report = d5.check_forward(names["IPow"](3), [x], reference=lambda x: x * x * x, strict=True)
+        assert "array_api_strict" in str(report)
+        d5.check_gradient(names["IPow"](3), [x], strict=True)
+    finally:
+        forget_operator("IPow", domain="org.example")
+
+
+@pytest.mark.parametrize("name", ["pytorch", "reference"])
+def test_a_native_function_gets_the_frameworks_own_memory(name: str) -> None:
+    """What is timed is the function alone: nothing is converted or copied on the way in or out."""
+    seen: list[tuple[Any, Any]] = []
+
+    def twice(x: Any) -> Any:
+        seen.append((x, x + x))
+        return seen[-1][1]
+
+    executor = d5.framework(name).operator_executor(d5.NativeOperator(twice, framework=name))
+    (x,) = executor.arrays(np.ones((2, 3), np.float32))
+    (y,) = executor.inference(x)
+
+    def place(value: Any) -> int:
+        return int(value.data_ptr() if name == "pytorch" else value.ctypes.data)
+
+    got, made = seen[-1]
+    assert type(got) is type(x) is type(y)
+    assert (place(got), place(made)) == (place(x), place(y))
+
+
+def test_a_masked_array_is_refused_after_a_plain_one_of_its_shape() -> None:
+    """What was looked up for the plain one is not for it: its mask would be lost without a word."""
+    run = d5.framework("reference").operator(Square())
+    x = np.ones(3)
+    np.testing.assert_array_equal(run(x), x)
+    with pytest.raises(ShapeError, match=r"Square: got MaskedArray as an input; allowed: .*array\.filled"):
+        run(np.ma.masked_array(x, mask=[True, False, False]))

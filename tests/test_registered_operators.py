@@ -188,9 +188,12 @@ def test_a_node_that_nobody_registered() -> None:
 
 
 def test_names_and_domains_that_cannot_be_registered() -> None:
-    for name, domain in (("", "a"), ("a", ""), (3, "a"), ("a", None)):
-        with pytest.raises(UsageError, match=r"register_operator: got (name|domain)=.*; allowed: a text"):
-            d5.register_operator(name, domain=domain)  # type: ignore[arg-type]
+    for name in ("", 3, "a b", "a.backward", "3a", "a-b", "µ", "a\n"):
+        with pytest.raises(UsageError, match=r"register_operator: got name=.*; allowed, as in ONNX: letters, digits"):
+            d5.register_operator(name, domain="a")  # type: ignore[arg-type]
+    for domain in ("", None, "x y", ".a", "a.", "a..b", "a:b", "org.example\n"):
+        with pytest.raises(UsageError, match=r"register_operator: got domain=.*; allowed: letters, digits, _ and -"):
+            d5.register_operator("a", domain=domain)  # type: ignore[arg-type]
     for domain in ("ai.onnx", "ai.onnx.ml"):
         with pytest.raises(UsageError, match="which is ONNX's own"):
             d5.register_operator("IPow", domain=domain)
@@ -201,6 +204,75 @@ def test_names_and_domains_that_cannot_be_registered() -> None:
     assert registered_operator(DOMAIN, "IPow") is IPow
     assert d5.register_operator("IPow", domain=DOMAIN)(IPow) is IPow, "a module that is loaded again registers again"
     assert (DOMAIN, "IPow") in registered_operators()
+
+
+def test_a_class_that_is_defined_again_takes_its_own_place_and_no_other_one_s() -> None:
+    def define(power: int) -> type[d5.Operator]:
+        @d5.register_operator("Again", domain=DOMAIN)
+        class Again(IPow):
+            def __init__(self) -> None:
+                super().__init__(power)
+
+        return Again
+
+    first, second = define(2), define(3)
+    assert registered_operator(DOMAIN, "Again") is second is not first
+    with pytest.raises(
+        UsageError, match=r"'Again' of the domain 'test\.registered' is taken by .*Again; remedy: anoth"
+    ):
+        d5.register_operator("Again", domain=DOMAIN)(IPow)
+    assert registered_operator(DOMAIN, "Again") is second
+    # The same class under two names is two operators.
+    assert d5.register_operator("Again2", domain=DOMAIN)(second) is second
+    assert d5.register_operator("Again", domain=f"{DOMAIN}.other-one")(IPow) is IPow
+
+
+KEPT: dict[str, Any] = {
+    "a NumPy whole number": (np.int64(3), 3),
+    "the lowest whole number": (-(1 << 63), -(1 << 63)),
+    "a NumPy number": (np.float32(0.1), float(np.float32(0.1))),
+    "a number": (0.1, float(np.float32(0.1))),
+    "the largest number": (3.4028235e38, float(np.finfo(np.float32).max)),
+    "infinity": (float("inf"), float("inf")),
+    "a truth value": (True, 1),
+    "a NumPy truth value": (np.bool_(False), 0),
+    "a mixed list": ([1, 2.5], (1.0, 2.5)),
+    "a list of NumPy's": ([np.int8(1), 2], (1, 2)),
+    "an array": (np.array([0.5, 1.0]), (0.5, 1.0)),
+    "nothing in a list": ([], ()),
+    "a text": ("µ", "µ"),
+    "texts": (("a", "b"), ("a", "b")),
+}
+
+
+@pytest.mark.parametrize("what", KEPT)
+def test_an_attribute_is_what_a_file_holds(what: str) -> None:
+    given, expected = KEPT[what]
+    build = d5.NetworkBuilder("attributes")
+    made = build.op("IPow", build.input("x", ("N",)), domain=DOMAIN, power=given)
+    kept = made.producer().attributes["power"].value
+    assert repr(kept) == repr(expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (None, r"power=None; remedy: leave it out"),
+        (1e300, r"power=1e\+300, which float32 does not hold: .*; remedy: a text"),
+        ([0.5, -1e39], r"which float32 does not hold"),
+        (2**70, r"power=1180591620717411303424, which takes more than 64 bits; remedy"),
+        (np.uint64(1 << 63), r"takes more than 64 bits"),
+        ([1, "a"], r"power=\[1, 'a'\]\); allowed: .* lists of one kind"),
+        (b"ab", r"power=b'ab'; remedy: a text"),
+        ({"a": 1}, r"power=\{'a': 1\}\); allowed: numbers"),
+        (1j, r"power=1j\); allowed: numbers"),
+        (np.ones((2, 2)), r"allowed: numbers"),
+    ],
+)
+def test_an_attribute_that_no_file_can_hold(value: Any, told: str) -> None:
+    build = d5.NetworkBuilder("attributes")
+    with pytest.raises(NetworkError, match=rf"IPow got an attribute that no file can hold \(.*{told}"):
+        build.op("IPow", build.input("x", ("N",)), domain=DOMAIN, power=value)
 
 
 def test_symbolic_extents_are_computed_with() -> None:

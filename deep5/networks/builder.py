@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from deep5.errors import NetworkError
+from deep5.networks.attributes import stored_attribute
 from deep5.networks.axes import check_axes
 from deep5.networks.constants import FLOATS
 from deep5.networks.element_types import check_element_types
@@ -175,14 +176,8 @@ class NetworkBuilder:
                     f"{op_type} got {value!r} as an input; allowed: what input, parameter and op return, or None"
                 )
         number = self._counts[op_type] = self._counts.get(op_type, 0) + 1
-        attributes = {name: _stored(value) for name, value in attributes.items()}
-        try:
-            node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs, name=f"{op_type}_{number}")
-        except TypeError as error:
-            raise NetworkError(
-                f"{op_type} got an attribute that no file can hold ({error}); allowed: numbers, texts, tensors, "
-                "graphs, and lists of one kind of them"
-            ) from error
+        attributes = {name: stored_attribute(op_type, name, value) for name, value in attributes.items()}
+        node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs, name=f"{op_type}_{number}")
         for index, value in enumerate(node.outputs):
             value.name = f"{op_type}_{number}" + (f"_{index}" if index else "") + "_output"
         self._graph.append(node)
@@ -248,10 +243,3 @@ def _extents(what: str, shape: Any, *, symbolic: bool) -> tuple[int | str, ...]:
             + (" and of names, such as 'N'" if symbolic else "; the extents of a parameter are fixed")
         )
     return tuple(extent if isinstance(extent, str) else int(extent) for extent in extents)
-
-
-def _stored(value: Any) -> Any:
-    """An attribute as a file would hold it: ONNX's floats are float32, and 0.01 is another number there."""
-    if isinstance(value, float):
-        return float(np.float32(value))
-    return [_stored(part) for part in value] if isinstance(value, (list, tuple)) else value

@@ -28,7 +28,7 @@ Describe = Callable[[Kernel, ir.Node], tuple[str, dict[str, Any]]]
 def refusal(node: ir.Node, engine: str) -> str | None:
     """Why a node of a registered operator, or of its backward pass, is none that an engine may be given a kernel for.
 
-    Nothing is compiled.
+    Nothing is compiled, but for a backward node of an operator that was not yet: its class is asked for a backward.
 
     Args:
         node: The node.
@@ -43,10 +43,10 @@ def refusal(node: ir.Node, engine: str) -> str | None:
                 "C++, and those whose code can be written down in ONNX's operators"
             )
         forward.text()
+        if isinstance(operator, Backward) and not forward.differentiable:
+            return f"{name_of(forward)} has no backward in C++; remedy: write one"
     except Deep5Error as error:
         return str(error)
-    if isinstance(operator, Backward) and not forward.differentiable:
-        return f"{name_of(forward)} has no backward in C++; remedy: write one"
     for value in node.inputs:
         if value is None:
             return f"{name_of(forward)} leaves an input out; allowed: all of them"

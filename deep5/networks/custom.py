@@ -16,7 +16,7 @@ from deep5.operators.backward import Backward
 from deep5.operators.contract import is_floating, specs_of
 from deep5.operators.operator import Operator
 from deep5.operators.registry import make_operator, registered_operator
-from deep5.tensors import TensorSpec
+from deep5.tensors import TensorSpec, numpy_dtype
 
 __all__ = ["BACKWARD", "Extent", "backward_attributes", "is_custom", "operator_of", "standing_in"]
 
@@ -212,7 +212,7 @@ def _infer_outputs(context: Any, operator: Operator, called: str) -> None:
         raise OperatorError(f"{called} has {count} outputs; allowed: at most {len(outputs)}, as its specs says")
     for number, spec in enumerate(outputs[:count]):
         made = onnx.TypeProto()
-        made.tensor_type.elem_type = int(ir.DataType.from_numpy(_dtype(spec.dtype)))
+        made.tensor_type.elem_type = int(ir.DataType.from_numpy(numpy_dtype(spec.dtype)))
         made.tensor_type.shape.SetInParent()
         for extent in spec.shape:
             place = made.tensor_type.shape.dim.add()
@@ -227,13 +227,3 @@ def _extent(given: Any) -> int | Extent:
     if given.HasField("dim_value"):
         return int(given.dim_value)
     return Extent(given.dim_param or _NOBODY_KNOWS)
-
-
-def _dtype(name: str) -> Any:
-    import numpy as np
-
-    if name == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(name)

@@ -8,6 +8,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from deep5.errors import Deep5Error, OperatorError, ShapeError, brief
+from deep5.memo import remember
 from deep5.tensors import Array, TensorSpec
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ __all__ = [
     "spec_of",
     "specs_of",
 ]
-
-# An operator may meet many shapes; a network for sequences does.
-_REMEMBERED = 256
 
 
 def name_of(operator: Operator) -> str:
@@ -189,7 +187,5 @@ class Expectations:
         key = tuple([(value.shape, value.dtype) for value in inputs])
         found = self._known.get(key)
         if found is None:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            found = self._known[key] = specs_of(self._operator, [spec_of(value) for value in inputs])
+            found = remember(self._known, key, specs_of(self._operator, [spec_of(value) for value in inputs]))
         return found

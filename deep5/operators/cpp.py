@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
-import inspect
 import threading
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from deep5.compiler import CPP, CUDA, Language, load_library
-from deep5.errors import OperatorError, ShapeError, Unsupported, UsageError, brief
+from deep5.errors import OperatorError, ShapeError, Unsupported
 from deep5.operators.backward import Backward
-from deep5.operators.contract import is_floating, name_of, spec_of
-from deep5.operators.kernel import ASK, CODES, INCLUDE, NAMES, Kernel, Plan, check_arrays
+from deep5.operators.contract import is_floating, name_of
+from deep5.operators.cpp_attributes import as_attribute
+from deep5.operators.cpp_library import ELEMENTS, Argument, Library, Made, source_path
+from deep5.operators.kernel import CODES, Kernel, Plan, remembered
 from deep5.operators.operator import Operator
-from deep5.tensors import Array
+from deep5.tensors import Array, TensorSpec
 
 __all__ = ["CppOperator"]
 
-_TYPES = {
-    "float32": "float",
-    "float64": "double",
-    "float16": "deep5::float16",
-    "bfloat16": "deep5::bfloat16",
-    "bool": "bool",
-    **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-}
-_COUNTERS = 64
 _LOCK = threading.RLock()
-_REMEMBERED = 256
 
 
 class CppOperator(Operator):
@@ -45,10 +33,11 @@ class CppOperator(Operator):
     Args:
         attributes: The arguments of the C++ constructor, in their order: whole numbers (`int64_t`), numbers
             (`double`), truth values (`bool`), texts (`std::string`), and lists of whole numbers or of numbers
-            (`std::vector`).
+            (`std::vector`). What the type in C++ does not hold is refused.
 
     Attributes:
-        source: The C++ file, relative to the file of the subclass, or the source itself (a text of several lines).
+        source: The C++ file, relative to the file of the subclass, or the source itself (a text with a `{`, a `;` or
+            several lines).
         cuda: The same in CUDA, for graphics processors.
         template: Name of the C++ class template; the subclass's own where it is empty.
 
@@ -68,16 +57,22 @@ class CppOperator(Operator):
     array([3., 6.])
     """
 
-    source: ClassVar[str] = ""
-    cuda: ClassVar[str] = ""
+    source: ClassVar[str | Path] = ""
+    cuda: ClassVar[str | Path] = ""
     template: ClassVar[str] = ""
 
     def __init__(self, **attributes: Any) -> None:
-        self.attributes = {name: _checked(type(self).__name__, name, value) for name, value in attributes.items()}
-        self._objects: dict[tuple[str, str], _Object] = {}
+        self.attributes = {name: as_attribute(type(self).__name__, name, value) for name, value in attributes.items()}
+        # By element type and device.
+        self._libraries: dict[tuple[str, str], Library] = {}
+        self._made: dict[tuple[str, str], Made] = {}
         self._kernels: dict[Any, Kernel] = {}
-        # Of the forward pass on NumPy arrays, by their shapes and element types: one look a call.
+        # Of the forward pass on NumPy arrays, by their kinds, shapes and element types: one look a call.
         self._plans: dict[Any, Plan] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is compiled, which another process finds in the cache."""
+        return {**vars(self), "_libraries": {}, "_made": {}, "_kernels": {}, "_plans": {}}
 
     def forward(self, *inputs: Array) -> Any:
         """The outputs of NumPy arrays.
@@ -87,9 +82,9 @@ class CppOperator(Operator):
             OperatorError: It does not compile, or failed.
         """
         try:
-            plan = self._plans[tuple([(value.shape, value.dtype) for value in inputs])]
+            plan = self._plans[tuple([(type(value), value.shape, value.dtype) for value in inputs])]
         except (KeyError, AttributeError, TypeError):
-            plan = self._remember(inputs)
+            plan = remembered(self._plans, name_of(self), inputs, self._plan)
         outputs = plan.on_arrays(inputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -137,20 +132,28 @@ class CppOperator(Operator):
 
     @property
     def differentiable(self) -> bool:
-        """Whether the source has a `backward`; looked up in the text, without compiling it."""
-        return "backward" in self.text()
+        """Whether the class has a `backward`, as its library says; compiled where no element type was yet.
+
+        Raises:
+            OperatorError: It does not compile.
+            Unsupported: There is no source.
+        """
+        if not self._libraries:
+            # No object is made: a constructor may crash.
+            device = "cpu" if self.source else "cuda"
+            with _LOCK:
+                try:
+                    self._library("float32", device)
+                except OperatorError:  # a class that is for another element type alone
+                    self._library("float64", device)
+        return list(self._libraries.values())[0].has_backward  # noqa: RUF015 - in one go: threads may add to it
 
     def report(self) -> dict[str, float]:
         """What the C++ code reported since the last call, by counter, added up."""
         total: dict[str, float] = {}
-        for made in self._objects.values():
-            names, values = (ctypes.c_char_p * _COUNTERS)(), (ctypes.c_double * _COUNTERS)()
-            count = made.library.deep5_report(made.address, names, values, _COUNTERS)
-            if count > _COUNTERS:
-                raise OperatorError(f"{name_of(self)} reports {count} counters; allowed: at most {_COUNTERS}")
-            for name, value in zip(names[:count], values[:count], strict=True):
-                key = (name or b"").decode(errors="replace")
-                total[key] = total.get(key, 0.0) + value
+        for made in self._made.values():
+            for name, value in made.report().items():
+                total[name] = total.get(name, 0.0) + value
         return total
 
     def text(self, device: str = "cpu") -> str:
@@ -160,21 +163,37 @@ class CppOperator(Operator):
             Unsupported: There is none for the device.
             OperatorError: Its file cannot be read.
         """
+        path = self.source_path(device)
+        if path is None:
+            return str(self._source(device))
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise OperatorError(
+                f"{name_of(self)}: the C++ source {path} cannot be read ({error}); allowed: a file beside the class, "
+                "or the source itself, with its { and ;"
+            ) from error
+
+    def source_path(self, device: str = "cpu") -> Path | None:
+        """The file of the source; None where the class holds the source itself; raises as `text`."""
+        return source_path(type(self), self._source(device))
+
+    def _source(self, device: str) -> str | Path:
         source = self.source if device == "cpu" else self.cuda
         if not source:
             what = "source" if device == "cpu" else "cuda"
             raise Unsupported(
                 f"{name_of(self)} has no {what}, so it does not run on {device}; allowed: a file or a text"
             )
-        return _text(type(self), source)
+        return source
 
-    def _remember(self, inputs: Sequence[Any]) -> Plan:
-        check_arrays(name_of(self), inputs)
-        plan = self.kernel(tuple(str(value.dtype) for value in inputs)).plan([spec_of(value) for value in inputs])
-        if len(self._plans) >= _REMEMBERED:
-            self._plans.clear()
-        self._plans[tuple([(value.shape, value.dtype) for value in inputs])] = plan
-        return plan
+    def _plan(self, inputs: Sequence[TensorSpec]) -> Plan:
+        return self.kernel(tuple(spec.dtype for spec in inputs)).plan(inputs)
+
+    def _library(self, element: str, device: str) -> Library:
+        if (element, device) not in self._libraries:
+            self._libraries[element, device] = Library(self, element, device)
+        return self._libraries[element, device]
 
     def _bind(self, dtypes: tuple[str, ...], needs: tuple[bool, ...] | None, device: str) -> Kernel:
         name = name_of(self)
@@ -182,8 +201,10 @@ class CppOperator(Operator):
             if dtype not in CODES:
                 raise ShapeError(f"{name}: got an input of {dtype}; allowed: {', '.join(CODES)}")
         element = next((dtype for dtype in dtypes if is_floating(dtype)), dtypes[0] if dtypes else "float32")
-        made = self._object(element, device)
-        forward = made.arguments(0)
+        library = self._library(element, device)
+        made = self._made.get((element, device)) or Made(library, self.attributes)
+        self._made[element, device] = made
+        forward = library.arguments("forward")
         inputs, outputs = [entry for entry in forward if entry.constant], [e for e in forward if not e.constant]
         if forward != [*inputs, *outputs] or not outputs:
             raise OperatorError(
@@ -198,7 +219,7 @@ class CppOperator(Operator):
         if needs is None:
             return Kernel(
                 self,
-                made.library,
+                library.functions,
                 made,
                 0,
                 dtypes,
@@ -207,7 +228,7 @@ class CppOperator(Operator):
                 [entry.strided for entry in inputs],
             )
         floating = [is_floating(entry.dtype) for entry in outputs]
-        arguments = made.arguments(1)
+        arguments = library.arguments("backward")
         if not arguments:
             raise OperatorError(f"{name} has no backward in C++; remedy: write one, or ask for no gradient")
         grads = [entry.dtype for entry in outputs if is_floating(entry.dtype)]
@@ -226,7 +247,7 @@ class CppOperator(Operator):
                 at += int(needed)
         return Kernel(
             Backward(self, needs, floating),
-            made.library,
+            library.functions,
             made,
             1,
             given,
@@ -235,164 +256,10 @@ class CppOperator(Operator):
             [entry.strided for entry in arguments[: len(given)]],
         )
 
-    def _object(self, element: str, device: str) -> _Object:
-        if (element, device) not in self._objects:
-            self._objects[element, device] = _Object(self, element, device)
-        return self._objects[element, device]
 
-
-class _Argument:
-    """A tensor that a C++ function takes."""
-
-    def __init__(self, code: int) -> None:
-        self.dtype = NAMES[code & 0xFF]
-        self.constant, self.strided = bool(code & 1 << 8), bool(code & 1 << 9)
-
-
-class _Object:
-    """The object in C++, for one element type and device."""
-
-    def __init__(self, operator: CppOperator, element: str, device: str) -> None:
-        name, kind = name_of(operator), type(operator)
-        language: Language = CPP if device == "cpu" else CUDA
-        source = operator.source if device == "cpu" else operator.cuda
-        path = _path(kind, source)
-        types = ", ".join(_attribute_type(value) for value in operator.attributes.values())
-        template = operator.template or kind.__name__
-        text = (
-            f'#include <deep5/operator.h>\n#line 1 "{path or name}"\n{operator.text(device)}\n'
-            f'#line 1 "deep5\'s part of {name}"\n'
-            f"using Element = {_TYPES[element]};\nusing Operator = {template}<Element>;\n"
-            f"DEEP5_LIBRARY(Operator{', ' if types else ''}{types})\n"
-        )
-        folders = (INCLUDE, *([path.parent] if path else ()))
-        what = f"the operator {name} for {element}"
-        try:
-            self.library = load_library(text, language, what=what, include=folders)
-        except OperatorError:
-            raise
-        except Exception as error:
-            raise OperatorError(str(error)) from error
-        self._declare()
-        given = (_Attribute * max(1, len(operator.attributes)))()
-        kept = [_fill(entry, value) for entry, value in zip(given, operator.attributes.values(), strict=False)]
-        self.address = self.library.deep5_create(given)
-        del kept
-        if not self.address:
-            raise OperatorError(
-                f"{name}: its C++ constructor failed: {self.library.deep5_error().decode(errors='replace')}"
-            )
-        weakref.finalize(self, self.library.deep5_destroy, self.address)
-
-    def arguments(self, direction: int) -> list[_Argument]:
-        """Of `forward` (0) or `backward` (1); empty where there is none."""
-        codes, count = (ctypes.c_int32 * 64)(), ctypes.c_int32()
-        self.library.deep5_describe(direction, codes, ctypes.byref(count))
-        return [_Argument(code) for code in codes[: max(count.value, 0)]]
-
-    def _declare(self) -> None:
-        library, pointer, whole = self.library, ctypes.c_void_p, ctypes.c_int32
-        library.deep5_create.argtypes, library.deep5_create.restype = (pointer,), pointer
-        library.deep5_destroy.argtypes, library.deep5_destroy.restype = (pointer,), None
-        library.deep5_describe.argtypes, library.deep5_describe.restype = (ctypes.c_int, pointer, pointer), None
-        library.deep5_error.argtypes, library.deep5_error.restype = (), ctypes.c_char_p
-        library.deep5_report.argtypes = (pointer, pointer, pointer, ctypes.c_int)
-        library.deep5_bind.argtypes = (
-            *(pointer, ctypes.c_int, whole, whole, pointer, pointer, whole, pointer, pointer),
-            *(ASK, pointer),
-        )
-        library.deep5_bind.restype = pointer
-        library.deep5_unbind.argtypes, library.deep5_unbind.restype = (pointer,), None
-
-
-class _Attribute(ctypes.Structure):
-    _fields_ = (
-        ("kind", ctypes.c_int32),
-        ("length", ctypes.c_int32),
-        ("whole", ctypes.c_int64),
-        ("number", ctypes.c_double),
-        ("data", ctypes.c_void_p),
-    )
-
-
-def _fill(entry: Any, value: Any) -> Any:
-    """Write an attribute; returns what has to be kept until it was read."""
-    if isinstance(value, (bool, int)):
-        entry.whole = int(value)
-        return None
-    if isinstance(value, float):
-        entry.number = value
-        return None
-    if isinstance(value, str):
-        kept: Any = ctypes.create_string_buffer(value.encode())
-        entry.length = len(value.encode())
-    else:
-        kind = ctypes.c_double if any(isinstance(number, float) for number in value) else ctypes.c_int64
-        kept = (kind * max(1, len(value)))(*value)
-        entry.length = len(value)
-    entry.data = ctypes.cast(kept, ctypes.c_void_p)
-    return kept
-
-
-def _checked(operator: str, name: str, value: Any) -> Any:
-    """An attribute as C++ takes it."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, (bool, int, float, str)):
-        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
-            raise UsageError(f"{operator}: got {name}={value}; allowed: whole numbers of 64 bits")
-        return value
-    if isinstance(value, (list, tuple, np.ndarray)):
-        numbers = tuple(number.item() if isinstance(number, np.generic) else number for number in value)
-        if all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers):
-            floating = any(isinstance(number, float) for number in numbers)
-            return tuple(map(float, numbers)) if floating else numbers
-    raise UsageError(
-        f"{operator}: got {name}={brief(value)}; allowed: a whole number, a number, a truth value, a text, or a list "
-        "of numbers"
-    )
-
-
-def _attribute_type(value: Any) -> str:
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int):
-        return "int64_t"
-    if isinstance(value, float):
-        return "double"
-    if isinstance(value, str):
-        return "std::string"
-    return "std::vector<double>" if any(isinstance(n, float) for n in value) else "std::vector<int64_t>"
-
-
-def _signature(arguments: Sequence[_Argument]) -> str:
+def _signature(arguments: Sequence[Argument]) -> str:
     return _listed([(entry.dtype, entry.constant) for entry in arguments])
 
 
 def _listed(arguments: Sequence[tuple[str, bool]]) -> str:
-    return ", ".join(f"{'const ' if constant else ''}{_TYPES[dtype]}" for dtype, constant in arguments)
-
-
-def _path(kind: type, source: str) -> Path | None:
-    """The file of a source; None where it is the source itself."""
-    if "\n" in source:
-        return None
-    home = next((base for base in kind.__mro__ if source in (vars(base).get("source"), vars(base).get("cuda"))), kind)
-    try:
-        folder = Path(inspect.getfile(home)).parent
-    except (TypeError, OSError):  # a class that was typed in
-        folder = Path.cwd()
-    return (folder / source).resolve()
-
-
-def _text(kind: type, source: str) -> str:
-    path = _path(kind, source)
-    if path is None:
-        return source
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise OperatorError(
-            f"{kind.__name__}: the C++ source {path} cannot be read ({error}); allowed: a file beside the class, or "
-            "the source itself"
-        ) from error
+    return ", ".join(f"{'const ' if constant else ''}{ELEMENTS[dtype]}" for dtype, constant in arguments)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,20 +17,23 @@ import numpy as np
 from deep5.arguments import THREADS
 from deep5.compiler import load_library
 from deep5.errors import OperatorError, ShapeError
+from deep5.memo import remember
 from deep5.operators.contract import name_of, spec_of, specs_of
-from deep5.tensors import TensorSpec
+from deep5.tensors import TensorSpec, numpy_dtype
 
 if TYPE_CHECKING:
     from deep5.operators.operator import Operator
 
-__all__ = ["ASK", "CODES", "INCLUDE", "NAMES", "Kernel", "Plan", "Tensor", "check_arrays"]
+__all__ = ["ASK", "CODES", "INCLUDE", "MAX_TENSORS", "NAMES", "Kernel", "Plan", "Tensor", "check_arrays", "remembered"]
 
 INCLUDE = Path(__file__).parent / "include"
 """The folder of deep5's headers."""
 
-_MAX_RANK, _MAX_TENSORS = 16, 64
+MAX_TENSORS = 64
+"""How many tensors a C++ function takes at most."""
+
+_MAX_RANK = 16
 _DONE, _FAILED = 0, 1
-_REMEMBERED = 256
 
 CODES = {
     "float32": 1,
@@ -67,8 +70,8 @@ class Tensor(ctypes.Structure):
 class _Plan(ctypes.Structure):
     _fields_ = (
         ("kernel", ctypes.c_void_p),
-        ("itemsize", ctypes.c_int64 * _MAX_TENSORS),
-        ("tensors", Tensor * _MAX_TENSORS),
+        ("itemsize", ctypes.c_int64 * MAX_TENSORS),
+        ("tensors", Tensor * MAX_TENSORS),
     )
 
 
@@ -106,7 +109,7 @@ class Plan:
             tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
             tensor.rank, tensor.dtype = len(spec.shape), CODES[dtype]
         self._address = ctypes.addressof(self._plan)
-        self._made = [(tuple(map(int, spec.shape)), np.dtype(_numpy(spec.dtype))) for spec in outputs]
+        self._made = [(tuple(map(int, spec.shape)), numpy_dtype(spec.dtype)) for spec in outputs]
         self._arrays, self._addresses = _python()
 
     def on_arrays(self, inputs: tuple[Any, ...]) -> list[Any]:
@@ -206,9 +209,9 @@ class Kernel:
     def __call__(self, *inputs: Any) -> list[Any]:
         """The outputs of NumPy arrays, as new ones; raises as `plan` and `Plan.on_arrays`."""
         try:
-            plan = self._plans[tuple([(value.shape, value.dtype) for value in inputs])]
+            plan = self._plans[tuple([(type(value), value.shape, value.dtype) for value in inputs])]
         except (KeyError, AttributeError, TypeError):
-            plan = self._remember(inputs)
+            plan = remembered(self._plans, self.name, inputs, self.plan)
         return plan.on_arrays(inputs)
 
     def plan(self, inputs: Sequence[TensorSpec]) -> Plan:
@@ -243,14 +246,6 @@ class Kernel:
         """What `specs` raised when a framework asked for the shapes of outputs; None where all went well."""
         return self._failure
 
-    def _remember(self, inputs: Sequence[Any]) -> Plan:
-        check_arrays(self.name, inputs)
-        plan = self.plan([spec_of(value) for value in inputs])
-        if len(self._plans) >= _REMEMBERED:
-            self._plans.clear()
-        self._plans[tuple([(value.shape, value.dtype) for value in inputs])] = plan
-        return plan
-
     def _said(self, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """The outputs as the operator's specs says them, held against what the C++ class writes."""
         outputs = specs_of(self._operator, inputs)
@@ -276,6 +271,26 @@ class Kernel:
                 outputs[at].shape[axis] = extent
 
 
+def remembered(
+    plans: dict[Any, Plan], name: str, inputs: Sequence[Any], make: Callable[[Sequence[TensorSpec]], Plan]
+) -> Plan:
+    """A new plan for inputs, kept among others, of which there are not too many.
+
+    Args:
+        plans: By kind, shape and element type of each input: not all that has the shape of an array is one.
+        name: What messages call the operator.
+        inputs: NumPy arrays, or NumPy's scalars, which are arrays of no axes.
+        make: Gives the plan.
+
+    Raises:
+        ShapeError: One of them is something else.
+    """
+    arrays = [np.asarray(value) if isinstance(value, np.generic) else value for value in inputs]
+    check_arrays(name, arrays)
+    key = tuple([(type(value), value.shape, value.dtype) for value in inputs])
+    return remember(plans, key, make([spec_of(value) for value in arrays]))
+
+
 def check_arrays(name: str, inputs: Sequence[Any]) -> None:
     """Refuse what is no NumPy array of this machine's own numbers.
 
@@ -287,6 +302,10 @@ def check_arrays(name: str, inputs: Sequence[Any]) -> None:
             raise ShapeError(
                 f"{name}: got {type(value).__name__} as input {number}; allowed: a NumPy array; remedy: "
                 "d5.framework(NAME).operator(…) for a framework's own arrays"
+            )
+        if isinstance(value, np.ma.MaskedArray):
+            raise ShapeError(
+                f"{name}: got a masked array as input {number}, whose mask would be lost; remedy: array.filled(value)"
             )
         if not value.dtype.isnative:
             raise ShapeError(
@@ -310,14 +329,6 @@ def _answer(kernel: Kernel | None, inputs: Any, outputs: Any) -> int:
 def _unbind(library: Any, pointer: int, handle: Any) -> None:
     # The handle is an argument so that the object in C++ outlives its kernels.
     library.deep5_unbind(pointer)
-
-
-def _numpy(dtype: str) -> Any:
-    if dtype == "bfloat16":
-        import ml_dtypes
-
-        return ml_dtypes.bfloat16
-    return dtype
 
 
 def _address(array: np.ndarray) -> int:

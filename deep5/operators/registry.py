@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -10,6 +11,8 @@ from deep5.operators.operator import Operator
 
 __all__ = ["forget_operator", "make_operator", "register_operator", "registered_operator", "registered_operators"]
 
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DOMAIN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _OPERATORS: dict[tuple[str, str], type[Operator]] = {}
 _Class = TypeVar("_Class", bound=type[Operator])
 
@@ -19,12 +22,15 @@ def register_operator(name: str, *, domain: str) -> Callable[[_Class], _Class]:
 
     The node's attributes are the arguments of the class's constructor.
 
+    A class that is defined again under its own name, in a notebook or a module that is loaded again, takes the place
+    of the former.
+
     Args:
-        name: The node's operator.
-        domain: Its domain, such as `"org.example"`; any but ONNX's own.
+        name: The node's operator: letters, digits and `_`, as in C.
+        domain: Its domain, such as `"org.example"`: letters, digits, `_` and `-` between dots; any but ONNX's own.
 
     Raises:
-        UsageError: No name, a domain that is ONNX's own, no class of `Operator`, or a name that is taken by another.
+        UsageError: Another name or domain, no class of `Operator`, or a name that is taken by another.
 
     >>> @register_operator("Twice", domain="org.example")
     ... class Twice(Operator):
@@ -34,9 +40,16 @@ def register_operator(name: str, *, domain: str) -> Callable[[_Class], _Class]:
     >>> registered_operator("org.example", "Twice").__name__
     'Twice'
     """
-    for what, value in (("name", name), ("domain", domain)):
-        if not isinstance(value, str) or not value:
-            raise UsageError(f"register_operator: got {what}={brief(value)}; allowed: a text that is not empty")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise UsageError(
+            f"register_operator: got name={brief(name)}; allowed, as in ONNX: letters, digits and _, no digit first; "
+            "remedy: 'IPow', say"
+        )
+    if not isinstance(domain, str) or not _DOMAIN.fullmatch(domain):
+        raise UsageError(
+            f"register_operator: got domain={brief(domain)}; allowed: letters, digits, _ and - between dots; remedy: "
+            "'org.example', say"
+        )
     if domain == "ai.onnx" or domain.startswith("ai.onnx."):
         raise UsageError(f"register_operator: got the domain {domain!r}, which is ONNX's own; remedy: one of your own")
 

@@ -71,8 +71,9 @@ def backward_on_arrays(
         OperatorError: It fails, or gives something else than gradients of the inputs.
         Unsupported: The operator has no gradient.
     """
-    grads = [None if gradient is None else _closed(gradient) for gradient in output_grads]
-    given, made = [_closed(value) for value in inputs], [_closed(value) for value in outputs]
+    name = name_of(operator)
+    grads = [None if gradient is None else _closed(name, gradient) for gradient in output_grads]
+    given, made = [_closed(name, value) for value in inputs], [_closed(name, value) for value in outputs]
     try:
         with np.errstate(all="ignore"):
             found = operator.backward(grads, given, made, needs)
@@ -88,13 +89,7 @@ def _compiled(operator: CppOperator) -> Callable[..., Outputs]:
     forward = operator.forward
 
     def run(*inputs: Any) -> Outputs:
-        try:
-            outputs = forward(*inputs)
-        except ShapeError:
-            # NumPy gives scalars for arrays of no axes, which are refused where they come first.
-            if not any(isinstance(value, np.generic) for value in inputs):
-                raise
-            outputs = forward(*map(np.asarray, inputs))
+        outputs = forward(*inputs)
         return outputs if type(outputs) is tuple else (outputs,)
 
     return run
@@ -116,7 +111,7 @@ def _python(operator: Operator) -> Callable[..., Outputs]:
     def run(*inputs: Any) -> Outputs:
         closed = []
         for value in inputs:
-            view = value.view() if type(value) is np.ndarray else _closed(value)
+            view = value.view() if type(value) is np.ndarray else _closed(name, value)
             view.setflags(write=False)
             closed.append(view)
         try:
@@ -154,11 +149,12 @@ def _array(name: str, number: int, value: Any) -> np.ndarray:
     return np.asarray(value)
 
 
-def _closed(value: Any) -> np.ndarray:
+def _closed(name: str, value: Any) -> np.ndarray:
     """A view that cannot be written to."""
-    if not isinstance(value, (np.ndarray, np.generic)):
+    if not isinstance(value, (np.ndarray, np.generic)) or isinstance(value, np.ma.MaskedArray):
         raise ShapeError(
-            f"got {type(value).__name__} as an input; allowed: a NumPy array; remedy: numpy.asarray(value)"
+            f"{name}: got {type(value).__name__} as an input; allowed: a NumPy array; remedy: numpy.asarray(value), or "
+            "array.filled(…) where it is masked"
         )
     view = np.asarray(value).view()
     view.setflags(write=False)

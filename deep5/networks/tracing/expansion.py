@@ -14,12 +14,12 @@ from deep5.networks.custom import Extent
 from deep5.networks.tracing.array import TracedArray
 from deep5.networks.tracing.extents import evaluated
 from deep5.networks.tracing.namespace import Namespace
-from deep5.networks.tracing.promotion import array_of, dtype_of
+from deep5.networks.tracing.promotion import array_of
 from deep5.networks.tracing.trace import Trace
 from deep5.operators.backward import Backward
 from deep5.operators.contract import check_gradients, check_outputs, name_of, several, specs_of
 from deep5.operators.operator import Operator
-from deep5.tensors import TensorSpec
+from deep5.tensors import TensorSpec, numpy_dtype
 
 __all__ = ["expand_operator", "traced"]
 
@@ -79,7 +79,7 @@ def _begin(name: str, values: Sequence[ir.Value], specs: Sequence[TensorSpec]) -
     trace = Trace(name)
     trace.namespace = Namespace(trace)
     return trace, [
-        trace.input(value, spec.shape, dtype_of(spec.dtype)) for value, spec in zip(values, specs, strict=True)
+        trace.input(value, spec.shape, numpy_dtype(spec.dtype)) for value, spec in zip(values, specs, strict=True)
     ]
 
 

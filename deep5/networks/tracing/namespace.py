@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from deep5.networks.tracing import analysis, creation, division, elementwise, places, reductions, shaping
-from deep5.networks.tracing.promotion import dtype_of, kind_of
+from deep5.networks.tracing.promotion import kind_of
 from deep5.networks.tracing.trace import Trace
+from deep5.tensors import numpy_dtype
 
 __all__ = ["Namespace"]
 
@@ -31,7 +32,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _limits(given: Any) -> np.dtype[Any]:
-    dtype: np.dtype[Any] = given.dtype if hasattr(given, "trace") else dtype_of(given)
+    dtype: np.dtype[Any] = given.dtype if hasattr(given, "trace") else numpy_dtype(given)
     return dtype
 
 
@@ -96,7 +97,7 @@ class Namespace:
         if name in _FIXED:
             return _FIXED[name]
         if name == "bfloat16":
-            return dtype_of(name)
+            return numpy_dtype(name)
         if name not in _FUNCTIONS:
             raise AttributeError(
                 f"deep5's array namespace for ONNX has no {name!r}; allowed: {', '.join(dir(self))}", name=name

@@ -13,19 +13,9 @@ from deep5.networks.tracing.extents import TracedExtent
 from deep5.networks.tracing.trace import Trace
 from deep5.operators.contract import is_floating
 
-__all__ = ["KINDS", "array_of", "cast", "dtype_of", "floating", "kind_of", "operands", "promoted"]
+__all__ = ["KINDS", "array_of", "cast", "floating", "kind_of", "operands", "promoted"]
 
 KINDS = {"bool": "truth values", "integer": "whole numbers", "float": "floating-point numbers"}
-
-
-def dtype_of(given: Any) -> np.dtype[Any]:
-    """NumPy's element type by any of its names; `bfloat16` too."""
-    if isinstance(given, str) and given == "bfloat16":
-        import ml_dtypes
-
-        given = ml_dtypes.bfloat16
-    dtype: np.dtype[Any] = np.dtype(given)
-    return dtype
 
 
 def kind_of(dtype: np.dtype[Any]) -> str:

@@ -1,0 +1,87 @@
+"""The attributes of an operator in C++: what its constructor takes, as Python gives it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from deep5.errors import UsageError, brief
+
+__all__ = ["as_attribute", "given_attributes"]
+
+
+class _Attribute(ctypes.Structure):
+    """`deep5::library::Attribute`, which becomes what the constructor takes, or says why it does not."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("length", ctypes.c_int32),
+        ("shown", ctypes.c_char_p),
+        ("data", ctypes.c_void_p),
+    )
+
+
+_WHOLE, _NUMBER, _TRUTH, _TEXT, _WHOLES, _NUMBERS = range(6)
+
+
+def as_attribute(operator: str, name: str, value: Any) -> Any:
+    """An attribute as it is kept: a Python number, truth value or text, or a tuple of numbers of one kind.
+
+    Raises:
+        UsageError: It is something else, or a whole number of more than 64 bits.
+    """
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()
+    if isinstance(value, (bool, float, str)):
+        return value
+    numbers = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    numbers = tuple(number.item() if isinstance(number, np.generic) else number for number in numbers)
+    if not all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers):
+        raise UsageError(
+            f"{operator}: got {name}={brief(value)}; allowed: a whole number, a number, a truth value, a text, or a "
+            "list of numbers"
+        )
+    if not all(isinstance(number, float) or -(1 << 63) <= number < 1 << 63 for number in numbers):
+        raise UsageError(f"{operator}: got {name}={brief(value)}; allowed: whole numbers of 64 bits")
+    if not isinstance(value, (list, tuple)):
+        return value
+    return tuple(map(float, numbers)) if any(isinstance(number, float) for number in numbers) else numbers
+
+
+def given_attributes(attributes: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Attributes as the library takes them.
+
+    Args:
+        attributes: What `as_attribute` returned, by name.
+
+    Returns:
+        An array in C, and what has to live as long as it.
+    """
+    given = (_Attribute * max(1, len(attributes)))()
+    kept = []
+    for entry, (name, value) in zip(given, attributes.items(), strict=False):
+        kind, elements = _in_c(value)
+        entry.kind, entry.length, entry.shown = kind, len(elements), f"{name}={brief(value)}".encode()
+        entry.data = ctypes.cast(elements, ctypes.c_void_p)
+        kept.append(elements)
+    return given, kept
+
+
+def _in_c(value: Any) -> tuple[int, Any]:
+    """The kind of an attribute, and its elements as an array in C."""
+    if isinstance(value, str):
+        text = value.encode()
+        return _TEXT, (ctypes.c_char * len(text)).from_buffer_copy(text) if text else (ctypes.c_char * 0)()
+    if isinstance(value, tuple):
+        floating = any(isinstance(number, float) for number in value)
+        return (_NUMBERS, (ctypes.c_double * len(value))(*value)) if floating else (_WHOLES, _wholes(*value))
+    if isinstance(value, float):
+        return _NUMBER, (ctypes.c_double * 1)(value)
+    return _TRUTH if isinstance(value, bool) else _WHOLE, _wholes(value)
+
+
+def _wholes(*numbers: int) -> Any:
+    return (ctypes.c_int64 * len(numbers))(*numbers)

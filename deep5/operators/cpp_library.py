@@ -1,0 +1,187 @@
+"""The library of an operator in C++: its class for one element type, compiled and loaded, and what it says."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import re
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deep5.compiler import CPP, CUDA, CompilerRefusal, load_library
+from deep5.errors import Deep5Error, OperatorError, Unsupported
+from deep5.operators.contract import name_of
+from deep5.operators.cpp_attributes import given_attributes
+from deep5.operators.kernel import ASK, INCLUDE, MAX_TENSORS, NAMES
+
+if TYPE_CHECKING:
+    from deep5.operators.cpp import CppOperator
+
+__all__ = ["ELEMENTS", "Argument", "Library", "Made", "source_path"]
+
+ELEMENTS = {
+    "float32": "float",
+    "float64": "double",
+    "float16": "deep5::float16",
+    "bfloat16": "deep5::bfloat16",
+    "bool": "bool",
+    **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}
+"""Element types in C++, by NumPy's names."""
+
+_COUNTERS = 64
+_ERROR = re.compile(r"^(?P<file>.*?)[:(](?P<line>\d+)[:)].*?\berror\b", re.MULTILINE)
+_OWN = re.compile(r"error\b.*?\bdeep5: (?P<text>.*?)[\"\s]*$", re.MULTILINE)
+
+
+class Argument:
+    """A tensor that a C++ function takes."""
+
+    def __init__(self, code: int) -> None:
+        self.dtype = NAMES[code & 0xFF]
+        self.constant, self.strided = bool(code & 1 << 8), bool(code & 1 << 9)
+
+
+class Library:
+    """A class in C++ for one element type and device.
+
+    Args:
+        operator: The operator.
+        element: The element type that the class is made for.
+        device: `"cpu"` or `"cuda"`.
+
+    Attributes:
+        functions: What it exports.
+        has_backward: Whether the class has a `backward`.
+
+    Raises:
+        OperatorError: It does not compile, or the class is none that an operator may have.
+        Unsupported: There is no source for the device.
+    """
+
+    def __init__(self, operator: CppOperator, element: str, device: str) -> None:
+        self.name, self._template = name_of(operator), operator.template or type(operator).__name__
+        text, path, count = operator.text(device), operator.source_path(device), len(operator.attributes)
+        self._source, self._end = _quoted(str(path or self.name)), _quoted(f"deep5's part of {self.name}")
+        wrong = (
+            f"the class has no public constructor, or several, for the {count} attributes "
+            f"({', '.join(operator.attributes)}); allowed: one of so many numbers, texts and vectors of numbers"
+        )
+        program = (
+            f'#include <deep5/library.h>\n#line 1 "{self._source}"\n{text}\n#line 1 "{self._end}"\n'
+            f"using deep5_class = {self._template}<{ELEMENTS[element]}>;\n"
+            f'static_assert(deep5::library::takes<deep5_class, {count}>, "deep5: {wrong}");\n'
+            f"DEEP5_LIBRARY(deep5_class, {count})\n"
+        )
+        folders = (INCLUDE, *([path.parent] if path else ()))
+        what = f"the operator {self.name} for {element}"
+        try:
+            self.functions = load_library(program, CPP if device == "cpu" else CUDA, what=what, include=folders)
+        except CompilerRefusal as error:
+            raise OperatorError(self._told(error)) from error
+        except Deep5Error as error:
+            raise OperatorError(str(error)) from error
+        _declare(self.functions)
+        self.has_backward: bool = self.functions.deep5_describe(1, (ctypes.c_int32 * MAX_TENSORS)()) >= 0
+
+    def arguments(self, function: str) -> list[Argument]:
+        """What `forward` or `backward` takes; nothing where there is none.
+
+        Raises:
+            Unsupported: More tensors than there may be.
+        """
+        codes = (ctypes.c_int32 * MAX_TENSORS)()
+        count = self.functions.deep5_describe(["forward", "backward"].index(function), codes)
+        if count > MAX_TENSORS:
+            raise Unsupported(f"{self.name}: {function} takes {count} tensors; allowed: at most {MAX_TENSORS}")
+        return [Argument(code) for code in codes[: max(count, 0)]]
+
+    def _told(self, error: CompilerRefusal) -> str:
+        """What the compiler said: all of it where it is about the user's lines, else what the user has to know."""
+        first, own = _ERROR.search(error.output), _OWN.search(error.output)
+        if first is not None and (first["file"], first["line"]) == (self._end, "1"):
+            return (
+                f"{self.name}: its C++ source has no class template {self._template!r} of one element type; allowed: "
+                f"template <typename T> class {self._template}; remedy: rename one of them, or name the template in "
+                'the Python class, template = "…"'
+            )
+        if first is not None and own is not None and first["file"].startswith((self._end, str(INCLUDE))):
+            return f"{self.name}: {own['text']}"
+        return str(error)
+
+
+class Made:
+    """An object of such a class.
+
+    Args:
+        library: The class.
+        attributes: The arguments of its constructor, by name.
+
+    Raises:
+        OperatorError: The constructor threw.
+    """
+
+    def __init__(self, library: Library, attributes: Mapping[str, Any]) -> None:
+        self.library = library
+        functions = library.functions
+        given, kept = given_attributes(attributes)
+        self.address = functions.deep5_create(given)
+        del kept
+        if not self.address:
+            raise OperatorError(
+                f"{library.name}: its C++ constructor failed: {functions.deep5_error().decode(errors='replace')}"
+            )
+        weakref.finalize(self, functions.deep5_destroy, self.address)
+
+    def report(self) -> dict[str, float]:
+        """The counters, by name; they are empty afterwards.
+
+        Raises:
+            OperatorError: There are too many.
+        """
+        names, values = (ctypes.c_char_p * _COUNTERS)(), (ctypes.c_double * _COUNTERS)()
+        count = self.library.functions.deep5_report(self.address, names, values, _COUNTERS)
+        if count > _COUNTERS:
+            raise OperatorError(f"{self.library.name} reports {count} counters; allowed: at most {_COUNTERS}")
+        return {
+            (name or b"").decode(errors="replace"): value
+            for name, value in zip(names[:count], values[:count], strict=True)
+        }
+
+
+def source_path(kind: type, source: str | Path) -> Path | None:
+    """The file of a source, which lies beside its class; None where it is the source itself.
+
+    >>> source_path(object, "struct A {};") is None
+    True
+    """
+    if isinstance(source, str) and re.search("[{;\n]", source):
+        return None
+    home = next((base for base in kind.__mro__ if source in (vars(base).get("source"), vars(base).get("cuda"))), kind)
+    try:
+        folder = Path(inspect.getfile(home)).parent
+    except (TypeError, OSError):  # a class that was typed in
+        folder = Path.cwd()
+    return (folder / source).resolve()
+
+
+def _quoted(text: str) -> str:
+    """A text between the quotes of C++."""
+    return " ".join(text.splitlines()).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _declare(functions: ctypes.CDLL) -> None:
+    pointer, whole = ctypes.c_void_p, ctypes.c_int32
+    functions.deep5_create.argtypes, functions.deep5_create.restype = (pointer,), pointer
+    functions.deep5_destroy.argtypes, functions.deep5_destroy.restype = (pointer,), None
+    functions.deep5_describe.argtypes, functions.deep5_describe.restype = (ctypes.c_int, pointer), whole
+    functions.deep5_error.argtypes, functions.deep5_error.restype = (), ctypes.c_char_p
+    functions.deep5_report.argtypes = (pointer, pointer, pointer, ctypes.c_int)
+    functions.deep5_bind.argtypes = (
+        *(pointer, ctypes.c_int, whole, whole, pointer, pointer, whole, pointer, pointer),
+        *(ASK, pointer),
+    )
+    functions.deep5_bind.restype = pointer
+    functions.deep5_unbind.argtypes, functions.deep5_unbind.restype = (pointer,), None
