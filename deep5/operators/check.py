@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported, UsageError, brief
+from deep5.errors import OperatorError, ShapeError, UsageError, brief
 from deep5.operators.checks.child import survive
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.conduct import check_backward_conduct, check_forward_conduct, check_needs
@@ -24,32 +25,21 @@ from deep5.operators.checks.gradients import (
 from deep5.operators.checks.inputs import cast, contiguous, floating
 from deep5.operators.checks.jacobian import check_jacobian
 from deep5.operators.checks.report import OperatorReport
+from deep5.operators.checks.special import check_finite, check_special
 from deep5.operators.checks.subject import Subject
-from deep5.operators.checks.values import Truth, check_dtypes, check_empty, check_layouts, check_special, own_dtype
-from deep5.operators.contract import check_inputs, is_floating, name_of, several
+from deep5.operators.checks.truth import IN_FLOAT64, own_dtype, truth_of, wide_subject
+from deep5.operators.checks.values import REFERENCE, check_dtypes, check_empty, check_layouts
+from deep5.operators.contract import check_inputs, is_floating, name_of
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
 from deep5.tensors import Array, to_numpy
 
-__all__ = ["check_forward", "check_gradient", "forward_report", "gradient_report"]
+__all__ = ["TIME_LIMIT_S", "check_forward", "check_gradient"]
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 TIME_LIMIT_S = 20.0
-_Report = TypeVar("_Report", bound=Callable[..., OperatorReport])
-
-
-def _quiet(report: _Report) -> _Report:
-    """Operators are run on what they may complain of: warnings are for their users."""
-
-    @functools.wraps(report)
-    def silent(*given: Any, **named: Any) -> OperatorReport:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            made: OperatorReport = report(*given, **named)
-            return made
-
-    return silent  # type: ignore[return-value]
+"""Seconds that one call of an operator may take in a process of its own, unless a user says otherwise."""
 
 
 def check_forward(
@@ -63,13 +53,15 @@ def check_forward(
     strict: bool = True,
     out: str | Path | None = None,
     time_limit_s: float = TIME_LIMIT_S,
+    raises: bool = True,
 ) -> OperatorReport:
     """Check what an operator computes, and how it treats memory.
 
     Values are held against a reference function, another framework, or the operator itself in float64; in several
-    element types, on inputs that are not contiguous, that are empty or have no axes, with NaN and infinity. Inputs have
-    to stay as they are, outputs have to be new memory that nobody writes to later, and twice the same has to be the
-    same to the bit. An operator in Python also runs under `array_api_strict`, one in C++ first in a process of its own.
+    element types, on inputs that are not contiguous, that are empty or have no axes, with NaN and infinity; and none
+    of the two may come of finite inputs, unless what is right has them there too. Inputs have to stay as they are,
+    outputs have to be new memory that nobody writes to later, and twice the same has to be the same to the bit. An
+    operator in Python also runs under `array_api_strict`, one in C++ first in a process of its own.
 
     Args:
         operator: The operator.
@@ -81,28 +73,21 @@ def check_forward(
         strict: Whether an operator in Python has to run under `array_api_strict`.
         out: Folder for a picture of the differences; None: a temporary one.
         time_limit_s: Seconds that one call of a C++ operator may take.
+        raises: Whether what does not hold is an error; else it is told by the report alone, which is then false.
 
     Returns:
         Every check with error and tolerance, and how the tolerance came about.
 
     Raises:
-        OperatorError: Something does not hold; the message tells all of it. A C++ operator crashed.
+        OperatorError: Something does not hold; the message tells all of it. The operator does not run at all.
         ShapeError: The operator does not take the inputs.
         UsageError: Arguments that cannot be used.
     """
-    return _judged(
-        forward_report(
-            operator,
-            inputs,
-            reference=reference,
-            against=against,
-            framework=framework,
-            dtypes=dtypes,
-            strict=strict,
-            out=out,
-            time_limit_s=time_limit_s,
-        )
-    )
+    if reference is not None and against is not None:
+        raise UsageError("check_forward: reference and against are both given; allowed: one of them")
+    with _checked(operator, inputs, framework, dtypes, out, time_limit_s) as (run, into):
+        _forward(run, into, reference, against, strict)
+    return _judged(into, raises)
 
 
 def check_gradient(
@@ -115,13 +100,15 @@ def check_gradient(
     out: str | Path | None = None,
     time_limit_s: float = TIME_LIMIT_S,
     seed: int = 0,
+    raises: bool = True,
 ) -> OperatorReport:
     """Check an operator's backward against central differences of its forward in float64.
 
     The whole Jacobian where inputs have at most 192 elements and outputs 512, random directions where they have more;
     by every floating input, of every floating output. Elements at a kink are told, and held between the slopes to
-    either side. Then backward in lower precision against float64, other memory, empty inputs, `needs`, repeatability,
-    and what backward does to memory, as `check_forward` has it.
+    either side; elements of outputs that are no numbers have no derivative, and are counted and left out. Then
+    backward in lower precision against float64, other memory, empty inputs, `needs`, repeatability, and what backward
+    does to memory, as `check_forward` has it.
 
     Args:
         operator: The operator.
@@ -132,6 +119,7 @@ def check_gradient(
         out: As for `check_forward`.
         time_limit_s: As for `check_forward`.
         seed: Of the directions.
+        raises: As for `check_forward`.
 
     Returns:
         As `check_forward`.
@@ -142,113 +130,104 @@ def check_gradient(
         Unsupported: The operator has no gradient, or runs in float64 nowhere.
         UsageError: As for `check_forward`.
     """
-    return _judged(
-        gradient_report(
-            operator,
-            inputs,
-            framework=framework,
-            dtypes=dtypes,
-            strict=strict,
-            out=out,
-            time_limit_s=time_limit_s,
-            seed=seed,
-        )
-    )
+    with _checked(operator, inputs, framework, dtypes, out, time_limit_s) as (run, into):
+        _gradient(run, into, strict, np.random.default_rng(seed))
+    return _judged(into, raises)
 
 
-@_quiet
-def forward_report(
-    operator: Operator,
-    inputs: Sequence[Array],
-    *,
-    reference: Callable[..., Any] | None = None,
-    against: str | None = None,
-    framework: str | None = None,
-    dtypes: Sequence[str] | None = None,
-    strict: bool = True,
-    out: str | Path | None = None,
-    time_limit_s: float = TIME_LIMIT_S,
-) -> OperatorReport:
-    """As `check_forward`, where failures are rows of the report and no error."""
-    if reference is not None and against is not None:
-        raise UsageError("check_forward: reference and against are both given; allowed: one of them")
-    given, tried, subject, into = _start(operator, inputs, framework, dtypes, out, time_limit_s)
-    subject.forward(contiguous(given))  # what cannot run at all is told at once
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """An operator that is ready to be checked.
+
+    Attributes:
+        subject: Runs it.
+        inputs: Copies of those that were given.
+        dtypes: Element types to try.
+        asked: Whether a user asked for these, so that none may be refused.
+    """
+
+    subject: Subject
+    inputs: tuple[np.ndarray, ...]
+    dtypes: tuple[str, ...]
+    asked: bool
+
+    def strictly(self, strict: bool) -> bool:
+        """Whether it has to run under `array_api_strict`."""
+        return strict and self.subject.direct and not isinstance(self.subject.operator, CppOperator)
+
+
+def _forward(
+    run: _Run, into: Collector, reference: Callable[..., Any] | None, against: str | None, strict: bool
+) -> None:
+    subject, given = run.subject, run.inputs
+    outputs = subject.forward(contiguous(given))  # what cannot run at all is told at once
     if not check_forward_conduct(subject, given, _others(given), into):
-        return into.report()  # values that change under way cannot be judged
-    truth = _truth(subject, given, reference, against)
+        return  # values that change under way cannot be judged
+    truth = truth_of(subject, given, outputs, reference, against)
+    expected = outputs if truth is None else truth(cast(given, "float64"))
+    check_finite(expected, given, truth is not None and truth.given, into)
     if truth is None:
-        into.say(
-            "forward", "noted", "it takes no float64, so that there is nothing to compare with; remedy: a reference"
-        )
+        native = isinstance(subject.operator, NativeOperator)
+        told = "it does not compute in float64, so that there is nothing to compare with"
+        into.say("forward", "not judged", f"{told}; {IN_FLOAT64 + '; or a reference' if native else REFERENCE}")
     else:
-        check_dtypes(subject, given, tried, dtypes is not None, truth, into)
+        check_dtypes(subject, given, run.dtypes, run.asked, truth, into)
         with into.guarded("empty"):
             check_empty(subject, given, truth, into)
         with into.guarded("NaN and infinity"):
             check_special(subject, given, truth, into)
     with into.guarded("layouts"):
         check_layouts(subject, given, lambda: None if truth is None else truth.at(given), into)
-    if strict and subject.direct and not isinstance(operator, CppOperator):
+    if run.strictly(strict):
         check_strict(subject, given, False, into)
-    return into.report()
 
 
-@_quiet
-def gradient_report(
-    operator: Operator,
-    inputs: Sequence[Array],
-    *,
-    framework: str | None = None,
-    dtypes: Sequence[str] | None = None,
-    strict: bool = True,
-    out: str | Path | None = None,
-    time_limit_s: float = TIME_LIMIT_S,
-    seed: int = 0,
-) -> OperatorReport:
-    """As `check_gradient`, where failures are rows of the report and no error."""
-    given, tried, subject, into = _start(operator, inputs, framework, dtypes, out, time_limit_s)
+def _gradient(run: _Run, into: Collector, strict: bool, rng: np.random.Generator) -> None:
+    subject, given = run.subject, run.inputs
     outputs = subject.forward(contiguous(given))
     if not any(floating(given)) or not any(floating(outputs)):
-        into.say("gradient", "noted", "there is none: no input, or no output, is of floating-point numbers")
-        return into.report()
-    rng = np.random.default_rng(seed)
+        into.say("gradient", "not judged", "there is none: no input, or no output, is of floating-point numbers")
+        return
     grads, needs = cotangents(outputs, rng), floating(given)
     whole = subject.gradients(contiguous(given), [None if grad is None else grad.copy() for grad in grads], needs)
     if not check_backward_conduct(subject, given, _others(given), grads, needs, into):
-        return into.report()  # values that change under way cannot be judged
+        return  # values that change under way cannot be judged
     check_needs(subject, given, grads, whole, into)
-    right = _right(subject, given)
-    if right is subject:
-        with into.guarded("gradient"):
-            check_jacobian(subject, cast(given, "float64"), rng, into)
-    else:
-        into.say("gradient", "noted", f"{subject.framework} takes no float64: compared with {right.framework} instead")
-    check_backward_dtypes(subject, given, tried, dtypes is not None, right, into)
+    right = wide_subject(subject, given)
+    if right is not subject:
+        told = f"it takes no float64: gradients on {right.framework} are, and those here are compared with them"
+        into.say(f"gradient in float64 on {subject.framework}", "not judged", told)
+    with into.guarded("gradient"):
+        check_jacobian(right, cast(given, "float64"), rng, into)
+    check_backward_dtypes(subject, given, run.dtypes, run.asked, right, into)
     with into.guarded("backward in other memory"):
         check_backward_layouts(subject, given, right, into)
     with into.guarded("backward of nothing"):
         check_backward_empty(subject, given, into)
-    if strict and subject.direct and not isinstance(operator, CppOperator):
+    if run.strictly(strict):
         check_strict(subject, given, True, into)
-    return into.report()
 
 
-def _judged(report: OperatorReport) -> OperatorReport:
-    if report.failures:
+def _judged(into: Collector, raises: bool) -> OperatorReport:
+    report = into.report()
+    if raises and report.failures:
         raise OperatorError(report.story())
     return report
 
 
-def _start(
+@contextmanager
+def _checked(
     operator: Operator,
     inputs: Sequence[Array],
     framework: str | None,
     dtypes: Sequence[str] | None,
     out: str | Path | None,
     time_limit_s: float,
-) -> tuple[tuple[np.ndarray, ...], tuple[str, ...], Subject, Collector]:
-    """What every check begins with: inputs of our own, element types to try, who runs it, and that it survives that."""
+) -> Iterator[tuple[_Run, Collector]]:
+    """What every check begins with: inputs of our own, element types to try, who runs it, and that it survives that.
+
+    Operators are run on what they may complain of: warnings are for their users, and are silenced within.
+    """
     got: Any = operator  # which a user may have given as anything
     if not isinstance(got, Operator):
         what = (
@@ -268,10 +247,13 @@ def _start(
             raise UsageError(f"got the element type {brief(dtype)}; allowed: {', '.join(_DTYPES)}")
     own = own_dtype(given)
     tried = tuple(dict.fromkeys(dtypes or (own, *_DTYPES))) if any(floating(given)) else (own,)
-    if isinstance(operator, CppOperator):
-        survive(operator, given, tried, time_limit_s)
-    subject = Subject(operator, framework)
-    return given, tried, subject, Collector(subject.name, subject.framework, Path(out) if out is not None else None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if isinstance(operator, CppOperator):
+            survive(operator, given, tried, time_limit_s)
+        subject = Subject(operator, framework)
+        into = Collector(subject.name, subject.framework, Path(out) if out is not None else None)
+        yield _Run(subject=subject, inputs=given, dtypes=tried, asked=dtypes is not None), into
 
 
 def _others(inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -284,73 +266,3 @@ def _others(inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
             turned = turned * value.dtype.type(1.25) if value.size else turned
         found.append(np.asarray(turned).astype(value.dtype))
     return tuple(found)
-
-
-def _truth(
-    subject: Subject, inputs: Sequence[np.ndarray], reference: Callable[..., Any] | None, against: str | None
-) -> Truth | None:
-    """What is right: the reference, the other framework, or the operator itself where it takes float64."""
-    wide = cast(inputs, "float64")
-    if reference is not None:
-        function = _of_reference(reference, subject)
-        function(wide)
-        return Truth(function, str(getattr(reference, "__name__", "the reference")), given=True)
-    if against is not None:
-        other, own = Subject(subject.operator, against), own_dtype(inputs)
-        if _takes(other, wide):
-            return Truth(other.forward, other.framework, given=True)
-        return Truth(lambda values: other.forward(cast(values, own)), other.framework, given=True, exact=False)
-    return Truth(subject.forward, "itself in float64", given=False) if _takes(subject, wide) else None
-
-
-def _of_reference(
-    reference: Callable[..., Any], subject: Subject
-) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
-    def function(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        # Copies: a reference may be careless, and what it is compared with must not be touched.
-        try:
-            made = [np.asarray(value) for value in several(reference(*[value.copy() for value in inputs]))]
-        except Exception as error:
-            raise UsageError(f"the reference of {subject.name} raised {type(error).__name__}: {error}") from error
-        for number, value in enumerate(made):
-            if is_floating(str(value.dtype)) and value.dtype != np.float64:
-                raise UsageError(
-                    f"the reference of {subject.name} gives output {number} in {value.dtype}; allowed: float64, of "
-                    "float64 inputs; remedy: no casts to lower precision"
-                )
-        return made
-
-    return function
-
-
-def _takes(subject: Subject, inputs: Sequence[np.ndarray]) -> bool:
-    try:
-        made = subject.forward(inputs)
-    except Deep5Error:
-        return False
-    # A back-end may compute in float32 whatever it is given.
-    return all(str(value.dtype) not in ("float16", "bfloat16", "float32") for value in made)
-
-
-def _right(subject: Subject, inputs: Sequence[np.ndarray]) -> Subject:
-    """Who runs the operator in float64: its framework, or else NumPy.
-
-    Raises:
-        Unsupported: Nobody does.
-    """
-    wide = cast(inputs, "float64")
-    if _takes(subject, wide):
-        return subject
-    if (
-        not subject.direct
-        and not isinstance(subject.operator, NativeOperator)
-        and not hasattr(subject.operator, "op_type")
-    ):
-        plain = Subject(subject.operator, None)
-        if _takes(plain, wide):
-            return plain
-    # Told in the operator's own words.
-    subject.forward(wide)
-    raise Unsupported(
-        f"{subject.name} does not compute in float64 on {subject.framework}; allowed: float64, for differences"
-    )

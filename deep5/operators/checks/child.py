@@ -1,13 +1,15 @@
-"""A C++ operator run in a process of its own before it runs in the user's: what crashes or never ends does it there.
+"""An operator run in a process of its own before it runs in the user's: what crashes or never ends does it there.
 
-What is sent is the source, the attributes and the inputs, as texts and bytes: no class, so that one typed into a
-notebook is taken too, and nothing is unpickled. The process is started anew and not forked: threads of OpenMP and of
-frameworks do not outlive a fork. What `specs` says is found beforehand and sent along.
+What is sent is the inputs, and of one in C++ the source and the attributes, as texts and bytes: no class, so that one
+typed into a notebook is taken too, and nothing is unpickled. One in Python is made again, by a function that is named.
+The process is started anew and not forked: threads of OpenMP and of frameworks do not outlive a fork. What `specs` of
+one in C++ says is found beforehand and sent along.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import resource
@@ -25,13 +27,14 @@ import numpy as np
 
 from deep5.arguments import THREADS
 from deep5.errors import Deep5Error, OperatorError
-from deep5.operators.checks.inputs import variations
-from deep5.operators.checks.subject import numpy_dtype, specs
-from deep5.operators.contract import is_floating, name_of, specs_of
-from deep5.operators.cpp import CppOperator, _path
-from deep5.tensors import TensorSpec
+from deep5.operators.checks.inputs import floating, variations
+from deep5.operators.checks.subject import specs
+from deep5.operators.contract import is_floating, name_of, several, specs_of
+from deep5.operators.cpp import CppOperator
+from deep5.operators.operator import Operator
+from deep5.tensors import TensorSpec, numpy_dtype
 
-__all__ = ["main", "survive"]
+__all__ = ["main", "survive", "survive_again"]
 
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.operators.checks.child import main; "
@@ -63,26 +66,52 @@ def survive(operator: CppOperator, inputs: Sequence[np.ndarray], dtypes: Sequenc
             runs.append([what, [[list(spec.shape), spec.dtype] for spec in outputs]])
         except Deep5Error:
             runs.append([what, None])
-    path = _path(type(operator), operator.source)
+    path = operator.source_path()
     head: dict[str, Any] = {
         "name": name_of(operator),
         "source": str(path) if path else operator.source,
         "template": operator.template or type(operator).__name__,
         "attributes": operator.attributes,
-        "inputs": [[list(value.shape), str(value.dtype)] for value in inputs],
-        "dtypes": list(dtypes),
         "runs": runs,
-        "backward": operator.differentiable,
-        "threads": THREADS[0],
     }
-    text = json.dumps(head).encode()
-    data = b"".join([len(text).to_bytes(8, "little"), text, *(value.tobytes() for value in inputs)])
+    data = _packed(head, inputs, dtypes)
     # The text itself, and when the files beside it changed, which it may include.
     beside = [] if path is None else [(each.name, each.stat().st_mtime_ns) for each in sorted(path.parent.iterdir())]
     key = hashlib.sha256(operator.text().encode() + repr(beside).encode() + data).hexdigest()
     if key not in _SURVIVED:
         _run(head["name"], data, time_limit_s)
         _SURVIVED.add(key)
+
+
+def survive_again(
+    name: str,
+    maker: str,
+    arguments: Sequence[Any],
+    inputs: Sequence[np.ndarray],
+    dtypes: Sequence[str],
+    time_limit_s: float,
+) -> None:
+    """The same of an operator in Python, which the child makes again.
+
+    Args:
+        name: What messages call it.
+        maker: `MODULE:FUNCTION`, which gives the operator.
+        arguments: What the function is called with, as JSON takes it.
+        inputs: Contiguous.
+        dtypes: Element types that the floating inputs are tried in.
+        time_limit_s: Seconds that one call may take.
+
+    Raises:
+        OperatorError: As for `survive`.
+    """
+    _run(name, _packed({"maker": maker, "arguments": list(arguments)}, inputs, dtypes), time_limit_s)
+
+
+def _packed(head: Mapping[str, Any], inputs: Sequence[np.ndarray], dtypes: Sequence[str]) -> bytes:
+    """What `main` reads."""
+    given = [[list(value.shape), str(value.dtype)] for value in inputs]
+    text = json.dumps({**head, "inputs": given, "dtypes": list(dtypes), "threads": THREADS[0]}).encode()
+    return b"".join([len(text).to_bytes(8, "little"), text, *(value.tobytes() for value in inputs)])
 
 
 def _run(name: str, data: bytes, time_limit_s: float) -> None:
@@ -120,7 +149,7 @@ def _watch(name: str, child: subprocess.Popen[bytes], said: int, time_limit_s: f
         if not ready:
             raise OperatorError(
                 f"{name} did not end within {left:g} s in {doing} (it ran in a child process, which was ended); "
-                "remedy: look for a loop without an end, or allow more by time_limit_s="
+                "remedy: look for a loop without an end, or allow more by --time-limit, or time_limit_s="
             )
         heard = os.read(said, 65536)
         if not heard:
@@ -149,7 +178,7 @@ def _death(name: str, status: int, doing: str, output: str) -> str:
         )
     else:
         how = f"ended its process with the status {status}"
-        remedy = "throw an exception instead of leaving by exit"
+        remedy = "an exception, instead of leaving by exit"
     after = "when it was let go" if doing == "the end" else f"in {doing}"
     lines = [line for line in output.strip().splitlines() if line.strip()][-3:]
     told = f"; it said: {' | '.join(lines)}" if lines else ""
@@ -174,38 +203,43 @@ def main(say: int) -> None:
         count = int(np.prod(shape, dtype=np.int64))
         inputs.append(np.frombuffer(data, kind, count, place).reshape(shape).copy())
         place += count * kind.itemsize
-    operator, refused = _operator(head), set[tuple[str, ...]]()
-    for (what, expected), (_, values) in zip(head["runs"], variations(inputs, head["dtypes"]), strict=True):
-        if expected is not None:
-            operator.answer = tuple(TensorSpec(shape=tuple(shape), dtype=dtype) for shape, dtype in expected)
+    runs = variations(inputs, head["dtypes"])
+    if "maker" in head:
+        operator = _made_again(head)
+        for what, values in runs:
             # Its own errors are for the checks to tell.
-            with suppress(Deep5Error):
-                _call(operator, what, values, head["backward"], refused, tell)
+            with suppress(Exception, SystemExit):
+                _call(operator, what, values, tell)
+    else:
+        operator, refused = _operator(head), set[tuple[str, ...]]()
+        for (what, expected), (_, values) in zip(head["runs"], runs, strict=True):
+            if expected is not None and _compiles(operator, values, refused, tell):
+                operator.answer = tuple(TensorSpec(shape=tuple(shape), dtype=dtype) for shape, dtype in expected)
+                with suppress(Deep5Error):
+                    _call(operator, what, values, tell)
     tell("the end")
 
 
-def _call(
-    operator: Any,
-    what: str,
-    values: Sequence[np.ndarray],
-    backward: bool,
-    refused: set[tuple[str, ...]],
-    tell: Callable[[str], None],
-) -> None:
+def _compiles(
+    operator: Any, values: Sequence[np.ndarray], refused: set[tuple[str, ...]], tell: Callable[[str], None]
+) -> bool:
     dtypes = tuple(str(value.dtype) for value in values)
     if dtypes in refused:
-        return
+        return False
     tell(f"compiling for {', '.join(dtypes)}")
     try:
         operator.kernel(dtypes)
     except Deep5Error:
         refused.add(dtypes)  # it would be compiled, and refused, again
-        return
+        return False
+    return True
+
+
+def _call(operator: Any, what: str, values: Sequence[np.ndarray], tell: Callable[[str], None]) -> None:
     tell(f"forward on {what}")
-    outputs = operator.forward(*values)
-    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    needs = tuple(map(is_floating, dtypes))
-    if backward and any(needs):
+    outputs = several(operator.forward(*values))
+    needs = floating(values)
+    if getattr(operator, "differentiable", True) and any(needs):
         grads = [np.ones_like(value) if is_floating(str(value.dtype)) else None for value in outputs]
         tell(f"backward on {what}")
         operator.backward(grads, values, outputs, needs)
@@ -213,6 +247,12 @@ def _call(
             # A gradient that nobody wants has no memory: who writes to it all the same does so here.
             tell(f"backward on {what}, with a gradient by input {alone} alone")
             operator.backward(grads, values, outputs, [number == alone for number in range(len(needs))])
+
+
+def _made_again(head: Mapping[str, Any]) -> Operator:
+    module, _, function = head["maker"].partition(":")
+    made: Operator = getattr(importlib.import_module(module), function)(*head["arguments"])
+    return made
 
 
 def _operator(head: Mapping[str, Any]) -> Any:

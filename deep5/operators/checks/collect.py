@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from deep5.errors import Deep5Error, ShapeError, Unsupported
+from deep5.errors import Deep5Error
 from deep5.operators.checks.heat_map import heat_map, picture_folder
 from deep5.operators.checks.report import OperatorReport, Row, Word
 from deep5.operators.checks.tolerance import Deviation
@@ -46,7 +46,9 @@ class Collector:
         """Values that are the same to the bit."""
         self._rows.append(Row(check=check, verdict="passed", error=0.0, relative=0.0, ulps=0.0))
 
-    def compare(self, check: str, found: Iterable[tuple[str, Deviation]], tolerance: str, note: str = "") -> bool:
+    def compare(
+        self, check: str, found: Iterable[tuple[str, Deviation]], tolerance: str, note: str = "", itself: bool = False
+    ) -> bool:
         """A check of values: one row, with the part (an output, a gradient) that comes closest to what is allowed.
 
         Args:
@@ -54,17 +56,16 @@ class Collector:
             found: Name and deviation of each part.
             tolerance: How what is allowed came about.
             note: What a reader has to know even where it passes.
+            itself: Whether it is compared with another run of the same, so that both may be wrong.
         """
         parts = list(found)
         wrong = [(name, part) for name, part in parts if part.story]
         if not parts:
-            self.say(check, "noted", note or "there is nothing to compare")
+            self.say(check, "not judged", note or "there is nothing to compare")
             return True
-        _, worst = max(wrong or parts, key=lambda entry: _share(entry[1]))
+        name, worst = max(wrong or parts, key=lambda entry: _share(entry[1]))
         story = "; ".join(f"{name}: {part.story}" for name, part in wrong)
-        picture, untold = None, ""
-        for name, part in wrong[:1]:
-            picture, untold = self._draw(f"{check}, {name}", part.differences)
+        picture, drawn, untold = self._draw(f"{check}, {name}", worst, name) if wrong else (None, "", "")
         self._rows.append(
             Row(
                 check=check,
@@ -78,39 +79,34 @@ class Collector:
                     text for text in (story, note, f"tolerance: {tolerance}" if wrong else "", untold) if text
                 ),
                 picture=picture,
+                drawn=drawn,
+                values=0 if itself else sum(part.values for _, part in parts),
             )
         )
         return not wrong
 
     @contextmanager
-    def guarded(self, check: str, *, refusal: bool = False) -> Iterator[None]:
-        """An error within is a failure of this check, and the next one goes on.
-
-        Args:
-            check: What is checked.
-            refusal: Whether the operator may refuse such inputs.
-        """
+    def guarded(self, check: str) -> Iterator[None]:
+        """An error within is a failure of this check, and the next one goes on."""
         try:
             yield
-        except (ShapeError, Unsupported) as error:
-            self.say(check, "not taken" if refusal else "FAILED", _first(error))
         except Deep5Error as error:
             self.say(check, "FAILED", str(error))
 
-    def _draw(self, title: str, differences: np.ndarray) -> tuple[Path | None, str]:
-        if not differences.size:
-            return None, ""
+    def _draw(self, title: str, part: Deviation, name: str) -> tuple[Path | None, str, str]:
+        """The picture, what it shows, and why there is none."""
+        if not part.differences.size:
+            return None, "", ""
+        at = np.unravel_index(int(part.differences.argmax()), part.differences.shape)
+        shows = part.shows or f"differences beyond the tolerance, by element of {name}"
+        told = f"{shows}; the largest is {part.differences[at]:.2g} at {[int(index) for index in at]}"
         try:
-            return heat_map(differences, f"{self.operator} {title}", self._out or picture_folder()), ""
+            return heat_map(part.differences, f"{self.operator} {title}", told, self._out or picture_folder()), told, ""
         except Deep5Error as error:
-            return None, f"no picture: {error}"
+            return None, "", f"no picture: {error}"
 
 
 def _share(part: Deviation) -> float:
     if part.error == 0:
         return 0.0
     return part.error / part.allowed if part.allowed else np.inf
-
-
-def _first(error: Deep5Error) -> str:
-    return str(error).split("\n", 1)[0]

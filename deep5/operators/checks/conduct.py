@@ -94,7 +94,7 @@ def check_backward_conduct(
     native, by_output = given()
     before = [np.array(value) for value in subject.back(subject.run(native))]
     outputs, found = subject.run_back(native, by_output, needs)
-    check = "backward changes nothing that it is given"
+    check = "backward changes nothing it is given"
     wrong = _changed(subject, native, inputs, "input")
     kept = [(n, value) for n, value in enumerate(by_output) if value is not None]
     wrong += _changed(subject, [value for _, value in kept], [grads[n] for n, _ in kept], "gradient by output")

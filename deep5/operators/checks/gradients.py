@@ -80,7 +80,7 @@ def check_backward_layouts(subject: Subject, inputs: Sequence[np.ndarray], right
     grads = cotangents(subject.forward(inputs), np.random.default_rng(2))
     plain = subject.gradients(inputs, grads, needs)
     for layout, lay in LAYOUTS.items():
-        if layout == "first axis last in memory" and not any(value.ndim > 2 for value in inputs):
+        if layout == "first axis last" and not any(value.ndim > 2 for value in inputs):
             continue
         with into.guarded(check := f"backward, memory in {layout}" if "order" in layout else f"backward, {layout}"):
             got = subject.gradients(
@@ -100,7 +100,7 @@ def check_backward_layouts(subject: Subject, inputs: Sequence[np.ndarray], right
                 place += 1
                 parts.append((f"gradient by input {number}", deviation(value, want, scale, twice=True)))
             told = f"against contiguous memory; {tolerance_text(_own(inputs), twice=True)}"
-            into.compare(check, parts, told)
+            into.compare(check, parts, told, itself=True)
 
 
 def check_backward_empty(subject: Subject, inputs: Sequence[np.ndarray], into: Collector) -> None:
@@ -110,16 +110,16 @@ def check_backward_empty(subject: Subject, inputs: Sequence[np.ndarray], into: C
         try:
             outputs = subject.forward(values)
         except Deep5Error as error:
-            into.say(check, "not taken", str(error).split("\n", 1)[0])
+            into.say(check, "refused", str(error).split("\n", 1)[0])
             continue
         strict = leading and not any(value.size for value in outputs)
         grads = [np.ones_like(value) if is_floating(str(value.dtype)) else None for value in outputs]
         try:
             subject.gradients(values, grads, floating(values))
         except (ShapeError, Unsupported) as error:
-            into.say(check, "not taken", str(error))
+            into.say(check, "refused", str(error))
         except OperatorError as error:
-            into.say(check, "FAILED" if strict else "not taken", str(error).split("\n", 1)[0])
+            into.say(check, "FAILED" if strict else "refused", str(error).split("\n", 1)[0])
         else:
             into.say(check, "passed")
 
@@ -176,7 +176,7 @@ def check_strict(subject: Subject, inputs: Sequence[np.ndarray], backward: bool,
             parts.append(
                 (f"{'gradient by input' if backward else 'output'} {number}", deviation(np.asarray(value), wide, scale))
             )
-        into.compare(check, parts, "against NumPy: 8 eps (|y| + max |y|)")
+        into.compare(check, parts, "against NumPy: 8 eps (|y| + max |y|)", itself=True)
 
 
 def _plain(made: Any, inputs: Sequence[Any]) -> Any:

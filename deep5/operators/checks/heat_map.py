@@ -18,12 +18,13 @@ __all__ = ["heat_map", "picture_folder"]
 _CELLS = 64
 
 
-def heat_map(differences: np.ndarray, title: str, folder: Path) -> Path:
+def heat_map(differences: np.ndarray, title: str, shows: str, folder: Path) -> Path:
     """Draw |difference| as a PNG: the last axis to the right, all others downwards.
 
     Args:
         differences: Not negative; infinity where a value is lost. Any shape.
         title: What is compared; the file is called after it.
+        shows: What the numbers are, for the line below the title.
         folder: Where the picture goes; made where it is not there.
 
     Returns:
@@ -49,9 +50,9 @@ def heat_map(differences: np.ndarray, title: str, folder: Path) -> Path:
         for row in range(shown.shape[0])
         for column in range(shown.shape[1])
     ]
-    told = f"|difference|, shape {list(differences.shape)}"
+    told = [shows, f"shape {list(differences.shape)}"]
     if rows > 1 or columns > 1:
-        told += f", the largest of each {rows} x {columns} elements"
+        told[-1] += f", a cell the largest of {rows} x {columns} elements"
     chart = (
         altair.Chart({"values": values}, title=altair.Title(title, subtitle=told))
         .mark_rect()

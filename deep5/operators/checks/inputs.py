@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.operators.checks.subject import numpy_dtype
 from deep5.operators.contract import is_floating
+from deep5.tensors import numpy_dtype
 
 __all__ = ["LAYOUTS", "cast", "contiguous", "floating", "variations", "without_axes", "without_elements"]
 
@@ -50,7 +50,7 @@ def _backwards(value: np.ndarray) -> np.ndarray:
 
 LAYOUTS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "Fortran order": np.asfortranarray,
-    "first axis last in memory": _first_axis_last,
+    "first axis last": _first_axis_last,
     "every second element": _every_second,
     "negative strides": _backwards,
 }

@@ -15,9 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["OperatorReport", "Row", "Word"]
 
-Word = Literal["passed", "FAILED", "not taken", "noted"]
+Word = Literal["passed", "FAILED", "refused", "not judged"]
 
-_STYLE = {"passed": "green", "FAILED": "bold red", "not taken": "", "noted": "yellow"}
+_STYLE = {"passed": "green", "FAILED": "bold red", "refused": "", "not judged": "yellow"}
+_WORDS = {
+    "refused": "the operator does not take such inputs, as it may",
+    "not judged": "there is nothing to compare with, or nothing to compare",
+}
+_ULPS = "ulps: the error in units of the last place of what is expected; more of each check with --json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +31,8 @@ class Row:
 
     Attributes:
         check: What was checked: `"forward, float32"`.
-        verdict: `"not taken"` where the operator refuses such inputs; `"noted"` where nothing is judged.
+        verdict: `"refused"` where the operator does not take such inputs, as it may; `"not judged"` where there is
+            nothing to compare with, or nothing to compare.
         error: Largest difference, where it comes closest to what is allowed; None where values are not compared.
         relative: The same over the expected value.
         ulps: The same in units of the last place of the expected value.
@@ -34,6 +40,8 @@ class Row:
         tolerance: How `allowed` came about.
         note: What a reader has to know; on a failure, the whole story.
         picture: A heat map of the differences, where there is one.
+        drawn: What it shows.
+        values: How many numbers were compared with what is right; 0 where the operator is compared with itself.
     """
 
     check: str
@@ -45,6 +53,8 @@ class Row:
     tolerance: str = ""
     note: str = ""
     picture: Path | None = None
+    drawn: str = ""
+    values: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +79,7 @@ class OperatorReport:
 
     def noting(self, check: str, note: str) -> OperatorReport:
         """The report with a row more, of a check that was not made."""
-        row = Row(check=check, verdict="not taken", note=note)
+        row = Row(check=check, verdict="not judged", note=note)
         return OperatorReport(operator=self.operator, framework=self.framework, rows=(*self.rows, row))
 
     @property
@@ -77,18 +87,33 @@ class OperatorReport:
         """The checks that failed."""
         return tuple(row for row in self.rows if row.verdict == "FAILED")
 
+    @property
+    def values(self) -> int:
+        """How many numbers were compared with what is right; with 0, nobody knows whether the operator is."""
+        return sum(row.values for row in self.rows)
+
+    @property
+    def verdict(self) -> str:
+        """In one line."""
+        what = f"{self.operator} on {self.framework}"
+        if self.failures:
+            return f"{what}: {len(self.failures)} of {len(self.rows)} checks failed"
+        if not self.values:
+            return (
+                f"{what}: no value was judged, since there was nothing to compare with what is right; remedy: inputs "
+                "that have elements, and a reference (--against, or reference=)"
+            )
+        return f"{what}: passed"
+
     def story(self) -> str:
         """All that failed, for an error's message."""
-        lines = [
-            f"{self.operator} on {self.framework}: {len(self.failures)} of {len(self.rows)} checks failed",
-            *(f"  {row.check}: {row.note}{_seen(row)}" for row in self.failures),
-        ]
-        return "\n".join(lines)
+        return "\n".join([self.verdict, *(f"  {row.check}: {row.note}{_seen(row)}" for row in self.failures)])
 
     def document(self) -> dict[str, Any]:
         """The report as JSON takes it."""
         rows = [{key: _plain(value) for key, value in asdict(row).items()} for row in self.rows]
-        return {"operator": self.operator, "framework": self.framework, "passed": bool(self), "checks": rows}
+        told = {"operator": self.operator, "framework": self.framework, "passed": bool(self), "values": self.values}
+        return {**told, "checks": rows}
 
     def __str__(self) -> str:
         from io import StringIO
@@ -100,24 +125,29 @@ class OperatorReport:
         return text.getvalue().rstrip("\n")
 
     def print(self, console: Console) -> None:
-        """Print a table of the checks, then how tolerances came about, then what has to be told of them.
+        """Print a table of the checks, what its words mean, how tolerances came about, and what has to be told of them.
 
         Args:
             console: Where to print; one that is no terminal gets plain text.
         """
-        from rich import box
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=box.SIMPLE, pad_edge=False)
+        # In 80 columns; what a column more would say, --json does.
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
         table.add_column("check", overflow="fold")
-        for name in ("error", "relative", "ulps", "allowed"):
+        for name in ("error", "allowed", "ulps"):
             table.add_column(name, justify="right", no_wrap=True)
         table.add_column("verdict", no_wrap=True)
         for row in self.rows:
-            numbers = (_short(row.error), _short(row.relative), _short(row.ulps), _short(row.allowed))
+            numbers = (_short(row.error), _short(row.allowed), _short(row.ulps))
             table.add_row(Text(row.check), *map(Text, numbers), Text(row.verdict, style=_STYLE[row.verdict]))
         console.print(table)
+        for word, meaning in _WORDS.items():
+            if any(row.verdict == word for row in self.rows):
+                console.print(Text(f"{word}: {meaning}"), soft_wrap=True)
+        if any(row.ulps for row in self.rows):
+            console.print(Text(_ULPS), soft_wrap=True)
         for tolerance in dict.fromkeys(row.tolerance for row in self.rows if row.tolerance):
             where = ", ".join(row.check for row in self.rows if row.tolerance == tolerance)
             console.print(Text(f"allowed: {tolerance}: {where}"), soft_wrap=True)
@@ -126,10 +156,8 @@ class OperatorReport:
         for row in self.rows:
             if row.note:
                 console.print(Text(f"{row.check}: {row.note}{_seen(row)}"), soft_wrap=True)
-        word = "passed" if self else "FAILED"
-        console.print(
-            Text.assemble((f"{self.operator} on {self.framework}: {word}", _STYLE[word]), f" ({_counts(self.rows)})")
-        )
+        style = _STYLE["FAILED" if self.failures else "passed" if self.values else "not judged"]
+        console.print(Text.assemble((self.verdict, style), f" ({_counts(self.rows)})"), soft_wrap=True)
 
 
 def _counts(rows: Sequence[Row]) -> str:
@@ -138,7 +166,7 @@ def _counts(rows: Sequence[Row]) -> str:
 
 
 def _seen(row: Row) -> str:
-    return f"; differences drawn in {row.picture}" if row.picture else ""
+    return f"; {row.drawn}, drawn in {row.picture}" if row.picture else ""
 
 
 def _short(value: float | None) -> str:

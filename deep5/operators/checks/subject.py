@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from deep5.backend import OperatorExecutor
-from deep5.errors import Deep5Error, OperatorError, Unsupported
+from deep5.errors import Deep5Error, NetworkError, OperatorError, Unsupported
 from deep5.operators.contract import (
     Expectations,
     check_gradients,
@@ -22,9 +23,9 @@ from deep5.operators.contract import (
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
 from deep5.plugins import framework as framework_named
-from deep5.tensors import CPUDevice, TensorSpec, to_numpy
+from deep5.tensors import CPUDevice, TensorSpec, numpy_dtype, to_numpy
 
-__all__ = ["Arrays", "Subject", "numpy_dtype", "specs"]
+__all__ = ["Arrays", "Subject", "refuses", "specs"]
 
 Arrays = tuple[np.ndarray, ...]
 
@@ -165,15 +166,27 @@ class Subject:
         """Native arrays as NumPy's; the same where there is no framework."""
         return tuple(values) if self.direct else tuple(_numpy(value) for value in values)
 
+    def _has_none(self, error: Exception) -> bool:
+        """Whether the body of `backward` itself says so; what it calls may lack something else, which is an error."""
+        if not isinstance(error, NotImplementedError):
+            return False
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        return frames[-1].f_code is getattr(type(self.operator).backward, "__code__", None)
+
     def _guarded(self, what: str, inputs: Sequence[Any], call: Callable[[], Any]) -> Any:
         try:
             with np.errstate(all="ignore"):
                 return call()
         except Deep5Error:
             raise
-        except NotImplementedError as error:
-            raise Unsupported(f"{self.name}.{what} is not implemented: {error}") from error
+        except SystemExit as error:
+            raise OperatorError(
+                f"{self.name}.{what} called sys.exit, with the status {error.code}; allowed: an operator that returns, "
+                "or raises; remedy: raise an exception"
+            ) from error
         except Exception as error:
+            if what == "backward" and self._has_none(error):
+                raise Unsupported(f"{self.name}.backward is not implemented: {error}") from error
             given = ", ".join(str(spec_of(value)) for value in inputs)
             raise OperatorError(
                 f"{self.name}.{what} raised {type(error).__name__} for the inputs {given}: {error}; remedy: a "
@@ -181,19 +194,23 @@ class Subject:
             ) from error
 
 
+def refuses(subject: Subject, error: Deep5Error) -> bool:
+    """Whether an error says that inputs of this element type are not taken, and nothing worse.
+
+    These are errors of shapes and of ONNX's rules, functions of NumPy that do not know the type, a class template that
+    does not compile for it, and what a framework itself raised, none of which is a broken contract.
+    """
+    return (
+        isinstance(error, (NetworkError, Unsupported))
+        or isinstance(error.__cause__, TypeError)
+        or "refused the operator" in str(error)
+        or (not subject.direct and error.__cause__ is not None)
+    )
+
+
 def specs(arrays: Sequence[np.ndarray]) -> tuple[TensorSpec, ...]:
     """Specifications of arrays."""
     return tuple(spec_of(value) for value in arrays)
-
-
-def numpy_dtype(name: Any) -> np.dtype[Any]:
-    """NumPy's element type of a name, bfloat16 included."""
-    if name == "bfloat16":
-        import ml_dtypes
-
-        name = ml_dtypes.bfloat16
-    made: np.dtype[Any] = np.dtype(name)
-    return made
 
 
 def _numpy(value: Any) -> np.ndarray:

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from deep5.operators.checks.inputs import floating
-from deep5.operators.checks.subject import numpy_dtype
 from deep5.operators.contract import is_floating
+from deep5.tensors import numpy_dtype
 
 __all__ = [
     "LEGEND",
@@ -134,7 +134,8 @@ def jumps(
 class Deviation(NamedTuple):
     """How far an output is from what is expected, at the element that comes closest to what is allowed, or is beyond.
 
-    `story` is empty where all is within it; `differences` is what a picture shows.
+    `story` is empty where all is within it; `differences` is what a picture shows: what is beyond it, and 0 elsewhere,
+    so that its largest is the one that `story` tells. `values` is how many numbers were compared.
     """
 
     error: float
@@ -143,6 +144,8 @@ class Deviation(NamedTuple):
     allowed: float
     story: str
     differences: np.ndarray
+    values: int
+    shows: str = ""
 
 
 def deviation(
@@ -160,16 +163,16 @@ def deviation(
     dtype = str(got.dtype)
     if got.shape != expected.shape:
         story = f"got the shape {list(got.shape)}; allowed: {list(expected.shape)}, as is expected"
-        return Deviation(np.inf, np.inf, np.inf, 0.0, story, np.zeros(0))
+        return Deviation(np.inf, np.inf, np.inf, 0.0, story, np.zeros(0), got.size)
     if got.size == 0:
-        return Deviation(0.0, 0.0, 0.0, 0.0, "", np.zeros(got.shape))
+        return Deviation(0.0, 0.0, 0.0, 0.0, "", np.zeros(got.shape), 0)
     if not is_floating(dtype) or scale is None:
         # NaN is the same as NaN.
         wrong = np.asarray((got != expected) & ~(np.not_equal(got, got) & np.not_equal(expected, expected)), float)
         if jump is not None:
             wrong[jump > 0] = 0.0
         story = _told(got, expected, np.unravel_index(int(wrong.argmax()), wrong.shape), wrong > 0, "the same")
-        return Deviation(float(wrong.max()), float(wrong.max()), float(wrong.max()), 0.0, story, wrong)
+        return Deviation(float(wrong.max()), float(wrong.max()), float(wrong.max()), 0.0, story, wrong, got.size)
     limits = _limits(dtype)
     with np.errstate(all="ignore"):
         wide, want = got.astype(np.float64), expected.astype(np.float64)
@@ -187,15 +190,16 @@ def deviation(
         # What is not finite has to be the same: no tolerance reaches from a number to infinity, or to NaN.
         lost = ~same & ~(np.isfinite(wide) & np.isfinite(want))
         share = np.where(lost, np.inf, np.where(difference == 0, 0.0, difference / np.maximum(allowed, 1e-320)))
+        bad = share > 1
+        beyond = np.where(bad, difference, 0.0)
         # Among elements that are right to the bit, the largest, for a tolerance that says something.
-        worst = int((share if share.max() > 0 else np.abs(np.where(np.isfinite(want), want, 0))).argmax())
-        at = np.unravel_index(worst, got.shape)
+        right = share if share.max() > 0 else np.abs(np.where(np.isfinite(want), want, 0))
+        at = np.unravel_index(int((beyond if bad.any() else right).argmax()), got.shape)
         error, room = float(difference[at]), float(allowed[at])
         unit = _unit(abs(float(want[at])), limits)
         relative = error / abs(float(want[at])) if want[at] else (0.0 if error == 0 else np.inf)
-    bad = share > 1
     story = _told(got, expected, at, bad, f"an error of {room:.3g}, got one of {error:.3g}, {error / unit:.3g} ulps")
-    return Deviation(error, float(relative), error / unit, room, story, difference)
+    return Deviation(error, float(relative), error / unit, room, story, beyond, got.size)
 
 
 def tolerance_text(dtype: str, twice: bool = False) -> str:

@@ -1,0 +1,122 @@
+"""`Point`: an operator at one point in float64, as gradients are judged there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from deep5.operators.checks.differences import Slopes, scales, slopes
+from deep5.operators.checks.inputs import floating
+from deep5.operators.checks.subject import Subject
+from deep5.operators.checks.tolerance import ROUNDINGS, Condition, Deviation, condition
+
+__all__ = ["BACKWARD", "EPS", "UNSETTLED", "Point", "entry", "how_found", "in_float64", "index", "one_element"]
+
+EPS = float(np.finfo(np.float64).eps)
+BACKWARD = 64 * EPS
+"""Of backward's own sums, against what the outputs are made of; far below what the differences can tell."""
+UNSETTLED = (
+    "{name}: the differences do not settle, so that no gradient can be judged; allowed: inputs around which forward is "
+    "smooth, and a forward that computes float64 in float64; remedy: inputs away from kinks"
+)
+
+
+class Point:
+    """An operator at one point in float64: what it is made of, and derivatives there.
+
+    Args:
+        subject: Runs the operator.
+        inputs: The point; floating-point ones in float64.
+        rng: Draws directions, and what the condition is found with.
+    """
+
+    def __init__(self, subject: Subject, inputs: Sequence[np.ndarray], rng: np.random.Generator) -> None:
+        self.subject, self.inputs, self.rng = subject, tuple(inputs), rng
+        self.known: Condition = condition(subject.forward, inputs, rng)
+        self.by = [number for number, yes in enumerate(floating(inputs)) if yes]
+        self.of = [number for number, yes in enumerate(floating(self.known.values)) if yes]
+        self.needs = floating(inputs)
+        self.scales = scales(inputs)
+        self.base = self._joined(self.known.values)
+        made = [self.known.scale(number).reshape(-1) for number in self.of]
+        self.made = np.concatenate(made) if made else np.zeros(0)
+        ends = np.cumsum([0, *(self.known.values[number].size for number in self.of)])
+        self.part = {number: slice(int(ends[at]), int(ends[at + 1])) for at, number in enumerate(self.of)}
+        # Elements of outputs that are no numbers have no derivative. Elements of inputs whose gradient is then no
+        # number either, whatever the others' gradients are, do not move.
+        self.lost = ~np.isfinite(self.base)
+        self.blind = {number: np.zeros(self.inputs[number].shape, bool) for number in self.by}
+        if self.lost.any():
+            gradients = subject.pullback(self.inputs)(self.cotangents(np.where(self.lost, 0.0, 1.0)), self.needs)
+            for number in self.by:
+                self.blind[number] = ~np.isfinite(np.asarray(gradients[number], np.float64))
+                self.scales[number] = np.where(self.blind[number], 0.0, self.scales[number])
+
+    def slopes(self, directions: Sequence[tuple[int, np.ndarray]]) -> Slopes:
+        """Derivatives of the floating outputs, in a row, along directions of one input each."""
+        return slopes(
+            lambda inputs: self._joined(self.subject.forward(inputs)),
+            self.inputs,
+            directions,
+            self.base,
+            ROUNDINGS * EPS * self.made,
+            self.made,
+        )
+
+    def left_out(self, number: int) -> list[str]:
+        """What a reader has to know of the elements that are not judged."""
+        if not self.lost.any():
+            return []
+        beside = f", and by {count} elements of the input" if (count := int(self.blind[number].sum())) else ""
+        return [
+            f"{int(self.lost.sum())} of {self.lost.size} elements of the outputs are NaN or infinite: derivatives of "
+            f"these{beside} were left out"
+        ]
+
+    def cotangents(self, joined: np.ndarray) -> tuple[np.ndarray | None, ...]:
+        """A gradient an output, from those of the floating ones in a row."""
+        return tuple(
+            joined[self.part[number]].reshape(value.shape) if number in self.part else None
+            for number, value in enumerate(self.known.values)
+        )
+
+    def _joined(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
+        parts = [np.asarray(outputs[number], np.float64).reshape(-1) for number in self.of]
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def one_element(shape: tuple[int, ...], place: int, size: float) -> np.ndarray:
+    """A direction in which one element moves alone, by `size`."""
+    direction = np.zeros(shape)
+    direction.reshape(-1)[place] = size
+    return direction
+
+
+def entry(point: Point, of: int, place: Any, number: int, at: Any) -> str:
+    """Of the Jacobian, as messages call it."""
+    output, given = point.known.values[of].shape, point.inputs[number].shape
+    return f"d output {of}{index(place, output)} / d input {number}{index(at, given)}"
+
+
+def in_float64(
+    error: float, want: float, allowed: float, story: str, differences: np.ndarray, values: int, shows: str = ""
+) -> Deviation:
+    """A `Deviation`, whose relative error and ulps follow from the error and what is wanted."""
+    relative = error / abs(want) if want else (0.0 if error == 0 else np.inf)
+    return Deviation(error, relative, relative / EPS, allowed, story, differences, values, shows)
+
+
+def index(place: Any, shape: tuple[int, ...]) -> list[int]:
+    """Indices of an element by its place in memory."""
+    return [int(each) for each in np.unravel_index(int(place), shape)] if shape else []
+
+
+def how_found(how: str, made: Slopes) -> str:
+    """How what is allowed came about."""
+    step = float(np.median(made.step[made.settled])) if made.settled.any() else np.nan
+    return (
+        f"central differences in float64, {how}: |R(h) - R(4h)| + {ROUNDINGS:g} eps (|y| + sqrt(n) S) / h, "
+        f"h = {step:.1g} of the input's size (median), eps = 2.2e-16"
+    )

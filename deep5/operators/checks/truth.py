@@ -1,0 +1,171 @@
+"""`Truth`: what is right, from a reference function, another framework, or the operator itself in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from deep5.errors import Deep5Error, Unsupported, UsageError
+from deep5.operators.checks.inputs import cast
+from deep5.operators.checks.subject import Subject, refuses, specs
+from deep5.operators.checks.tolerance import Condition, condition, epsilon, jumps
+from deep5.operators.contract import is_floating, several
+from deep5.operators.native import NativeOperator
+
+__all__ = ["IN_FLOAT64", "Truth", "own_dtype", "takes", "truth_of", "wide_subject"]
+
+Function = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
+
+IN_FLOAT64 = (
+    "remedy: build what holds weights in float64: module.double() in PyTorch, a Keras layer with dtype='float64', "
+    "jax_enable_x64 in JAX"
+)
+"""What a user can do about a function of a framework that computes in lower precision."""
+
+
+class Truth:
+    """What is right: a function of float64 arrays, its condition, and what it is called.
+
+    Args:
+        function: Takes floating inputs in float64, gives the outputs.
+        name: For a reader: `"float64"`, where it is the operator's own run.
+        given: Whether it is another one than the operator.
+        exact: Whether what it gives is computed in float64.
+    """
+
+    def __init__(self, function: Function, name: str, *, given: bool, exact: bool = True) -> None:
+        self._function, self.name, self.given, self.exact = function, name, given, exact
+        self.rng = np.random.default_rng(0)
+
+    def at(self, inputs: Sequence[np.ndarray]) -> Condition:
+        """Values and condition at inputs of any element type."""
+        return condition(self, cast(inputs, "float64"), self.rng)
+
+    def jumps(self, inputs: Sequence[np.ndarray], known: Condition, dtype: str) -> tuple[np.ndarray, ...]:
+        """Where rounding decides; see `tolerance.jumps`."""
+        return jumps(self, cast(inputs, "float64"), known, epsilon(dtype), self.rng)
+
+    def __call__(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        """The function's outputs, with NumPy's warnings silenced."""
+        with np.errstate(all="ignore"):
+            return self._function(inputs)
+
+
+def own_dtype(inputs: Sequence[np.ndarray]) -> str:
+    """The element type of the first floating-point input, or of the first."""
+    return next(
+        (str(x.dtype) for x in inputs if is_floating(str(x.dtype))), str(inputs[0].dtype) if inputs else "float64"
+    )
+
+
+def truth_of(
+    subject: Subject,
+    inputs: Sequence[np.ndarray],
+    outputs: Sequence[np.ndarray],
+    reference: Callable[..., Any] | None,
+    against: str | None,
+) -> Truth | None:
+    """What is right: the reference, the other framework, or the operator's own run; None where nobody takes float64.
+
+    Args:
+        subject: Runs the operator.
+        inputs: As given.
+        outputs: What it gives for them.
+        reference: See `check_forward`.
+        against: See `check_forward`.
+
+    Raises:
+        UsageError: The reference raises, or gives other outputs than the operator.
+    """
+    wide = cast(inputs, "float64")
+    if reference is not None:
+        name = str(getattr(reference, "__name__", "the reference"))
+        function = _of_reference(reference, f"the reference {name} of {subject.name}")
+        _check_reference(f"the reference {name}", function(wide), subject.name, outputs)
+        return Truth(function, name, given=True)
+    if against is not None:
+        other, own = Subject(subject.operator, against), own_dtype(inputs)
+        if takes(other, wide):
+            return Truth(other.forward, other.framework, given=True)
+        return Truth(lambda values: other.forward(cast(values, own)), other.framework, given=True, exact=False)
+    try:
+        right = wide_subject(subject, inputs)
+    except Deep5Error:
+        return None
+    return Truth(right.forward, "float64" if right is subject else f"float64 on {right.framework}", given=False)
+
+
+def _of_reference(reference: Callable[..., Any], what: str) -> Function:
+    def function(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        # Copies: a reference may be careless, and what it is compared with must not be touched.
+        try:
+            made = [np.asarray(value) for value in several(reference(*[value.copy() for value in inputs]))]
+        except (Exception, SystemExit) as error:
+            given = ", ".join(map(str, specs(inputs)))
+            raise UsageError(
+                f"{what} raised {type(error).__name__} for the inputs {given}: {error}; allowed: a function of as many "
+                "NumPy arrays as the operator has inputs, floating-point ones in float64"
+            ) from error
+        for number, value in enumerate(made):
+            if value.dtype.kind not in "biuf" or (is_floating(str(value.dtype)) and value.dtype != np.float64):
+                raise UsageError(
+                    f"{what} gives output {number} in {value.dtype}; allowed: float64, of float64 inputs, or whole "
+                    "numbers; remedy: return arrays, with no casts to lower precision"
+                )
+        return made
+
+    return function
+
+
+def _check_reference(what: str, made: Sequence[np.ndarray], name: str, outputs: Sequence[np.ndarray]) -> None:
+    """Refuse a reference that gives other outputs than the operator, whose `specs` is held to its own."""
+    if len(made) != len(outputs):
+        raise UsageError(
+            f"{what} gives {len(made)} outputs; allowed: {len(outputs)}, as {name} does; remedy: return one array, or "
+            "a tuple of one an output"
+        )
+    for number, (value, own) in enumerate(zip(made, outputs, strict=True)):
+        if value.shape != own.shape:
+            raise UsageError(
+                f"{what} gives output {number} of the shape {list(value.shape)}; allowed: {list(own.shape)}, as {name} "
+                "does; remedy: mend whichever of the two is wrong"
+            )
+
+
+def takes(subject: Subject, inputs: Sequence[np.ndarray]) -> bool:
+    """Whether an operator takes inputs in float64, and computes in it."""
+    try:
+        made = subject.forward(inputs)
+    except Deep5Error:
+        return False
+    # A back-end may compute in float32 whatever it is given.
+    return all(str(value.dtype) not in ("float16", "bfloat16", "float32") for value in made)
+
+
+def wide_subject(subject: Subject, inputs: Sequence[np.ndarray]) -> Subject:
+    """Who runs the operator in float64: its framework, or else NumPy.
+
+    Raises:
+        Unsupported: Nobody does.
+    """
+    wide, operator = cast(inputs, "float64"), subject.operator
+    if takes(subject, wide):
+        return subject
+    native = isinstance(operator, NativeOperator)
+    if not subject.direct and not native and not hasattr(operator, "op_type"):
+        plain = Subject(operator, None)
+        if takes(plain, wide):
+            return plain
+    try:
+        subject.forward(wide)
+        told = "its outputs have lower precision"
+    except Deep5Error as error:
+        if not (native or refuses(subject, error)):
+            raise
+        told = str(error)
+    raise Unsupported(
+        f"{subject.name} does not compute in float64 on {subject.framework} ({told}); allowed: float64, for "
+        f"differences{f'; {IN_FLOAT64}' if native else ''}"
+    )
