@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deep5 import networks as networks
     from deep5.backend import Framework as Framework
-    from deep5.backend import GraphExecutor as GraphExecutor
-    from deep5.backend import OperatorExecutor as OperatorExecutor
-    from deep5.backend import ParameterGroup as ParameterGroup
-    from deep5.backend import StepOptimizer as StepOptimizer
     from deep5.backend import Support as Support
-    from deep5.backend import TrainStep as TrainStep
     from deep5.communicator import Communicator as Communicator
     from deep5.communicator import SingleRank as SingleRank
     from deep5.errors import Deep5Error as Deep5Error
     from deep5.events import Event as Event
     from deep5.events import StepInfo as StepInfo
     from deep5.events import StopTraining as StopTraining
+    from deep5.executors import GraphExecutor as GraphExecutor
+    from deep5.executors import OperatorExecutor as OperatorExecutor
+    from deep5.executors import ParameterGroup as ParameterGroup
+    from deep5.executors import StepOptimizer as StepOptimizer
+    from deep5.executors import TrainStep as TrainStep
     from deep5.metric import Goal as Goal
     from deep5.metric import Metric as Metric
     from deep5.metric import Observer as Observer
@@ -86,12 +86,12 @@ _CORE = {
     "StepInfo": "events",
     "StopTraining": "events",
     "Framework": "backend",
-    "GraphExecutor": "backend",
-    "OperatorExecutor": "backend",
-    "ParameterGroup": "backend",
-    "StepOptimizer": "backend",
+    "GraphExecutor": "executors",
+    "OperatorExecutor": "executors",
+    "ParameterGroup": "executors",
+    "StepOptimizer": "executors",
     "Support": "backend",
-    "TrainStep": "backend",
+    "TrainStep": "executors",
     "Goal": "metric",
     "Metric": "metric",
     "Observer": "metric",

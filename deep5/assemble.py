@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deep5.backend import Framework, GraphExecutor, StepOptimizer
+from deep5.backend import Framework
 from deep5.components import component, event_components, make, not_a
 from deep5.environment import default_threads
 from deep5.errors import Deep5Error, MissingDependency, RecipeError, UnknownName, UsageError
 from deep5.events import Event
+from deep5.executors import GraphExecutor, StepOptimizer
 from deep5.plugins import framework, missing_dependency, registered
 from deep5.recipe import Recipe
 from deep5.seeds import derive_seed

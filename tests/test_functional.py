@@ -9,8 +9,8 @@ import pytest
 
 import deep5 as d5
 from deep5 import plugins
-from deep5.backend import ParameterGroup
 from deep5.errors import RuleError, ShapeError, UsageError
+from deep5.executors import ParameterGroup
 from deep5.tensors import TensorSpec
 from deep5.training.functional import FunctionalRule
 from deep5.training.kernel import bind_rule

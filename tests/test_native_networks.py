@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 import deep5 as d5
-from deep5.backend import GraphExecutor
 from deep5.errors import RecipeError, ShapeError, UnknownName, Unsupported, UsageError
+from deep5.executors import GraphExecutor
 from deep5.frameworks.pytorch import from_module
 from deep5.networks import lenet
 from deep5.networks.native import NativeNetwork

@@ -14,8 +14,8 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import deep5 as d5
-from deep5.backend import GraphExecutor, ParameterGroup, StepOptimizer, TrainStep
 from deep5.errors import NetworkError, RuleError, ShapeError, UnknownName, Unsupported, UsageError
+from deep5.executors import GraphExecutor, ParameterGroup, StepOptimizer, TrainStep
 from deep5.networks import Network, NetworkBuilder, lenet, mlp, resnet
 from deep5.networks.check import check_executor
 from deep5.networks.masks import dropout_mask

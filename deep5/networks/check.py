@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from deep5 import plugins
-from deep5.backend import Framework, GraphExecutor, ParameterGroup
+from deep5.backend import Framework
 from deep5.errors import Deep5Error, ShapeError, Unsupported
 from deep5.events import StepInfo
+from deep5.executors import GraphExecutor, ParameterGroup
 from deep5.networks.judge import ConformanceError, Judge
 from deep5.networks.network import Network
 from deep5.networks.zoo import lenet, mlp, resnet

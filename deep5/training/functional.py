@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from deep5.backend import ParameterGroup
 from deep5.errors import RuleError, ShapeError
 from deep5.events import StepInfo
+from deep5.executors import ParameterGroup
 from deep5.networks.executor import check_info
 from deep5.tensors import Array, Arrays, TensorSpec
 from deep5.training.expression import OPERATIONS, Expr, topological

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import onnx_ir as ir
 
-from deep5.backend import Framework, ParameterGroup, Support, TrainStep
+from deep5.backend import Framework, Support
 from deep5.errors import ShapeError, Unsupported
 from deep5.events import StepInfo
+from deep5.executors import ParameterGroup, TrainStep
 from deep5.networks.constants import FLOATS
 from deep5.networks.custom import is_custom
 from deep5.networks.executor import NetworkExecutor, check_callable

@@ -6,8 +6,8 @@ from collections.abc import Container, Mapping, Sequence, Sized
 
 import numpy as np
 
-from deep5.backend import ParameterGroup
 from deep5.errors import RuleError, UsageError, brief
+from deep5.executors import ParameterGroup
 from deep5.tensors import TensorSpec
 from deep5.training.rule import UpdateRule
 

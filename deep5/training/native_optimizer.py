@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from deep5.arguments import is_finite
-from deep5.backend import GraphExecutor
 from deep5.errors import UsageError
 from deep5.events import StepInfo
+from deep5.executors import GraphExecutor
 from deep5.tensors import Arrays
 
 __all__ = ["AdamSignature", "GradientDescentSignature", "MomentumSignature", "NativeOptimizer", "Unbound"]

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from deep5.backend import GraphExecutor, ParameterGroup, StepOptimizer, TrainStep
 from deep5.errors import UsageError
 from deep5.events import StepInfo
+from deep5.executors import GraphExecutor, ParameterGroup, StepOptimizer, TrainStep
 from deep5.tensors import Arrays
 from deep5.training.rule import UpdateRule
 

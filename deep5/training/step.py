@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.backend import GraphExecutor, ParameterGroup
 from deep5.events import StepInfo
+from deep5.executors import GraphExecutor, ParameterGroup
 from deep5.networks.executor import check_callable, check_info
 from deep5.tensors import Array, Arrays, to_numpy
 from deep5.training.groups import partition, require_trained

@@ -9,10 +9,10 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from deep5.backend import GraphExecutor, StepOptimizer
 from deep5.communicator import Communicator
 from deep5.errors import UsageError, brief
 from deep5.events import Event, Listeners, StepInfo, StopTraining
+from deep5.executors import GraphExecutor, StepOptimizer
 from deep5.tensors import to_numpy
 from deep5.training.optimizer import as_step_optimizer
 from deep5.training.rule import UpdateRule

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from deep5 import plugins
-from deep5.backend import Framework, GraphExecutor
+from deep5.backend import Framework
 from deep5.errors import Unsupported, UsageError
 from deep5.events import StepInfo
+from deep5.executors import GraphExecutor
 from deep5.networks.network import Network
 from deep5.tensors import to_numpy
 from deep5.training.eager import EagerRule

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import jax
 import numpy as np
 
-from deep5.backend import ParameterGroup, TrainStep
 from deep5.errors import ShapeError, Unsupported
 from deep5.events import StepInfo
+from deep5.executors import ParameterGroup, TrainStep
 from deep5.frameworks.jax.failures import named_failures
 from deep5.frameworks.jax.settings import find_device, read_settings
 from deep5.networks.executor import NetworkExecutor, check_callable

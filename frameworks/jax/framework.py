@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from deep5.backend import Framework, OperatorExecutor, Support
+from deep5.backend import Framework, Support
+from deep5.executors import OperatorExecutor
 from deep5.tensors import Device
 from deep5.tensors import device as read_device
 

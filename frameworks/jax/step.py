@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deep5.backend import ParameterGroup
 from deep5.errors import ShapeError, UsageError
 from deep5.events import StepInfo
+from deep5.executors import ParameterGroup
 from deep5.frameworks.jax.failures import named_failures
 from deep5.networks.executor import check_callable, check_info
 from deep5.tensors import Array, Arrays, to_numpy

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from deep5.backend import GraphExecutor, OperatorExecutor, Support
+from deep5.backend import Support
 from deep5.errors import Unsupported
+from deep5.executors import GraphExecutor, OperatorExecutor
 from deep5.tensors import Device
 from deep5.tensors import device as read_device
 from deep5.training.engine_framework import EngineFramework

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from deep5.backend import ParameterGroup, TrainStep
 from deep5.errors import NetworkError, ShapeError, Unsupported
 from deep5.events import StepInfo
+from deep5.executors import ParameterGroup, TrainStep
 from deep5.frameworks.pytorch.host_step import HostStep
 from deep5.frameworks.pytorch.numerics import deterministic, tf32
 from deep5.frameworks.pytorch.step import DeviceStep

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from deep5.backend import Framework, GraphExecutor, OperatorExecutor, StepOptimizer, Support
+from deep5.backend import Framework, Support
 from deep5.errors import Unsupported
+from deep5.executors import GraphExecutor, OperatorExecutor, StepOptimizer
 from deep5.tensors import Device
 from deep5.tensors import device as read_device
 

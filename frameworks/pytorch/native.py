@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from deep5.backend import GraphExecutor
 from deep5.errors import Unsupported, UsageError
 from deep5.events import StepInfo
+from deep5.executors import GraphExecutor
 from deep5.frameworks.pytorch.base import TorchExecutor
 from deep5.networks.native import NativeNetwork, hash_of_values
 from deep5.networks.probing import (

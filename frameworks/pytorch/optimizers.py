@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from deep5.backend import GraphExecutor, StepOptimizer
 from deep5.errors import ShapeError, UsageError
 from deep5.events import StepInfo
+from deep5.executors import GraphExecutor, StepOptimizer
 from deep5.tensors import Arrays
 from deep5.training.native_optimizer import (
     AdamSignature,

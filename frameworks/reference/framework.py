@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.backend import Framework, OperatorExecutor, Support
+from deep5.backend import Framework, Support
 from deep5.errors import Unsupported
+from deep5.executors import OperatorExecutor
 from deep5.tensors import Device
 from deep5.tensors import device as read_device
 

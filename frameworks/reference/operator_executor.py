@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.backend import OperatorExecutor
 from deep5.errors import Unsupported
+from deep5.executors import OperatorExecutor
 from deep5.frameworks.reference.custom import backward_on_arrays, on_arrays
 from deep5.frameworks.reference.executor import compiled, settings_of
 from deep5.frameworks.reference.kernels.memory import Scratch

@@ -8,9 +8,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from deep5.backend import ParameterGroup, TrainStep
 from deep5.errors import Unsupported
 from deep5.events import StepInfo
+from deep5.executors import ParameterGroup, TrainStep
 from deep5.frameworks.tensorflow.functions import TracedNetwork, Values
 from deep5.frameworks.tensorflow.settings import read_settings
 from deep5.frameworks.tensorflow.step import TensorFlowStep

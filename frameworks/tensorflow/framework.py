@@ -9,8 +9,9 @@ from contextlib import nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from deep5.backend import Framework, GraphExecutor, OperatorExecutor, StepOptimizer, Support
+from deep5.backend import Framework, Support
 from deep5.errors import Unsupported, UsageError
+from deep5.executors import GraphExecutor, OperatorExecutor, StepOptimizer
 from deep5.frameworks.tensorflow.quiet import without_reports
 from deep5.tensors import NAMESPACES, Device
 from deep5.tensors import device as read_device

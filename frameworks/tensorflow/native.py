@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from deep5.backend import GraphExecutor
 from deep5.errors import UsageError
+from deep5.executors import GraphExecutor
 from deep5.frameworks.tensorflow.base import TracedExecutor
 from deep5.frameworks.tensorflow.emit import Program
 from deep5.frameworks.tensorflow.order import onnx_order

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from deep5.backend import ParameterGroup
 from deep5.errors import ShapeError
 from deep5.events import StepInfo
+from deep5.executors import ParameterGroup
 from deep5.frameworks.tensorflow.memory import HostVector
 from deep5.frameworks.tensorflow.namespace import NAMESPACE
 from deep5.frameworks.tensorflow.order import onnx_order

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.backend import OperatorExecutor
 from deep5.errors import Deep5Error, NetworkError, OperatorError, Unsupported
+from deep5.executors import OperatorExecutor
 from deep5.operators.contract import (
     Expectations,
     check_gradients,
