@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -46,6 +47,46 @@ for number in range(200):
     assert all(again[name].tobytes() == first[name].tobytes() for name in first), number
 """
 
+# Models fail while they run, and others run behind them: some that were there before, some compiled anew.
+BEHIND = """
+import os, sys, time
+import numpy as np
+
+threads, processors = int(sys.argv[1]), int(sys.argv[2])
+if processors:
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:processors])
+import deep5 as d5
+from deep5.errors import NetworkError
+from deep5.frameworks.openvino import from_model
+from test_openvino import reshaped
+
+d5.framework("openvino").set_threads(threads)
+network, batch = d5.networks.lenet(), {"input": np.ones((3, 1, 28, 28), np.float32), "label": np.arange(3)}
+older = from_model(network)
+want = older.inference(batch)["logits"]
+assert 1 <= older.settings()["threads"] <= min(threads, processors or threads), older.settings()
+for number in range(10):
+    executor = from_model(reshaped())
+    for shape in ((5, 3), (3, 5), (3, 5), (5, 3))[number % 3 :]:
+        try:
+            executor.inference({"x": np.zeros(15, np.float32), "shape": np.array(shape)})
+        except NetworkError as error:
+            assert shape == (3, 5) and "openvino failed in the network" in str(error), error
+        else:
+            assert shape == (5, 3), "a failure was told to nobody"
+    if number % 2:
+        del executor
+    for other in (older, from_model(network)):
+        other.inference({"input": batch["input"][:2] * 2, "label": batch["label"][:2]})
+        assert other.inference(batch)["logits"].tobytes() == want.tobytes(), number
+if older.settings()["threads"] == 1:
+    whole, own = time.process_time(), time.thread_time()
+    while time.process_time() < whole + 0.3:
+        older.inference(batch)
+    others = 1 - (time.thread_time() - own) / (time.process_time() - whole)
+    assert others < 0.1, f"other threads had {others:.0%} of the work"
+"""
+
 Make = Callable[[NetworkBuilder, ir.Value, ir.Value], ir.Value]
 UNFIT: dict[str, Make] = {
     "Add": lambda b, x, w: b.op("Add", x, w),
@@ -70,18 +111,37 @@ def unfit(name: str) -> Network:
     return build.network({"y": y, "loss": build.op("ReduceMean", y, keepdims=0)})
 
 
-@pytest.mark.parametrize("call", ["inference", "inference_and_backprop"])
-@pytest.mark.parametrize("name", UNFIT)
-def test_a_batch_that_does_not_fit_is_an_error_and_spoils_nothing(name: str, call: str) -> None:
+def reshaped() -> Network:
+    """A network that fails while it runs where the values of `shape` are not 5 and 3."""
+    build = NetworkBuilder("values")
+    rows = build.op("Reshape", build.input("x", (15,)), build.input("shape", (2,), "int64"))
+    return build.network({"y": build.op("Add", build.op("Softmax", rows), build.parameter("w", (5, 3)))})
+
+
+def run_alone(script: str, *arguments: object) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", ALTERNATE, name, call],
+        [sys.executable, "-c", script, *map(str, arguments)],
         cwd=Path(__file__).parent,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stderr or done.stdout
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr or done.stdout}"
+
+
+@pytest.mark.parametrize("call", ["inference", "inference_and_backprop"])
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_batch_that_does_not_fit_is_an_error_and_spoils_nothing(name: str, call: str) -> None:
+    run_alone(ALTERNATE, name, call)
+
+
+# Two threads where a process may use one processor are one.
+@pytest.mark.parametrize(("threads", "processors"), [(1, 0), (2, 0), (2, 1)])
+def test_what_fails_while_it_runs_is_told_and_leaves_other_models_alone(threads: int, processors: int) -> None:
+    if processors and not hasattr(os, "sched_setaffinity"):
+        pytest.skip("this system cannot keep a process to one processor")
+    run_alone(BEHIND, threads, processors)
 
 
 def test_a_batch_that_does_not_fit_says_what_and_where() -> None:
@@ -94,10 +154,7 @@ def test_a_batch_that_does_not_fit_says_what_and_where() -> None:
 
 
 def test_shapes_that_values_say_are_found_while_it_runs_and_spoil_nothing() -> None:
-    build = NetworkBuilder("values")
-    rows = build.op("Reshape", build.input("x", (15,)), build.input("shape", (2,), "int64"))
-    network = build.network({"y": build.op("Add", build.op("Softmax", rows), build.parameter("w", (5, 3)))})
-    executor, x = from_model(network), np.zeros(15, np.float32)
+    executor, x = from_model(reshaped()), np.zeros(15, np.float32)
     for _ in range(10):
         assert executor.inference({"x": x, "shape": np.array([5, 3])})["y"].shape == (5, 3)
         with pytest.raises(NetworkError, match="openvino failed"):
@@ -114,6 +171,24 @@ class TestOpenVINO(EngineSuite):
             executor.inference_and_backprop(feed(network, classes=10))
         # ReLU and max-pooling have kinks; at random values nothing lies within rounding of one
         close(executors[0].gradients(), executors[1].gradients())
+
+    def test_a_callback_may_run_the_executor(self) -> None:
+        """On a larger batch, for which OpenVINO gives the memory of its outputs back."""
+        network = mlp(features=4, hidden=3)
+        executor, plain = self.executor(network), self.executor(network)
+        inputs = {size: feed(network, size, classes=3) for size in (2, 500)}
+        want = {**plain.inference_and_backprop(inputs[2]), **plain.gradients()}
+        got: dict[str, np.ndarray] = {}
+
+        def told(name: str, gradient: Any) -> None:
+            executor.inference_and_backprop(inputs[500])
+            got[name] = gradient
+
+        outputs = executor.inference_and_backprop(inputs[2], on_gradient=told)
+        got = {**outputs, **{name: value.copy() for name, value in got.items()}}
+        assert got.keys() == want.keys()
+        for name, value in want.items():
+            np.testing.assert_array_equal(got[name], value, err_msg=name)
 
     def test_from_model_makes_an_executor(self) -> None:
         assert from_model(mlp(features=4, hidden=3)).settings()["framework"] == "openvino"

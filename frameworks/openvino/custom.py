@@ -46,18 +46,17 @@ def with_kernels(network: Network) -> tuple[Network, dict[str, Kernel]]:
 
 
 def failure(kernels: Mapping[str, Kernel]) -> Deep5Error | None:
-    """What an operator raised in the last call, once; None where all went well.
+    """What the first operator that failed in the last call raised, once; None where all went well.
 
-    To be asked after every call: OpenVINO is told nothing, since it crashes after exceptions of its operators.
+    To be asked after every call: OpenVINO is told nothing, since a model has to be compiled anew after an exception.
 
     Args:
         kernels: As `with_kernels` gave them.
     """
-    for kernel in kernels.values():
-        said = extension().deep5_take_failure(kernel.pointer)
-        if said is not None:
-            return compiled.failure(kernel, said.decode(errors="replace"))
-    return None
+    # All are asked: what is left behind would be told of the next call.
+    said = [(kernel, extension().deep5_take_failure(kernel.pointer)) for kernel in kernels.values()]
+    first = next(((kernel, told) for kernel, told in said if told is not None), None)
+    return None if first is None else compiled.failure(first[0], first[1].decode(errors="replace"))
 
 
 @cache

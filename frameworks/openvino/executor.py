@@ -37,14 +37,14 @@ class OpenVINOExecutor(GradientExecutor):
     def settings(self) -> dict[str, Any]:
         """Threads and precision as read back from the compiled model."""
         program = self._programs.get(("forward", False)) or self._forward(training=False)
-        model = cast(Program, program.run).model
+        run = cast(Program, program.run)
         return {
             "framework": self._framework.name,
             "version": self._framework.version(),
             "device": str(self.device),
-            "threads": int(model.get_property("INFERENCE_NUM_THREADS")),
+            "threads": run.threads,
             "dtype": {"f32": "float32"}.get(
-                name := model.get_property("INFERENCE_PRECISION_HINT").get_type_name(), name
+                name := run.model.get_property("INFERENCE_PRECISION_HINT").get_type_name(), name
             ),
             "tf32": False,
             "deterministic": True,

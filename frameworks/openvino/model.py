@@ -49,6 +49,7 @@ class Program:
 
     Attributes:
         model: The `openvino.CompiledModel`.
+        threads: How many an operator may use, as read back from it.
     """
 
     def __init__(
@@ -59,7 +60,10 @@ class Program:
             # The default may be bfloat16, which is no float32.
             "INFERENCE_PRECISION_HINT": "f32",
             "INFERENCE_NUM_THREADS": threads,
-            "NUM_STREAMS": 1,
+            # None on one thread, which is then the caller's: with a stream of one thread OpenVINO keeps an exception to
+            # itself, over the outputs of an earlier call. What failed stays first in the stream's queue, and so later
+            # models, which are given the same stream, run it instead of themselves, or crash once it is gone.
+            "NUM_STREAMS": int(threads > 1),
             # Threads that are tied to processors keep other frameworks from them.
             "ENABLE_CPU_PINNING": False,
         }
@@ -93,6 +97,7 @@ class Program:
             NetworkError: Shapes that a node does not take; an operator failed, and the message is OpenVINO's; an index
                 or label is outside its range; a whole number is larger than OpenVINO compares exactly.
             OperatorError: A compiled operator failed; the message is its own.
+            ShapeError: Its `specs` refuses shapes; likewise.
         """
         shapes = tuple([value.shape for value in inputs])
         if shapes not in self._fitting:
@@ -107,7 +112,7 @@ class Program:
             for name, number in self._read:
                 value = inputs[number]
                 self._share(name, value if value.flags.carray else np.array(value, order="C"))
-            self._request.infer()
+            self._request.infer(share_outputs=True)  # else it makes copies, which are made below
         except Exception as error:  # as above
             # A model that failed fails again, on whatever input, and so do its new requests.
             self.model = self._compiled()
@@ -125,20 +130,33 @@ class Program:
         gradients = values[self._first : self._count]
         if into is None or any(old.shape != new.shape for old, new in zip(into, gradients, strict=True)):
             into = [aligned_empty(value.shape, value.dtype) for value in gradients]
-        for number, (array, value) in enumerate(zip(into, gradients, strict=True)):
+        for array, value in zip(into, gradients, strict=True):
             array[...] = value
-            if notify is not None:
+        outputs = [np.array(value) for value in values[: self._first]]
+        # Whoever is notified may call the executor, which writes to the request's memory, or gives it back.
+        if notify is not None:
+            for number, array in enumerate(into):
                 notify(number, array)
-        return [np.array(value) for value in values[: self._first]], into
+        return outputs, into
 
     def _compiled(self) -> Any:
-        return _core().compile_model(self._source, "CPU", self._options)
+        model = _core().compile_model(self._source, "CPU", self._options)
+        if self._options["NUM_STREAMS"] and model.get_property("INFERENCE_NUM_THREADS") == 1:
+            self._options["NUM_STREAMS"] = 0  # there are fewer processors than threads
+            model = _core().compile_model(self._source, "CPU", self._options)
+        self.threads = model.get_property("INFERENCE_NUM_THREADS") or 1  # it counts those of streams
+        return model
 
     def _check_shapes(self, shapes: tuple[tuple[int, ...], ...]) -> None:
         for name, shape in zip(self._inputs, shapes, strict=True):
             if 0 in shape:  # it crashes, in this call or a later one
                 raise NetworkError(f"openvino failed in the network {self._name!r}: input {name!r} has no elements")
-        check_shapes(self._source, self._name, {name: shapes[number] for name, number in self._read})
+        try:
+            check_shapes(self._source, self._name, {name: shapes[number] for name, number in self._read})
+        except NetworkError as error:
+            if (told := failure(self._kernels)) is not None:
+                raise told from error
+            raise
         if len(self._fitting) >= _FITTING:
             self._fitting.clear()
         self._fitting.add(shapes)

@@ -35,9 +35,8 @@ class OpenVINOOperatorExecutor(EngineOperatorExecutor):
 
     def settings(self) -> dict[str, Any]:
         """Threads, as read back from the model that was compiled last."""
-        threads = self._openvino.threads  # nothing has run: what models will be compiled with
-        if self._last is not None:
-            threads = int(self._last.model.get_property("INFERENCE_NUM_THREADS"))
+        # Where nothing has run: what models will be compiled with.
+        threads = self._openvino.threads if self._last is None else self._last.threads
         return {
             "framework": self._openvino.name,
             "version": self._openvino.version(),

@@ -94,7 +94,7 @@ class Compiled : public ov::op::Op {
 
   bool has_evaluate() const override { return true; }
 
-  // Throws nothing: on one thread OpenVINO keeps an exception to itself, and crashes at the next call.
+  // Throws nothing: after an exception the model has to be compiled anew.
   bool evaluate(ov::TensorVector &outputs, const ov::TensorVector &inputs) const override {
     try {
       compute(outputs, inputs);
