@@ -1,6 +1,6 @@
 """Convolution by the definition, im2col, FFT and Winograd's algorithms, beside the framework's own.
 
-With each time stand work W (multiplications; of complex numbers for the FFT) and depth D (additions that wait for each
+With each time stand work (multiplications; of complex numbers for the FFT) and depth (additions that wait for each
 other) by the published formulas, see `deep5.operators.zoo.work`. GFLOP/s are of what the algorithm does, not of the
 definition.
 """
@@ -18,7 +18,7 @@ MUTABLE = {
     "seed": 0,
 }
 METRICS = [(OperatorTime(), None), (OperatorCoverage(), None)]
-SIZES = {"smoke": {"take": 5, "rounds": 7}}
+SIZES = {"smoke": {"uses": ("size-4",), "rounds": 7}}
 
 if __name__ == "__main__":
     d5.run_recipe(FIXED, MUTABLE, METRICS) or exit(1)

@@ -8,6 +8,7 @@ into the framework's memory and layout beforehand: that is not on the clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,34 +25,58 @@ _PYTORCH_GATES = {"RNN": (0,), "LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}
 _KERAS_GATES = {"RNN": (0,), "LSTM": (0, 2, 3, 1), "GRU": (0, 1, 2)}
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Data:
+    """What a candidate is called with.
+
+    Attributes:
+        inputs: NumPy arrays.
+        output_grads: NumPy arrays; empty for the forward pass.
+        needs: Which inputs want a gradient; empty for the forward pass.
+        threads: Within an operator.
+        device: "cpu", "cuda" or "cuda:N".
+    """
+
+    inputs: Sequence[Any]
+    output_grads: Sequence[Any]
+    needs: Sequence[bool]
+    threads: int
+    device: str
+
+    @property
+    def wanted(self) -> list[int]:
+        """Numbers of the inputs that want a gradient."""
+        return [number for number, needed in enumerate(self.needs) if needed]
+
+    def forward_on_host(self, name: str) -> None:
+        """Refuse what else is asked of a framework that has the forward pass on the host alone."""
+        if self.needs:
+            raise Unsupported(f"{name} computes no gradients by itself")
+        if self.device != "cpu":
+            raise Unsupported(f"{name} by hand is written for the host; got the device {self.device}")
+
+
 def convolution(framework: str, problem: Problem, **data: Any) -> Hand:
     """`torch.nn.functional.conv2d`, `tf.nn.conv2d`, `jax.lax.conv_general_dilated`, a session, windows in NumPy."""
+    given = _Data(**data)
     top, left = problem.attributes["pads"][:2]
     strides = tuple(problem.attributes["strides"])
     if framework == "pytorch":
         from torch.nn import functional
 
-        return _pytorch(lambda x, w: functional.conv2d(x, w, stride=strides, padding=(top, left)), **data)
+        return _pytorch(given, lambda x, w: functional.conv2d(x, w, stride=strides, padding=(top, left)))
     if framework == "tensorflow":
         import tensorflow as tf
 
         pads = [[0, 0], [top, top], [left, left], [0, 0]]
         # Channels last, as TensorFlow's users write it: on the host it has no other convolution.
-        return _tensorflow(
-            lambda x, w: tf.nn.conv2d(x, w, strides, pads),
-            orders=((0, 2, 3, 1), (2, 3, 1, 0)),
-            result=(0, 2, 3, 1),
-            **data,
-        )
+        orders = ((0, 2, 3, 1), (2, 3, 1, 0), (0, 2, 3, 1))
+        return _tensorflow(given, lambda x, w: tf.nn.conv2d(x, w, strides, pads), orders)
     if framework == "jax":
         from jax import lax
 
-        def run(x: Any, w: Any) -> Any:
-            return lax.conv_general_dilated(x, w, strides, ((top, top), (left, left)))
-
-        return _jax(run, **data)
-    if framework == "onnxruntime":
-        return _onnxruntime(problem, **data)
+        pairs = ((top, top), (left, left))
+        return _jax(given, lambda x, w: lax.conv_general_dilated(x, w, strides, pairs))
 
     def windows(x: Any, w: Any) -> Any:
         x = np.pad(x, ((0, 0), (0, 0), (top, top), (left, left)))
@@ -59,39 +84,37 @@ def convolution(framework: str, problem: Problem, **data: Any) -> Hand:
         seen = seen[:, :, :: strides[0], :: strides[1]]
         return np.tensordot(seen, w, ((1, 4, 5), (1, 2, 3))).transpose(0, 3, 1, 2)
 
-    return _numpy(framework, windows, **data)
+    return _one_node(framework, problem, given) or _numpy(framework, given, windows)
 
 
 def product(framework: str, problem: Problem, **data: Any) -> Hand:
     """`torch.matmul`, `tf.matmul`, `jnp.matmul`, a session, `np.matmul`; transposed operands as views or flags."""
+    given = _Data(**data)
     over_a, over_b = bool(problem.attributes["transA"]), bool(problem.attributes["transB"])
 
     def views(a: Any, b: Any) -> Any:
         return (a.T if over_a else a) @ (b.T if over_b else b)
 
     if framework == "pytorch":
-        return _pytorch(views, **data)
+        return _pytorch(given, views)
     if framework == "tensorflow":
         import tensorflow as tf
 
-        return _tensorflow(lambda a, b: tf.matmul(a, b, transpose_a=over_a, transpose_b=over_b), **data)
+        return _tensorflow(given, lambda a, b: tf.matmul(a, b, transpose_a=over_a, transpose_b=over_b))
     if framework == "jax":
-        return _jax(views, **data)
-    if framework == "onnxruntime":
-        return _onnxruntime(problem, **data)
-    return _numpy(framework, views, **data)
+        return _jax(given, views)
+    return _one_node(framework, problem, given) or _numpy(framework, given, views)
 
 
 def recurrent_layer(framework: str, problem: Problem, **data: Any) -> Hand:
     """`torch.nn.LSTM` and its kin, Keras layers, `jax.lax.scan`, a session, a loop in NumPy."""
-    if framework == "pytorch":
-        return _pytorch_layer(problem, **data)
-    if framework == "tensorflow":
-        return _keras_layer(problem, **data)
-    if framework == "onnxruntime":
-        return _onnxruntime(problem, **data)
+    given = _Data(**data)
     cell, states = _CELLS[problem.operator]
     hidden = problem.attributes["hidden_size"]
+    if framework == "pytorch":
+        return _pytorch_layer(given, problem)
+    if framework == "tensorflow":
+        return _keras_layer(given, problem)
     if framework == "jax":
         import jax
         from jax import numpy as jnp
@@ -104,7 +127,7 @@ def recurrent_layer(framework: str, problem: Problem, **data: Any) -> Hand:
             first = (jnp.zeros((x.shape[1], hidden), x.dtype),) * states
             return jax.lax.scan(step, first, x @ w[0].T)[1]
 
-        return _jax(scan, **data)
+        return _jax(given, scan)
 
     def loop(x: Any, w: Any, r: Any) -> Any:
         state = (np.zeros((x.shape[1], hidden), x.dtype),) * states
@@ -114,7 +137,7 @@ def recurrent_layer(framework: str, problem: Problem, **data: Any) -> Hand:
             outputs[number] = state[0]
         return outputs
 
-    return _numpy(framework, loop, **data)
+    return _one_node(framework, problem, given) or _numpy(framework, given, loop)
 
 
 def _sigmoid(xp: Any, x: Any) -> Any:
@@ -140,34 +163,38 @@ def _gru(xp: Any, state: Any, seen: Any, r: Any) -> Any:
 _CELLS: dict[str, tuple[Callable[..., Any], int]] = {"RNN": (_vanilla, 1), "LSTM": (_lstm, 2), "GRU": (_gru, 1)}
 
 
+def _stacked(matrix: Any, order: Sequence[int]) -> Any:
+    """The gates of a weight matrix in another order."""
+    parts = np.split(matrix, len(order))
+    return np.ascontiguousarray(np.concatenate([parts[number] for number in order]))
+
+
 def _pytorch(
+    given: _Data,
     run: Callable[..., Any],
-    *,
-    inputs: Sequence[Any],
-    output_grads: Sequence[Any],
-    needs: Sequence[bool],
-    threads: int,
-    device: str,
-    back: Callable[[list[Any]], list[Any]] = lambda found: found,
+    weights: Sequence[Any] = (),
+    back: Callable[[Any], Any] = lambda value: value,
 ) -> Hand:
+    """`weights`: of a module, in the place of the last inputs; `back` gives a result in ONNX's layout."""
     import torch
 
-    torch.set_num_threads(threads)
-    values = [torch.from_numpy(value).to(device) for value in inputs]
-    wait = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
+    torch.set_num_threads(given.threads)
+    own = given.inputs[: len(given.inputs) - len(weights)]
+    values = [torch.from_numpy(value).to(given.device) for value in own] + list(weights)
+    wait = torch.cuda.synchronize if given.device.startswith("cuda") else lambda: None
 
     def read(found: Any) -> list[Any]:
-        return back([value.detach().cpu().numpy() for value in found])
+        return [back(value.detach().cpu().numpy()) for value in found]
 
-    if not needs:
+    if not given.needs:
 
         def forward() -> Any:
             with torch.inference_mode():
                 return (run(*values),)
 
         return forward, wait, read
-    wanted = [value.requires_grad_() for value, needed in zip(values, needs, strict=True) if needed]
-    grad = torch.from_numpy(output_grads[0]).to(device)
+    wanted = [values[number].requires_grad_() for number in given.wanted]
+    grad = torch.from_numpy(given.output_grads[0]).to(given.device)
 
     def backward() -> Any:
         y = run(*values)
@@ -176,75 +203,40 @@ def _pytorch(
     return backward, wait, read
 
 
-def _pytorch_layer(problem: Problem, **data: Any) -> Hand:
+def _pytorch_layer(given: _Data, problem: Problem) -> Hand:
     import torch
 
-    device, needs = data["device"], data["needs"]
-    x, w, r = data["inputs"]
+    x, w, r = given.inputs
     gates, hidden = _PYTORCH_GATES[problem.operator], problem.attributes["hidden_size"]
     kinds = {"RNN": torch.nn.RNN, "LSTM": torch.nn.LSTM, "GRU": torch.nn.GRU}
     more = {"nonlinearity": "relu"} if problem.operator == "RNN" else {}
-    layer = kinds[problem.operator](x.shape[2], hidden, bias=False, **more).to(device)
-    weights = [layer.weight_ih_l0, layer.weight_hh_l0]
+    layer = kinds[problem.operator](x.shape[2], hidden, bias=False, **more).to(given.device)
+    weights, order = [layer.weight_ih_l0, layer.weight_hh_l0], np.argsort(gates).tolist()
     with torch.no_grad():
         for parameter, value in zip(weights, (w, r), strict=True):
             parameter.copy_(torch.from_numpy(_stacked(value[0], gates)))
-    wait = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
-    torch.set_num_threads(data["threads"])
-    values = torch.from_numpy(x).to(device)
-
-    def read(found: Any) -> list[Any]:
-        first, *grads = (value.detach().cpu().numpy() for value in found)
-        order = np.argsort(gates).tolist()
-        return [first, *(_stacked(grad, order) if grad.ndim == 2 else grad for grad in grads)]
-
-    if not needs:
-
-        def forward() -> Any:
-            with torch.inference_mode():
-                return (layer(values)[0],)
-
-        return forward, wait, read
-    wanted = [v for v, needed in zip([values.requires_grad_(), *weights], needs, strict=True) if needed]
-    grad = torch.from_numpy(data["output_grads"][0]).to(device)
-
-    def backward() -> Any:
-        y = layer(values)[0]
-        return y, *torch.autograd.grad(y, wanted, grad.view_as(y))
-
-    return backward, wait, read
+    return _pytorch(
+        given,
+        lambda x, w, r: layer(x)[0],
+        weights,
+        lambda value: _stacked(value, order) if value.ndim == 2 else value,
+    )
 
 
-def _stacked(matrix: Any, order: Sequence[int]) -> Any:
-    """The gates of a weight matrix in another order."""
-    parts = np.split(matrix, len(order))
-    return np.ascontiguousarray(np.concatenate([parts[number] for number in order]))
-
-
-def _tensorflow(
-    run: Callable[..., Any],
-    *,
-    inputs: Sequence[Any],
-    output_grads: Sequence[Any],
-    needs: Sequence[bool],
-    threads: int,
-    device: str,
-    orders: Sequence[tuple[int, ...]] = (),
-    result: tuple[int, ...] = (),
-) -> Hand:
-    """`orders` and `result`: the axes of inputs and output in TensorFlow's layout; empty where it is ONNX's."""
+def _tensorflow(given: _Data, run: Callable[..., Any], orders: Sequence[tuple[int, ...]] = ()) -> Hand:
+    """`orders`: the axes of inputs and output in TensorFlow's layout; empty where it is ONNX's."""
     import tensorflow as tf
 
-    del threads  # the runtime's, fixed when it starts
-    with tf.device(_tensorflow_device(device)):
-        laid = [np.ascontiguousarray(v.transpose(o)) for v, o in zip(inputs, orders, strict=True)] if orders else inputs
-        values = [tf.constant(value) for value in laid]
-        grad = tf.constant(output_grads[0].transpose(result) if result else output_grads[0]) if needs else None
-    wanted = [number for number, needed in enumerate(needs) if needed]
+    wanted, arrays = given.wanted, [*given.inputs, *given.output_grads[:1]]
+    if orders:
+        arrays = [value.transpose(order) for value, order in zip(arrays, orders, strict=False)]
+    with tf.device(_tensorflow_device(given.device)):
+        values = [tf.constant(np.ascontiguousarray(value)) for value in arrays]
+    values, grad = values[: len(given.inputs)], values[-1]
 
     @tf.function  # type: ignore[untyped-decorator]  # tensorflow is not followed
     def call(*values: Any) -> Any:
-        if not needs:
+        if not given.needs:
             return (run(*values),)
         chosen = [values[number] for number in wanted]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
@@ -253,9 +245,11 @@ def _tensorflow(
         return y, *tape.gradient(y, chosen, output_gradients=grad)
 
     def read(found: Any) -> list[Any]:
-        axes = [result, *(orders[number] for number in wanted)] if orders else [()] * len(found)
-        values = zip((value.numpy() for value in found), axes, strict=True)
-        return [value.transpose(np.argsort(order)) if order else value for value, order in values]
+        arrays = [value.numpy() for value in found]
+        if not orders:
+            return arrays
+        axes = [orders[-1], *(orders[number] for number in wanted)]
+        return [array.transpose(np.argsort(order)) for array, order in zip(arrays, axes, strict=True)]
 
     return lambda: call(*values), tf.test.experimental.sync_devices, read
 
@@ -264,41 +258,31 @@ def _tensorflow_device(device: str) -> str:
     return f"GPU:{device.partition(':')[2] or 0}" if device.startswith("cuda") else "CPU:0"
 
 
-def _keras_layer(
-    problem: Problem,
-    *,
-    inputs: Sequence[Any],
-    output_grads: Sequence[Any],
-    needs: Sequence[bool],
-    threads: int,
-    device: str,
-) -> Hand:
+def _keras_layer(given: _Data, problem: Problem) -> Hand:
     import tensorflow as tf
 
-    del threads
     gates, hidden = _KERAS_GATES[problem.operator], problem.attributes["hidden_size"]
     keras = tf.keras.layers
     kinds = {"RNN": keras.SimpleRNN, "LSTM": keras.LSTM, "GRU": keras.GRU}
     settings: dict[str, dict[str, Any]] = {"RNN": {"activation": "relu"}, "GRU": {"reset_after": True}}
     more = settings.get(problem.operator, {})
-    x, w, r = inputs
-    with tf.device(_tensorflow_device(device)):
+    x, w, r = given.inputs
+    with tf.device(_tensorflow_device(given.device)):
         layer = kinds[problem.operator](hidden, return_sequences=True, use_bias=False, **more)
         value = tf.constant(np.ascontiguousarray(x.transpose(1, 0, 2)))  # Keras puts the batch first
         layer.build(value.shape)
         layer.set_weights([_stacked(w[0], gates).T, _stacked(r[0], gates).T])
-        grad = tf.constant(output_grads[0][:, 0].transpose(1, 0, 2)) if needs else None
-    wanted = [number for number, needed in enumerate(needs) if needed]
+        grad = tf.constant(given.output_grads[0][:, 0].transpose(1, 0, 2)) if given.needs else None
 
     @tf.function  # type: ignore[untyped-decorator]
     def call(value: Any) -> Any:
-        if not needs:
+        if not given.needs:
             return (layer(value),)
         with tf.GradientTape() as tape:
             tape.watch(value)
             y = layer(value)
         every = [value, *layer.trainable_variables]
-        return y, *tape.gradient(y, [every[number] for number in wanted], output_gradients=grad)
+        return y, *tape.gradient(y, [every[number] for number in given.wanted], output_gradients=grad)
 
     def read(found: Any) -> list[Any]:
         values, back = [value.numpy() for value in found], np.argsort(gates).tolist()
@@ -307,37 +291,27 @@ def _keras_layer(
     return lambda: call(value), tf.test.experimental.sync_devices, read
 
 
-def _jax(
-    run: Callable[..., Any],
-    *,
-    inputs: Sequence[Any],
-    output_grads: Sequence[Any],
-    needs: Sequence[bool],
-    threads: int,
-    device: str,
-) -> Hand:
+def _jax(given: _Data, run: Callable[..., Any]) -> Hand:
     import jax
 
-    del threads  # the back-end's, fixed when it starts
-    place = jax.devices("gpu" if device.startswith("cuda") else "cpu")[int(device.partition(":")[2] or 0)]
-    values = jax.device_put(list(inputs), place)
+    place = jax.devices("gpu" if given.device.startswith("cuda") else "cpu")[int(given.device.partition(":")[2] or 0)]
+    values = jax.device_put(list(given.inputs), place)
+    grads = jax.device_put([grad for grad in given.output_grads if grad is not None], place)
     last: list[Any] = [None]
 
-    def whole(grads: Sequence[Any], *values: Any) -> Any:
-        if not needs:
+    @jax.jit  # type: ignore[untyped-decorator]
+    def compiled(grads: Sequence[Any], *values: Any) -> Any:
+        if not given.needs:
             return (run(*values),)
-        wanted = [number for number, needed in enumerate(needs) if needed]
 
         def partly(*chosen: Any) -> Any:
             full = list(values)
-            for number, value in zip(wanted, chosen, strict=True):
+            for number, value in zip(given.wanted, chosen, strict=True):
                 full[number] = value
             return run(*full)
 
-        y, pull = jax.vjp(partly, *(values[number] for number in wanted))
+        y, pull = jax.vjp(partly, *(values[number] for number in given.wanted))
         return y, *pull(grads[0].reshape(y.shape))
-
-    compiled, grads = jax.jit(whole), jax.device_put([grad for grad in output_grads if grad is not None], place)
 
     def call() -> Any:
         last[0] = compiled(grads, *values)
@@ -346,42 +320,37 @@ def _jax(
     return call, lambda: jax.block_until_ready(last[0]), lambda found: [np.asarray(value) for value in found]
 
 
-def _onnxruntime(
-    problem: Problem,
-    *,
-    inputs: Sequence[Any],
-    output_grads: Sequence[Any],
-    needs: Sequence[bool],
-    threads: int,
-    device: str,
-) -> Hand:
-    """A session of one node, on memory that is bound to it once."""
-    import onnx
-    import onnxruntime as ort
+def _one_node(framework: str, problem: Problem, given: _Data) -> Hand | None:
+    """A session of a model of one node, on memory that is bound to it once; None where the framework reads no ONNX."""
+    sessions = {"onnxruntime": _onnxruntime, "openvino": _openvino}
+    if framework not in sessions:
+        return None
+    from onnx import helper
 
-    del output_grads
-    if needs:
-        raise Unsupported("ONNX Runtime's own sessions compute no gradients")
-    if device != "cpu":
-        raise Unsupported("the session by hand is written for the host")
-    helper = onnx.helper
-    names = [f"x{number}" for number in range(len(inputs))]
+    given.forward_on_host(framework)
+    names = [f"x{number}" for number in range(len(given.inputs))]
+    kinds = [helper.np_dtype_to_tensor_dtype(value.dtype) for value in given.inputs]
     specs = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
-        for name, value in zip(names, inputs, strict=True)
+        helper.make_tensor_value_info(name, kind, value.shape)
+        for name, kind, value in zip(names, kinds, given.inputs, strict=True)
     ]
     node = helper.make_node(problem.operator, names, ["y"], **problem.attributes)
-    out = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(inputs[0].dtype), None)
-    graph = helper.make_graph([node], "by hand", specs, [out])
+    graph = helper.make_graph([node], "by hand", specs, [helper.make_tensor_value_info("y", kinds[0], None)])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    return sessions[framework](given, model.SerializeToString())
+
+
+def _onnxruntime(given: _Data, model: bytes) -> Hand:
+    import onnxruntime as ort
+
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = given.threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     binding = session.io_binding()
-    held = [ort.OrtValue.ortvalue_from_numpy(value) for value in inputs]
-    for name, value in zip(names, held, strict=True):
-        binding.bind_ortvalue_input(name, value)
+    held = [ort.OrtValue.ortvalue_from_numpy(value) for value in given.inputs]
+    for number, value in enumerate(held):
+        binding.bind_ortvalue_input(f"x{number}", value)
     binding.bind_output("y")
 
     def call() -> Any:
@@ -391,24 +360,28 @@ def _onnxruntime(
     return call, lambda: None, lambda _: [value.numpy() for value in binding.get_outputs()]
 
 
-def _numpy(
-    framework: str,
-    run: Callable[..., Any],
-    *,
-    inputs: Sequence[Any],
-    output_grads: Sequence[Any],
-    needs: Sequence[bool],
-    threads: int,
-    device: str,
-) -> Hand:
+def _openvino(given: _Data, model: bytes) -> Hand:
+    from deep5.frameworks.openvino.library import openvino as ov  # which tells nobody of its use
+
+    core = ov.Core()
+    # The default precision may be bfloat16; threads that are tied to processors keep other frameworks from them.
+    settings = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": given.threads,
+        "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,
+    }
+    request = core.compile_model(core.read_model(model), "CPU", settings).create_infer_request()
+    for number, value in enumerate(given.inputs):
+        request.set_input_tensor(number, ov.Tensor(value, shared_memory=True))
+    return lambda: request.infer(share_outputs=True), lambda: None, lambda _: [request.get_output_tensor(0).data]
+
+
+def _numpy(framework: str, given: _Data, run: Callable[..., Any]) -> Hand:
     from threadpoolctl import threadpool_limits
 
-    del output_grads
     if framework != "reference":
         raise Unsupported(f"nothing is written by hand for {framework}")
-    if needs:
-        raise Unsupported("no gradient is written by hand in NumPy")
-    if device != "cpu":
-        raise Unsupported("NumPy runs on the host")
-    threadpool_limits(threads, user_api="blas")
-    return lambda: (run(*inputs),), lambda: None, list
+    given.forward_on_host("NumPy")
+    threadpool_limits(given.threads, user_api="blas")
+    return lambda: (run(*given.inputs),), lambda: None, list

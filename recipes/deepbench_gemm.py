@@ -1,7 +1,7 @@
 """DeepBench's matrix products on every framework, through deep5 and on the bare framework (figure 6 of the paper)."""
 
 import deep5 as d5
-from deep5.metrics.operator_time import BareRatio, OperatorCost, OperatorCoverage, OperatorTime
+from deep5.recipes.deepbench import METRICS, MUTABLE
 from deep5.recipes.deepbench_by_hand import product
 
 FIXED = {
@@ -9,18 +9,6 @@ FIXED = {
     "bare": product,
     "box": "gemm-13",  # M=K=2560, N=64
 }
-MUTABLE = {
-    "frameworks": ("pytorch", "tensorflow", "jax", "onnxruntime"),
-    "limit_gflop": 10,
-    "take": None,
-    "rigorous": False,
-    "rounds": 30,
-    "cold": False,
-    "threads": 1,
-    "pictures": True,
-    "seed": 0,
-}
-METRICS = [(OperatorTime(), None), (BareRatio(), None), (OperatorCost(), None), (OperatorCoverage(), None)]
 SIZES = {
     "smoke": {"frameworks": ("pytorch", "tensorflow"), "limit_gflop": 0.2, "take": 3, "rounds": 7, "box": "gemm-1"}
 }

@@ -1,7 +1,7 @@
 """DeepBench's recurrent layers on every framework, through deep5 and on the bare framework."""
 
 import deep5 as d5
-from deep5.metrics.operator_time import BareRatio, OperatorCost, OperatorCoverage, OperatorTime
+from deep5.recipes.deepbench import METRICS, MUTABLE
 from deep5.recipes.deepbench_by_hand import recurrent_layer
 
 FIXED = {
@@ -9,18 +9,6 @@ FIXED = {
     "bare": recurrent_layer,
     "backward": True,
 }
-MUTABLE = {
-    "frameworks": ("pytorch", "tensorflow", "jax", "onnxruntime"),
-    "limit_gflop": 10,
-    "take": None,
-    "rigorous": False,
-    "rounds": 30,
-    "cold": False,
-    "threads": 1,
-    "pictures": True,
-    "seed": 0,
-}
-METRICS = [(OperatorTime(), None), (BareRatio(), None), (OperatorCost(), None), (OperatorCoverage(), None)]
 SIZES = {
     "smoke": {
         "frameworks": ("pytorch", "tensorflow"),

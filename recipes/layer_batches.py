@@ -2,7 +2,7 @@
 
 import deep5 as d5
 from deep5.metrics.operator_time import OperatorCoverage, OperatorTime
-from deep5.recipes.linear_scaling import LinearScaling
+from deep5.recipes.linear_scaling import LinearScaling, LinearScalingOfOne
 
 FIXED = {"problems": "studies.layers"}
 MUTABLE = {
@@ -14,7 +14,7 @@ MUTABLE = {
     "threads": 1,
     "seed": 0,
 }
-METRICS = [(LinearScaling(), None), (OperatorTime(), None), (OperatorCoverage(), None)]
+METRICS = [(LinearScaling(), None), (LinearScalingOfOne(), None), (OperatorTime(), None), (OperatorCoverage(), None)]
 SIZES = {"smoke": {"frameworks": ("pytorch", "onnxruntime"), "limit_gflop": 1, "take": 6, "rounds": 7}}
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a batch's size does to the time of a sample: a metric for recipes whose problems differ in the batch alone."""
+"""What a batch's size does to the time of a sample: metrics for recipes whose problems differ in it alone."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from deep5.errors import TooFewSamples
 from deep5.metric import Metric, Observer, Sample
 from deep5.samples import median_interval
 
-__all__ = ["LinearScaling"]
+__all__ = ["LinearScaling", "LinearScalingOfOne"]
 
 
 class _Shares(Observer):
-    def __init__(self) -> None:
+    def __init__(self, batch: int | None) -> None:
+        self._batch = batch
         self._found: list[float] = []
 
     def after_timing(self, rounds: Any) -> None:
@@ -23,7 +24,8 @@ class _Shares(Observer):
             series.setdefault((row["candidate"], layer), {})[int(batch)] = row["median_s"] / int(batch)
         for each in series.values():
             most = max(each)
-            self._found += [100 * each[most] / each[batch] for batch in sorted(each) if batch != most]
+            chosen = [batch for batch in sorted(each) if batch != most and self._batch in (None, batch)]
+            self._found += [100 * each[most] / each[batch] for batch in chosen]
 
     def samples(self) -> list[Sample]:
         return [Sample(value) for value in self._found]
@@ -51,4 +53,16 @@ class LinearScaling(Metric):
 
     def observer(self) -> Observer:
         """Samples: of every framework and layer, every batch size but the largest, the smallest first."""
-        return _Shares()
+        return _Shares(None)
+
+
+class LinearScalingOfOne(Metric):
+    """`LinearScaling` of a batch of one sample alone: what is lost at the smallest."""
+
+    name = "linear_scaling_of_1"
+    unit = "%"
+    direction = "higher"
+
+    def observer(self) -> Observer:
+        """Samples: of every framework and layer."""
+        return _Shares(1)

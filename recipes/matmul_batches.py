@@ -2,7 +2,7 @@
 
 import deep5 as d5
 from deep5.metrics.operator_time import OperatorCoverage, OperatorTime
-from deep5.recipes.linear_scaling import LinearScaling
+from deep5.recipes.linear_scaling import LinearScaling, LinearScalingOfOne
 
 FIXED = {"problems": "studies.matmul"}
 MUTABLE = {
@@ -14,8 +14,8 @@ MUTABLE = {
     "threads": 1,
     "seed": 0,
 }
-METRICS = [(LinearScaling(), None), (OperatorTime(), None), (OperatorCoverage(), None)]
-SIZES = {"smoke": {"frameworks": ("pytorch", "reference"), "limit_gflop": 1.3, "take": 3, "rounds": 7}}
+METRICS = [(LinearScaling(), None), (LinearScalingOfOne(), None), (OperatorTime(), None), (OperatorCoverage(), None)]
+SIZES = {"smoke": {"frameworks": ("pytorch", "reference"), "limit_gflop": 1.3, "rounds": 7}}
 
 if __name__ == "__main__":
     d5.run_recipe(FIXED, MUTABLE, METRICS) or exit(1)

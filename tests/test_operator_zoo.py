@@ -24,7 +24,7 @@ from deep5.operators import zoo
 from deep5.operators.registry import make_operator
 from deep5.operators.zoo import ConvDirect, ConvFFT, ConvIm2Col, ConvWinograd, MatMulBlocked, problems, work
 from deep5.operators.zoo.work import FILTERING, Convolution
-from deep5.recipes.linear_scaling import LinearScaling
+from deep5.recipes.linear_scaling import LinearScaling, LinearScalingOfOne
 from deep5.samples import ratio_interval
 from deep5.timing import time_rounds
 
@@ -438,12 +438,13 @@ def test_problems_of_the_studies() -> None:
         n, k, high, wide = spec.shape
         taps = problem.inputs[1].size // int(k)
         assert spec.shape[:2] == (problem.sizes["batch"], problem.sizes["filters"])
-        assert f"W={problem.sizes['work']:.3g} D={problem.sizes['depth']}" in problem.title
+        assert f"work {problem.sizes['work']:.3g}, depth {problem.sizes['depth']}" in problem.title
         if problem.sizes["algorithm"] in ("direct", "im2col"):
             assert problem.sizes["work"] == int(n) * int(k) * int(high) * int(wide) * taps
             assert op.flops(*problem.inputs) == 2 * problem.sizes["work"]  # type: ignore[attr-defined]
     kinds = [problem.name.rpartition("-")[2] for problem in found if problem.name.startswith("size-1-")]
     assert kinds == ["own", "direct", "im2col", "fft", "winograd2", "winograd4"]
+    assert [problem.name for problem in found if problem.use == "size-1"] == [f"size-1-{kind}" for kind in kinds]
     shapes = [tuple(spec.shape for spec in problem.inputs) for problem in problems.products("float32")]
     assert shapes == [((batch, 4096), (4096, 9192)) for batch in (256, 128, 64, 32, 16, 8, 4, 2, 1)]
     assert {problem.operator for problem in problems.layers("float32")} == {"Conv", "Gemm", "MaxPool"}
@@ -460,6 +461,10 @@ def test_linear_scaling() -> None:
     observer.after_timing(SimpleNamespace(rows=rows))
     assert [sample.value for sample in observer.samples()] == [12.5, 50.0, 100.0]
     assert observer.value() == 50.0
+    of_one = LinearScalingOfOne().observer()
+    of_one.after_timing(SimpleNamespace(rows=rows))
+    assert [sample.value for sample in of_one.samples()] == [12.5, 100.0]
+    assert of_one.value() == 56.25
 
 
 # The same product as somebody writes it who has never heard of deep5.

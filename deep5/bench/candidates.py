@@ -15,7 +15,7 @@ from deep5.operators.contract import is_floating, several
 from deep5.operators.timing import Work
 from deep5.plugins import framework
 from deep5.seeds import generator
-from deep5.tensors import TensorSpec, to_numpy
+from deep5.tensors import TensorSpec, numpy_dtype, to_numpy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,7 +84,6 @@ def random_values(work: Workload, seed: int) -> tuple[tuple[NDArray[Any], ...], 
 
 
 def _random(spec: TensorSpec, scale: float, seed: int, *purpose: str | int) -> NDArray[Any]:
-    import ml_dtypes  # noqa: F401 - teaches NumPy the names bfloat16 and float8
     import numpy as np
 
     shape = tuple(int(extent) for extent in spec.shape)
@@ -94,7 +93,7 @@ def _random(spec: TensorSpec, scale: float, seed: int, *purpose: str | int) -> N
         return made
     values: NDArray[Any] = draw.random(shape, dtype=np.float64 if spec.dtype == "float64" else np.float32)
     values = (2 * values - 1) * values.dtype.type(scale)
-    return values if values.dtype == spec.dtype else values.astype(np.dtype(spec.dtype))
+    return values.astype(numpy_dtype(spec.dtype), copy=False)
 
 
 def prepare(

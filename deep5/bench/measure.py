@@ -14,16 +14,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from deep5.bench.agreement import Results, difference, standard_of
 from deep5.bench.candidates import Candidate, Prepared, candidates, prepare, random_values, reason_of
-from deep5.bench.plan import Plan, Workload, tolerance, workloads
-from deep5.errors import Deep5Error, MissingDependency, RunFailed, UsageError
+from deep5.bench.peaks import peaks
+from deep5.bench.plan import Plan, Workload, forward_alone, workloads
+from deep5.errors import MissingDependency, RunFailed, UsageError
 from deep5.operators import timing
-from deep5.operators.roofline import PRODUCT, Roofline, best_rate, numpy_roofline
 from deep5.plugins import framework, uninterrupted
 from deep5.seeds import derive_seed, generator
 
@@ -46,6 +45,8 @@ _WARM_UP_S = 0.1
 _LONG_S = 0.02
 _FEWEST, _LEAST_S = 7, 0.2
 _COLD = 15
+# Processors, beyond as many as there are threads, that a candidate may keep busy: what the interpreter does beside it.
+_BESIDE = 0.3
 _TIMEOUT_S = 3600
 
 
@@ -64,6 +65,7 @@ class _Series:
     warm_ups: list[tuple[float, float]] = field(default_factory=list)
     samples: list[tuple[float, float]] = field(default_factory=list)
     cold: list[tuple[float, float]] = field(default_factory=list)
+    processors: list[float] = field(default_factory=list)  # kept busy while a sample was taken
 
     def told(self) -> dict[str, Any]:
         """In JSON's types."""
@@ -82,6 +84,7 @@ class _Series:
             "warm_ups": self.warm_ups,
             "samples": self.samples,
             "cold": self.cold,
+            "processors": median(self.processors) if self.processors else None,
         }
 
 
@@ -140,8 +143,8 @@ def measure_here(plan: Plan, process: int = 0) -> dict[str, Any]:
         process: Its number, for the record and the order.
 
     Returns:
-        `series`, each with its raw times; `left_out`, each with its reason; `roofline`; `settings` by framework;
-        `warnings`; `resolution_s` and `overhead_s` of the clock and of the loop.
+        `series`, each with its raw times; `left_out`, each with its reason; `roofline`, and `peaks_flop_s` before and
+        after; `settings` by framework; `warnings`; `resolution_s` and `overhead_s` of the clock and of the loop.
 
     Raises:
         Deep5Error: The timer's self-test fails.
@@ -155,7 +158,7 @@ def measure_here(plan: Plan, process: int = 0) -> dict[str, Any]:
         "overhead_s": timing.loop_overhead_s(),
         "series": [],
         "left_out": [{**entry, "candidate": c.label} for entry in left_out for c in candidates(plan)],
-        "warnings": [],
+        "warnings": forward_alone(plan, works),
         "settings": {},
     }
     ready: list[Candidate] = []
@@ -165,22 +168,27 @@ def measure_here(plan: Plan, process: int = 0) -> dict[str, Any]:
             ready.append(candidate)
         else:
             raw["left_out"] += [{**work.key, "candidate": candidate.label, "reason": reason} for work in works]
-    roofline = _roofline(plan, [c for c in ready if not c.bare])
+    names = [candidate.framework for candidate in ready if not candidate.bare]
+    before = peaks(plan, names)
     evictor = timing.Evictor(plan.threads) if plan.cold else None
     order = generator(derive_seed(plan.seed, "bench order", process), "order")
     for work in works:
         inputs, grads = random_values(work, plan.seed)
-        made = _prepared(plan, work, ready, inputs, grads, raw, begin)
+        made = _prepared(plan, work, ready, inputs, grads, raw, order, begin)
         _rounds(plan, made, order, begin)
         if evictor is not None:
             _cold(plan, made, evictor, order, begin)
         for series in made:
-            raw["settings"].setdefault(series.candidate.framework, series.prepared.settings or {})
+            if not series.candidate.bare:  # code by hand says nothing of its settings
+                raw["settings"].setdefault(series.candidate.framework, series.prepared.settings)
             raw["series"].append(series.told())
     if evictor is not None:
         evictor.close()
+    after = peaks(plan, names)
+    roofline = before.merged(after)
     raw["roofline"] = {**asdict(roofline), "seen": dict(roofline.seen)}
-    raw["warnings"] += _thread_warnings(plan, raw["settings"])
+    raw["peaks_flop_s"] = [found.flop_s for found in (before, after)]
+    raw["warnings"] += _thread_warnings(plan, raw["settings"], raw["series"])
     return raw
 
 
@@ -201,28 +209,6 @@ def _start(plan: Plan, candidate: Candidate, raw: dict[str, Any]) -> str | None:
     return None
 
 
-def _roofline(plan: Plan, ready: Sequence[Candidate]) -> Roofline:
-    """The peaks of NumPy and of every framework's own product and stream of memory."""
-    from deep5.networks.onnx_operator import ONNXOperator
-
-    roofline = numpy_roofline(plan.threads, plan.dtype)
-    draw = generator(plan.seed, "roofline")
-    operands = tuple(draw.random((PRODUCT, PRODUCT)).astype(roofline.dtype) for _ in range(2))
-    long = np.ones(2 * timing.last_level_cache_bytes() // 4, dtype=np.float32)
-    for candidate in ready:
-        rates: list[float | None] = []
-        for op_type, values, amount in (("MatMul", operands, 2 * PRODUCT**3), ("Neg", (long,), 2 * long.nbytes)):
-            try:
-                executor = framework(candidate.framework).operator_executor(ONNXOperator(op_type), device=plan.device)
-                native = executor.arrays(*values)
-                work = timing.Work(call=executor.inference, arguments=native, synchronize=executor.synchronize)
-                rates.append(best_rate(work, amount))
-            except Deep5Error:
-                rates.append(None)  # it is no peak; what the framework cannot run shows in its own rows
-        roofline = roofline.with_library(candidate.framework, rates[0], rates[1])
-    return roofline
-
-
 def _prepared(
     plan: Plan,
     work: Workload,
@@ -230,58 +216,45 @@ def _prepared(
     inputs: Sequence[Any],
     grads: Sequence[Any],
     raw: dict[str, Any],
+    order: Any,
     begin: float,
 ) -> list[_Series]:
-    """Every candidate that runs this workload rightly: first call, check of its results, calibration, warm-up."""
-    tried: list[tuple[_Series, list[NDArray[Any]]]] = []
-    made: list[_Series] = []
+    """Every candidate that runs this workload rightly: first call, check of its results, calibration, warm-up.
 
-    def leave_out(candidate: Candidate, reason: str) -> None:
-        raw["left_out"].append({**work.key, "candidate": candidate.label, "reason": reason})
+    First calls come in a random order: who comes later finds memory and kernels that another has left.
+    """
+    tried: dict[Candidate, tuple[_Series, Results]] = {}
+    reasons: dict[Candidate, str] = {}
 
-    for candidate in ready:
+    for which in order.permutation(len(ready)):
+        candidate = ready[which]
         try:
             series = _Series(work=work, candidate=candidate, prepared=prepare(candidate, plan, work, inputs, grads))
-            results = _first_call(series)
-            reason = _difference(work, results, None)
+            results = Results(label=candidate.label, bare=candidate.bare, arrays=_first_call(series))
+            reason = difference(work, results, None)
         except UsageError:
             raise
         except Exception as error:  # whatever a framework raises is the answer of that framework, and is listed
             reason = reason_of(error)
         if reason is None:
-            tried.append((series, results))
+            tried[candidate] = series, results
         else:
-            leave_out(candidate, reason)
-    standard = _agreed(work, tried)
-    for series, results in tried:
+            reasons[candidate] = reason
+    in_order = [candidate for candidate in ready if candidate in tried]
+    standard = standard_of(work, [tried[candidate][1] for candidate in in_order])
+    for candidate in in_order:
+        series, results = tried[candidate]
         try:
-            reason = standard if isinstance(standard, str) else _difference(work, results, standard)
+            reason = standard if isinstance(standard, str) else difference(work, results, standard)
             reason = reason or _warm(series, begin, plan)
         except Exception as error:  # as above
             reason = reason_of(error)
-        if reason is None:
-            made.append(series)
-        else:
-            leave_out(series.candidate, reason)
-    return made
-
-
-def _agreed(
-    work: Workload, tried: Sequence[tuple[_Series, list[NDArray[Any]]]]
-) -> tuple[str, list[NDArray[Any]]] | str | None:
-    """The results that most candidates agree with; why there are none, where nobody agrees with another.
-
-    Whoever comes first is not right for that. Code written by hand is held to the one candidate beside it.
-    """
-    results = [(series.candidate.label, found) for series, found in tried]
-    own = [number for number, (series, _) in enumerate(tried) if not series.candidate.bare]
-    if len(results) == 2 and len(own) == 1:
-        return results[own[0]]
-    votes = [sum(_difference(work, other, own) is None for _, other in results) for own in results]
-    if not votes or (len(votes) > 1 and max(votes) == 1):
-        labels = ", ".join(label for label, _ in results)
-        return f"no two of {labels} give the same results; remedy: deep5 check operator" if votes else None
-    return results[votes.index(max(votes))]
+        if reason is not None:
+            reasons[candidate] = reason
+    for candidate in ready:
+        if candidate in reasons:
+            raw["left_out"].append({**work.key, "candidate": candidate.label, "reason": reasons[candidate]})
+    return [tried[candidate][0] for candidate in in_order if candidate not in reasons]
 
 
 def _first_call(series: _Series) -> list[NDArray[Any]]:
@@ -296,27 +269,6 @@ def _first_call(series: _Series) -> list[NDArray[Any]]:
 
     series.memory_bytes = timing.peak_growth_bytes(first)
     return [value.copy() for value in series.prepared.read(kept[0])]
-
-
-def _difference(
-    work: Workload, results: list[NDArray[Any]], standard: tuple[str, list[NDArray[Any]]] | None
-) -> str | None:
-    """Why results are not those that most candidates agree with, or are not finite; None where nothing is wrong."""
-    for number, value in enumerate(results):
-        if value.dtype.kind in "fV" and not np.isfinite(value.astype(np.float64)).all():
-            return f"its result {number} is not finite"
-    if standard is None:
-        return None
-    label, expected = standard
-    if [value.size for value in results] != [value.size for value in expected]:
-        return f"its results have {[v.size for v in results]} elements, those of {label} {[v.size for v in expected]}"
-    for number, (value, wanted) in enumerate(zip(results, expected, strict=True)):
-        x, y = value.astype(np.float64).ravel(), wanted.astype(np.float64).ravel()
-        off = float(np.linalg.norm(x - y) / (np.linalg.norm(y) or 1.0))
-        allowed = tolerance(work, value.size)
-        if off > allowed:
-            return f"its result {number} differs from that of {label} by {off:.2g}; allowed: {allowed:.2g} (2-norm)"
-    return None
 
 
 def _warm(series: _Series, begin: float, plan: Plan) -> str | None:
@@ -355,7 +307,9 @@ def _rounds(plan: Plan, made: list[_Series], order: Any, begin: float) -> None:
                     continue
                 if series.warm_ups[-1][1] < _LONG_S:
                     timing.time_loop(series.prepared.work, 1)
+                busy = process_time()
                 seconds = timing.time_loop(series.prepared.work, series.calls)
+                series.processors.append((process_time() - busy) / (seconds * series.calls))
                 series.samples.append((perf_counter() - begin, seconds))
                 series.spent_s += perf_counter() - turn
 
@@ -379,11 +333,20 @@ def _cold(plan: Plan, made: list[_Series], evictor: timing.Evictor, order: Any, 
                 series.spent_s += cost_s
 
 
-def _thread_warnings(plan: Plan, settings: dict[str, dict[str, Any]]) -> list[str]:
-    return [
-        f"the run asked for {plan.threads} threads and {name} has {found['threads']}"
-        for name, found in settings.items()
-        if found.get("threads") not in (None, plan.threads)
+def _thread_warnings(plan: Plan, settings: dict[str, dict[str, Any]], found: Sequence[dict[str, Any]]) -> list[str]:
+    """Who has other threads than were asked for, by what it says and, code by hand too, by what it keeps busy."""
+    asked = f"the run asked for {plan.threads} threads and"
+    said = [
+        f"{asked} {name} has {own['threads']}"
+        for name, own in settings.items()
+        if own.get("threads") not in (None, plan.threads)
+    ]
+    busy: dict[str, float] = {}
+    for series in found:
+        busy[series["candidate"]] = max(series["processors"] or 0.0, busy.get(series["candidate"], 0.0))
+    most = plan.threads + _BESIDE
+    return said + [
+        f"{asked} {label} keeps {value:.2g} processors busy" for label, value in busy.items() if value > most
     ]
 
 

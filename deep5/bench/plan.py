@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ from typing import Any
 from deep5.errors import Deep5Error, ShapeError, UsageError
 from deep5.operators.operator import Operator
 from deep5.operators.problems import Direction, Problem, problem_set
-from deep5.operators.work import backward_bytes, backward_flops, bytes_of, flops, moved_bytes
+from deep5.operators.work import backward_bytes, backward_flops, flops, moved_bytes
 from deep5.tensors import TensorSpec
 
-__all__ = ["Plan", "Workload", "make_operator_of", "tolerance", "workload_of", "workloads"]
+__all__ = ["Plan", "Workload", "forward_alone", "make_operator_of", "workload_of", "workloads"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,8 +176,26 @@ def _problems(plan: Plan) -> tuple[Problem, ...]:
     title = ", ".join("x".join(map(str, shape)) or "scalar" for shape in plan.shapes)
     name = plan.operator.rpartition(":")[2]
     floating = plan.dtype.startswith(("float", "bfloat"))
-    directions = (Direction(), Direction(name="backward", needs=(floating,) * len(inputs)))
+    directions = (Direction(), *([Direction(name="backward", needs=(True,) * len(inputs))] if floating else []))
     return (Problem(name=name, title=title, operator=plan.operator, inputs=inputs, directions=directions),)
+
+
+def forward_alone(plan: Plan, works: Sequence[Workload]) -> list[str]:
+    """What is to be said where gradients are asked for and problems have none.
+
+    Args:
+        plan: Asks for them or not.
+        works: What is run.
+    """
+    problems = {work.problem.name: work.problem for work in works}
+    without = [problem for problem in problems.values() if len(problem.directions) == 1]
+    if not plan.backward or not without:
+        return []
+    uses = sorted({problem.use for problem in without if problem.use})
+    return [
+        f"gradients are asked for, and {len(without)} of {len(problems)} problems have a forward pass alone"
+        + (f" (use {', '.join(uses)})" if uses else "")
+    ]
 
 
 def workload_of(plan: Plan, problem: Problem, direction: Direction) -> Workload:
@@ -249,21 +266,3 @@ def make_operator_of(plan: Plan, problem: Problem, framework: str = "reference")
             )
         return make_operator(domain, op_type, attributes)
     return ONNXOperator(name, **attributes)
-
-
-def tolerance(work: Workload, sizes: int) -> float:
-    """By how much the results of two frameworks may differ, relative, in the 2-norm.
-
-    Rounding errors of a sum of n products grow with the square root of n, in units of the dtype's rounding; 64 of
-    them leave room for algorithms that round more, as Winograd's. A wrong operator differs by about 1.
-
-    Args:
-        work: Gives dtype and operations.
-        sizes: Elements of the smallest result.
-    """
-    import ml_dtypes
-
-    dtype = work.problem.inputs[0].dtype
-    terms = work.flops / (2 * max(sizes, 1)) if work.flops else max(bytes_of(work.problem.inputs) / 4, 1)
-    eps = float(ml_dtypes.finfo(dtype).eps)  # type: ignore[no-untyped-call]
-    return min(64 * eps * math.sqrt(max(terms, 1)), 0.1)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deep5.bench.plan import Plan, workloads
+from deep5.bench.plan import Plan, forward_alone, workloads
 from deep5.components import check_arguments, component, is_factory, not_a
 from deep5.errors import Deep5Error, MissingDependency, RecipeError, UsageError
 from deep5.recipe import Recipe
@@ -103,7 +103,7 @@ def check_operators(recipe: Recipe) -> list[str]:
         )
     _check_box(recipe, plan)
     notes.append(f"{len(works)} of {len(works) + len(left_out)} problems and directions would be run")
-    return notes
+    return notes + forward_alone(plan, works)
 
 
 def _check_box(recipe: Recipe, plan: Plan) -> None:

@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from deep5.operators.problems import FORWARD
+
 if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = ["operator_table", "seconds"]
 
-_REASONS = 12
+_REASONS, _LETTERS = 12, 240
 _WIDE = 110
 
 
@@ -70,11 +72,8 @@ def operator_table(told: Mapping[str, Any], console: Console) -> None:
             cells += [seconds(row["first_call_s"]), "-" if memory is None else f"{memory / 2**20:.1f} MiB"]
         table.add_row(*map(Text, cells))
     console.print(table)
-    peak = told["roofline"]
     lines = [
-        f"of peak: of the roofline of {peak['flop_s'] / 1e9:.4g} GFLOP/s (product) and {peak['byte_s'] / 1e9:.4g} GB/s "
-        f"(copy), the best measured here with {peak['threads']} threads; above it is what caches served, or what beats "
-        "that product",
+        *_legend(told, wide),
         *(f"{label}: {counts['measured']} of {counts['of']} measured" for label, counts in told["coverage"].items()),
     ]
     reasons = Counter((entry["candidate"], entry["reason"]) for entry in told["left_out"])
@@ -82,22 +81,58 @@ def operator_table(told: Mapping[str, Any], console: Console) -> None:
     for (candidate, reason), count in _grouped(reasons):
         together.setdefault((reason, count), []).append(candidate)
     for (reason, count), labels in list(together.items())[:_REASONS]:
-        lines.append(f"left out, {count} of {', '.join(labels)}: {reason}")
+        whose = "every candidate" if 1 < len(labels) == len(told["coverage"]) else ", ".join(labels)
+        lines.append(f"left out, {count} of {whose}{_short(reason)}")
     if len(together) > _REASONS:
         lines.append(f"… and {len(together) - _REASONS} more reasons; operators.json holds all of them")
     unsure = Counter(("", text) for row in told["rows"] for text in row["warnings"])
-    lines += [f"! {count}: {text}" for (_, text), count in _grouped(unsure)]
+    lines += [f"! {count} of {len(told['rows'])}{text}" for (_, text), count in _grouped(unsure)]
     lines += [f"warning: {text}" for text in told["warnings"]]
     for line in lines:
         console.print(Text(line))
 
 
+def _legend(told: Mapping[str, Any], wide: bool) -> list[str]:
+    """What the columns mean, and what stands behind a mark or an empty place."""
+    rows, peak = told["rows"], told["roofline"]
+    copy = f"{peak['byte_s'] / 1e9:.4g} GB/s (copy)"
+    if peak["flop_s"] is None:
+        lines = [f"of peak: - without a matrix product in {peak['dtype']} to hold it to; {copy} were measured"]
+    else:
+        lines = [
+            f"of peak: of the roofline of {peak['flop_s'] / 1e9:.4g} GFLOP/s (product in {peak['dtype']}) and {copy}, "
+            f"the best measured here with threads={peak['threads']}; above it is what caches served, or what beats "
+            "that product"
+        ]
+    if any(row["direction"] != FORWARD for row in rows):
+        lines.append("backward: the forward pass and the gradients, in time and in operations")
+    if any(row["gflop_s"] is None for row in rows):
+        lines.append("GFLOP/s: - without a formula for the operations; an operator of your own has a method flops")
+    if wide and any(row["memory_bytes"] is not None for row in rows):
+        lines.append(
+            "memory: by how much the first call raised what this process holds, code that it compiled too; what was "
+            "held already and used again does not show"
+        )
+    if any(row["warnings"] for row in rows):
+        lines.append("!: the number may be unstable, for the reasons below; - as interval: too few samples for one")
+    return lines
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LETTERS else f"{text[:_LETTERS].rstrip()} … (operators.json has the rest)"
+
+
 def _grouped(reasons: Counter[tuple[str, str]]) -> list[tuple[tuple[str, str], int]]:
-    """Reasons that differ in their numbers alone, such as the work of a problem, are one; the most frequent first."""
-    found: dict[tuple[str, str], tuple[str, int]] = {}
+    """Reasons that differ in their numbers alone, such as the work of a problem, are one; the most frequent first.
+
+    Returns:
+        Candidate and reason, the latter after ": ", or after ", such as: " where it is one of several.
+    """
+    found: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for (candidate, reason), count in reasons.items():
-        key = (candidate, re.sub(r"[-+]?\d[\d.e+-]*", "", reason))
-        shown, before = found.get(key, (reason, 0))
-        found[key] = (shown, before + count)
-    ordered = sorted(found.items(), key=lambda item: -item[1][1])
-    return [((candidate, shown), count) for (candidate, _), (shown, count) in ordered]
+        found.setdefault((candidate, re.sub(r"[-+]?\d[\d.e+-]*", "", reason)), []).append((reason, count))
+    told = [
+        ((candidate, f"{', such as' * (len(alike) > 1)}: {alike[0][0]}"), sum(count for _, count in alike))
+        for (candidate, _), alike in found.items()
+    ]
+    return sorted(told, key=lambda item: -item[1])

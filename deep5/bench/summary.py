@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from statistics import median
 from typing import Any
 
@@ -16,7 +17,7 @@ __all__ = ["OperatorTimes", "series_name", "summarise"]
 
 _KEY = ("problem", "direction", "candidate")
 # What makes a number less certain, beyond which it is said.
-_WIDE, _DRIFT, _OVERHEAD = 0.05, 0.05, 0.01
+_WIDE, _DRIFT, _OVERHEAD, _STEADY = 0.05, 0.05, 0.01, 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +72,7 @@ def summarise(found: Sequence[Mapping[str, Any]]) -> OperatorTimes:
     Args:
         found: As `deep5.bench.measure` gives it.
     """
-    rooflines = [_roofline(raw["roofline"]) for raw in found]
-    peak = max(rooflines, key=lambda roofline: roofline.flop_s)
-    for other in rooflines:
-        for library, (flop_s, byte_s) in other.seen.items():
-            before = peak.seen.get(library, (None, None))
-            best = [max(filter(None, pair), default=None) for pair in ((flop_s, before[0]), (byte_s, before[1]))]
-            peak = peak.with_library(library, *best)
+    peak = reduce(Roofline.merged, (_roofline(raw["roofline"]) for raw in found))
     grouped: dict[tuple[str, ...], list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
     for raw in found:
         for series in raw["series"]:
@@ -93,7 +88,7 @@ def summarise(found: Sequence[Mapping[str, Any]]) -> OperatorTimes:
         counts = coverage.setdefault(label, {"measured": 0, "of": 0})
         counts["measured"] += measured
         counts["of"] += 1
-    said = [text for raw in found for text in raw["warnings"]]
+    said = [text for raw in found for text in raw["warnings"]] + _unsteady(found)
     return OperatorTimes(
         rows=rows,
         left_out=left_out,
@@ -102,6 +97,17 @@ def summarise(found: Sequence[Mapping[str, Any]]) -> OperatorTimes:
         raw=found,
         warnings=tuple(dict.fromkeys(said)),
     )
+
+
+def _unsteady(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Whether the machine reached the same peak before and after, in every process."""
+    seen = [flop_s for raw in found for flop_s in raw["peaks_flop_s"] if flop_s is not None]
+    if not seen or max(seen) <= (1 + _STEADY) * min(seen):
+        return []
+    return [
+        f"the peak was seen at {min(seen) / 1e9:.3g} and at {max(seen) / 1e9:.3g} GFLOP/s: the machine has other "
+        "work, or is throttled; shares are of the best one; remedy: a quiet machine"
+    ]
 
 
 def _roofline(told: Mapping[str, Any]) -> Roofline:
@@ -125,8 +131,9 @@ def _row(
         "cold": _middle([[value for _, value in series["cold"]] for _, series in group]) if first["cold"] else None,
         "gflop_s": None if rate is None else rate / 1e9,
         "gbyte_s": None if not moved else moved / seconds / 1e9,
-        "share_of_peak": None if rate is None else rate / peak.flop_s,
+        "share_of_peak": None if rate is None or peak.flop_s is None else rate / peak.flop_s,
         "share_of_roofline": None if rate is None or attainable is None else rate / attainable,
+        "processors": max((s["processors"] for _, s in group if s["processors"] is not None), default=None),
         "memory_bytes": max((s["memory_bytes"] for _, s in group if s["memory_bytes"] is not None), default=None),
         "processes": len(group),
         "spent_s": sum(series["spent_s"] for _, series in group),

@@ -18,12 +18,13 @@ from typing import Any
 from deep5.errors import UnknownName, UsageError
 from deep5.tensors import TensorSpec
 
-__all__ = ["PROBLEM_SETS", "TABLES", "Direction", "Problem", "problem_rows", "problem_set"]
+__all__ = ["FORWARD", "PROBLEM_SETS", "TABLES", "Direction", "Problem", "problem_rows", "problem_set"]
 
 TABLES = ("all_reduce", "conv", "gemm", "rnn", "sparse_gemm")
 """DeepBench's tables."""
 
 FORWARD = "forward"
+"""Name of the direction without gradients."""
 
 
 @dataclass(frozen=True, kw_only=True)

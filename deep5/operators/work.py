@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from deep5.tensors import TensorSpec
+from deep5.tensors import TensorSpec, numpy_dtype
 
 __all__ = ["backward_bytes", "backward_flops", "bytes_of", "flops", "moved_bytes"]
 
@@ -95,10 +95,7 @@ def backward_flops(
 
 def bytes_of(specs: Sequence[TensorSpec]) -> int:
     """Memory of tensors, in bytes."""
-    import ml_dtypes  # noqa: F401 - teaches NumPy the names bfloat16 and float8
-    import numpy as np
-
-    return sum(spec.size * np.dtype(spec.dtype).itemsize for spec in specs)
+    return sum(spec.size * numpy_dtype(spec.dtype).itemsize for spec in specs)
 
 
 def moved_bytes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:

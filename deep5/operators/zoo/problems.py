@@ -48,7 +48,9 @@ _ALGORITHMS: tuple[tuple[str, str, dict[str, Any], _Work, _Depth], ...] = (
 
 
 def convolutions(dtype: str) -> list[Problem]:
-    """Each size by the framework's own convolution and by each algorithm that takes it, with work W and depth D.
+    """Each size by the framework's own convolution and by each algorithm that takes it, with work and depth.
+
+    The use of a problem is its size: `--use size-3` runs every algorithm on that one.
 
     Args:
         dtype: Element type of every tensor.
@@ -72,6 +74,7 @@ def convolutions(dtype: str) -> list[Problem]:
                 operator="Conv",
                 inputs=inputs,
                 attributes=pads,
+                use=f"size-{number}",
                 sizes=asdict(sizes),
             )
         )
@@ -82,10 +85,11 @@ def convolutions(dtype: str) -> list[Problem]:
             problems.append(
                 Problem(
                     name=f"size-{number}-{name}",
-                    title=f"{title}, {name}, W={total:.3g} D={depth}",
+                    title=f"{title}, {name}, work {total:.3g}, depth {depth}",
                     operator=operator,
                     inputs=inputs,
                     attributes={**pads, **further},
+                    use=f"size-{number}",
                     sizes={**asdict(sizes), "algorithm": name, "work": total, "depth": depth},
                 )
             )

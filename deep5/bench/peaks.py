@@ -1,0 +1,47 @@
+"""The machine's peaks as NumPy and the frameworks that are timed reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from deep5.bench.plan import Plan
+from deep5.networks.onnx_operator import ONNXOperator
+from deep5.operators import timing
+from deep5.operators.contract import is_floating
+from deep5.operators.roofline import PRODUCT, Roofline, best_rate, numpy_roofline
+from deep5.plugins import framework
+from deep5.seeds import generator
+from deep5.tensors import numpy_dtype
+
+__all__ = ["peaks"]
+
+
+def peaks(plan: Plan, names: Sequence[str]) -> Roofline:
+    """The peaks of NumPy and of every framework's own product, in the plan's element type, and stream of memory.
+
+    Args:
+        plan: Gives element type, threads and device.
+        names: Of the frameworks.
+    """
+    roofline = numpy_roofline(plan.threads, plan.dtype)
+    draw = generator(plan.seed, "roofline")
+    operands = tuple(draw.random((PRODUCT, PRODUCT)).astype(numpy_dtype(plan.dtype)) for _ in range(2))
+    long = np.ones(2 * timing.last_level_cache_bytes() // 4, dtype=np.float32)
+    for name in names:
+        # Operations on whole numbers are no floating-point ones: there is no peak of them.
+        product = _rate(plan, name, "MatMul", operands, 2 * PRODUCT**3) if is_floating(plan.dtype) else None
+        roofline = roofline.with_library(name, product, _rate(plan, name, "Neg", (long,), 2 * long.nbytes))
+    return roofline
+
+
+def _rate(plan: Plan, name: str, op_type: str, values: Sequence[Any], amount: int) -> float | None:
+    try:
+        executor = framework(name).operator_executor(ONNXOperator(op_type), device=plan.device)
+        native = executor.arrays(*values)
+        work = timing.Work(call=executor.inference, arguments=native, synchronize=executor.synchronize)
+        return best_rate(work, amount)
+    except Exception:  # whatever a framework raises: it is no peak, and shows in the framework's own rows
+        return None
