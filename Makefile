@@ -18,7 +18,7 @@ DEEP5_REQUIRE ?= pytorch,tensorflow,jax,onnxruntime,openvino,reference
 BRIEFLY := | sed -u -n '/ MB)/p; / GB)/p; /^Successfully installed/p'
 FAST := not slow and not gpu and not timing
 # How many processes share the tests that judge no times, each with some 3 GB of frameworks; 0: they run in this one.
-WORKERS ?= 0
+WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile
 COVERAGE := --cov --cov-report=term:skip-covered
 # A new version of PyTorch is a decision: `make constraints TORCH=2.14.0`.
