@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import inspect
-import re
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 
 from deep5.errors import (
-    Deep5Error,
     NetworkError,
     OperatorError,
     ShapeError,
-    UnknownName,
     Unsupported,
     UsageError,
     brief,
-    suggestion,
 )
-from deep5.networks.builder import OPSET
 from deep5.networks.onnx_operator import ONNXOperator
+from deep5.operator_names import found_in_file, made_operator, names_file, parse_shape
 from deep5.operators.check import TIME_LIMIT_S, check_forward, check_gradient
 from deep5.operators.checks.child import survive_again
 from deep5.operators.checks.inputs import floating
@@ -36,16 +30,13 @@ from deep5.operators.cpp import CppOperator
 from deep5.operators.kernel import CODES
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
-from deep5.plugins import load, registered
-from deep5.recipe_file import named_in_file
 from deep5.recipe_settings import parse_setting
 from deep5.seeds import generator
 from deep5.tensors import numpy_dtype
 
-__all__ = ["check_operator", "made_operator", "parse_shape"]
+__all__ = ["check_operator", "made_again"]
 
 _SHAPE = (3, 4)
-_SHOWN = 8
 
 
 def check_operator(
@@ -85,13 +76,13 @@ def check_operator(
         raise UsageError(f"got --time-limit {time_limit_s:g}; allowed: more than 0 s")
     if bounds is not None and not bounds[0] < bounds[1]:
         raise UsageError(f"got --range {bounds[0]:g} {bounds[1]:g}; allowed: two numbers, the lower one first")
-    own = made_operator(operator, settings)
+    own = made_again(operator, settings)
     inputs = _drawn(own, list(map(parse_shape, shapes)), dtypes, bounds, seed)
     reference = None if against is None else _named_reference(against)
     if not isinstance(own, (CppOperator, NativeOperator, ONNXOperator)):
         # What ends the process does it in any element type; one that does not is not to wait for all of them twice.
         tried = tuple(dict.fromkeys((own_dtype(inputs), "float64")))
-        again = f"{__name__}:{made_operator.__name__}"
+        again = f"{__name__}:{made_again.__name__}"
         survive_again(name_of(own), again, (operator, list(settings)), inputs, tried, time_limit_s)
     options: dict[str, Any] = {"framework": framework, "strict": strict, "out": out, "time_limit_s": time_limit_s}
     try:
@@ -108,18 +99,16 @@ def check_operator(
         raise type(error)(f"{error}; {_drawn_text(own, inputs)}") from error
 
 
-def made_operator(text: str, settings: Sequence[str]) -> Operator:
-    """An operator by how a command line names it, and its arguments; see `check_operator`.
+def made_again(text: str, settings: Sequence[str]) -> Operator:
+    """An operator by its name and arguments as a command line has them; a process of its own makes it so, too.
 
     Raises:
-        UsageError: It is not there, the arguments do not fit, or what comes of it is no operator.
+        UsageError: An argument that cannot be read or is given twice; as for `made_operator`.
     """
     pairs = [parse_setting(setting) for setting in settings]
     if len({key for key, _ in pairs}) < len(pairs):
         raise UsageError("an argument is given twice by --set; allowed: once")
-    if onnx.defs.has(text, OPSET, ""):
-        return ONNXOperator(text, **dict(pairs))
-    return _made(_named_operator(text), dict(pairs))
+    return made_operator(text, dict(pairs))
 
 
 def _drawn_text(operator: Operator, inputs: Sequence[np.ndarray]) -> str:
@@ -133,120 +122,19 @@ def _drawn_text(operator: Operator, inputs: Sequence[np.ndarray]) -> str:
     return f"the inputs were {', '.join(told)} (others by --shape and --dtype, each given once an input{whole})"
 
 
-def _named_operator(text: str) -> Any:
-    """The class, the operator or the function that a command line names: `FILE.py:NAME`, or a registered name.
-
-    Raises:
-        UsageError: It is not there; the message says what is.
-    """
-    if not _names_file(text):
-        if text not in (known := registered("operators")):
-            others = "remedy: FILE.py:CLASS for one of your own, or one of ONNX's, such as Conv"
-            raise UnknownName("operator", text, known, others)
-        return load("operators", text)
-    return _named_in_file(text, "CLASS", "operators", _is_operator)
-
-
 def _named_reference(text: str) -> Callable[..., Any] | None:
     """The function that `FILE.py:FUNCTION` names; None where the text names no file.
 
     Raises:
         UsageError: It is not there, or is no function.
     """
-    if not _names_file(text):
+    if not names_file(text):
         return None
-    found = _named_in_file(text, "FUNCTION", "functions", inspect.isfunction)
+    found = found_in_file(text, "FUNCTION", "functions", inspect.isfunction)
     if not callable(found):
         raise UsageError(f"{text} is {brief(found)}; allowed: a function of NumPy arrays")
     made: Callable[..., Any] = found
     return made
-
-
-def _names_file(text: str) -> bool:
-    return text.endswith(".py") or ".py:" in text
-
-
-def _named_in_file(text: str, what: str, kind: str, wanted: Callable[[Any], bool]) -> Any:
-    file, _, name = (text, "", "") if text.endswith(".py") else text.rpartition(":")
-    if not Path(file).is_file():
-        near = sorted(each.name for each in Path(file).parent.glob("*.py"))
-        raise UsageError(
-            f"the file {file} cannot be read, since it is not there; allowed: FILE.py:{what}; Python files beside it: "
-            f"{', '.join(near[:_SHOWN]) or 'none'}{', …' if len(near) > _SHOWN else ''}"
-            f"{suggestion(Path(file).name, near)}"
-        )
-    # What every file has is its name, under which it stands among the modules once it was run.
-    scope = vars(sys.modules[named_in_file(f"{file}:__name__")])
-    if name in scope:
-        return scope[name]
-    there = [known for known, value in scope.items() if not known.startswith("_") and wanted(value)]
-    says = f"{file} has no {name!r}" if name else f"{file} names a file alone"
-    raise UsageError(
-        f"{says}; allowed: {file}:{what}, of the {kind} in it: {', '.join(there) or 'none'}{suggestion(name, there)}"
-    )
-
-
-def _is_operator(value: Any) -> bool:
-    if isinstance(value, type):
-        return issubclass(value, Operator) and not inspect.isabstract(value)
-    return isinstance(value, Operator)
-
-
-def _made(made: Any, settings: Mapping[str, Any]) -> Operator:
-    """An operator from a class or function and its arguments, or one that is there already.
-
-    Raises:
-        UsageError: The arguments do not fit, or what comes of it is no operator.
-    """
-    name = getattr(made, "__name__", type(made).__name__)
-    if isinstance(made, Operator):
-        if settings:
-            raise UsageError(f"{name} is an operator already; allowed: no --set, or a class instead")
-        return made
-    if not callable(made):
-        raise UsageError(
-            f"got {brief(made)}; allowed: a class of d5.Operator, an operator, or a function that gives one"
-        )
-    taken = inspect.signature(made).parameters
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
-        for key in settings:
-            if key not in taken:
-                raise UsageError(
-                    f"{name} has no argument {key!r}; allowed: {', '.join(taken) or 'none'}{suggestion(key, taken)}; "
-                    "remedy: --set NAME=VALUE with one of these"
-                )
-    try:
-        inspect.signature(made).bind(**settings)
-    except TypeError as error:
-        raise UsageError(
-            f"the arguments of {name} do not fit: {error}; allowed: {inspect.signature(made)}; remedy: --set NAME=VALUE"
-        ) from error
-    try:
-        operator = made(**settings)
-    except Deep5Error:
-        raise
-    except Exception as error:
-        told = ", ".join(f"{key}={value!r}" for key, value in settings.items())
-        raise UsageError(f"{name}({told}) raised {type(error).__name__}: {error}; remedy: other arguments") from error
-    if not isinstance(operator, Operator):
-        raise UsageError(f"{name} gives {brief(operator)}; allowed: a d5.Operator")
-    return operator
-
-
-def parse_shape(text: str) -> tuple[int, ...]:
-    """Read a shape.
-
-    Raises:
-        UsageError: Something else.
-
-    >>> parse_shape("3x4"), parse_shape("7"), parse_shape("scalar")
-    ((3, 4), (7,), ())
-    """
-    if text == "scalar":
-        return ()
-    if not re.fullmatch(r"\d+(x\d+)*", text):
-        raise UsageError(f"got the shape {text!r}; allowed: extents such as 3x4 or 7, or scalar")
-    return tuple(int(extent) for extent in text.split("x"))
 
 
 def _drawn(

@@ -782,15 +782,18 @@ def test_the_command_takes_an_operator_of_a_file(
     ("arguments", "message"),
     [
         (("MatMul",), "the inputs of MatMul are not known"),
-        (("MatMul", "--shape", "2,3"), "cannot read the shape '2,3'; allowed: extents with x between"),
+        (("MatMul", "--shape", "2,3"), "got the shape '2,3'; allowed: extents such as 3x4"),
         (("MatMul", "--shape", "2x3", "--shape", "4x5"), "MatMul with float32\\[2, 3\\], float32\\[4, 5\\]: "),
         (("Conv", "--problems", "deepbench.con"), "unknown problem set 'deepbench.con'.*did you mean"),
         (("Conv", "--problems", "deepbench.conv", "--use", "test"), "unknown use of a problem 'test'"),
         (("MatMul", "--shape", "2x2", "--frameworks", "torch"), "unknown framework 'torch'"),
-        (("org.example.None", "--shape", "2x2"), "no operator 'None' of the domain 'org.example' is registered"),
+        (("org.example.None", "--shape", "2x2"), "unknown operator 'org.example.None'; allowed: .*deep5.CTCLoss"),
         (("FILE:Twice:8", "--shape", "2x2"), "mine.py:Twice:8"),
-        (("FILE:number", "--shape", "2x2"), "is a int; allowed: a class of d5.Operator, an object, a function"),
-        (("FILE:Twice", "--shape", "2x2", "--set", "factr=1"), "does not take the attributes {'factr': 1}"),
+        (("FILE:number", "--shape", "2x2"), "got 3; allowed: a class of d5.Operator, an operator, or a function"),
+        (
+            ("FILE:Twice", "--shape", "2x2", "--set", "factr=1"),
+            "Twice has no argument 'factr'; allowed: factor; did you mean 'factor'",
+        ),
         (("MatMul", "--shape", "2x2", "--set", "a"), "cannot read the setting 'a'"),
     ],
 )

@@ -16,8 +16,6 @@ __all__ = ["bench_command", "ready_recipe"]
 Errors = Callable[[bool, bool], AbstractContextManager[Callable[[str], None]]]
 """From "show tracebacks" and "print JSON" to what turns errors into messages, and gives the function that prints."""
 
-_SHAPE = re.compile(r"\d+(x\d+)*|scalar")
-
 
 def ready_recipe(
     operator: str,
@@ -59,6 +57,7 @@ def ready_recipe(
     Raises:
         UsageError: An argument that cannot be read, or a name that is not there.
     """
+    from deep5.operator_names import parse_shape
     from deep5.recipe import Recipe
     from deep5.recipe_settings import parse_setting
 
@@ -70,7 +69,7 @@ def ready_recipe(
         "operator": operator,
         "problems": problems,
         "uses": tuple(uses),
-        "shapes": tuple(_shape(text) for text in shapes),
+        "shapes": tuple(parse_shape(text) for text in shapes),
         "attributes": dict(given),
         "dtype": dtype,
         "backward": backward,
@@ -86,12 +85,6 @@ def ready_recipe(
         "seed": seed,
     }
     return Recipe.make(fixed, mutable, [], name=f"bench_{name or 'operator'}")
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    if _SHAPE.fullmatch(text) is None:
-        raise UsageError(f"cannot read the shape {text!r}; allowed: extents with x between, such as 64x64, or 'scalar'")
-    return () if text == "scalar" else tuple(map(int, text.split("x")))
 
 
 def _frameworks(text: str | None) -> tuple[str, ...]:

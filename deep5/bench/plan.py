@@ -237,32 +237,8 @@ def make_operator_of(plan: Plan, problem: Problem, framework: str = "reference")
     Raises:
         UsageError: It is not there, does not take the attributes, or is no operator.
     """
-    from deep5.networks.onnx_operator import ONNXOperator
-    from deep5.operators.native import NativeOperator
-    from deep5.operators.registry import make_operator, registered_operator
-    from deep5.recipe_file import named_in_file
+    from deep5.operator_names import made_operator
 
-    name, attributes = plan.operator or problem.operator, {**problem.attributes, **plan.attributes}
-    if ".py:" in name:
-        made = named_in_file(name, Path(plan.folder) if plan.folder else None)
-        if isinstance(made, Operator):
-            if attributes:
-                raise UsageError(f"{name} is an object already; allowed: no attributes")
-            return made
-        if isinstance(made, type) and issubclass(made, Operator):
-            try:
-                return made(**attributes)
-            except TypeError as error:
-                raise UsageError(f"{name} does not take the attributes {attributes}: {error}") from error
-        if callable(made) and not isinstance(made, type):
-            return NativeOperator(made, framework=framework, **attributes)
-        raise UsageError(f"{name} is a {type(made).__name__}; allowed: a class of d5.Operator, an object, a function")
-    if "." in name:
-        domain, _, op_type = name.rpartition(".")
-        if registered_operator(domain, op_type) is None:
-            raise UsageError(
-                f"no operator {op_type!r} of the domain {domain!r} is registered; allowed: ONNX's names, such as Conv, "
-                "DOMAIN.NAME of a registered one, FILE.py:CLASS; remedy: name the file that registers it"
-            )
-        return make_operator(domain, op_type, attributes)
-    return ONNXOperator(name, **attributes)
+    arguments = {**problem.attributes, **plan.attributes}
+    folder = Path(plan.folder) if plan.folder else None
+    return made_operator(plan.operator or problem.operator, arguments, folder=folder, framework=framework)
