@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from deep5.communicator import Communicator as Communicator
     from deep5.communicator import SingleRank as SingleRank
     from deep5.errors import Deep5Error as Deep5Error
+    from deep5.errors import OperatorError as OperatorError
+    from deep5.errors import ShapeError as ShapeError
+    from deep5.errors import Unsupported as Unsupported
+    from deep5.errors import UsageError as UsageError
     from deep5.events import Event as Event
     from deep5.events import StepInfo as StepInfo
     from deep5.events import StopTraining as StopTraining
@@ -82,6 +86,10 @@ __version__ = "0.1.0"
 
 _CORE = {
     "Deep5Error": "errors",
+    "OperatorError": "errors",
+    "ShapeError": "errors",
+    "Unsupported": "errors",
+    "UsageError": "errors",
     "Event": "events",
     "StepInfo": "events",
     "StopTraining": "events",

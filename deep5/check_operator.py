@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 from deep5.errors import (
     NetworkError,
@@ -17,6 +18,7 @@ from deep5.errors import (
     UsageError,
     brief,
 )
+from deep5.networks.builder import OPSET
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operator_names import found_in_file, made_operator, names_file, parse_shape
 from deep5.operators.check import TIME_LIMIT_S, check_forward, check_gradient
@@ -113,13 +115,27 @@ def made_again(text: str, settings: Sequence[str]) -> Operator:
 
 def _drawn_text(operator: Operator, inputs: Sequence[np.ndarray]) -> str:
     """Which inputs an operator was given, and how to give it others."""
-    names = [name for name, parameter in inspect.signature(operator.specs).parameters.items() if parameter.kind < 2]
+    names, _, _ = _taken(operator)
     told = [
         f"{names[number] if number < len(names) else f'input {number}'} {spec}"
         for number, spec in enumerate(specs(inputs))
     ]
     whole = "; whole numbers, such as indices, by --dtype int64" if all(floating(inputs)) else ""
-    return f"the inputs were {', '.join(told)} (others by --shape and --dtype, each given once an input{whole})"
+    count = f"its inputs are {', '.join(names)}; " if isinstance(operator, ONNXOperator) else ""
+    return f"{count}the inputs were {', '.join(told)} (others by --shape and --dtype, each given once an input{whole})"
+
+
+def _taken(operator: Operator) -> tuple[list[str], int, bool]:
+    """The names of an operator's inputs, how many it has at least, and whether it may have more."""
+    if isinstance(operator, ONNXOperator):
+        schema = onnx.defs.get_schema(operator.op_type, OPSET, "")
+        names = [
+            f"{each.name} (optional)" if n >= schema.min_input else each.name for n, each in enumerate(schema.inputs)
+        ]
+        return names, max(1, schema.min_input), schema.max_input > schema.min_input
+    taken = [p for p in inspect.signature(operator.specs).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    open_ended = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in taken)
+    return [parameter.name for parameter in taken if parameter.kind < 2], 1 if open_ended else len(taken), open_ended
 
 
 def _named_reference(text: str) -> Callable[..., Any] | None:
@@ -157,13 +173,12 @@ def _drawn(
         UsageError: Not as many shapes or element types as inputs, or a type that is none.
         ShapeError: The operator does not take such inputs.
     """
-    taken = [p for p in inspect.signature(operator.specs).parameters.values() if p.kind is not p.VAR_KEYWORD]
-    open_ended = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in taken)
-    count = max(len(shapes), len(dtypes), 1) if open_ended else len(taken)
+    names, least, open_ended = _taken(operator)
+    count = max(len(shapes), len(dtypes), least) if open_ended else least
     for what, given in (("--shape", shapes), ("--dtype", dtypes)):
         if len(given) not in (0, 1, count):
-            names = ", ".join(parameter.name for parameter in taken)
-            raise UsageError(f"got {len(given)} times {what}; allowed: once, or once an input, {count} times ({names})")
+            told = ", ".join(names)
+            raise UsageError(f"got {len(given)} times {what}; allowed: once, or once an input, {count} times ({told})")
     for dtype in dtypes:
         if dtype not in CODES:
             raise UsageError(f"got the element type {dtype!r}; allowed: {', '.join(CODES)}")
@@ -187,6 +202,8 @@ def _drawn(
     except ShapeError as error:
         name = "" if str(error).startswith(f"{name_of(operator)}:") else f"{name_of(operator)}: "
         raise ShapeError(f"{name}{error}; {_drawn_text(operator, inputs)}") from error
+    except NetworkError as error:
+        raise NetworkError(f"{error}; {_drawn_text(operator, inputs)}") from error
     except Exception:  # noqa: S110  # what is wrong with `specs` itself the checks tell
         pass
     return inputs

@@ -118,6 +118,10 @@ class GraphExecutor(Protocol):
 
     The executor owns the live parameters; `network` keeps the initial ones and is never changed. Where the network is
     native code, `network` describes it: inputs, outputs, parameters and buffers, without a graph.
+
+    Several threads may call `inference` in evaluation at once, and each gets what it would get alone; engines whose
+    memory serves one call (ONNX Runtime, OpenVINO) run them one after the other. All else is one thread's at a time:
+    there is one set of parameters, of running statistics and of gradients, which training changes.
     """
 
     network: Network | NativeNetwork
@@ -248,7 +252,7 @@ class GraphExecutor(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Return when all work that was started has finished. A clock is read only after this."""
+        """Return when all work that this thread started has finished. A clock is read only after this."""
         ...
 
     def settings(self) -> dict[str, Any]:
@@ -261,6 +265,10 @@ class OperatorExecutor(Protocol):
     """One operator made runnable by one framework, forward and backward, on the framework's own arrays.
 
     Nothing is converted within a call: what a clock around it sees is the framework's work.
+
+    Several threads may call it at once, and each gets what it would get alone; the operator's own code, too, then runs
+    in several threads. Engines whose memory serves one call (ONNX Runtime, OpenVINO) run calls of the same shapes one
+    after the other.
     """
 
     operator: Operator
@@ -301,7 +309,9 @@ class OperatorExecutor(Protocol):
             needs: Which inputs want a gradient; None: all floating-point ones.
 
         Returns:
-            The outputs, and a gradient an input; None where none is wanted.
+            The outputs, and a gradient an input; None where none is wanted. A gradient may be memory of
+            `output_grads` or of another gradient, where the operator's `backward` hands on what it was given: who
+            writes to one copies it first.
 
         Raises:
             As `inference`.
@@ -310,7 +320,7 @@ class OperatorExecutor(Protocol):
         ...
 
     def synchronize(self) -> None:
-        """Return when all work that was started has finished."""
+        """Return when all work that this thread started has finished."""
         ...
 
     def settings(self) -> dict[str, Any]:

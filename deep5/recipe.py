@@ -15,7 +15,7 @@ from deep5.errors import RecipeError, UsageError, suggestion
 from deep5.metric import Goal, Metric
 from deep5.plugins import registered
 from deep5.recipe_file import read_recipe_file
-from deep5.recipe_keys import base, check_parts, keys_of
+from deep5.recipe_keys import WORKLOAD, base, check_parts, keys_of
 from deep5.recipe_lines import RecipeLines
 from deep5.recipe_metrics import read_metrics
 from deep5.recipe_settings import changed_by_settings, without_old_arguments
@@ -107,8 +107,12 @@ class Recipe:
 
     @property
     def division(self) -> str:
-        """Either "closed", where two results of one hash may be compared, or "open"."""
-        return "closed" if self.published else "open"
+        """Either "closed", where two results of one hash may be compared, or "open".
+
+        A workload of operators that stands in MUTABLE, by the recipe or by a setting, is not in the hash.
+        """
+        comparable = self.published and not (self.operators and WORKLOAD & self.mutable.keys())
+        return "closed" if comparable else "open"
 
     def value(self, key: str) -> Any:
         """What a key holds, or its default; dicts and lists are fresh copies."""

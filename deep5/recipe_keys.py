@@ -9,9 +9,14 @@ from typing import Any
 from deep5.errors import RecipeError, UsageError, suggestion
 from deep5.plugins import KINDS, mode_fault, registered
 
-__all__ = ["Key", "allowed_keys", "base", "check_parts", "keys_of"]
+__all__ = ["WORKLOAD", "Key", "allowed_keys", "base", "check_parts", "keys_of"]
 
 _REQUIRED = object()
+
+WORKLOAD = frozenset((
+    "operator", "problems", "uses", "shapes", "attributes", "dtype", "backward", "limit_gflop", "take",
+))  # fmt: skip
+"""The keys that say which operators a recipe of level 0 times: times of two workloads are not comparable."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +45,8 @@ def _text_fault(value: Any) -> str | None:
 
 
 def _uses_fault(value: Any) -> str | None:
-    if isinstance(value, (list, tuple)) and all(isinstance(use, str) for use in value):
+    """Which uses there are is known by the problems; a text holds them with commas between."""
+    if isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(use, str) for use in value)):
         return None
     return f"is {value!r}; allowed: a tuple such as ('training',)"
 

@@ -11,10 +11,10 @@ from deep5.metrics.operator_time import OperatorCoverage, OperatorTime
 FIXED = {"problems": "studies.convolution"}
 MUTABLE = {
     "frameworks": ("pytorch",),
-    "take": None,
     "rigorous": False,
     "rounds": 30,
     "threads": 1,
+    "pictures": True,
     "seed": 0,
 }
 METRICS = [(OperatorTime(), None), (OperatorCoverage(), None)]

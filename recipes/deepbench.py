@@ -6,13 +6,15 @@ from typing import Any
 
 from deep5.metrics.operator_time import BareRatio, OperatorCost, OperatorCoverage, OperatorTime
 
-__all__ = ["METRICS", "MUTABLE"]
+__all__ = ["LIMIT_GFLOP", "METRICS", "MUTABLE", "WHOLE"]
+
+LIMIT_GFLOP = 10
+"""What is more work than this in one direction is left out, and listed."""
+WHOLE: dict[str, Any] = {"limit_gflop": None}
+"""The size at which nothing is left out for its work."""
 
 MUTABLE: dict[str, Any] = {
     "frameworks": ("pytorch", "tensorflow", "jax", "onnxruntime", "openvino", "reference"),
-    # What is more work than this in one direction is left out, and listed; None: nothing is.
-    "limit_gflop": 10,
-    "take": None,
     "rigorous": False,
     "rounds": 30,
     "cold": False,

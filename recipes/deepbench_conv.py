@@ -1,7 +1,7 @@
 """DeepBench's convolutions on every framework, through deep5 and on the bare framework (figure 6 of the paper)."""
 
 import deep5 as d5
-from deep5.recipes.deepbench import METRICS, MUTABLE
+from deep5.recipes.deepbench import LIMIT_GFLOP, METRICS, MUTABLE, WHOLE
 from deep5.recipes.deepbench_by_hand import convolution
 
 FIXED = {
@@ -9,6 +9,7 @@ FIXED = {
     "bare": convolution,
     "backward": True,
     "box": "conv-24",  # N=16, C=3, H=W=224, 3x3
+    "limit_gflop": LIMIT_GFLOP,
 }
 SIZES = {
     "smoke": {
@@ -18,7 +19,8 @@ SIZES = {
         "limit_gflop": 0.1,
         "take": 2,
         "rounds": 7,
-    }
+    },
+    "whole": WHOLE,
 }
 
 if __name__ == "__main__":

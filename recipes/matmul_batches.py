@@ -7,11 +7,10 @@ from deep5.recipes.linear_scaling import LinearScaling, LinearScalingOfOne
 FIXED = {"problems": "studies.matmul"}
 MUTABLE = {
     "frameworks": ("pytorch", "tensorflow", "jax", "onnxruntime", "reference"),
-    "limit_gflop": None,
-    "take": None,
     "rigorous": False,
     "rounds": 30,
     "threads": 1,
+    "pictures": True,
     "seed": 0,
 }
 METRICS = [(LinearScaling(), None), (LinearScalingOfOne(), None), (OperatorTime(), None), (OperatorCoverage(), None)]

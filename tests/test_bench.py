@@ -19,21 +19,23 @@ import click
 import jsonschema
 import numpy as np
 import pytest
+from rich.console import Console
 
 from deep5.bench.agreement import tolerance
 from deep5.bench.candidates import Candidate, prepare
 from deep5.bench.command import bench_command, ready_recipe
 from deep5.bench.measure import _thread_warnings, measure, measure_here
 from deep5.bench.peaks import peaks
-from deep5.bench.plan import Plan, forward_alone, workloads
+from deep5.bench.plan import Plan, remarks, workloads
 from deep5.bench.record import OPERATORS, check_operators, plan_of
 from deep5.bench.report import operator_table, seconds
 from deep5.bench.summary import OperatorTimes, summarise
-from deep5.errors import Deep5Error, RecipeError, RunFailed, UsageError
+from deep5.errors import Deep5Error, MissingDependency, RecipeError, RunFailed, UsageError
 from deep5.metrics.operator_time import BareRatio, OperatorCost, OperatorCoverage, OperatorTime
 from deep5.operators import timing
 from deep5.operators.roofline import Roofline, best_rate, numpy_roofline
 from deep5.operators.timing import Work
+from deep5.plugins import framework
 from deep5.recipe import Recipe
 from deep5.results.result import load
 from deep5.results.schema import schema
@@ -317,6 +319,39 @@ def test_a_peak_is_of_the_product_in_the_plans_element_type(dtype: str, monkeypa
     assert all(byte_s for _, byte_s in found.seen.values())
 
 
+@pytest.mark.parametrize("names", [("reference",), ("reference", "onnxruntime"), (f"{ENGINE}:eager",)])
+def test_the_peak_is_that_of_onnx_runtime_too_whoever_is_timed(
+    names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deep5.bench.peaks.PRODUCT", 128)
+    found = peaks(plan(), names)
+    assert set(found.seen) == {"numpy", "onnxruntime", *names}
+    flop_s, byte_s = found.seen["onnxruntime"]
+    assert flop_s is not None
+    assert byte_s is not None
+    assert found.flop_s is not None
+    assert found.flop_s >= flop_s
+
+
+def test_a_peak_with_other_threads_or_without_the_package_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deep5.bench.peaks.PRODUCT", 128)
+    engine = framework("onnxruntime")
+    for error in (UsageError("threads are fixed"), MissingDependency("not installed")):
+
+        def refuse(threads: int, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(type(engine), "set_threads", staticmethod(refuse))
+        assert set(peaks(plan(), ("reference",)).seen) == {"numpy", "reference"}
+
+
+def test_the_table_names_the_library_that_set_each_peak() -> None:
+    seen = {"numpy": (4e9, 3e9), "fast": (8e9, 1e9), "none": (None, None)}
+    peak = {"flop_s": 8e9, "byte_s": 3e9, "threads": 1, "dtype": "float32", "seen": seen}
+    told = " ".join(table(summarise([{**raw(0, [1e-3] * 7), "roofline": peak}])).split())
+    assert "8 GFLOP/s (product in float32, fast) and 3 GB/s (copy, numpy)" in told
+
+
 def test_without_a_product_there_is_no_share_and_the_table_says_so() -> None:
     assert peaks(plan(dtype="int64"), ("reference",)).flop_s is None
     assert numpy_roofline(1, "float16").flop_s is None
@@ -395,7 +430,7 @@ def test_a_sample_is_long_beside_the_clocks_own_steps() -> None:
 
 def test_real_roofline_holds_the_frameworks_own_peaks() -> None:
     (raw,) = measure(plan())
-    assert set(raw["roofline"]["seen"]) == {"numpy", ENGINE}
+    assert set(raw["roofline"]["seen"]) == {"numpy", ENGINE, "onnxruntime"}
     for flop_s, byte_s in raw["roofline"]["seen"].values():
         assert flop_s > 1e8
         assert byte_s > 1e8
@@ -496,19 +531,50 @@ def test_first_calls_come_in_another_order_each_process(monkeypatch: pytest.Monk
 
 def test_gradients_that_a_problem_has_not_are_told() -> None:
     products = Plan(problems="deepbench.gemm", backward=True, limit_gflop=0.01, take=2, frameworks=("reference",))
-    works, _ = workloads(products)
-    assert forward_alone(products, works) == [
+    assert remarks(products, *workloads(products)) == [
         "gradients are asked for, and 2 of 2 problems have a forward pass alone (use inference_server, training)"
     ]
-    assert measure(replace(products, rounds=1))[0]["warnings"] == forward_alone(products, works)
-    assert forward_alone(replace(products, backward=False), works) == []
+    assert measure(replace(products, rounds=1))[0]["warnings"] == remarks(products, *workloads(products))
+    without = replace(products, backward=False)
+    assert remarks(without, *workloads(without)) == []
     trained = Plan(problems="deepbench.conv", uses=("training",), backward=True, take=2)
-    assert forward_alone(trained, workloads(trained)[0]) == []
+    assert remarks(trained, *workloads(trained)) == []
     whole = plan(operator="Add", shapes=((2,), (2,)), dtype="int64", backward=True)
-    (work,), _ = workloads(whole)
-    assert forward_alone(whole, [work]) == ["gradients are asked for, and 1 of 1 problems have a forward pass alone"]
+    alone = ["gradients are asked for, and 1 of 1 problems have a forward pass alone"]
+    assert remarks(whole, *workloads(whole)) == alone
     made = recipe({"problems": "deepbench.gemm", "operator": None, "shapes": (), "backward": True}, {"take": 2})
     assert any("have a forward pass alone" in note for note in check_operators(made))
+
+
+def test_gradients_beyond_the_limit_are_told() -> None:
+    # 2 * 24 * 32 * 40 operations forward, three times that with gradients.
+    limited = plan(backward=True, limit_gflop=1e-4)
+    works, left_out = workloads(limited)
+    assert [work.direction.name for work in works] == ["forward"]
+    (said,) = remarks(limited, works, left_out)
+    assert "1 directions with gradients are left out, such as MatMul, backward: its work is 0.000184 GFLOP" in said
+    within = replace(limited, limit_gflop=1e-3)
+    assert remarks(within, *workloads(within)) == []
+
+
+def test_recurrent_layers_by_hand_are_told_to_be_another_implementation(bare: Callable[[str], str]) -> None:
+    layers = Plan(problems="deepbench.rnn", take=1, bare=bare("product"))
+    (said,) = remarks(layers, *workloads(layers))
+    assert "their ratio compares implementations, and is not what deep5 costs" in said
+    products = replace(layers, problems="deepbench.gemm")
+    assert remarks(products, *workloads(products)) == []
+
+
+def test_what_is_faster_than_by_hand_is_another_implementation() -> None:
+    def warnings(ours: float, by_hand: float) -> tuple[str, ...]:
+        found = raw(0, [ours] * 7)
+        found["series"].append({**raw(0, [by_hand] * 7)["series"][0], "bare": True, "candidate": "a (bare)"})
+        return summarise([found]).warnings
+
+    (said,) = warnings(0.5e-3, 1e-3)
+    assert said.startswith("a takes 0.50 times as long through deep5 as by hand (median of 1): another implementation")
+    assert warnings(0.95e-3, 1e-3) == ()
+    assert warnings(1.5e-3, 1e-3) == ()
 
 
 def test_what_a_framework_has_not_is_listed(bare: Callable[[str], str]) -> None:
@@ -699,13 +765,43 @@ def test_metrics_of_operators() -> None:
         ({}, {"take": 0}, "'take' is 0; allowed: a whole number of at least 1"),
         ({}, {"rigorous": 1}, "'rigorous' is 1; allowed: True or False"),
         ({}, {"epochs": 1}, "unknown key 'epochs' in MUTABLE; allowed: operator, problems"),
-        ({"limit_gflop": 1e-6}, {}, "nothing is left to run; the first of 1 reasons: its work is"),
+        ({}, {"limit_gflop": "abc"}, "'limit_gflop' is 'abc'; allowed: a number of GFLOP above 0, or None"),
+        # 2 * 24 * 32 * 40 operations.
+        ({"limit_gflop": 1e-6}, {}, "nothing is left to run; got limit_gflop=1e-06; allowed: at least 6.15e-05,"),
+        ({"dtype": "float99"}, {}, "got the element type 'float99'; allowed: .*'float32'"),
+        (
+            {"problems": "deepbench.gemm", "operator": None, "shapes": ()},
+            {"uses": "training,foo"},
+            "unknown use of a problem 'foo'; allowed: .*inference_server",
+        ),
+        ({"operator": "Conv", "shapes": ((1, 3, 8, 8), (4, 5, 3, 3))}, {}, "got 3 channels and filters over 5 in 1"),
         ({}, {"bare": 3}, "'bare' is 3; allowed"),
     ],
 )
 def test_a_recipe_that_is_wrong_is_told_what(fixed: Any, mutable: Any, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         check_operators(recipe(fixed, mutable))
+
+
+def test_the_smallest_limit_that_is_told_leaves_something() -> None:
+    small = recipe({"problems": "deepbench.conv", "operator": None, "shapes": (), "limit_gflop": 1e-7})
+    with pytest.raises(RecipeError, match=r"allowed: at least ([\d.e-]+)") as told:
+        check_operators(small)
+    least = float(re.search(r"at least ([\d.e-]+),", str(told.value))[1])  # type: ignore[index]
+    enough = replace(plan_of(small), limit_gflop=least)
+    assert workloads(enough)[0]
+    assert not workloads(replace(enough, limit_gflop=0.99 * least))[0]
+
+
+def test_a_workload_that_may_change_makes_a_run_open() -> None:
+    made = recipe()
+    assert made.division == "closed"
+    assert made.with_settings({"rounds": 8, "frameworks": "reference"}).division == "closed"
+    for key, value in {"take": 6, "limit_gflop": 0.3, "uses": "training", "dtype": "float64", "backward": True}.items():
+        changed = made.with_settings({key: value})
+        assert changed.fixed_hash() == made.fixed_hash()
+        assert changed.division == "open", key
+    assert recipe({}, {"take": 6}).division == "open", "a recipe that lets it change is open itself"
 
 
 def test_a_recipe_hands_its_plan_to_other_processes(tmp_path: Path, bare: Callable[[str], str]) -> None:
@@ -762,20 +858,27 @@ class Twice(d5.Operator):
     def flops(self, x): return x.size
 
 def double(x): return x + x
+made = d5.NativeOperator(double, framework="pytorch")
+told = d5.NativeOperator(double, framework="pytorch", specs=lambda x: (x,))
 number = 3
 """
 
 
-@pytest.mark.parametrize(("name", "flops"), [("Twice", 64), ("double", None)])
+@pytest.mark.parametrize(
+    ("name", "flops", "moved"),
+    [("Twice", 64, 512), ("double", None, None), ("made", None, None), ("told", None, 512)],
+)
 def test_the_command_takes_an_operator_of_a_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, flops: int | None
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, flops: int | None, moved: int | None
 ) -> None:
     (tmp_path / "mine.py").write_text(OPERATOR)
     where = ("--shape", "8x8", "--frameworks", ENGINE, "--out", str(tmp_path / "out"), "--json")
     bench(f"{tmp_path / 'mine.py'}:{name}", *where, "--backward")
     told = json.loads(capsys.readouterr().out)
     assert [row["direction"] for row in told["rows"]] == ["forward", "backward"], told["left_out"]
-    assert told["rows"][0]["flops"] == flops
+    assert (told["rows"][0]["flops"], told["rows"][0]["bytes"]) == (flops, moved)
+    operator_table(told, Console(width=130))
+    assert ("GB/s: - without specs" in capsys.readouterr().out) == (moved is None)
 
 
 @pytest.mark.parametrize(
@@ -813,8 +916,6 @@ def test_without_frameworks_all_that_are_installed_are_taken() -> None:
 def table(times: OperatorTimes, width: int = 130) -> str:
     """What is printed, without the breaks of its lines."""
     import io
-
-    from rich.console import Console
 
     from deep5.bench.record import _told
 
@@ -860,8 +961,6 @@ def test_times_are_told_in_three_digits() -> None:
 
 def test_the_table_is_readable_at_80_columns() -> None:
     import io
-
-    from rich.console import Console
 
     from deep5.bench.record import _told
 

@@ -13,14 +13,24 @@ from typing import Any
 import numpy as np
 import pytest
 
+from deep5.environment import describe_system
 from deep5.errors import MissingDependency, UsageError
 from deep5.metric import Sample
+from deep5.results.chart_parts import WIDTH, files, ticks
 from deep5.results.charts import box_chart, common_sizes, draw, violin_chart, violin_outline
 from deep5.results.folder import ResultFolder
 from deep5.results.result import load
 from deep5.results.samples_file import sample_rows
 from deep5.results.schema import blank_document
+from deep5.results.study_charts import study_chart
 
+SYSTEM = describe_system()
+SYSTEM["cpu"]["model"] = "Some Processor"
+DOCUMENT = blank_document(
+    recipe={"name": "times"},
+    components={"plan": {"problems": "demo.set", "threads": 2}},
+    system=SYSTEM,
+)
 CANDIDATES = (("pytorch", False), ("pytorch (bare)", True), ("jax", False))
 
 
@@ -28,7 +38,7 @@ CANDIDATES = (("pytorch", False), ("pytorch (bare)", True), ("jax", False))
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A result of two sizes and three candidates, the second with gradients."""
     draw_from = np.random.default_rng(0)
-    made = ResultFolder.create(tmp_path_factory.mktemp("out"), "times", blank_document(recipe={"name": "times"}))
+    made = ResultFolder.create(tmp_path_factory.mktemp("out"), "times", DOCUMENT)
     rows, samples = [], []
     for problem, middle in (("p-1", 1e-3), ("p-2", 1e-1)):
         for direction in ("forward", "backward")[: 1 + (problem == "p-2")]:
@@ -61,23 +71,28 @@ def test_pictures_are_drawn_with_the_marks_that_belong_there(folder: Path) -> No
             width, height = struct.unpack(">II", content[16:24])
             assert width > 400
             assert height > 400
+            # At twice its size: it is read in a column, whatever the number of candidates.
+            assert width < 2 * 600
         else:
             assert ET.fromstring(content).tag.endswith("svg")  # noqa: S314 - drawn a moment ago
-    # A violin and its median a candidate and direction, and one of the ratio to the bare framework with a line at 1; a
-    # box, its median and whiskers likewise.
-    assert count(pictures["violin.svg"], "area mark") == 6 + 2
+    # Two sizes: their medians are points, and lines are the medians of these; so for the ratios to the bare framework,
+    # with a line at 1 each direction. A box, its median and whiskers likewise.
+    assert count(pictures["violin.svg"], "area mark") == 0
+    assert count(pictures["violin.svg"], "circle") == 3 * (2 + 1) + (2 + 1)
     assert count(pictures["violin.svg"], "rule mark") == 6 + 2 + 2
     assert count(pictures["box.svg"], "box") == 6
     told = {name: pictures[name].decode() for name in ("violin.svg", "box.svg")}
-    assert re.search(r">\d+ms<", told["violin.svg"]), "ticks have their unit"
+    assert all(f">{tick}<" in told["violin.svg"] for tick in ("1ms", "10ms", "100ms")), "decades are named"
     assert re.search(r">\d+ms<", told["box.svg"])
-    assert "forward: time a call" in told["violin.svg"]
-    assert "backward: time a call" in told["box.svg"]
-    assert "quartiles of 20 to 20 samples" in told["box.svg"]
+    assert "forward: 2 of 2 sizes, those that all ran" in told["violin.svg"]
+    assert "backward: N=1" in told["box.svg"]
+    assert "quartiles of 20 samples" in told["box.svg"]
+    assert all("demo.set, Some Processor, 2 threads" in text for text in told.values())
     assert all("through deep5" in text and ">bare<" in text for text in told.values())
-    for candidate, _ in CANDIDATES:
-        assert pictures["violin.svg"].decode().count(f">{candidate}<") == 2
-        assert pictures["box.svg"].decode().count(f">{candidate}<") == 2
+    for framework in ("pytorch", "jax"):
+        # Named once a direction, with the median ratio where there is one.
+        assert len(re.findall(rf">{framework}( [\d.]+x)?<", told["violin.svg"])) == 2
+        assert told["box.svg"].count(f">{framework}<") == 2
 
 
 def test_without_the_size_of_the_box_the_other_picture_is_drawn(folder: Path) -> None:
@@ -94,7 +109,7 @@ def parts(folder: Path) -> tuple[Any, Any]:
 def test_boxes_hold_every_raw_sample(folder: Path) -> None:
     rows, samples = parts(folder)
     chart = box_chart(rows, samples, "p-1").to_dict()
-    (panel,) = chart["hconcat"]
+    (panel,) = chart["vconcat"]
     values = panel.get("data", chart.get("data"))["values"]
     wanted = [sample.value for row in rows if row["problem"] == "p-1" for sample in samples[row["series"][0]]]
     assert sorted(entry["s"] for entry in values) == sorted(wanted)
@@ -108,15 +123,74 @@ def test_violins_follow_the_samples_and_sizes_weigh_alike(folder: Path) -> None:
     times, widths = violin_outline([few, many])
     assert times[0] == pytest.approx(1e-3)
     assert times[-1] == pytest.approx(0.11)
-    assert widths.max() == pytest.approx(0.45)
+    assert widths.max() == pytest.approx(1)
     # Two sizes, two humps of one width: a hundred times the samples do not make the second wider.
     assert widths[0] == pytest.approx(widths[-1], rel=0.05)
     assert widths[len(widths) // 2] < widths[0]
     times, widths = violin_outline([[2e-3]])
     assert times == pytest.approx([2e-3, 2e-3], rel=0.01)
-    panel = violin_chart(*parts(folder)).to_dict()["hconcat"][1]["vconcat"]
+    panels = violin_chart(*parts(folder)).to_dict()["vconcat"]
     wanted = [row["median_s"] for row in parts(folder)[0] if row["direction"] == "backward"]
-    assert [entry["s"] for entry in panel[0]["layer"][1]["data"]["values"]] == wanted
+    assert [entry["s"] for entry in panels[2]["layer"][0]["data"]["values"]] == wanted
+
+
+def many(folder: Path, sizes: int) -> tuple[Any, Any]:
+    """The forward rows of a size, several times over."""
+    rows, samples = parts(folder)
+    forward = [row for row in rows if (row["problem"], row["direction"]) == ("p-1", "forward")]
+    return [{**row, "problem": f"m-{number}"} for number in range(sizes) for row in forward], samples
+
+
+def test_fewer_than_eight_sizes_are_points_and_more_are_violins(folder: Path) -> None:
+    for sizes, areas, circles in ((7, 0, 3 * 7 + 7), (8, 3 + 1, 0)):
+        svg = files("violin", violin_chart(*many(folder, sizes)))["violin.svg"]
+        assert (count(svg, "area mark"), count(svg, "circle")) == (areas, circles)
+
+
+def test_panels_are_of_one_width_below_each_other(folder: Path) -> None:
+    for chart in (violin_chart(*parts(folder)), box_chart(*parts(folder), "p-2")):
+        panels = chart.to_dict()["vconcat"]
+        assert len(panels) >= 2
+        assert {panel["width"] for panel in panels} == {WIDTH}
+
+
+@pytest.mark.parametrize("power", [-7.3, -3.0, -0.5, 0.0, 1.9])
+@pytest.mark.parametrize("span", [1.05, 1.4, 3, 30, 1e4])
+def test_an_axis_has_marks_within_what_is_drawn_and_powers_of_ten_among_them(power: float, span: float) -> None:
+    least = 10**power
+    found = ticks([least, least * span])
+    assert 1 <= len(found) <= 6
+    assert found == sorted(found)
+    assert all(least * 0.99 <= tick <= least * span * 1.01 for tick in found)
+    decades = [10.0**k for k in range(-9, 9) if least <= float(f"1e{k}") <= least * span]
+    assert not decades or any(tick == pytest.approx(decade) for tick in found for decade in decades)
+
+
+def test_batches_are_drawn_against_linear_scaling() -> None:
+    rows = [
+        {"problem": f"dense-{batch}", "title": "", "candidate": name, "median_s": s, "low_s": 0.9 * s, "high_s": None}
+        for name, factor in (("a", 1e-3), ("b", 2e-3))
+        for batch, s in ((1, 3 * factor), (64, 64 * factor))
+    ]
+    chart = study_chart(rows, "studies.layers")
+    (panel,) = chart.to_dict()["vconcat"]
+    linear = panel["layer"][0]["data"]["values"]
+    # Both cost three times what linear scaling from the largest batch promises for the smallest.
+    assert [entry["s"] for entry in linear if entry["batch"] == 1] == pytest.approx([1e-3, 2e-3])
+    svg = files("study", chart)["study.svg"]
+    assert count(svg, "circle") == 4
+    assert b"linear scaling" in svg
+
+
+def test_algorithms_are_drawn_size_by_size() -> None:
+    rows = [
+        {"problem": f"size-{size}-{name}", "title": f"N={size}, {name}", "candidate": "a", "median_s": size * 1e-3}
+        for size in (1, 2)
+        for name in ("own", "fft")
+    ]
+    svg = files("study", study_chart(rows))["study.svg"]
+    assert count(svg, "point") == 4
+    assert all(f">{text}<".encode() in svg for text in ("N=1", "N=2", "own", "fft"))
 
 
 def test_violins_hold_the_sizes_that_every_candidate_ran_and_say_how_many(folder: Path) -> None:
@@ -125,11 +199,11 @@ def test_violins_hold_the_sizes_that_every_candidate_ran_and_say_how_many(folder
     assert common_sizes(rows)["forward"] == {"p-1", "p-2"}
     assert common_sizes(fewer)["forward"] == {"p-2"}
     left_out = [{"problem": "p-3", "direction": "forward"}]
-    forward = violin_chart(fewer, samples, left_out).to_dict()["hconcat"][0]["vconcat"][0]
-    assert forward["title"] == ["forward: time a call", "1 of 3 sizes, those that all ran"]
-    outlines = forward["layer"][0]["data"]["values"]
-    # p-1 takes a hundredth of the time: it is in nobody's violin.
-    assert min(entry["s"] for entry in outlines) > 0.03
+    forward = violin_chart(fewer, samples, left_out).to_dict()["vconcat"][0]
+    assert forward["title"] == "forward: 1 of 3 sizes, those that all ran; line: median"
+    points = forward["layer"][1]["data"]["values"]
+    # p-1 takes a hundredth of the time: it is nowhere.
+    assert min(entry["s"] for entry in points) > 0.03
     apart = [row for row in rows if (row["problem"] == "p-1") == (row["candidate"] == "jax")]
     assert "forward" not in common_sizes(apart)
 
@@ -141,16 +215,16 @@ def test_what_deep5_costs_is_drawn_size_by_size(folder: Path) -> None:
         if row["candidate"] == "pytorch":
             (bare,) = (r for r in rows if r["bare"] and all(r[k] == row[k] for k in ("problem", "direction")))
             row["median_s"] = 1.5 * bare["median_s"]
-    ratio = violin_chart(slower, samples).to_dict()["hconcat"][0]["vconcat"][1]
-    violins, one = ratio["layer"]
-    (middle,) = violins["layer"][1]["data"]["values"]
+    ratio = violin_chart(slower, samples).to_dict()["vconcat"][1]
+    medians, points, one = ratio["layer"]
+    (middle,) = medians["data"]["values"]
     # Both sizes are 1.5 times as slow, though one takes a hundred times as long as the other.
     assert middle["s"] == pytest.approx(1.5)
-    assert [entry["s"] for entry in violins["layer"][0]["data"]["values"]] == pytest.approx([1.5, 1.5], rel=0.01)
+    assert [entry["s"] for entry in points["data"]["values"]] == pytest.approx([1.5, 1.5])
     assert "pytorch 1.50x" in json.dumps(ratio)
     assert one["data"]["values"] == [{"s": 1.0}]
     alone = [row for row in rows if not row["bare"]]
-    assert len(violin_chart(alone, samples).to_dict()["hconcat"][0]["vconcat"]) == 1, "nothing to compare with"
+    assert len(violin_chart(alone, samples).to_dict()["vconcat"]) == 2, "nothing to compare with: a panel a direction"
 
 
 @pytest.mark.parametrize("package", ["altair", "vl_convert"])

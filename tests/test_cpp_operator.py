@@ -663,6 +663,56 @@ def test_what_has_the_shape_of_an_array_is_not_taken_for_one() -> None:
         assert operator.backward((x,), (x,), (x,), (True,))[0].tolist() == [2.0, 8.0]
 
 
+def test_a_backward_pass_reads_nothing_beyond_what_it_is_given() -> None:
+    """Its code goes by the shape of one array: another that is shorter would be read beyond its end."""
+    operator, x = IPow(2), np.arange(8.0)
+    wrong: list[tuple[Any, Any, Any, Any, str]] = [
+        ([x[:2]], [x], [x], [True], r"IPow: the gradient by output 0: got float64\[2\], expected float64\[8\]"),
+        ([x], [x[:2]], [x], [True], r"IPow\.backward: output 0: got float64\[8\], expected float64\[2\]"),
+        ([x[:0]], [x], [x[:0]], [True], r"IPow\.backward: output 0: got float64\[0\], expected float64\[8\]"),
+        ([x[:, None]], [x], [x], [True], r"got float64\[8, 1\], expected float64\[8\]"),
+        ([x.astype(np.float32)], [x], [x], [True], r"got float32\[8\], expected float64\[8\]"),
+        ([None], [x], [x], [True], r"the gradient by output 0: got no array"),
+        ([x.tolist()], [x], [x], [True], r"got list as input 0"),
+        ([], [x], [x], [True], r"got 0 output_grads; allowed: one an output, 1"),
+        ([x], [x, x], [x], [True, False], r"got inputs of float64, float64; allowed, as its C\+\+ forward takes them"),
+        ([x], [x], [x], [True, True], r"got 2 needs; allowed: one an input, 1"),
+        ([x], [x], [x], [], r"got 0 needs; allowed: one an input, 1"),
+        ([x[:2]], [x], [x], [False], r"got float64\[2\], expected float64\[8\]"),
+    ]
+    for _ in range(2):  # before there is a plan for what is right, and after
+        for *given, told in wrong:
+            with pytest.raises(ShapeError, match=told):
+                operator.backward(*given)
+        assert operator.backward([x], [x], [x], [True])[0].tolist() == (2 * x * x).tolist()
+    assert operator.backward([x], [x], [x], [False]) == (None,)
+    assert operator.backward([np.float64(3)], [np.float64(3)], [np.float64(9)], [True]) == (18,)
+    rows, w = np.array([1, 1]), np.ones(3)
+    y, count = Several().forward(np.ones((4, 3)), rows, w)
+    with pytest.raises(ShapeError, match="a gradient is asked for by input 1, which is int64"):
+        Several().backward((y, None), (np.ones((4, 3)), rows, w), (y, count), (True, True, True))
+    with pytest.raises(ShapeError, match=r"Several\.backward: output 1: got int32\[3\], expected int32\[4\]"):
+        Several().backward((y, None), (np.ones((4, 3)), rows, w), (y, count[:3]), (True, False, True))
+
+
+def test_the_kernel_of_a_backward_pass_holds_shapes_against_each_other_too() -> None:
+    """It is what frameworks call."""
+    x, kernel = np.arange(8.0), IPow(2).kernel(("float64",), needs=(True,))
+    with pytest.raises(
+        ShapeError, match=r"the gradient by floating-point output 0: got float64\[2\], expected float64"
+    ):
+        kernel(x[:2], x, x)
+    with pytest.raises(ShapeError, match=r"IPow\.backward: output 0: got float64\[2\], expected float64\[8\]"):
+        kernel(x[:2], x, x[:2])
+    with pytest.raises(ShapeError, match=r"IPow\.backward: no input wants a gradient; allowed: at least one"):
+        IPow(2).kernel(("float64",), needs=(False,))(x, x, x)
+    spec = d5.TensorSpec(shape=(8,), dtype="float64")
+    with pytest.raises(ShapeError, match=r"IPow\.backward: got 2 inputs; allowed: 3, the gradients"):
+        Backward(IPow(2), (True,), (True,)).specs(spec, spec)
+    symbolic = d5.TensorSpec(shape=("N",), dtype="float64")
+    assert Backward(IPow(2), (True,), (True,)).specs(spec, symbolic, spec) == (symbolic,)
+
+
 def test_scalars_and_other_kinds_of_arrays_of_numpy(tmp_path: Path) -> None:
     operator = IPow(2)
     for _ in range(2):

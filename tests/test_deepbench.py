@@ -12,10 +12,12 @@ import pytest
 from deep5.bench import measure as measuring
 from deep5.bench.plan import Plan, workloads
 from deep5.bench.record import OPERATORS, check_operators, plan_of
+from deep5.errors import UsageError
 from deep5.operators import problems
 from deep5.operators.roofline import Roofline, numpy_roofline
 from deep5.plugins import registered
 from deep5.recipe import load_recipe
+from deep5.recipe_keys import WORKLOAD
 from deep5.recipes.deepbench import MUTABLE
 from deep5.run import execute
 
@@ -34,6 +36,18 @@ def quick_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "peaks", numpy_alone)
 
 
+@pytest.mark.parametrize("name", [*RECIPES, "convolution_algorithms", "layer_batches", "matmul_batches"])
+def test_what_is_timed_cannot_change_in_a_closed_run(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.division == "closed"
+    assert not WORKLOAD & recipe.mutable.keys()
+    assert recipe.with_settings({"take": 6}).division == "open"
+    if name in RECIPES:
+        assert check_operators(recipe.with_settings({"uses": "inference_server", "take": 1})), "whatever its box is of"
+        with pytest.raises(UsageError, match="'limit_gflop' is fixed by the recipe"):
+            recipe.with_settings({"limit_gflop": 0.3})
+
+
 def test_every_back_end_is_in_every_recipe() -> None:
     assert set(FRAMEWORKS) == set(registered("frameworks"))
     for name in RECIPES:
@@ -50,6 +64,8 @@ def test_what_the_limit_leaves_is_what_the_guide_says(name: str) -> None:
     assert all("(limit_gflop=10)" in entry["reason"] for entry in left_out)
     assert f"{told} problems and directions would be run" in check_operators(recipe)[0]
     assert f"`{name}` {told}" in " ".join(DOCS.read_text().split())
+    whole = plan_of(recipe.at_size("whole"))
+    assert not any("limit_gflop" in entry["reason"] for entry in workloads(whole)[1])
     smoke = plan_of(recipe.at_size("smoke"))
     assert len(workloads(smoke)[0]) <= 3, "a smoke size stays quick"
 
@@ -63,7 +79,7 @@ def test_recurrent_layers_run_forward_and_backward_on_every_framework(
     monkeypatch.setattr(measuring, "_WARM_UP_S", 0.01)
     recipe = load_recipe("deepbench_rnn").with_settings({"rounds": 1, "pictures": False})
     # What is written by hand is held to these in test_problems.
-    result = execute(replace(recipe, fixed={**recipe.fixed, "bare": None}), out=tmp_path, quiet=True)
+    result = execute(replace(recipe, fixed={**recipe.fixed, "bare": None, "box": None}), out=tmp_path, quiet=True)
     told = json.loads((result.folder / OPERATORS).read_text())
     assert told["left_out"] == []
     assert {(row["title"].split()[0], row["direction"], row["candidate"]) for row in told["rows"]} == {

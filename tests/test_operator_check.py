@@ -867,6 +867,28 @@ def test_a_crash_in_backward_alone() -> None:
         check_gradient(operator, X, dtypes=["float32"])
 
 
+OUTSIDE = {
+    "past the end": ("for (int64_t i = 0; i <= x.size(); ++i) y[i] = x[i];", r"element \[12\] of a tensor .* \[3, 4\]"),
+    "before the beginning": (CUBE[0] + "y[-1] = 0;", r"element \[-1\] of"),
+    "of another rank": ("y(0) = x[0];", r"element \(0\) of a tensor of the shape \[3, 4\]"),
+    "beyond an axis": ("y(0, 4) = x[0];", r"element \(0, 4\) of"),
+    "axis": ("y[0] = x.shape(2);", r"axis 2 of a tensor of the shape \[3, 4\]"),
+    "in OpenMP": (
+        "\n#pragma omp parallel for\nfor (int64_t i = 0; i < 13; ++i) y[i] = x[i];\n",
+        r"element \[12\] of",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_an_index_outside_of_a_tensor_is_told(name: str) -> None:
+    """Few of them crash: mostly some other number is read, or written over."""
+    forward, told = OUTSIDE[name]
+    values = [np.arange(12.0, dtype="f4").reshape(3, 4)]
+    with pytest.raises(OperatorError, match=rf"Made uses {told}.* in forward on float32 inputs; allowed: what is"):
+        check_forward(compiled(forward)(), values, dtypes=["float32"])
+
+
 def test_a_loop_without_an_end() -> None:
     operator = compiled("for (volatile int i = 0; ; i = i) {} y[0] = x[0];")()
     begin = time.monotonic()
@@ -981,5 +1003,8 @@ def test_a_gradient_that_is_written_though_nobody_wants_it_ends_the_child_alone(
             return inputs[:1]
 
     values = [normal(4, 5), normal(4, 5)]
-    with pytest.raises(OperatorError, match=r"Product.*with a gradient by input 0 alone"):
+    with pytest.raises(
+        OperatorError,
+        match=r"Product uses the gradient by an input that nobody wants, .*with a gradient by input 0 alone",
+    ):
         check_gradient(Product(), values)

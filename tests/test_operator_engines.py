@@ -706,6 +706,14 @@ def test_a_network_of_one_given_operator() -> None:
     assert registered_operators() == before
 
 
+@pytest.mark.parametrize("title", ["my op 3x3", "3x3", "größe", "a.b/c"])
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_operator_may_be_called_anything(name: str, title: str) -> None:
+    operator, x = PyPow(2), draw(3)
+    operator.title = title
+    np.testing.assert_array_equal(executor(name, operator).inference(x)[0], executor(name, PyPow(2)).inference(x)[0])
+
+
 def test_discarding_programs_keeps_results() -> None:
     for name in ENGINES[1:]:
         made, x = executor(name, CppPow(2)), draw(3)

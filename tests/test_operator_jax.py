@@ -321,6 +321,20 @@ def test_a_second_derivative() -> None:
         jax.grad(lambda x: jax.grad(lambda x: JAX.operator(CPow(3))(x).sum())(x).sum())(x)
 
 
+@pytest.mark.parametrize("make", POWERS)
+def test_derivatives_forward_are_refused_with_the_reason(make: Any) -> None:
+    run, x = JAX.operator(make()), jnp.ones(3)
+    for call in (
+        lambda: jax.jvp(run, (x,), (x,)),
+        lambda: jax.jacfwd(run)(x),
+        lambda: jax.hessian(lambda x: run(x).sum())(x),
+    ):
+        with pytest.raises(Unsupported, match=r"Pow has a backward of its own, .* in reverse alone; .*jax\.jacrev"):
+            call()
+    with pytest.raises(TypeError):  # one that is not about this
+        run(x, nobody=x)
+
+
 @pytest.mark.usefixtures("_in_64_bits")
 @pytest.mark.parametrize("make", POWERS)
 def test_vmap_is_a_call_an_element(make: Any) -> None:

@@ -772,6 +772,22 @@ def test_xla_compiles_what_is_python_and_refuses_what_is_compiled() -> None:
             make(CppPow(2))
 
 
+@pytest.mark.parametrize("wrap", [lambda own: own, tf.function], ids=["own", "within"])
+def test_functions_that_xla_compiles_refuse_compiled_operators_with_the_reason(wrap: Any) -> None:
+    own, x = wrap(TF.operator(CppPow(2))), tf.constant([1.0, 2.0])
+    jitted = tf.function(lambda x: own(x) + 1, jit_compile=True, autograph=False)
+    with pytest.raises(Unsupported, match=r"CppPow is compiled already, .*; remedy: tf\.function without jit_compile"):
+        jitted(x)
+    np.testing.assert_array_equal(own(x), [1, 4])
+
+
+def test_nan_and_infinity_are_tensorflows_as_the_documentation_says() -> None:
+    """Should this fail, a newer TensorFlow has mended it: then take it out of docs/networks.md."""
+    x = tf.constant([1.0, np.nan, 2.0])
+    assert (NAMESPACE.argmax(x), NAMESPACE.argmin(x)) == (2, 0)
+    assert NAMESPACE.floor_divide(tf.constant(np.inf), 2) == np.inf
+
+
 # Networks
 
 

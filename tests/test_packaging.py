@@ -50,7 +50,7 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.Compl
 
 
 def test_package_list_equals_the_folders() -> None:
-    folders = {Path(packed_as(path)).parent for path in package_files() if path.suffix == ".py"}
+    folders = {Path(packed_as(path)).parent for path in package_files()}  # of data, too: setuptools warns of others
     listed = PROJECT["tool"]["setuptools"]["packages"]
     assert listed == sorted(folder.as_posix().replace("/", ".") for folder in folders)
     without = [packed_as(p) for p in package_files() if p.suffix == ".py" and not (p.parent / "__init__.py").exists()]
@@ -91,7 +91,8 @@ def test_every_recipe_is_registered() -> None:
     registered = {
         value.removeprefix("deep5.recipes.") for value in PROJECT["project"]["entry-points"]["deep5.recipes"].values()
     }
-    files = [path for path in (ROOT / "recipes").rglob("*.py") if "METRICS = " in path.read_text(encoding="utf-8")]
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "recipes").rglob("*.py")}
+    files = [path for path, text in texts.items() if re.search(r"^FIXED\b.*=", text, re.MULTILINE)]
     assert registered == {".".join(path.relative_to(ROOT / "recipes").with_suffix("").parts) for path in files}
 
 

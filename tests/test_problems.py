@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from deep5.bench.plan import Plan, workload_of, workloads
-from deep5.errors import UnknownName, UsageError
+from deep5.errors import ShapeError, UnknownName, UsageError
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators import problems
 from deep5.operators.problems import PROBLEM_SETS, TABLES, Direction, problem_rows, problem_set
-from deep5.operators.work import backward_bytes, backward_flops, bytes_of, flops, moved_bytes
+from deep5.operators.work import backward_bytes, backward_flops, bytes_of, flops, misfit, moved_bytes
 from deep5.recipes import deepbench_by_hand as by_hand
 from deep5.tensors import TensorSpec
 
@@ -108,6 +108,25 @@ def test_work_of_a_convolution_by_hand() -> None:
 def test_operations_by_hand(op_type: str, inputs: Any, outputs: Any, attributes: Any, wanted: int | None) -> None:
     given, made = [spec(*shape) for shape in inputs], [spec(*shape) for shape in outputs]
     assert flops(op_type, given, made, attributes) == wanted
+
+    assert misfit(op_type, given, attributes) is None
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes", "message"),
+    [
+        ("Conv", [(1, 4, 5, 5), (6, 4, 3, 3)], {"group": 2}, "got 4 channels and filters over 4 in 2 groups"),
+        ("ConvTranspose", [(1, 2, 3, 3), (3, 4, 3, 3)], {}, "allowed: 3 channels"),
+        ("LSTM", [(5, 2, 3), (1, 16, 2), (1, 16, 4)], {"hidden_size": 4}, "allowed: 16x3 and 16x4"),
+        ("GRU", [(5, 2, 3), (1, 16, 3), (1, 16, 4)], {"hidden_size": 4}, "allowed: 12x3 and 12x4"),
+        ("RNN", [(5, 2, 3), (4, 3), (1, 4, 4)], {"hidden_size": 4}, "RNN"),
+        ("Conv", [(4,), (4,)], {}, "Conv"),
+    ],
+)
+def test_shapes_that_do_not_go_together_are_refused(op_type: str, inputs: Any, attributes: Any, message: str) -> None:
+    asked = Plan(operator=op_type, shapes=tuple(inputs), attributes=attributes)
+    with pytest.raises((ShapeError, UsageError), match=message):
+        workloads(asked)
 
 
 def test_operations_of_gradients_by_hand() -> None:

@@ -13,6 +13,7 @@ from deep5.errors import NetworkError, OperatorError, ShapeError, UsageError
 from deep5.networks.custom import Extent, is_custom, operator_of
 from deep5.networks.gradients import gradient_network
 from deep5.operators.backward import Backward
+from deep5.operators.contract import specs_of
 from deep5.operators.registry import make_operator, registered_operator, registered_operators
 
 DOMAIN = "test.registered"
@@ -273,6 +274,45 @@ def test_an_attribute_that_no_file_can_hold(value: Any, told: str) -> None:
     build = d5.NetworkBuilder("attributes")
     with pytest.raises(NetworkError, match=rf"IPow got an attribute that no file can hold \(.*{told}"):
         build.op("IPow", build.input("x", ("N",)), domain=DOMAIN, power=value)
+
+
+@pytest.mark.parametrize(
+    ("decides", "told"),
+    [
+        (lambda x: x.shape[0] < 1, "TypeError .*: which is larger, N or 1, is not known"),
+        (lambda x: x.shape[0] >= 1, "TypeError .*: which is larger, N or 1, is not known"),
+        (lambda x: x.shape[0] < x.shape[1], "TypeError .*: which is larger, N or M, is not known"),
+        (lambda x: max(x.shape[:2]), "TypeError .*: which is larger, M or N, is not known"),
+        (lambda x: range(x.shape[0]), "TypeError .*"),
+        (lambda x: int(x.shape[0]), "ValueError .*"),
+    ],
+)
+def test_specs_that_decides_by_a_symbolic_extent(decides: Any, told: str) -> None:
+    """Two names would compare as texts."""
+
+    def specs(self: Any, x: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
+        decides(x)
+        return (x,)
+
+    d5.register_operator("Decides", domain=DOMAIN)(type("Decides", (IPow,), {"specs": specs}))
+    build = d5.NetworkBuilder("symbolic")
+    node = build.op("Decides", build.input("x", ("N", "M", 2)), domain=DOMAIN)
+    remedy = r"; 'M', 'N' are symbolic, known when the network runs; allowed: .* remedy: compare numbers alone"
+    with pytest.raises(OperatorError, match=rf"Decides\.specs raised {told}.*{remedy}"):
+        build.network({"y": node})
+    numbers = d5.TensorSpec(shape=(2, 3, 2))
+    assert specs_of(registered_operator(DOMAIN, "Decides")(), [numbers]) == (numbers,)
+
+
+def test_a_failing_specs_is_told_an_error_that_its_author_can_raise() -> None:
+    """Every error that a message recommends is there under the name that it has."""
+    kind = type("Failing", (IPow,), {"specs": lambda self, x: x.shape[5]})
+    with pytest.raises(
+        d5.OperatorError, match=r"raised IndexError .*; remedy: raise d5\.ShapeError\(…\), where"
+    ) as told:
+        specs_of(kind(), [d5.TensorSpec(shape=(2,))])
+    assert issubclass(d5.ShapeError, d5.Deep5Error)
+    assert isinstance(told.value, d5.Deep5Error)
 
 
 def test_symbolic_extents_are_computed_with() -> None:

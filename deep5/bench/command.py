@@ -120,7 +120,10 @@ def bench_command(errors: Errors) -> click.Group:
     @bench.command("operator")
     @_options
     def operator(name: str, quick: bool, out: str, as_json: bool, debug: bool, **chosen: Any) -> None:
-        """Time the operator NAME: ONNX's (Conv, MatMul, LSTM), DOMAIN.NAME, FILE.py:CLASS or FILE.py:FUNCTION."""
+        """Time the operator NAME: ONNX's (Conv, MatMul, LSTM), DOMAIN.NAME or FILE.py:NAME.
+
+        A NAME in a file is a class of d5.Operator, an operator (a d5.NativeOperator, say), or a function of arrays.
+        """
         with errors(debug, as_json) as show:
             from deep5.bench.record import OPERATORS, time_operators
 
@@ -145,7 +148,12 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--set", "attributes", metavar="KEY=VALUE", multiple=True, help="An attribute; repeatable."),
         click.option("--dtype", default="float32", show_default=True, metavar="DTYPE", help="Of the inputs."),
         click.option("--backward", is_flag=True, help="Time gradients too."),
-        click.option("--quick/--rigorous", "quick", default=True, help="In this process, or in eight fresh ones."),
+        click.option(
+            "--quick/--rigorous",
+            "quick",
+            default=True,
+            help="In this process, or in eight fresh ones: ten seconds a size and framework, and eight starts of each.",
+        ),
         click.option("--threads", type=number, default=1, show_default=True, metavar="N", help="Within an operator."),
         click.option("--cold", is_flag=True, help="Time calls with cold caches too."),
         click.option("--limit", "limit_gflop", type=float, metavar="GFLOP", help="Leave out what is more work."),

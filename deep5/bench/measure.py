@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from deep5.bench.agreement import Results, difference, standard_of
 from deep5.bench.candidates import Candidate, Prepared, candidates, prepare, random_values, reason_of
 from deep5.bench.peaks import peaks
-from deep5.bench.plan import Plan, Workload, forward_alone, workloads
+from deep5.bench.plan import Plan, Workload, remarks, workloads
 from deep5.errors import MissingDependency, RunFailed, UsageError
 from deep5.operators import timing
 from deep5.plugins import framework, uninterrupted
@@ -158,7 +158,7 @@ def measure_here(plan: Plan, process: int = 0) -> dict[str, Any]:
         "overhead_s": timing.loop_overhead_s(),
         "series": [],
         "left_out": [{**entry, "candidate": c.label} for entry in left_out for c in candidates(plan)],
-        "warnings": forward_alone(plan, works),
+        "warnings": remarks(plan, works, left_out),
         "settings": {},
     }
     ready: list[Candidate] = []

@@ -10,11 +10,11 @@ from typing import Any
 
 from deep5.errors import Deep5Error, ShapeError, UsageError
 from deep5.operators.operator import Operator
-from deep5.operators.problems import Direction, Problem, problem_set
-from deep5.operators.work import backward_bytes, backward_flops, flops, moved_bytes
-from deep5.tensors import TensorSpec
+from deep5.operators.problems import FORWARD, Direction, Problem, problem_set
+from deep5.operators.work import RECURRENT, backward_bytes, backward_flops, flops, misfit, moved_bytes
+from deep5.tensors import TensorSpec, numpy_dtype
 
-__all__ = ["Plan", "Workload", "forward_alone", "make_operator_of", "workload_of", "workloads"]
+__all__ = ["Plan", "Workload", "make_operator_of", "remarks", "workload_of", "workloads"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +152,13 @@ def _too_large(plan: Plan, work: Workload) -> str:
 
 
 def _problems(plan: Plan) -> tuple[Problem, ...]:
+    try:
+        numpy_dtype(plan.dtype)
+    except TypeError as error:
+        raise UsageError(
+            f"got the element type {plan.dtype!r}; allowed: NumPy's name of one, such as 'float32', 'float16' or "
+            "'bfloat16'"
+        ) from error
     if plan.problems is not None:
         if plan.shapes:
             raise UsageError("problems and shapes are both given; allowed: one of them")
@@ -180,22 +187,36 @@ def _problems(plan: Plan) -> tuple[Problem, ...]:
     return (Problem(name=name, title=title, operator=plan.operator, inputs=inputs, directions=directions),)
 
 
-def forward_alone(plan: Plan, works: Sequence[Workload]) -> list[str]:
-    """What is to be said where gradients are asked for and problems have none.
+def remarks(plan: Plan, works: Sequence[Workload], left_out: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is to be said of a workload: gradients that are asked for and not run, layers that are not built alike.
 
     Args:
-        plan: Asks for them or not.
+        plan: Asks for gradients or not.
         works: What is run.
+        left_out: What is not, from `workloads`.
     """
-    problems = {work.problem.name: work.problem for work in works}
+    problems, said = {work.problem.name: work.problem for work in works}, []
     without = [problem for problem in problems.values() if len(problem.directions) == 1]
-    if not plan.backward or not without:
-        return []
-    uses = sorted({problem.use for problem in without if problem.use})
-    return [
-        f"gradients are asked for, and {len(without)} of {len(problems)} problems have a forward pass alone"
-        + (f" (use {', '.join(uses)})" if uses else "")
-    ]
+    if plan.backward and without:
+        uses = sorted({problem.use for problem in without if problem.use})
+        said.append(
+            f"gradients are asked for, and {len(without)} of {len(problems)} problems have a forward pass alone"
+            + (f" (use {', '.join(uses)})" if uses else "")
+        )
+    halves = [entry for entry in left_out if entry["direction"] != FORWARD and "take=" not in entry["reason"]]
+    halves = [entry for entry in halves if entry["problem"] in problems]
+    if halves:
+        first = halves[0]
+        said.append(
+            f"of problems whose forward pass is run, {len(halves)} directions with gradients are left out, such as "
+            f"{first['problem']}, {first['direction']}: {first['reason']}"
+        )
+    if plan.bare and any(problem.operator in RECURRENT for problem in problems.values()):
+        said.append(
+            "recurrent layers: deep5 runs cells of its own on most frameworks, and bare is the layer that the "
+            "framework has; their ratio compares implementations, and is not what deep5 costs"
+        )
+    return said
 
 
 def workload_of(plan: Plan, problem: Problem, direction: Direction) -> Workload:
@@ -214,6 +235,8 @@ def workload_of(plan: Plan, problem: Problem, direction: Direction) -> Workload:
     if not outputs:
         operator = make_operator_of(plan, problem)
         outputs = specs_of(operator, inputs) if getattr(operator, "says_specs", True) else None
+        if (fault := misfit(problem.operator, inputs, attributes)) is not None:
+            raise ShapeError(f"{problem.operator} with {', '.join(map(str, inputs))}: {fault}")
         op_type, own = str(getattr(operator, "op_type", "")), getattr(operator, "flops", None)
     if outputs is None:
         return Workload(problem=problem, direction=direction, outputs=None, flops=None, moved_bytes=None)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import ceil, floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deep5.bench.plan import Plan, forward_alone, workloads
+from deep5.bench.plan import Plan, remarks, workloads
 from deep5.components import check_arguments, component, is_factory, not_a
 from deep5.errors import Deep5Error, MissingDependency, RecipeError, UsageError
 from deep5.recipe import Recipe
@@ -32,16 +34,15 @@ def plan_of(recipe: Recipe) -> Plan:
     Raises:
         RecipeError: `bare` is no function that another process could find.
     """
-    names = recipe.value("frameworks")
     operator = recipe.value("operator")
     return Plan(
         operator=operator if operator is None else _absolute(operator, recipe.folder_of("operator")),
         problems=recipe.value("problems"),
-        uses=tuple(recipe.value("uses")),
+        uses=_names(recipe.value("uses")),
         shapes=tuple(tuple(shape) for shape in recipe.value("shapes")),
         attributes=recipe.value("attributes"),
         dtype=recipe.value("dtype"),
-        frameworks=tuple(names.split(",") if isinstance(names, str) else names),
+        frameworks=_names(recipe.value("frameworks")),
         bare=_bare(recipe),
         backward=recipe.value("backward"),
         cold=recipe.value("cold"),
@@ -55,6 +56,10 @@ def plan_of(recipe: Recipe) -> Plan:
         take=recipe.value("take"),
         keep=recipe.value("box"),
     )
+
+
+def _names(value: str | Sequence[str]) -> tuple[str, ...]:
+    return tuple(value.split(",") if isinstance(value, str) else value)
 
 
 def _absolute(text: str, folder: Path | None) -> str:
@@ -97,13 +102,20 @@ def check_operators(recipe: Recipe) -> list[str]:
     except Deep5Error as error:
         raise RecipeError(f"{recipe.where('operator')}{error}") from error
     if not works:
-        reasons = [entry["reason"] for entry in left_out]
-        raise RecipeError(
-            f"{recipe.where('limit_gflop')}nothing is left to run; the first of {len(reasons)} reasons: {reasons[0]}"
-        )
+        raise RecipeError(f"{recipe.where('limit_gflop')}nothing is left to run; {_least(plan, left_out)}")
     _check_box(recipe, plan)
     notes.append(f"{len(works)} of {len(works) + len(left_out)} problems and directions would be run")
-    return notes + forward_alone(plan, works)
+    return notes + remarks(plan, works, left_out)
+
+
+def _least(plan: Plan, left_out: list[dict[str, Any]]) -> str:
+    """Why nothing is left, and the smallest limit that would leave something."""
+    all_works, _ = workloads(replace(plan, limit_gflop=None, take=None))
+    works = [work.flops for work in all_works if work.flops is not None]
+    if plan.limit_gflop is None or not works:
+        return f"the first of {len(left_out)} reasons: {left_out[0]['reason']}"
+    least = ceil(min(works) / 1e9 * (digits := 10.0 ** (2 - floor(log10(min(works) / 1e9))))) / digits
+    return f"got limit_gflop={plan.limit_gflop:g}; allowed: at least {least:.3g}, the work of the smallest problem"
 
 
 def _check_box(recipe: Recipe, plan: Plan) -> None:
@@ -112,7 +124,8 @@ def _check_box(recipe: Recipe, plan: Plan) -> None:
     box = recipe.value("box")
     if box is None or plan.problems is None:
         return
-    names = [problem.name for problem in problem_set(plan.problems, plan.uses, plan.dtype)]
+    # Of all uses: one that a setting leaves out is told when the pictures are drawn.
+    names = [problem.name for problem in problem_set(plan.problems, (), plan.dtype)]
     if box not in names:
         raise RecipeError(f"{recipe.where('box')}'box' is {box!r}; allowed: one of {names[0]} … {names[-1]}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from deep5.operators.problems import FORWARD
@@ -95,19 +95,22 @@ def operator_table(told: Mapping[str, Any], console: Console) -> None:
 def _legend(told: Mapping[str, Any], wide: bool) -> list[str]:
     """What the columns mean, and what stands behind a mark or an empty place."""
     rows, peak = told["rows"], told["roofline"]
-    copy = f"{peak['byte_s'] / 1e9:.4g} GB/s (copy)"
+    product_of, copy_of = (_fastest(peak["seen"], which) for which in (0, 1))
+    copy = f"{peak['byte_s'] / 1e9:.4g} GB/s (copy, {copy_of})"
     if peak["flop_s"] is None:
         lines = [f"of peak: - without a matrix product in {peak['dtype']} to hold it to; {copy} were measured"]
     else:
         lines = [
-            f"of peak: of the roofline of {peak['flop_s'] / 1e9:.4g} GFLOP/s (product in {peak['dtype']}) and {copy}, "
-            f"the best measured here with threads={peak['threads']}; above it is what caches served, or what beats "
-            "that product"
+            f"of peak: of the roofline of {peak['flop_s'] / 1e9:.4g} GFLOP/s (product in {peak['dtype']}, "
+            f"{product_of}) and {copy}, the best measured here with threads={peak['threads']}; above it is what "
+            "caches served, or what beats that product"
         ]
     if any(row["direction"] != FORWARD for row in rows):
         lines.append("backward: the forward pass and the gradients, in time and in operations")
     if any(row["gflop_s"] is None for row in rows):
         lines.append("GFLOP/s: - without a formula for the operations; an operator of your own has a method flops")
+    if any(row["gbyte_s"] is None for row in rows):
+        lines.append("GB/s: - without specs, which say what comes out: a NativeOperator takes them as specs=")
     if wide and any(row["memory_bytes"] is not None for row in rows):
         lines.append(
             "memory: by how much the first call raised what this process holds, code that it compiled too; what was "
@@ -116,6 +119,12 @@ def _legend(told: Mapping[str, Any], wide: bool) -> list[str]:
     if any(row["warnings"] for row in rows):
         lines.append("!: the number may be unstable, for the reasons below; - as interval: too few samples for one")
     return lines
+
+
+def _fastest(seen: Mapping[str, Sequence[float | None]], which: int) -> str:
+    """The library that set a peak: product 0, copy 1."""
+    rates = {name: rates[which] or 0.0 for name, rates in seen.items()}
+    return max(rates, key=lambda name: rates[name], default="")
 
 
 def _short(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from statistics import median
 from typing import Any
@@ -18,6 +18,8 @@ __all__ = ["OperatorTimes", "series_name", "summarise"]
 _KEY = ("problem", "direction", "candidate")
 # What makes a number less certain, beyond which it is said.
 _WIDE, _DRIFT, _OVERHEAD, _STEADY = 0.05, 0.05, 0.01, 0.2
+# Time through deep5 over time bare, below which they do not run the same thing: no noise of a median is so large.
+_ALIKE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +91,7 @@ def summarise(found: Sequence[Mapping[str, Any]]) -> OperatorTimes:
         counts["measured"] += measured
         counts["of"] += 1
     said = [text for raw in found for text in raw["warnings"]] + _unsteady(found)
-    return OperatorTimes(
+    times = OperatorTimes(
         rows=rows,
         left_out=left_out,
         coverage=coverage,
@@ -97,6 +99,20 @@ def summarise(found: Sequence[Mapping[str, Any]]) -> OperatorTimes:
         raw=found,
         warnings=tuple(dict.fromkeys(said)),
     )
+    return replace(times, warnings=(*times.warnings, *_not_alike(times)))
+
+
+def _not_alike(times: OperatorTimes) -> list[str]:
+    """Frameworks on which deep5 is faster than code by hand: it cannot be, where both run the same thing."""
+    ratios: dict[str, list[float]] = {}
+    for ours, bare in times.pairs():
+        ratios.setdefault(ours["framework"], []).append(ours["median_s"] / bare["median_s"])
+    return [
+        f"{name} takes {median(found):.2f} times as long through deep5 as by hand (median of {len(found)}): another "
+        "implementation is compared, and the ratio is not what deep5 costs"
+        for name, found in ratios.items()
+        if median(found) < _ALIKE
+    ]
 
 
 def _unsteady(found: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -27,6 +27,7 @@ _NEEDS, _FLOATING = "deep5_needs", "deep5_floating"
 _DOMAIN, _OPERATOR, _INDEX = "deep5.inference", "Operator", "index"
 _NOBODY_KNOWS = "?"
 _ACTIVE = threading.local()
+_REGISTERING = threading.Lock()
 
 
 def is_custom(node: ir.Node) -> bool:
@@ -61,6 +62,8 @@ def backward_attributes(node: ir.Node, needs: Sequence[bool]) -> dict[str, Any]:
 
 class Extent(str):
     """A symbolic extent that may be computed with: the result is named after how it came about.
+
+    Which of two is larger is not known, whatever their names.
 
     >>> Extent("N") * 2 + 1
     '2*N+1'
@@ -109,6 +112,11 @@ class Extent(str):
     def __mod__(self, other: Any) -> Any:
         return self._with("%", other)
 
+    def __lt__(self, other: object) -> bool:
+        raise TypeError(f"which is larger, {self} or {other}, is not known")
+
+    __le__ = __gt__ = __ge__ = __lt__
+
 
 @contextmanager
 def standing_in(proto: onnx.ModelProto) -> Iterator[None]:
@@ -138,8 +146,9 @@ def standing_in(proto: onnx.ModelProto) -> Iterator[None]:
         return
     if all(entry.domain != _DOMAIN for entry in proto.opset_import):
         proto.opset_import.add(domain=_DOMAIN, version=1)
-    if not onnx.defs.has(_OPERATOR, 1, _DOMAIN):
-        onnx.defs.register_schema(_schema())
+    with _REGISTERING:  # which can be done once
+        if not onnx.defs.has(_OPERATOR, 1, _DOMAIN):
+            onnx.defs.register_schema(_schema())
     before, _ACTIVE.operators = getattr(_ACTIVE, "operators", []), operators
     _ACTIVE.failure = None
     try:

@@ -167,7 +167,7 @@ class Network:
         if size >= _LARGEST_BYTES:
             raise NetworkError(
                 f"the weights take {size} bytes; allowed in one ONNX model: less than {_LARGEST_BYTES}; remedy: "
-                "save_weights"
+                "network.save_weights(PATH)"
             )
         model = self.model.clone()
         for name, value in model.graph.initializers.items():

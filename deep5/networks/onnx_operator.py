@@ -82,4 +82,6 @@ class ONNXOperator(Operator):
         needs: Sequence[bool],
     ) -> Sequence[Array | None]:
         """A framework differentiates it; raises as `forward`."""
-        raise Unsupported(f"{self.op_type} is differentiated by a framework; remedy: operator_executor(…)")
+        raise Unsupported(
+            f"{self.op_type} is differentiated by a framework; remedy: d5.framework(NAME).operator_executor(…)"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +36,10 @@ class Single:
         self.operator = operator
         if isinstance(operator, ONNXOperator):
             return
-        self._name = f"{name_of(operator)}_{next(_NUMBERS)}"
+        # What messages call it may be any text, a node's operator is a name of C.
+        self._name = f"{re.sub('[^A-Za-z0-9_]', '_', name_of(operator))}_{next(_NUMBERS)}"
+        if self._name[0].isdigit():
+            self._name = f"_{self._name}"
 
         class Held(Operator):
             """Its one object is there already, of another class."""

@@ -61,8 +61,8 @@ def check_output_grads(name: str, outputs: Sequence[Any], output_grads: Sequence
         ):
             got = spec_of(gradient) if isinstance(gradient, kind) else "no array of the framework's"
             raise ShapeError(
-                f"{name}: the gradient by output {number}: got {got}, expected {spec_of(value)}; remedy: "
-                "executor.arrays(…)"
+                f"{name}: the gradient by output {number}: got {got}, expected {spec_of(value)}; remedy: an "
+                "array like that output, as executor.arrays(…) gives it"
             )
         found.append(gradient if floating else None)
     return found

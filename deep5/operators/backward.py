@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from deep5.errors import Unsupported
-from deep5.operators.contract import check_gradients, name_of
+from deep5.errors import ShapeError, Unsupported
+from deep5.operators.contract import check_gradients, known, name_of, specs_of
 from deep5.operators.operator import Operator
 from deep5.tensors import Array, TensorSpec
 
@@ -31,8 +31,26 @@ class Backward(Operator):
         self.title = f"{name_of(operator)}.backward"
 
     def specs(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        """The inputs of the other that want a gradient, as they are."""
-        _, given, _ = self.split(inputs)
+        """The inputs of the other that want a gradient, as they are.
+
+        Raises:
+            ShapeError: Another number of inputs, an output that the other does not give of these inputs, a gradient
+                that is not like its output, or no gradient that is wanted.
+        """
+        count = sum(self.floating) + len(self.needs) + len(self.floating)
+        if len(inputs) != count:
+            raise ShapeError(
+                f"{self.title}: got {len(inputs)} inputs; allowed: {count}, the gradients by the floating-point "
+                "outputs, then the inputs, then the outputs"
+            )
+        if not any(self.needs):
+            raise ShapeError(f"{self.title}: no input wants a gradient; allowed: at least one")
+        grads, given, outputs = self.split(inputs)
+        # A compiled backward trusts in these shapes. Symbolic ones are judged when the network runs.
+        if all(map(known, inputs)):
+            made = [spec for spec, floating in zip(outputs, self.floating, strict=True) if floating]
+            self._same("the gradient by floating-point output", grads, made)
+            self._same("output", outputs, specs_of(self.operator, given)[: len(outputs)])
         return tuple(spec for spec, needed in zip(given, self.needs, strict=True) if needed)
 
     def forward(self, *inputs: Array) -> tuple[Array, ...]:
@@ -58,3 +76,8 @@ class Backward(Operator):
         """Gradients by the outputs, inputs and outputs of the other."""
         lead, count = sum(self.floating), len(self.needs)
         return inputs[:lead], inputs[lead : lead + count], inputs[lead + count :]
+
+    def _same(self, what: str, got: Sequence[TensorSpec], expected: Sequence[TensorSpec]) -> None:
+        for number, (spec, wanted) in enumerate(zip(got, expected, strict=True)):
+            if str(spec) != str(wanted):
+                raise ShapeError(f"{self.title}: {what} {number}: got {spec}, expected {wanted}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,12 @@ import numpy as np
 from deep5.errors import OperatorError, ShapeError, UsageError, brief
 from deep5.operators.checks.child import survive
 from deep5.operators.checks.collect import Collector
-from deep5.operators.checks.conduct import check_backward_conduct, check_forward_conduct, check_needs
+from deep5.operators.checks.conduct import (
+    check_backward_conduct,
+    check_forward_conduct,
+    check_needs,
+    check_nothing_kept,
+)
 from deep5.operators.checks.gradients import (
     check_backward_dtypes,
     check_backward_empty,
@@ -22,11 +28,13 @@ from deep5.operators.checks.gradients import (
     check_strict,
     cotangents,
 )
-from deep5.operators.checks.inputs import cast, contiguous, floating
+from deep5.operators.checks.inputs import contiguous, floating, widened
 from deep5.operators.checks.jacobian import check_jacobian
+from deep5.operators.checks.others import check_follows, check_sizes
 from deep5.operators.checks.report import OperatorReport
 from deep5.operators.checks.special import check_finite, check_special
 from deep5.operators.checks.subject import Subject
+from deep5.operators.checks.threads import check_threads
 from deep5.operators.checks.truth import IN_FLOAT64, own_dtype, truth_of, wide_subject
 from deep5.operators.checks.values import REFERENCE, check_dtypes, check_empty, check_layouts
 from deep5.operators.contract import check_inputs, is_floating, name_of
@@ -106,9 +114,10 @@ def check_gradient(
 
     The whole Jacobian where inputs have at most 192 elements and outputs 512, random directions where they have more;
     by every floating input, of every floating output. Elements at a kink are told, and held between the slopes to
-    either side; elements of outputs that are no numbers have no derivative, and are counted and left out. Then
-    backward in lower precision against float64, other memory, empty inputs, `needs`, repeatability, and what backward
-    does to memory, as `check_forward` has it.
+    either side; elements of outputs that are no numbers have no derivative, and are counted and left out. Backward is
+    linear in the gradients by the outputs, hands their NaN on, and follows from what it is given alone. Then backward
+    in lower precision against float64, other memory, empty inputs, `needs`, repeatability, and what backward does to
+    memory, as `check_forward` has it.
 
     Args:
         operator: The operator.
@@ -160,11 +169,18 @@ def _forward(
     run: _Run, into: Collector, reference: Callable[..., Any] | None, against: str | None, strict: bool
 ) -> None:
     subject, given = run.subject, run.inputs
+    fresh = _alike(subject.operator) if subject.direct else None  # before anything ran
     outputs = subject.forward(contiguous(given))  # what cannot run at all is told at once
-    if not check_forward_conduct(subject, given, _others(given), into):
+    if not check_forward_conduct(subject, given, _others(given), run.dtypes, into):
         return  # values that change under way cannot be judged
-    truth = truth_of(subject, given, outputs, reference, against)
-    expected = outputs if truth is None else truth(cast(given, "float64"))
+    try:
+        truth = truth_of(subject, given, outputs, reference, against)
+    except OperatorError as error:
+        into.say("forward, float64", "FAILED", str(error))
+        truth = None
+    other = None if fresh is None else Subject(fresh, None)
+    check_follows(subject, other, given, _others(given), truth, into)
+    expected = outputs if truth is None else truth(widened(given))
     check_finite(expected, given, truth is not None and truth.given, into)
     if truth is None:
         native = isinstance(subject.operator, NativeOperator)
@@ -172,18 +188,22 @@ def _forward(
         into.say("forward", "not judged", f"{told}; {IN_FLOAT64 + '; or a reference' if native else REFERENCE}")
     else:
         check_dtypes(subject, given, run.dtypes, run.asked, truth, into)
+        with into.guarded("other sizes"):
+            check_sizes(subject, given, truth, into)
         with into.guarded("empty"):
             check_empty(subject, given, truth, into)
         with into.guarded("NaN and infinity"):
             check_special(subject, given, truth, into)
     with into.guarded("layouts"):
         check_layouts(subject, given, lambda: None if truth is None else truth.at(given), into)
+    check_threads(subject, given, False, into)
     if run.strictly(strict):
         check_strict(subject, given, False, into)
 
 
 def _gradient(run: _Run, into: Collector, strict: bool, rng: np.random.Generator) -> None:
     subject, given = run.subject, run.inputs
+    fresh = _alike(subject.operator)  # before anything ran
     outputs = subject.forward(contiguous(given))
     if not any(floating(given)) or not any(floating(outputs)):
         into.say("gradient", "not judged", "there is none: no input, or no output, is of floating-point numbers")
@@ -193,17 +213,23 @@ def _gradient(run: _Run, into: Collector, strict: bool, rng: np.random.Generator
     if not check_backward_conduct(subject, given, _others(given), grads, needs, into):
         return  # values that change under way cannot be judged
     check_needs(subject, given, grads, whole, into)
+    if not isinstance(subject.operator, NativeOperator) and not hasattr(subject.operator, "op_type"):
+        plain = subject if subject.direct else Subject(subject.operator, None)
+        other = None if fresh is None else Subject(fresh, None)
+        with into.guarded("nothing is kept"):
+            check_nothing_kept(plain, other, given, _others(given), grads, into)
     right = wide_subject(subject, given)
     if right is not subject:
         told = f"it takes no float64: gradients on {right.framework} are, and those here are compared with them"
         into.say(f"gradient in float64 on {subject.framework}", "not judged", told)
     with into.guarded("gradient"):
-        check_jacobian(right, cast(given, "float64"), rng, into)
+        check_jacobian(right, widened(given), rng, into)
     check_backward_dtypes(subject, given, run.dtypes, run.asked, right, into)
     with into.guarded("backward in other memory"):
         check_backward_layouts(subject, given, right, into)
     with into.guarded("backward of nothing"):
         check_backward_empty(subject, given, into)
+    check_threads(subject, given, True, into)
     if run.strictly(strict):
         check_strict(subject, given, True, into)
 
@@ -254,6 +280,14 @@ def _checked(
         subject = Subject(operator, framework)
         into = Collector(subject.name, subject.framework, Path(out) if out is not None else None)
         yield _Run(subject=subject, inputs=given, dtypes=tried, asked=dtypes is not None), into
+
+
+def _alike(operator: Operator) -> Operator | None:
+    """A second operator, which shares nothing with the first; None where that cannot be made."""
+    try:
+        return copy.deepcopy(operator)
+    except Exception:  # what an attribute does not like about it, a lock or a module say, is its own affair
+        return None
 
 
 def _others(inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:

@@ -20,6 +20,7 @@ __all__ = [
     "check_outputs",
     "gradient_inputs",
     "is_floating",
+    "known",
     "name_of",
     "several",
     "spec_of",
@@ -39,6 +40,15 @@ def is_floating(dtype: str) -> bool:
     (True, False)
     """
     return dtype.startswith(("float", "bfloat"))
+
+
+def known(spec: TensorSpec) -> bool:
+    """Whether all extents are numbers; those that a network or a framework leaves open are other things.
+
+    >>> known(TensorSpec(shape=(2, 3))), known(TensorSpec(shape=("N", 3)))
+    (True, False)
+    """
+    return all(type(extent) is int for extent in spec.shape)
 
 
 def spec_of(value: Array) -> TensorSpec:
@@ -81,16 +91,15 @@ def specs_of(operator: Operator, inputs: Sequence[TensorSpec]) -> tuple[TensorSp
         raise
     except Exception as error:
         raise OperatorError(
-            f"{name_of(operator)}.specs raised {type(error).__name__} for the inputs {given}: {error}; remedy: a "
-            "ShapeError, where it does not take these"
+            f"{name_of(operator)}.specs raised {type(error).__name__} for the inputs {given}: {error}{_advice(inputs)}"
         ) from error
     if not isinstance(outputs, tuple) or not outputs or not all(isinstance(out, TensorSpec) for out in outputs):
         raise OperatorError(
             f"{name_of(operator)}.specs returned {brief(outputs)}; allowed: a tuple of at least one TensorSpec; "
             "remedy: return (x,), say, where the output is like the input x"
         )
-    # Where all inputs are arrays, so are all outputs; extents that a framework leaves open are other things.
-    if all(type(extent) is int for spec in inputs for extent in spec.shape):
+    # Where all inputs are arrays, so are all outputs.
+    if all(map(known, inputs)):
         for number, spec in enumerate(outputs):
             extents: tuple[Any, ...] = spec.shape
             for extent in extents:
@@ -100,6 +109,18 @@ def specs_of(operator: Operator, inputs: Sequence[TensorSpec]) -> tuple[TensorSp
                         f"{given}; allowed: whole numbers of at least 0"
                     )
     return outputs
+
+
+def _advice(inputs: Sequence[TensorSpec]) -> str:
+    """What may help where `specs` failed for these inputs."""
+    names = sorted({str(extent) for spec in inputs for extent in spec.shape if isinstance(extent, str)})
+    if not names:
+        return "; remedy: raise d5.ShapeError(…), where it does not take these"
+    return (
+        f"; {', '.join(map(repr, names))} {'is' if len(names) == 1 else 'are'} symbolic, known when the network runs; "
+        "allowed: to pass an extent on, and + - * // %; remedy: compare numbers alone, as in isinstance(extent, int) "
+        "and extent < 1, or give the network's inputs fixed shapes"
+    )
 
 
 def several(outputs: Any) -> tuple[Any, ...]:

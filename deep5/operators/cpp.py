@@ -10,11 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from deep5.errors import OperatorError, ShapeError, Unsupported
+from deep5.memo import remember
+from deep5.operators.asked import check_output_grads, wanted_gradients
 from deep5.operators.backward import Backward
-from deep5.operators.contract import is_floating, name_of
+from deep5.operators.contract import is_floating, name_of, spec_of
 from deep5.operators.cpp_attributes import as_attribute
 from deep5.operators.cpp_library import ELEMENTS, Argument, Library, Made, source_path
-from deep5.operators.kernel import CODES, Kernel, Plan, remembered
+from deep5.operators.kernel import CODES, Kernel, Plan, check_arrays, remembered
 from deep5.operators.operator import Operator
 from deep5.tensors import Array, TensorSpec
 
@@ -69,10 +71,12 @@ class CppOperator(Operator):
         self._kernels: dict[Any, Kernel] = {}
         # Of the forward pass on NumPy arrays, by their kinds, shapes and element types: one look a call.
         self._plans: dict[Any, Plan] = {}
+        # The same of the backward pass, None where nothing is needed, and which outputs' gradients it takes.
+        self._backward_plans: dict[Any, tuple[Plan | None, list[int]]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is compiled, which another process finds in the cache."""
-        return {**vars(self), "_libraries": {}, "_made": {}, "_kernels": {}, "_plans": {}}
+        return {**vars(self), "_libraries": {}, "_made": {}, "_kernels": {}, "_plans": {}, "_backward_plans": {}}
 
     def forward(self, *inputs: Array) -> Any:
         """The outputs of NumPy arrays.
@@ -95,16 +99,22 @@ class CppOperator(Operator):
         outputs: Sequence[Array],
         needs: Sequence[bool],
     ) -> Sequence[Array | None]:
-        """The gradients of NumPy arrays; see `Operator.backward`."""
-        needs = tuple(bool(need) for need in needs)
-        kernel = self.kernel(tuple(str(value.dtype) for value in inputs), needs=needs)
-        given = [
-            gradient if gradient is not None else np.zeros_like(value)
-            for gradient, value in zip(output_grads, outputs, strict=True)
-            if is_floating(str(value.dtype))
-        ]
-        found = iter(kernel(*given, *inputs, *outputs))
-        return tuple(next(found) if needed else None for needed in needs)
+        """The gradients of NumPy arrays; see `Operator.backward`.
+
+        Raises:
+            ShapeError: Another number of arrays, or others, than `forward` took and gave and than `needs` says.
+            OperatorError: It does not compile, has no `backward`, or failed.
+        """
+        given = (*output_grads, *inputs, *outputs)
+        try:
+            kinds = tuple([None if value is None else (type(value), value.shape, value.dtype) for value in given])
+            plan, floating = self._backward_plans[len(inputs), len(outputs), tuple(needs), kinds]
+        except (KeyError, AttributeError, TypeError):
+            plan, floating = self._plan_backward(output_grads, inputs, outputs, needs)
+        if plan is None:
+            return (None,) * len(inputs)
+        found = iter(plan.on_arrays((*[output_grads[number] for number in floating], *inputs, *outputs)))
+        return tuple([next(found) if needed else None for needed in needs])
 
     def kernel(self, dtypes: Sequence[str], *, needs: Sequence[bool] | None = None, device: str = "cpu") -> Kernel:
         """What frameworks call, compiled where it was not yet.
@@ -190,6 +200,29 @@ class CppOperator(Operator):
     def _plan(self, inputs: Sequence[TensorSpec]) -> Plan:
         return self.kernel(tuple(spec.dtype for spec in inputs)).plan(inputs)
 
+    def _plan_backward(
+        self,
+        output_grads: Sequence[Array | None],
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        needs: Sequence[bool],
+    ) -> tuple[Plan | None, list[int]]:
+        name = name_of(self)
+        grads, given, made = map(_arrays, (output_grads, inputs, outputs))
+        check_arrays(f"{name}.backward", [*(value for value in grads if value is not None), *given, *made])
+        wanted = wanted_gradients(name, given, needs)
+        taken = check_output_grads(name, made, grads, np.ndarray)
+        floating = [number for number, value in enumerate(taken) if value is not None]
+        plan = None
+        if any(wanted):
+            kernel = self.kernel(tuple(str(value.dtype) for value in given), needs=wanted)
+            plan = kernel.plan([spec_of(value) for value in (*(taken[number] for number in floating), *given, *made)])
+        kinds = tuple(
+            None if value is None else (type(value), value.shape, value.dtype)
+            for value in (*output_grads, *inputs, *outputs)
+        )
+        return remember(self._backward_plans, (len(inputs), len(outputs), wanted, kinds), (plan, floating))
+
     def _library(self, element: str, device: str) -> Library:
         if (element, device) not in self._libraries:
             self._libraries[element, device] = Library(self, element, device)
@@ -255,6 +288,11 @@ class CppOperator(Operator):
             places,
             [entry.strided for entry in arguments[: len(given)]],
         )
+
+
+def _arrays(values: Sequence[Any]) -> list[Any]:
+    """NumPy's scalars are arrays of no axes."""
+    return [np.asarray(value) if isinstance(value, np.generic) else value for value in values]
 
 
 def _signature(arguments: Sequence[Argument]) -> str:

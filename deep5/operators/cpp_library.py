@@ -19,7 +19,7 @@ from deep5.operators.kernel import ASK, INCLUDE, MAX_TENSORS, NAMES
 if TYPE_CHECKING:
     from deep5.operators.cpp import CppOperator
 
-__all__ = ["ELEMENTS", "Argument", "Library", "Made", "source_path"]
+__all__ = ["BOUNDS", "ELEMENTS", "Argument", "Library", "Made", "source_path"]
 
 ELEMENTS = {
     "float32": "float",
@@ -30,6 +30,9 @@ ELEMENTS = {
     **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
 """Element types in C++, by NumPy's names."""
+
+BOUNDS = [0]
+"""The status with which what is compiled ends its process at an index outside of a tensor; 0: nothing looks."""
 
 _COUNTERS = 64
 _ERROR = re.compile(r"^(?P<file>.*?)[:(](?P<line>\d+)[:)].*?\berror\b", re.MULTILINE)
@@ -70,6 +73,7 @@ class Library:
             f"({', '.join(operator.attributes)}); allowed: one of so many numbers, texts and vectors of numbers"
         )
         program = (
+            f"{f'#define DEEP5_BOUNDS {BOUNDS[0]}' if BOUNDS[0] else ''}\n"
             f'#include <deep5/library.h>\n#line 1 "{self._source}"\n{text}\n#line 1 "{self._end}"\n'
             f"using deep5_class = {self._template}<{ELEMENTS[element]}>;\n"
             f'static_assert(deep5::library::takes<deep5_class, {count}>, "deep5: {wrong}");\n'

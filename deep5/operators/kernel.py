@@ -24,13 +24,28 @@ from deep5.tensors import TensorSpec, numpy_dtype
 if TYPE_CHECKING:
     from deep5.operators.operator import Operator
 
-__all__ = ["ASK", "CODES", "INCLUDE", "MAX_TENSORS", "NAMES", "Kernel", "Plan", "Tensor", "check_arrays", "remembered"]
+__all__ = [
+    "ASK",
+    "CODES",
+    "INCLUDE",
+    "MAX_TENSORS",
+    "NAMES",
+    "Kernel",
+    "Plan",
+    "Tensor",
+    "check_arrays",
+    "make_memory",
+    "remembered",
+]
 
 INCLUDE = Path(__file__).parent / "include"
 """The folder of deep5's headers."""
 
 MAX_TENSORS = 64
 """How many tensors a C++ function takes at most."""
+
+make_memory: Callable[[tuple[int, ...], Any], np.ndarray] = np.empty
+"""What makes the outputs on NumPy arrays; checks put a function here that watches the memory around them."""
 
 _MAX_RANK = 16
 _DONE, _FAILED = 0, 1
@@ -119,7 +134,7 @@ class Plan:
             OperatorError: The operator failed.
         """
         try:
-            outputs = [np.empty(shape, dtype) for shape, dtype in self._made]
+            outputs = [make_memory(shape, dtype) for shape, dtype in self._made]
         except (MemoryError, ValueError) as error:
             told = ", ".join(map(str, self.outputs))
             raise OperatorError(f"{self.kernel.name}: there is no memory for its outputs, {told} ({error})") from error

@@ -13,12 +13,15 @@ from typing import Any
 
 from deep5.tensors import TensorSpec, numpy_dtype
 
-__all__ = ["backward_bytes", "backward_flops", "bytes_of", "flops", "moved_bytes"]
+__all__ = ["RECURRENT", "backward_bytes", "backward_flops", "bytes_of", "flops", "misfit", "moved_bytes"]
 
 # One operation an output element, and one an input element.
 _ELEMENTWISE = frozenset(("Abs", "Add", "Div", "Max", "Min", "Mul", "Neg", "Reciprocal", "Relu", "Sub", "Sum"))
 _REDUCTIONS = frozenset(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"))
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+RECURRENT = frozenset(_GATES)
+"""ONNX's recurrent layers."""
+
 # Linear in each of their first two inputs: the gradient by one of them costs as much as the forward pass.
 _BILINEAR = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 
@@ -90,6 +93,37 @@ def backward_flops(
         directions, _, hidden = _extents(inputs[2])
         each = 2 * _GATES[op_type] * directions * steps * batch * hidden
         return each * (hidden + width * bool(needs[0]) + width * bool(needs[1]) + hidden * bool(needs[2]))
+    return None
+
+
+def misfit(op_type: str, inputs: Sequence[TensorSpec], attributes: Mapping[str, Any]) -> str | None:
+    """Why the shapes of two inputs do not go together, where ONNX's own inference lets it pass; None where they do.
+
+    Args:
+        op_type: ONNX's name.
+        inputs: Of the node.
+        attributes: Of the node.
+
+    >>> misfit("Conv", (TensorSpec(shape=(1, 3, 8, 8)), TensorSpec(shape=(4, 5, 3, 3))), {})
+    'got 3 channels and filters over 5 in 1 groups; allowed: 5 channels'
+    """
+    if op_type in ("Conv", "ConvTranspose") and len(inputs) > 1:
+        channels, weights, groups = _extents(inputs[0])[1], _extents(inputs[1]), int(attributes.get("group", 1))
+        wanted = groups * weights[1] if op_type == "Conv" else weights[0]
+        over = weights[1] if op_type == "Conv" else weights[0]
+        if channels != wanted:
+            return f"got {channels} channels and filters over {over} in {groups} groups; allowed: {wanted} channels"
+    if op_type in _GATES and len(inputs) > 2:
+        if any(len(spec.shape) != 3 for spec in inputs[:3]):
+            return "got inputs of other ranks; allowed: three axes each of the sequence and of both weights"
+        width, (hidden, rows) = _extents(inputs[0])[2], _extents(inputs[2])[:0:-1]
+        wanted_rows = _GATES[op_type] * hidden
+        weights = _extents(inputs[1])[1:]
+        if rows != wanted_rows or weights != (wanted_rows, width):
+            return (
+                f"got {width} features, weights of {weights[0]}x{weights[1]} and of {rows}x{hidden} for the state; "
+                f"allowed: {wanted_rows}x{width} and {wanted_rows}x{hidden}"
+            )
     return None
 
 

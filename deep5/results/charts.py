@@ -13,20 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import MissingDependency, UsageError
+from deep5.errors import UsageError
+from deep5.results.chart_parts import COLOURS, WAYS, WIDTH, altair, files, heading, logarithmic, names_axis, stacked
 from deep5.results.result import load
 from deep5.results.samples_file import SampleRow
+from deep5.results.study_charts import study_chart
 
 __all__ = ["box_chart", "common_sizes", "draw", "violin_chart", "violin_outline"]
 
 _OPERATORS = "operators.json"
-_WIDTH, _HEIGHT, _RATIO_HEIGHT = 64, 280, 160
-_WAYS = {False: "through deep5", True: "bare"}
-_COLOURS = {"domain": list(_WAYS.values()), "range": ["#3b6ea5", "#d98032"]}
-# What its colour means, its values size by size, its median.
-_Violin = tuple[str, Sequence[Sequence[float]], float]
+_HEIGHT, _RATIO_HEIGHT = 180, 90
+# A density of fewer sizes shows what the smoothing makes of them: their medians are drawn as points.
+_FEWEST = 8
 # Points of a violin's outline.
 _POINTS = 96
+# Framework and whether it is bare, its values size by size, its median.
+_Violin = tuple[str, bool, Sequence[Sequence[float]], float]
 
 
 def draw(folder: Path, box: str | None = None) -> tuple[dict[str, bytes], list[str]]:
@@ -37,24 +39,32 @@ def draw(folder: Path, box: str | None = None) -> tuple[dict[str, bytes], list[s
         box: Name of the problem of the second picture; None: no such picture.
 
     Returns:
-        `violin.svg`, `violin.png`, `box.svg`, `box.png` with their content; and why one of them is missing.
+        `violin.svg`, `violin.png`, `box.svg`, `box.png`, or of a study `study.svg` and `study.png`, with their content;
+        and why one of them is missing.
 
     Raises:
         UsageError: No such folder.
         MissingDependency: Altair or vl-convert is not installed.
     """
-    told, samples = _read(folder)
-    rows = told["rows"]
-    charts = {"violin": violin_chart(rows, samples, told.get("left_out", ()))} if common_sizes(rows) else {}
-    missing = [] if charts else ["no violin.svg was drawn: no size was measured on all frameworks"]
+    result = load(folder)
+    told, samples, title = _read(result.folder), result.samples(), heading(result.document)
+    rows, missing = told["rows"], []
+    problems = str(result.document.get("components", {}).get("plan", {}).get("problems"))
+    charts: dict[str, Any] = {}
+    if problems.startswith("studies."):
+        charts["study"] = study_chart(rows, title)
+    elif common_sizes(rows):
+        charts["violin"] = violin_chart(rows, samples, told.get("left_out", ()), title)
+    else:
+        missing.append("no violin.svg was drawn: no size was measured on all frameworks")
     if box is not None:
         if any(row["problem"] == box for row in rows):
-            charts["box"] = box_chart(rows, samples, box)
+            charts["box"] = box_chart(rows, samples, box, title)
         else:
             missing.append(f"no box.svg was drawn: the problem {box!r} was not measured in this run")
     pictures: dict[str, bytes] = {}
     for name, chart in charts.items():
-        pictures |= _pictures(name, chart)
+        pictures |= files(name, chart)
     return pictures, missing
 
 
@@ -75,37 +85,38 @@ def violin_chart(
     rows: Sequence[Mapping[str, Any]],
     samples: Mapping[str, Sequence[SampleRow]],
     left_out: Sequence[Mapping[str, Any]] = (),
+    title: str = "",
 ) -> Any:
     """Times over the sizes that every candidate ran: a violin a candidate, its median as a line, a panel a direction.
 
     Every size counts alike, however many samples it has. Times of all sizes span decades, in which deep5's own cost is
     not seen: below, where a framework is there bare too, is a violin of time through deep5 over time bare, by size.
+    Fewer than eight sizes are points, one a size.
 
     Args:
         rows: Of operators.json.
         samples: Of samples.csv, by series.
         left_out: Of operators.json, to say how many sizes there are.
+        title: Of the whole.
     """
-    alt = _altair()
-    panels = []
+    alt, panels = altair(), []
     for direction, sizes in common_sizes(rows).items():
         chosen = [row for row in rows if row["direction"] == direction and row["problem"] in sizes]
-        labels = list(dict.fromkeys(row["candidate"] for row in chosen))
+        names = list(dict.fromkeys(row["framework"] for row in chosen))
         violins = []
-        for label in labels:
+        for label in dict.fromkeys(row["candidate"] for row in chosen):
             own = [row for row in chosen if row["candidate"] == label]
             middle = float(np.median([row["median_s"] for row in own]))
-            violins.append((_WAYS[own[0]["bare"]], [_values(row, samples) for row in own], middle))
+            violins.append((own[0]["framework"], own[0]["bare"], [_values(row, samples) for row in own], middle))
         known = {entry["problem"] for entry in (*rows, *left_out) if entry["direction"] == direction}
-        title = [f"{direction}: time a call", f"{len(sizes)} of {len(known)} sizes, those that all ran"]
-        times = _violins(alt, labels, violins, _seconds(alt)).properties(
-            width=_WIDTH * len(labels), height=_HEIGHT, title=title
-        )
-        panels.append(alt.vconcat(times, *_ratios(alt, chosen)))
-    return alt.hconcat(*panels).resolve_scale(color="shared")
+        said = f"{direction}: {len(sizes)} of {len(known)} sizes, those that all ran; line: median"
+        ratios = _ratios(alt, names, chosen)
+        times = _violins(alt, names, violins, "time a call", "s", labelled=not ratios)
+        panels += [times.properties(width=WIDTH, height=_HEIGHT, title=said), *ratios]
+    return stacked(alt, panels, title)
 
 
-def _ratios(alt: Any, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+def _ratios(alt: Any, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Any]:
     """The panel of time through deep5 over time bare, where there are both."""
     found: dict[str, list[float]] = {}
     bare = {(row["framework"], row["problem"]): row["median_s"] for row in rows if row["bare"]}
@@ -116,33 +127,59 @@ def _ratios(alt: Any, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
     if not found:
         return []
     middles = {name: float(np.median(ratios)) for name, ratios in found.items()}
-    labels = [f"{name} {middles[name]:.2f}x" for name in found]
-    violins = [(_WAYS[False], [[ratio] for ratio in ratios], middles[name]) for name, ratios in found.items()]
-    chart = _violins(alt, labels, violins, alt.Y("s:Q", scale=_logarithmic(alt), title="ratio of medians"))
+    violins = [(name, False, [[ratio] for ratio in ratios], middles[name]) for name, ratios in found.items()]
+    labels = [f"{name} {middles[name]:.2f}x" if name in found else name for name in names]
+    chart = _violins(alt, names, violins, "ratio", "", labels=labels, beside=False)
     one = alt.Chart(alt.Data(values=[{"s": 1.0}])).mark_rule(strokeDash=[4, 3]).encode(y="s:Q")
-    title = ["through deep5 / bare, the same size", "line: median, named below; dashed: no cost"]
-    return [alt.layer(chart, one).properties(width=2 * _WIDTH * len(labels), height=_RATIO_HEIGHT, title=title)]
+    said = "through deep5 / bare, the same size; the median is named below; dashed: alike"
+    return [alt.layer(*chart.layer, one).properties(width=WIDTH, height=_RATIO_HEIGHT, title=said)]
 
 
-def _violins(alt: Any, labels: Sequence[str], violins: Sequence[_Violin], y: Any) -> Any:
-    """A violin a label."""
-    outlines, medians = [], []
-    for place, (label, (way, sizes, middle)) in enumerate(zip(labels, violins, strict=True)):
-        shared = {"candidate": label, "way": way}
-        values, widths = violin_outline(sizes)
-        outlines += [
-            {**shared, "s": value, "left": place - width, "right": place + width}
-            for value, width in zip(values.tolist(), widths.tolist(), strict=True)
-        ]
-        medians.append({**shared, "s": middle, "left": place - 0.25, "right": place + 0.25})
-    x = alt.X("left:Q", axis=_axis(alt, labels), scale=alt.Scale(domain=[-0.6, len(labels) - 0.4]), title=None)
-    colour = alt.Color("way:N", scale=alt.Scale(**_COLOURS), title=None)
-    shape = alt.Chart(alt.Data(values=outlines)).mark_area(orient="horizontal", opacity=0.75)
-    line = alt.Chart(alt.Data(values=medians)).mark_rule(strokeWidth=2)
-    return alt.layer(
-        shape.encode(x=x, x2="right:Q", y=y, color=colour, detail="candidate:N"),
-        line.encode(x=x, x2="right:Q", y=y),
-    )
+def _violins(
+    alt: Any,
+    names: Sequence[str],
+    violins: Sequence[_Violin],
+    title: str,
+    unit: str,
+    *,
+    labels: Sequence[str] = (),
+    labelled: bool = True,
+    beside: bool | None = None,
+) -> Any:
+    """A violin each, at its framework's place; those through deep5 and bare side by side, where there are both."""
+    beside = any(bare for _, bare, _, _ in violins) if beside is None else beside
+    outlines, points, medians, drawn = [], [], [], [] if unit else [1.0]
+    for name, bare, sizes, middle in violins:
+        place, half = names.index(name) + (0.22 * (1 if bare else -1) if beside else 0), 0.2 if beside else 0.4
+        shared = {"candidate": f"{name} {bare}", "way": WAYS[bare]}
+        drawn.append(middle)
+        if len(sizes) < _FEWEST:
+            middles = [float(np.median(times)) for times in sizes]
+            points += [{**shared, "s": value, "left": place} for value in middles]
+            drawn += middles
+        else:
+            values, widths = violin_outline(sizes)
+            outlines += [
+                {**shared, "s": value, "left": place - half * width, "right": place + half * width}
+                for value, width in zip(values.tolist(), widths.tolist(), strict=True)
+            ]
+            drawn += values.tolist()
+        medians.append({**shared, "s": middle, "left": place - half / 2, "right": place + half / 2})
+    axis = names_axis(alt, labels or names) if labelled else None
+    x = alt.X("left:Q", axis=axis, scale=alt.Scale(domain=[-0.6, len(names) - 0.4], nice=False), title=None)
+    y = logarithmic(alt, alt.Y, "s:Q", drawn, title, unit)
+    colour = alt.Color("way:N", scale=alt.Scale(**COLOURS), title=None)
+    layers = [
+        alt.Chart(alt.Data(values=medians)).mark_rule(strokeWidth=2).encode(x=x, x2="right:Q", y=y),
+    ]
+    if points:
+        layers.append(
+            alt.Chart(alt.Data(values=points)).mark_circle(size=40, opacity=0.75).encode(x=x, y=y, color=colour)
+        )
+    if outlines:
+        shape = alt.Chart(alt.Data(values=outlines)).mark_area(orient="horizontal", opacity=0.75)
+        layers.insert(0, shape.encode(x=x, x2="right:Q", y=y, color=colour, detail="candidate:N"))
+    return alt.layer(*layers)
 
 
 def violin_outline(sizes: Sequence[Sequence[float]]) -> tuple[Any, Any]:
@@ -152,7 +189,7 @@ def violin_outline(sizes: Sequence[Sequence[float]]) -> tuple[Any, Any]:
         sizes: Seconds a call, every sample, size by size.
 
     Returns:
-        Seconds, and half-widths of which the largest is 0.45; float64 arrays.
+        Seconds, and half-widths of which the largest is 1; float64 arrays.
     """
     from scipy.stats import gaussian_kde
 
@@ -160,25 +197,28 @@ def violin_outline(sizes: Sequence[Sequence[float]]) -> tuple[Any, Any]:
     weights = np.concatenate([np.full(len(times), 1 / len(times)) for times in sizes])
     if values.size < 2 or np.ptp(values) < 1e-6:
         middle = float(values[0])
-        return 10 ** np.array([middle - 1e-3, middle + 1e-3]), np.full(2, 0.45)
+        return 10 ** np.array([middle - 1e-3, middle + 1e-3]), np.ones(2)
     kernel = gaussian_kde(values, weights=weights)
     grid = np.linspace(values.min(), values.max(), _POINTS)  # it ends where the samples end
     density = kernel(grid)
-    return 10**grid, 0.45 * density / density.max()
+    return 10**grid, density / density.max()
 
 
-def box_chart(rows: Sequence[Mapping[str, Any]], samples: Mapping[str, Sequence[SampleRow]], problem: str) -> Any:
+def box_chart(
+    rows: Sequence[Mapping[str, Any]], samples: Mapping[str, Sequence[SampleRow]], problem: str, title: str = ""
+) -> Any:
     """Times at one size: a box a candidate from quartile to quartile, whiskers to the extremes, a panel a direction.
 
     Args:
         rows: Of operators.json.
         samples: Of samples.csv, by series.
         problem: Whose.
+        title: Of the whole.
 
     Raises:
         UsageError: It was not measured.
     """
-    alt = _altair()
+    alt = altair()
     own = [row for row in rows if row["problem"] == problem]
     if not own:
         raise UsageError(f"the problem {problem!r} is not among those measured; remedy: one that is")
@@ -186,85 +226,43 @@ def box_chart(rows: Sequence[Mapping[str, Any]], samples: Mapping[str, Sequence[
     for direction in dict.fromkeys(row["direction"] for row in own):
         chosen = [row for row in own if row["direction"] == direction]
         values = [
-            {"candidate": row["candidate"], "way": _WAYS[row["bare"]], "s": value}
+            {"framework": row["framework"], "way": WAYS[row["bare"]], "s": value}
             for row in chosen
             for value in _values(row, samples)
         ]
-        labels = list(dict.fromkeys(row["candidate"] for row in chosen))
-        counts = sorted(len(_values(row, samples)) for row in chosen)
-        title = [
-            f"{direction}: time a call",
-            chosen[0]["title"],
-            f"boxes: quartiles of {counts[0]} to {counts[-1]} samples; whiskers: extremes",
-        ]
+        labels = list(dict.fromkeys(row["framework"] for row in chosen))
+        counts = sorted({len(_values(row, samples)) for row in chosen})
+        number = " to ".join(map(str, {counts[0]: None, counts[-1]: None}))
+        turned = names_axis(alt, labels)["labelAngle"]
         panels.append(
             alt.Chart(alt.Data(values=values))
-            .mark_boxplot(extent="min-max", size=28)
+            .mark_boxplot(extent="min-max", size=14)
             .encode(
-                x=alt.X("candidate:N", sort=labels, title=None, axis=alt.Axis(labelAngle=-40, labelOverlap=False)),
-                y=_seconds(alt),
-                color=alt.Color("way:N", scale=alt.Scale(**_COLOURS), title=None),
+                x=alt.X("framework:N", sort=labels, title=None, axis=alt.Axis(labelAngle=turned, labelOverlap=False)),
+                xOffset=alt.XOffset("way:N", sort=list(dict.fromkeys(WAYS[row["bare"]] for row in chosen))),
+                y=logarithmic(alt, alt.Y, "s:Q", [value["s"] for value in values], "time a call"),
+                color=alt.Color("way:N", scale=alt.Scale(**COLOURS), title=None),
             )
-            .properties(width=_WIDTH * len(labels), height=_HEIGHT, title=title)
+            .properties(
+                width=WIDTH,
+                height=_HEIGHT,
+                title=[
+                    f"{direction}: {chosen[0]['title']}",
+                    f"boxes: quartiles of {number} samples; whiskers: extremes",
+                ],
+            )
         )
-    return alt.hconcat(*panels).resolve_scale(color="shared")
+    return stacked(alt, panels, title)
 
 
-def _read(folder: Path) -> tuple[dict[str, Any], dict[str, list[SampleRow]]]:
-    result = load(folder)
-    file = result.folder / _OPERATORS
+def _read(folder: Path) -> dict[str, Any]:
+    file = folder / _OPERATORS
     try:
-        told = json.loads(file.read_text("utf-8"))
+        told: dict[str, Any] = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(f"{folder} holds no {_OPERATORS} ({error}); allowed: a result of level 0") from error
-    return told, result.samples()
+    return told
 
 
 def _values(row: Mapping[str, Any], samples: Mapping[str, Sequence[SampleRow]]) -> list[float]:
     return [sample.value for name in row["series"] for sample in samples[name]]
-
-
-def _seconds(alt: Any) -> Any:
-    # Its ticks have their unit: 300µs, 20ms, 1s.
-    axis = alt.Axis(labelExpr="format(datum.value, '~s') + 's'")
-    return alt.Y("s:Q", scale=_logarithmic(alt), axis=axis, title="time a call")
-
-
-def _logarithmic(alt: Any) -> Any:
-    return alt.Scale(type="log", nice=False, padding=6)
-
-
-def _axis(alt: Any, labels: Sequence[str]) -> Any:
-    """Names under the places 0, 1, 2, …"""
-    return alt.Axis(
-        values=list(range(len(labels))),
-        labelExpr=f"{json.dumps(labels)}[datum.value]",
-        labelAngle=-40,
-        grid=False,
-        ticks=False,
-        labelOverlap=False,
-    )
-
-
-def _altair() -> Any:
-    try:
-        import altair
-    except ModuleNotFoundError as error:
-        raise _missing(error) from error
-    return altair
-
-
-def _pictures(name: str, chart: Any) -> dict[str, bytes]:
-    try:
-        import vl_convert
-    except ModuleNotFoundError as error:
-        raise _missing(error) from error
-    spec = chart.to_json()
-    return {
-        f"{name}.svg": vl_convert.vegalite_to_svg(spec).encode(),
-        f"{name}.png": vl_convert.vegalite_to_png(spec, scale=2),
-    }
-
-
-def _missing(error: ModuleNotFoundError) -> MissingDependency:
-    return MissingDependency(f"pictures need the package {error.name!r}; remedy: pip install 'deep5[report]'")

@@ -23,6 +23,8 @@ __all__ = ["check_operator", "is_compiled", "native_operator", "on_arrays", "typ
 
 Outputs = tuple[Any, ...]
 _WIDE = ("float64", "int64", "uint64", "complex128")
+# In what JAX says where `jax.jvp`, or what is made of it, meets a gradient in reverse.
+_FORWARD_MODE = "forward-mode"
 
 
 def native_operator(operator: Operator) -> Callable[..., Any]:
@@ -52,7 +54,15 @@ def on_arrays(operator: Operator) -> Callable[..., Outputs]:
     run = _route(operator)
 
     def outputs_of(*inputs: Any) -> Outputs:
-        return run(*native_arrays(operator, inputs))
+        try:
+            return run(*native_arrays(operator, inputs))
+        except TypeError as error:
+            if _FORWARD_MODE not in str(error):
+                raise
+            raise Unsupported(
+                f"{name_of(operator)} has a backward of its own, so JAX differentiates it in reverse alone; allowed: "
+                "jax.grad, jax.vjp, jax.jacrev; remedy: jax.jacrev(jax.grad(f)) in place of jax.hessian(f)"
+            ) from error
 
     return outputs_of
 

@@ -14,6 +14,7 @@ from deep5.errors import ShapeError, Unsupported
 from deep5.events import StepInfo
 from deep5.executors import ParameterGroup, TrainStep
 from deep5.frameworks.jax.failures import named_failures
+from deep5.frameworks.jax.pending import Pending
 from deep5.frameworks.jax.settings import find_device, read_settings
 from deep5.networks.executor import NetworkExecutor, check_callable
 from deep5.tensors import Array, Arrays, Device, aligned_empty, to_numpy
@@ -113,7 +114,7 @@ class JAXExecutor(NetworkExecutor):
         self._backward: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._gradients: dict[str, Any] | None = None
         self._why = "nothing ran backward yet"
-        self._pending: Any = ()
+        self._pending = Pending()
         self._step: weakref.ref[JAXStep] | None = None
 
     def _dtype(self, name: str) -> Any:
@@ -172,7 +173,7 @@ class JAXExecutor(NetworkExecutor):
                 outputs, self._buffers = self.settled(self._train(self._values, self._buffers, feed))
             else:
                 outputs = self.settled(self._evaluate(self._values, self._buffers, feed))
-        self._pending = outputs
+        self._pending.results = outputs
         return dict(zip(self._outputs, outputs, strict=True))
 
     def inference_and_backprop(
@@ -242,7 +243,7 @@ class JAXExecutor(NetworkExecutor):
             feed += self.program.draw(extents, self._info(info))
             outputs, self._buffers, gradients = self.settled(run(values, self._buffers, feed, scale, before))
         self._gradients = {**earlier, **dict(zip(names, gradients, strict=True))}
-        self._pending = outputs
+        self._pending.results = outputs
         if on_gradient is not None:
             for name, gradient in zip(names, gradients, strict=True):
                 on_gradient(name, gradient)
@@ -290,14 +291,13 @@ class JAXExecutor(NetworkExecutor):
         return step
 
     def synchronize(self) -> None:
-        """Return when the last call's results are there; see `GraphExecutor.synchronize`.
+        """Return when the results of this thread's last call are there; see `GraphExecutor.synchronize`.
 
         Raises:
             OperatorError: A compiled operator failed meanwhile.
         """
-        pending, self._pending = self._pending, ()
         with named_failures():
-            jax.block_until_ready((pending, self._values, self._buffers))
+            jax.block_until_ready((self._pending.take(), self._values, self._buffers))
 
     def settings(self) -> dict[str, Any]:
         """Read back from JAX and its compiler; see `GraphExecutor.settings`."""

@@ -1,4 +1,4 @@
-"""What a compiled operator says when it fails, out of what XLA makes of it."""
+"""What an operator did or says when it fails, out of what JAX makes of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class _NamedFailures:
         pass
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if isinstance(error, jax.errors.JaxRuntimeError) and (said := failure(error)) is not None:
+        if (
+            isinstance(error, (jax.errors.JaxRuntimeError, jax.errors.UnexpectedTracerError))
+            and (said := failure(error)) is not None
+        ):
             raise said from error
 
 
@@ -32,7 +35,13 @@ named_failures = _NamedFailures
 
 
 def failure(error: Exception) -> Deep5Error | None:
-    """What a compiled operator said, as an error of deep5's; None where the error is not one of its own."""
+    """What a compiled operator said, or one in Python did, as an error of deep5's; None where the error is not one of
+    its own."""
+    if isinstance(error, jax.errors.UnexpectedTracerError):
+        return OperatorError(
+            "an array that JAX traces was kept beyond the call that it belongs to; allowed: nothing that is kept "
+            "between forward and backward of an operator; remedy: the inputs and outputs that backward gets"
+        )
     said = _OURS.search(str(error))
     if said is None:
         return None

@@ -12,6 +12,7 @@ import numpy as np
 from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported
 from deep5.frameworks.jax.custom import check_operator, on_arrays, types
 from deep5.frameworks.jax.failures import failure
+from deep5.frameworks.jax.pending import Pending
 from deep5.frameworks.jax.settings import find_device, read_settings
 from deep5.operators.asked import check_output_grads, wanted_gradients
 from deep5.operators.contract import name_of
@@ -51,7 +52,7 @@ class JAXOperatorExecutor:
         self._name, self._place, self._run = name_of(operator), find_device(device), on_arrays(operator)
         self._forward = jax.jit(self._run)
         self._both: dict[tuple[bool, ...], Callable[..., Any]] = {}
-        self._pending: Any = ()
+        self._pending = Pending()
 
     def arrays(self, *values: Array) -> tuple[Array, ...]:
         """Aligned copies of NumPy's arrays on the device; see `OperatorExecutor.arrays`."""
@@ -68,7 +69,7 @@ class JAXOperatorExecutor:
                 outputs: Outputs = self._forward(*inputs)
         except _UNFIT as error:
             raise self._failed(error) from error
-        self._pending = outputs
+        self._pending.results = outputs
         return outputs
 
     def inference_and_backprop(
@@ -85,18 +86,17 @@ class JAXOperatorExecutor:
                 outputs, found = run(tuple(inputs), given)
         except _UNFIT as error:
             raise self._failed(error) from error
-        self._pending = outputs, found
+        self._pending.results = outputs, found
         return outputs, found
 
     def synchronize(self) -> None:
-        """Return when the last call's results are there.
+        """Return when the results of this thread's last call are there.
 
         Raises:
             OperatorError: The operator failed.
         """
-        pending, self._pending = self._pending, ()
         try:
-            jax.block_until_ready(pending)
+            jax.block_until_ready(self._pending.take())
         except _UNFIT as error:
             raise self._failed(error) from error
 

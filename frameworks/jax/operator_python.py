@@ -52,6 +52,8 @@ def python_operator(operator: Operator) -> Callable[..., Outputs]:
         code of `backward` allows.
     """
     expectations = Expectations(operator)
+    # A traced array that a user gave to the operator himself is his own affair.
+    given = {id(value) for value in _traced(operator).values()}
 
     def forward(inputs: Sequence[Any]) -> Outputs:
         expected = expectations(inputs)
@@ -67,6 +69,12 @@ def python_operator(operator: Operator) -> Callable[..., Outputs]:
     def backward(
         output_grads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], needs: Sequence[bool]
     ) -> Outputs:
+        kept = [name for name, value in _traced(operator).items() if id(value) not in given]
+        if kept:
+            raise OperatorError(
+                f"{name_of(operator)}.forward keeps an array that JAX traces, in {', '.join(kept)}; allowed: nothing "
+                "that is kept between forward and backward; remedy: the inputs and outputs that backward gets"
+            )
         try:
             gradients = operator.backward(output_grads, inputs, outputs, needs)
         except Exception as error:
@@ -95,7 +103,7 @@ def differentiable(forward: Forward, backward: Backward) -> Callable[..., Output
             return forward(inputs)
 
     def run(*primals: Any) -> tuple[Outputs, Any]:
-        inputs = tuple(primal.value for primal in primals)
+        inputs = tuple(_jax_array(primal.value) for primal in primals)
         # Through `apply`, so that who differentiates again meets `backward` again, and not the inside of `forward`.
         outputs = apply(*inputs)
         # JAX keeps the structure of what is kept as it is, and would make an array of a bool.
@@ -124,6 +132,14 @@ def differentiable(forward: Forward, backward: Backward) -> Callable[..., Output
     apply.defvjp(run, pull, symbolic_zeros=True)
     made: Callable[..., Outputs] = apply
     return made
+
+
+def _jax_array(value: Any) -> Any:
+    """As JAX's: who differentiates by an array of NumPy's gets it handed through."""
+    if isinstance(value, jax.Array):
+        return value
+    with jax.enable_x64(True):
+        return jnp.array(value)
 
 
 def native_arrays(operator: Operator, inputs: Sequence[Any]) -> Sequence[Any]:
@@ -165,6 +181,15 @@ def _check_native(operator: Operator, method: str, what: str, value: Any) -> Non
             f"{name_of(operator)}.{method} returned {brief(value)} as {what}; allowed: an array of JAX, as its inputs "
             "are; remedy: the functions of deep5.array_namespace(…)"
         )
+
+
+def _traced(operator: Operator) -> dict[str, Any]:
+    """Traced arrays in an operator's attributes, by name; alone, or one of those in a list or a dictionary."""
+    found = {}
+    for name, value in vars(operator).items():
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else (value,)
+        found.update({f"self.{name}": part for part in parts if isinstance(part, jax.core.Tracer)})
+    return found
 
 
 def _failed(operator: Operator, method: str, error: Exception) -> Exception:

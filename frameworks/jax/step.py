@@ -112,7 +112,7 @@ class JAXStep:
             outputs, executor._values, executor._buffers, self._states = executor.settled(
                 self._whole(executor._values, executor._buffers, self._states, feed, given)
             )
-        executor._pending = outputs
+        executor._pending.results = outputs
         return dict(zip(self._outputs, outputs, strict=True))
 
     def backprop(

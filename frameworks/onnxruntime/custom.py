@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import threading
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,8 @@ from deep5.operators.kernel import CODES, INCLUDE, Kernel
 from deep5.tensors import Device
 
 __all__ = ["failure", "register_shim", "with_kernels"]
+
+_LOADING = threading.Lock()
 
 
 def with_kernels(network: Network, device: Device) -> tuple[Network, dict[str, Kernel]]:
@@ -65,8 +68,13 @@ def _described(kernel: Kernel, node: ir.Node) -> tuple[str, dict[str, Any]]:
     return name, {"kernel": kernel.pointer}
 
 
-@cache
 def _shim() -> Any:
+    with _LOADING:  # one library knows all signatures
+        return _loaded()
+
+
+@cache
+def _loaded() -> Any:
     source = Path(__file__).with_name("shim.c").read_text(encoding="utf-8")
     library = load_library(source, what="the shim for onnxruntime", include=(INCLUDE,))
     library.deep5_signature.argtypes = (ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -31,6 +32,7 @@ class Program:
     constants would keep a copy of them, and compute with old values. Where nobody writes to them it may hold them so,
     which is faster: ONNX Runtime arranges constant weights as its kernels like them best. Gradients are bound to memory
     that stays the same from call to call; other outputs to memory of the program's own, from which they are copied.
+    That memory serves one call at a time: threads that come at once wait for each other.
 
     Args:
         network: The network.
@@ -95,6 +97,7 @@ class Program:
         self._shapes: _Shapes | None = None
         self._results: list[np.ndarray] = []
         self._gradients: Sequence[np.ndarray] = ()
+        self._lock = threading.Lock()
 
     def __call__(
         self, inputs: Sequence[np.ndarray], notify: Notify | None = None, into: Sequence[np.ndarray] | None = None
@@ -106,33 +109,36 @@ class Program:
             OperatorError: A compiled operator failed; the message is its own.
         """
         shapes = tuple([value.shape for value in inputs])
-        if shapes != self._shapes or (self._announced and into is not self._gradients):
-            if shapes != self._shapes:
-                self._bind_small_inputs(inputs)
-            self._bind_outputs(shapes, into)
-        for name, value, place in zip(self._inputs, inputs, self._places, strict=True):
-            if place is not None:
-                place[...] = value
-            else:
-                usable = value.flags.c_contiguous and value.flags.aligned
-                self._bind_input(name, value if usable else np.array(value, order="C"))
-        for number in self._unknown:
-            self._binding.bind_output(self._outputs[number][0])
-        if self._copied:
-            self._bind_values()
-        try:
-            self.session.run_with_iobinding(self._binding)
-        except Exception as error:  # ONNX Runtime raises its own private classes
-            raise self._failed(error) from error
-        results = [value.copy() for value in self._results]
-        if self._unknown:
-            values = self._binding.get_outputs()
+        with self._lock:
+            if shapes != self._shapes or (self._announced and into is not self._gradients):
+                if shapes != self._shapes:
+                    self._bind_small_inputs(inputs)
+                self._bind_outputs(shapes, into)
+            for name, value, place in zip(self._inputs, inputs, self._places, strict=True):
+                if place is not None:
+                    place[...] = value
+                else:
+                    usable = value.flags.c_contiguous and value.flags.aligned
+                    self._bind_input(name, value if usable else np.array(value, order="C"))
             for number in self._unknown:
-                results[number] = np.array(values[number].numpy())
+                self._binding.bind_output(self._outputs[number][0])
+            if self._copied:
+                self._bind_values()
+            try:
+                self.session.run_with_iobinding(self._binding)
+            except Exception as error:  # ONNX Runtime raises its own private classes
+                raise self._failed(error) from error
+            results = [value.copy() for value in self._results]
+            if self._unknown:
+                values = self._binding.get_outputs()
+                for number in self._unknown:
+                    results[number] = np.array(values[number].numpy())
+            gradients = self._gradients
+        # Whoever is notified may call this again.
         if notify is not None:
-            for number, gradient in enumerate(self._gradients):
+            for number, gradient in enumerate(gradients):
                 notify(number, gradient)
-        return results, self._gradients
+        return results, gradients
 
     def _failed(self, error: Exception) -> Deep5Error:
         """What went wrong in a run."""

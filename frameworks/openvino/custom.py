@@ -40,21 +40,27 @@ def supports_custom(node: ir.Node) -> Support:
     return Support(True)
 
 
-def with_kernels(network: Network) -> tuple[Network, dict[str, Kernel]]:
-    """The network whose nodes of compiled operators are those of the extension; see `compiled.with_kernels`."""
-    return compiled.with_kernels(network, _described)
+def with_kernels(network: Network, program: int) -> tuple[Network, dict[str, Kernel]]:
+    """The network whose nodes of compiled operators are those of the extension; see `compiled.with_kernels`.
+
+    Args:
+        network: The network; it is not changed.
+        program: The number that `failure` will be asked by.
+    """
+    return compiled.with_kernels(network, lambda kernel, node: _described(kernel, node, program))
 
 
-def failure(kernels: Mapping[str, Kernel]) -> Deep5Error | None:
+def failure(kernels: Mapping[str, Kernel], program: int) -> Deep5Error | None:
     """What the first operator that failed in the last call raised, once; None where all went well.
 
     To be asked after every call: OpenVINO is told nothing, since a model has to be compiled anew after an exception.
 
     Args:
         kernels: As `with_kernels` gave them.
+        program: As it was given.
     """
     # All are asked: what is left behind would be told of the next call.
-    said = [(kernel, extension().deep5_take_failure(kernel.pointer)) for kernel in kernels.values()]
+    said = [(kernel, extension().deep5_take_failure(program, kernel.pointer)) for kernel in kernels.values()]
     first = next(((kernel, told) for kernel, told in said if told is not None), None)
     return None if first is None else compiled.failure(first[0], first[1].decode(errors="replace"))
 
@@ -83,11 +89,12 @@ def extension() -> Any:
     language = replace(CPP, flags=(*flags, "-O1", *linked))
     include = (home / "include", INCLUDE)
     library = load_library(source, language, what="the extension for openvino", include=include)
-    library.deep5_take_failure.argtypes, library.deep5_take_failure.restype = (ctypes.c_int64,), ctypes.c_char_p
+    library.deep5_take_failure.argtypes = (ctypes.c_int64, ctypes.c_int64)
+    library.deep5_take_failure.restype = ctypes.c_char_p
     return library
 
 
-def _described(kernel: Kernel, node: ir.Node) -> tuple[str, dict[str, Any]]:
+def _described(kernel: Kernel, node: ir.Node, program: int) -> tuple[str, dict[str, Any]]:
     count = len(kernel.dtypes) - kernel.inputs
     shapes = [value.shape for value in node.outputs]
     if len(shapes) != count or any(shape is None for shape in shapes):
@@ -95,4 +102,5 @@ def _described(kernel: Kernel, node: ir.Node) -> tuple[str, dict[str, Any]]:
             f"{kernel.name}: node {node.name!r} has {len(shapes)} outputs; allowed, with openvino: all {count} of its "
             "operator, of a known number of axes"
         )
-    return "Compiled", {"kernel": kernel.pointer, "ranks": [0 if shape is None else len(shape) for shape in shapes]}
+    ranks = [0 if shape is None else len(shape) for shape in shapes]
+    return "Compiled", {"kernel": kernel.pointer, "program": program, "ranks": ranks}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -31,12 +33,15 @@ _LONG = (np.dtype(np.int64), np.dtype(np.uint64), np.dtype(np.int32), np.dtype(n
 # Combinations of shapes to remember; a network for sequences may meet many.
 _FITTING = 256
 _ANSWERS: dict[Hashable, Support] = {}
+_NUMBERS = itertools.count()
+_LOADING = threading.RLock()
 
 
 class Program:
     """A network made runnable; a `Run` of `GradientExecutor`.
 
-    Parameters and buffers are inputs whose tensors are the memory of the executor. Outputs are copied.
+    Parameters and buffers are inputs whose tensors are the memory of the executor. Outputs are copied. There is one
+    request, which serves one call at a time: threads that come at once wait for each other.
 
     Args:
         network: The network.
@@ -68,14 +73,16 @@ class Program:
             "ENABLE_CPU_PINNING": False,
         }
         model, self._guards = guarded(network)
-        # The kernels of compiled operators live as long as the model that calls them.
-        suited, self._kernels = with_kernels(Network(model) if self._guards else network)
+        # The kernels of compiled operators live as long as the model that calls them. Programs may share a kernel, and
+        # run at once: each is told of its own failures, by its number.
+        self._number = next(_NUMBERS)
+        suited, self._kernels = with_kernels(Network(model) if self._guards else network, self._number)
         engine = engine_model(suited)
         try:
             self._source = (_extended() if self._kernels else _core()).read_model(engine)
             self.model = self._compiled()
         except Exception as error:  # OpenVINO raises RuntimeError and its own private classes
-            if (told := failure(self._kernels)) is not None:
+            if (told := failure(self._kernels, self._number)) is not None:
                 raise told from error
             raise Unsupported(f"openvino cannot run the network {self._name!r}: {explanation(error)}") from error
         self._inputs, self._count = tuple(network.inputs), len(network.outputs)
@@ -86,6 +93,7 @@ class Program:
         self._read = [(name, number) for number, name in enumerate(self._inputs) if name in known]
         self._values = {name: values[name] for name in (*network.parameters, *network.buffers)}
         self._fitting: set[tuple[tuple[int, ...], ...]] = set()
+        self._lock = threading.Lock()
         self._begin()
 
     def __call__(
@@ -101,38 +109,42 @@ class Program:
         """
         shapes = tuple([value.shape for value in inputs])
         if shapes not in self._fitting:
-            self._check_shapes(shapes)
+            with self._lock:
+                self._check_shapes(shapes)
         for name, value in zip(self._inputs, inputs, strict=True):
             if value.dtype in _LONG and (value.max() > LARGEST or value.min() < -LARGEST):
                 large = value[(value > LARGEST) | (value < -LARGEST)][0]
                 raise NetworkError(
                     f"input {name!r} holds {large}; allowed: ±2^24, up to which openvino tells all whole numbers apart"
                 )
-        try:
-            for name, number in self._read:
-                value = inputs[number]
-                self._share(name, value if value.flags.carray else np.array(value, order="C"))
-            self._request.infer(share_outputs=True)  # else it makes copies, which are made below
-        except Exception as error:  # as above
-            # A model that failed fails again, on whatever input, and so do its new requests.
-            self.model = self._compiled()
-            self._begin()
-            if (told := failure(self._kernels)) is not None:
-                raise told from error
-            raise NetworkError(f"openvino failed in the network {self._name!r}: {explanation(error)}") from error
-        if self._kernels and (told := failure(self._kernels)) is not None:
-            raise told
-        # One by one: `output_tensors` makes all of them anew, for a hundred times as long.
-        values = [self._request.get_output_tensor(number).data for number in self._results]
-        for guard, told in zip(self._guards, values[self._count :], strict=True):
-            if told > 0:
-                raise NetworkError(f"openvino cannot run the network {self._name!r} on these inputs: {guard.message}")
-        gradients = values[self._first : self._count]
-        if into is None or any(old.shape != new.shape for old, new in zip(into, gradients, strict=True)):
-            into = [aligned_empty(value.shape, value.dtype) for value in gradients]
-        for array, value in zip(into, gradients, strict=True):
-            array[...] = value
-        outputs = [np.array(value) for value in values[: self._first]]
+        with self._lock:
+            try:
+                for name, number in self._read:
+                    value = inputs[number]
+                    self._share(name, value if value.flags.carray else np.array(value, order="C"))
+                self._request.infer(share_outputs=True)  # else it makes copies, which are made below
+            except Exception as error:  # as above
+                # A model that failed fails again, on whatever input, and so do its new requests.
+                self.model = self._compiled()
+                self._begin()
+                if (told := failure(self._kernels, self._number)) is not None:
+                    raise told from error
+                raise NetworkError(f"openvino failed in the network {self._name!r}: {explanation(error)}") from error
+            if self._kernels and (told := failure(self._kernels, self._number)) is not None:
+                raise told
+            # One by one: `output_tensors` makes all of them anew, for a hundred times as long.
+            values = [self._request.get_output_tensor(number).data for number in self._results]
+            for guard, outside in zip(self._guards, values[self._count :], strict=True):
+                if outside > 0:
+                    raise NetworkError(
+                        f"openvino cannot run the network {self._name!r} on these inputs: {guard.message}"
+                    )
+            gradients = values[self._first : self._count]
+            if into is None or any(old.shape != new.shape for old, new in zip(into, gradients, strict=True)):
+                into = [aligned_empty(value.shape, value.dtype) for value in gradients]
+            for array, value in zip(into, gradients, strict=True):
+                array[...] = value
+            outputs = [np.array(value) for value in values[: self._first]]
         # Whoever is notified may call the executor, which writes to the request's memory, or gives it back.
         if notify is not None:
             for number, array in enumerate(into):
@@ -154,7 +166,7 @@ class Program:
         try:
             check_shapes(self._source, self._name, {name: shapes[number] for name, number in self._read})
         except NetworkError as error:
-            if (told := failure(self._kernels)) is not None:
+            if (told := failure(self._kernels, self._number)) is not None:
                 raise told from error
             raise
         if len(self._fitting) >= _FITTING:
@@ -206,14 +218,24 @@ def _tried(node: ir.Node) -> Support:
     return Support(True)
 
 
-@cache
 def _core() -> Any:
+    with _LOADING:  # one for all threads
+        return _made()
+
+
+@cache
+def _made() -> Any:
     return openvino.Core()
 
 
-@cache
 def _extended() -> Any:
     """The core, once it knows compiled operators."""
+    with _LOADING:
+        return _taught()
+
+
+@cache
+def _taught() -> Any:
     core = _core()
     core.add_extension(extension()._name)
     return core

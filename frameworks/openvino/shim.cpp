@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <openvino/core/attribute_visitor.hpp>
@@ -33,9 +34,10 @@ ov::element::Type element(int32_t code) {
   }
 }
 
-// What went wrong, by the kernel's address.
+// What went wrong, by the number of the program and the kernel's address.
+using Place = std::pair<int64_t, int64_t>;
 std::mutex lock;
-std::map<int64_t, std::string> failures;
+std::map<Place, std::string> failures;
 std::atomic<int> failed{0};
 
 // Tensors of a call: what a kernel is given, and where the extents are.
@@ -60,8 +62,8 @@ class Compiled : public ov::op::Op {
  public:
   OPENVINO_OP("Compiled", "deep5");
   Compiled() = default;
-  Compiled(const ov::OutputVector &inputs, int64_t address, const std::vector<int64_t> &ranks)
-      : Op(inputs), address_(address), ranks_(ranks) {
+  Compiled(const ov::OutputVector &inputs, int64_t address, int64_t program, const std::vector<int64_t> &ranks)
+      : Op(inputs), address_(address), program_(program), ranks_(ranks) {
     constructor_validate_and_infer_types();
   }
 
@@ -83,11 +85,12 @@ class Compiled : public ov::op::Op {
   }
 
   std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector &inputs) const override {
-    return std::make_shared<Compiled>(inputs, address_, ranks_);
+    return std::make_shared<Compiled>(inputs, address_, program_, ranks_);
   }
 
   bool visit_attributes(ov::AttributeVisitor &visitor) override {
     visitor.on_attribute("kernel", address_);
+    visitor.on_attribute("program", program_);
     visitor.on_attribute("ranks", ranks_);
     return true;
   }
@@ -154,7 +157,7 @@ class Compiled : public ov::op::Op {
   // Keeps what is said for deep5_take_failure, unless it knows more already.
   void note(const std::string &said) const {
     std::lock_guard<std::mutex> guard(lock);
-    failures.emplace(address_, said);
+    failures.emplace(Place(program_, address_), said);
     failed = static_cast<int>(failures.size());
   }
   [[noreturn]] void fail(const std::string &said) const {
@@ -169,7 +172,7 @@ class Compiled : public ov::op::Op {
     if (!same) fail("OpenVINO holds as " + held.to_string() + " what is " + meant.to_string());
     return false;
   }
-  int64_t address_ = 0;
+  int64_t address_ = 0, program_ = 0;
   std::vector<int64_t> ranks_;  // of the outputs: OpenVINO asks before extents are known
 };
 
@@ -177,6 +180,7 @@ ov::OutputVector convert(const ov::frontend::NodeContext &node) {
   ov::OutputVector inputs;
   for (size_t at = 0; at < node.get_input_size(); ++at) inputs.push_back(node.get_input(static_cast<int>(at)));
   return std::make_shared<Compiled>(inputs, node.get_attribute<int64_t>("kernel"),
+                                    node.get_attribute<int64_t>("program"),
                                     node.get_attribute<std::vector<int64_t>>("ranks"))
       ->outputs();
 }
@@ -187,12 +191,12 @@ OPENVINO_CREATE_EXTENSIONS(std::vector<ov::Extension::Ptr>(
     {std::make_shared<ov::OpExtension<deep5_openvino::Compiled>>(),
      std::make_shared<ov::frontend::onnx::ConversionExtension>("Compiled", "deep5.compiled", deep5_openvino::convert)}));
 
-// What a kernel's last call said that failed, once; NULL where none did.
-extern "C" const char *deep5_take_failure(int64_t address) {
+// What a kernel's last call in a program said that failed, once; NULL where none did.
+extern "C" const char *deep5_take_failure(int64_t program, int64_t address) {
   static thread_local std::string said;
   if (!deep5_openvino::failed) return nullptr;
   std::lock_guard<std::mutex> guard(deep5_openvino::lock);
-  auto found = deep5_openvino::failures.find(address);
+  auto found = deep5_openvino::failures.find({program, address});
   if (found == deep5_openvino::failures.end()) return nullptr;
   said = found->second;
   deep5_openvino::failures.erase(found);

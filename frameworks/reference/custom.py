@@ -51,7 +51,9 @@ def on_arrays(operator: Operator) -> Callable[..., Outputs]:
         gives something else than its `specs` says.
     """
     if isinstance(operator, ONNXOperator):
-        raise Unsupported(f"{operator.op_type} has no code of its own; remedy: operator_executor(…)")
+        raise Unsupported(
+            f"{operator.op_type} has no code of its own; remedy: d5.framework('reference').operator_executor(…)"
+        )
     check_operator(operator)
     run = _compiled(operator) if isinstance(operator, CppOperator) else _python(operator)
     quiet: Callable[..., Outputs] = run if isinstance(operator, CppOperator) else np.errstate(all="ignore")(run)

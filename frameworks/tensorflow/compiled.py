@@ -19,6 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from deep5.compiler import load_library
 from deep5.errors import Deep5Error, OperatorError, Unsupported
@@ -143,6 +144,11 @@ class _Bound:
         eager = tf.executing_eagerly()
         if eager:
             _on_host(self.kernel.name, inputs)
+        elif GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+            raise Unsupported(
+                f"{self.kernel.name} is compiled already, and XLA compiles no kernel that is; remedy: tf.function "
+                "without jit_compile=True"
+            )
         else:
             _keep(self)
         outputs = self._apply(inputs=list(inputs), Tout=self._made, kernel=self._number)

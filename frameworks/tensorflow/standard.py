@@ -41,7 +41,8 @@ def _tensor(x: Any) -> Any:
 
 
 # Sorting. TensorFlow sorts no truth values, and orders descending ones by turning them round; ties stay as they stand
-# only in its sort of ascending order. Where NaN comes is left open by the standard, and by TensorFlow.
+# only in its sort of ascending order. Where NaN comes is left open by the standard, and by TensorFlow. Its argmax and
+# argmin pass NaN over, where other frameworks give the place of the first, and inf // 2 is inf, where theirs is NaN.
 
 
 def _argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:

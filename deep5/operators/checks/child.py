@@ -8,6 +8,7 @@ one in C++ says is found beforehand and sent along.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import json
@@ -26,11 +27,15 @@ from typing import Any
 import numpy as np
 
 from deep5.arguments import THREADS
-from deep5.errors import Deep5Error, OperatorError
-from deep5.operators.checks.inputs import floating, variations
+from deep5.errors import Deep5Error, OperatorError, ShapeError
+from deep5.operators.checks.conduct import some_needs
+from deep5.operators.checks.inputs import LARGER, floating, variations
+from deep5.operators.checks.memory import Guarded, guarded_memory
 from deep5.operators.checks.subject import specs
+from deep5.operators.checks.threads import COUNTS, too_large
 from deep5.operators.contract import is_floating, name_of, several, specs_of
 from deep5.operators.cpp import CppOperator
+from deep5.operators.cpp_library import BOUNDS
 from deep5.operators.operator import Operator
 from deep5.tensors import TensorSpec, numpy_dtype
 
@@ -43,6 +48,10 @@ _PROGRAM = (
 # The compiler has a limit of its own, which is lower.
 _COMPILE_S = 300.0
 _SURVIVED: set[str] = set()
+# How a child ends that looks at every index, at one outside of its tensor; no shell or signal has this status.
+_OUTSIDE = 87
+# What a child says before what it saw.
+_WRONG = "wrong: "
 
 
 def survive(operator: CppOperator, inputs: Sequence[np.ndarray], dtypes: Sequence[str], time_limit_s: float) -> None:
@@ -63,6 +72,8 @@ def survive(operator: CppOperator, inputs: Sequence[np.ndarray], dtypes: Sequenc
     for what, values in variations(inputs, dtypes):
         try:
             outputs = specs_of(operator, specs(values))
+            if what == LARGER and too_large(outputs):
+                raise ShapeError(f"{operator}: outputs beyond what is soon computed")
             runs.append([what, [[list(spec.shape), spec.dtype] for spec in outputs]])
         except Deep5Error:
             runs.append([what, None])
@@ -155,6 +166,9 @@ def _watch(name: str, child: subprocess.Popen[bytes], said: int, time_limit_s: f
         if not heard:
             break
         *lines, rest = (rest + heard).split(b"\n")
+        for line in lines:
+            if line.startswith(_WRONG.encode()):
+                raise OperatorError(f"{name} {line.decode().removeprefix(_WRONG)}")
         if lines:
             doing = lines[-1].decode()
             left = _COMPILE_S if doing.startswith("compiling") else time_limit_s
@@ -170,17 +184,23 @@ def _watch(name: str, child: subprocess.Popen[bytes], said: int, time_limit_s: f
 
 
 def _death(name: str, status: int, doing: str, output: str) -> str:
+    lines = [line for line in output.strip().splitlines() if line.strip()][-3:]
+    if status == _OUTSIDE and lines:
+        return (
+            f"{name} uses {lines[-1]} in {doing}; allowed: what is inside; remedy: look at the ends of loops, and have "
+            "specs raise a deep5.ShapeError for inputs of other ranks"
+        )
     if status < 0:
         number = signal.Signals(-status)
         how = f"was ended by {number.name} ({(signal.strsignal(number) or '').lower()})"
         remedy = (
-            "look for an index beyond a tensor's end, memory that is freed twice, or an exception in a parallel region"
+            "look for an index beyond a tensor's end, memory that is freed twice, an exception in a parallel region, "
+            "or a backward that reads what forward kept, since another object may run it"
         )
     else:
         how = f"ended its process with the status {status}"
         remedy = "an exception, instead of leaving by exit"
     after = "when it was let go" if doing == "the end" else f"in {doing}"
-    lines = [line for line in output.strip().splitlines() if line.strip()][-3:]
     told = f"; it said: {' | '.join(lines)}" if lines else ""
     return f"{name} {how} {after} (it ran in a child process, this one was not touched){told}; remedy: {remedy}"
 
@@ -203,20 +223,28 @@ def main(say: int) -> None:
         count = int(np.prod(shape, dtype=np.int64))
         inputs.append(np.frombuffer(data, kind, count, place).reshape(shape).copy())
         place += count * kind.itemsize
-    runs = variations(inputs, head["dtypes"])
+    runs = list(variations(inputs, head["dtypes"]))
     if "maker" in head:
-        operator = _made_again(head)
+        operator: Any = _made_again(head)
         for what, values in runs:
             # Its own errors are for the checks to tell.
             with suppress(Exception, SystemExit):
                 _call(operator, what, values, tell)
     else:
-        operator, refused = _operator(head), set[tuple[str, ...]]()
-        for (what, expected), (_, values) in zip(head["runs"], runs, strict=True):
-            if expected is not None and _compiles(operator, values, refused, tell):
+        # With an eye on every index first, then as it is going to run.
+        for BOUNDS[0] in (_OUTSIDE, 0):
+            operator, refused = _operator(head), set[tuple[str, ...]]()
+            for (what, expected), (_, values) in zip(head["runs"], runs, strict=True):
+                if expected is not None and _compiles(operator, values, refused, tell):
+                    operator.answer = tuple(TensorSpec(shape=tuple(shape), dtype=dtype) for shape, dtype in expected)
+                    with suppress(Deep5Error):
+                        _call(operator, what, values, tell)
+        for number, ((what, expected), (_, values)) in enumerate(zip(head["runs"], runs, strict=True)):
+            if expected is not None and (not number or what == LARGER) and _compiles(operator, values, refused, tell):
                 operator.answer = tuple(TensorSpec(shape=tuple(shape), dtype=dtype) for shape, dtype in expected)
-                with suppress(Deep5Error):
-                    _call(operator, what, values, tell)
+                for THREADS[0] in COUNTS:
+                    with suppress(Deep5Error):
+                        _call(operator, f"{what}, with {THREADS[0]} threads", values, tell)
     tell("the end")
 
 
@@ -236,17 +264,50 @@ def _compiles(
 
 
 def _call(operator: Any, what: str, values: Sequence[np.ndarray], tell: Callable[[str], None]) -> None:
-    tell(f"forward on {what}")
-    outputs = several(operator.forward(*values))
-    needs = floating(values)
-    if getattr(operator, "differentiable", True) and any(needs):
+    """Forward and backward; of one in C++ in memory that tells what happens beyond it."""
+    with guarded_memory(pages=True) as memory:
+        if isinstance(operator, CppOperator):
+            values = [memory.copy(value) for value in values]
+        outputs = _seen(memory, f"forward on {what}", lambda: several(operator.forward(*values)), tell)
+        needs = floating(values)
+        if not getattr(operator, "differentiable", True) or not any(needs):
+            return
         grads = [np.ones_like(value) if is_floating(str(value.dtype)) else None for value in outputs]
-        tell(f"backward on {what}")
-        operator.backward(grads, values, outputs, needs)
-        for alone in [number for number, need in enumerate(needs) if need and sum(needs) > 1]:
+        if isinstance(operator, CppOperator):
+            grads = [None if grad is None else memory.copy(grad) for grad in grads]
+        # As where a framework makes another one for it: what forward kept is not there.
+        other = copy.copy(operator) if isinstance(operator, CppOperator) else operator
+        for name, some in (("", needs), *some_needs(needs)):
             # A gradient that nobody wants has no memory: who writes to it all the same does so here.
-            tell(f"backward on {what}, with a gradient by input {alone} alone")
-            operator.backward(grads, values, outputs, [number == alone for number in range(len(needs))])
+            told = name and f", with a gradient by {name}"
+            _seen(
+                memory,
+                f"backward on {what}{told}",
+                lambda some=some: other.backward(grads, values, outputs, some),  # type: ignore[misc]
+                tell,
+            )
+
+
+def _seen(memory: Guarded, doing: str, call: Callable[[], Any], tell: Callable[[str], None]) -> Any:
+    """What a call gives; what it wrote where it must not, or did not write, is told."""
+    tell(doing)
+    made = call()
+    if told := memory.wrong():
+        tell(f"{_WRONG}{told} in {doing}")
+    left = memory.untouched(made)
+    if any(part is not None and part.any() for part in left):
+        # It may be by chance: so it is not in memory that is filled with something else.
+        with guarded_memory(pages=True) as other:
+            again = other.untouched(call())
+        for number, (first, second) in enumerate(zip(left, again, strict=True)):
+            if first is not None and second is not None and (count := int(np.count_nonzero(first & second))):
+                what = "gradient by input" if doing.startswith("backward") else "output"
+                tell(
+                    f"{_WRONG}leaves {count} of {first.size} elements of {what} {number} as they were found in "
+                    f"{doing}; allowed: all of them written, and not added to; remedy: look at the ends of loops, and "
+                    "at what each thread takes"
+                )
+    return made
 
 
 def _made_again(head: Mapping[str, Any]) -> Operator:

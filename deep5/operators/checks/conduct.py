@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from deep5.errors import Deep5Error, OperatorError
+from deep5.errors import Deep5Error
 from deep5.operators.checks.collect import Collector
+from deep5.operators.checks.inputs import LAYOUTS, cast, floating
 from deep5.operators.checks.subject import Subject
 from deep5.operators.checks.tolerance import epsilon
 
-__all__ = ["check_backward_conduct", "check_forward_conduct", "check_needs", "same_bits"]
+__all__ = [
+    "check_backward_conduct",
+    "check_forward_conduct",
+    "check_needs",
+    "check_nothing_kept",
+    "same_bits",
+    "some_needs",
+]
+
+# Of so many inputs, all ways to want gradients of them are tried.
+_EVERY_WAY = 4
 
 
 def same_bits(first: Sequence[np.ndarray | None], second: Sequence[np.ndarray | None]) -> bool:
@@ -21,7 +34,11 @@ def same_bits(first: Sequence[np.ndarray | None], second: Sequence[np.ndarray | 
 
 
 def check_forward_conduct(
-    subject: Subject, inputs: Sequence[np.ndarray], others: Sequence[np.ndarray], into: Collector
+    subject: Subject,
+    inputs: Sequence[np.ndarray],
+    others: Sequence[np.ndarray],
+    dtypes: Sequence[str],
+    into: Collector,
 ) -> bool:
     """Call forward several times and look at all memory that it saw.
 
@@ -29,31 +46,28 @@ def check_forward_conduct(
         subject: Runs the operator.
         inputs: Contiguous; not changed.
         others: Of the same shapes and element types, with other values.
+        dtypes: Element types of floating inputs in which outputs may share memory with inputs.
         into: Gets the rows.
 
     Returns:
         Whether inputs are left as they are.
     """
     name = f"{subject.name}.forward"
+    elsewhere = _elsewhere(subject, inputs, dtypes) if subject.direct else ([], [])
     native = subject.native([value.copy() for value in inputs])
     outputs = subject.run(native)
-    wrong = _changed(subject, native, inputs, "input")
+    wrong = _changed(subject, native, inputs, "input") or elsewhere[0]
     left = into.require(
         not wrong,
         "inputs are not changed",
-        f"{name} changed {', '.join(wrong)} in place; allowed: inputs that are left as they are; remedy: a copy first",
+        f"{name} changed {_first(wrong)} in place; allowed: inputs that are left as they are; remedy: a copy first",
     )
     if subject.direct:
-        shared = [
-            f"output {number} shares memory with input {place}"
-            for number, made in enumerate(outputs)
-            for place, given in enumerate(native)
-            if np.size(made) and np.shares_memory(made, given)
-        ]
+        shared = _shared(outputs, native) or elsewhere[1]
         into.require(
             not shared,
             "outputs are new memory",
-            f"{name}: {', '.join(shared)}; allowed: new arrays, since whoever called it may write to either; remedy: "
+            f"{name}: {_first(shared)}; allowed: new arrays, since whoever called it may write to either; remedy: "
             "return a copy",
         )
     first = [np.array(value) for value in subject.back(outputs)]
@@ -125,6 +139,69 @@ def check_backward_conduct(
     return left
 
 
+def check_nothing_kept(
+    subject: Subject,
+    fresh: Subject | None,
+    inputs: Sequence[np.ndarray],
+    others: Sequence[np.ndarray],
+    grads: Sequence[np.ndarray | None],
+    into: Collector,
+) -> None:
+    """Backward follows from what it is given: another forward between, or another object, makes no difference.
+
+    Args:
+        subject: Runs the operator on NumPy.
+        fresh: The same of an operator made alike, which has run nothing; None where there is none.
+        inputs: As given.
+        others: Of the same shapes and element types, with other values.
+        grads: By the outputs.
+        into: Gets a row.
+    """
+    check, needs = "nothing is kept for backward", floating(inputs)
+    told = (
+        f"{subject.name}.backward gives %s; allowed: nothing that forward keeps, since a framework calls forward many "
+        "times before backward, or backward on another object; remedy: backward's own inputs and outputs"
+    )
+    try:
+        outputs = subject.run(inputs)
+        first = [None if value is None else np.array(value) for value in subject.pull(inputs, outputs, grads, needs)]
+    except Deep5Error as error:
+        into.say(check, "not judged", f"it does not run on NumPy: {str(error).splitlines()[0]}")
+        return
+    outputs = subject.run(inputs)
+    subject.run(others)
+    if not into.require(
+        same_bits(first, subject.pull(inputs, outputs, grads, needs)),
+        check,
+        told % "other bits where forward ran on other inputs in between",
+    ):
+        return
+    if fresh is not None:
+        check = "backward on a new object"
+        try:
+            found = fresh.pull(inputs, outputs, grads, needs)
+        except Deep5Error as error:
+            into.say(check, "FAILED", told % f"an error on an object that has not run forward ({error})")
+        else:
+            into.require(same_bits(first, found), check, told % "other bits on an object that has not run forward")
+
+
+def some_needs(needs: Sequence[bool]) -> Iterator[tuple[str, tuple[bool, ...]]]:
+    """Ways to want some of the gradients but not all, and what they are called; of more than four, one at a time and
+    all but one.
+
+    >>> [name for name, _ in some_needs((True, False, True))]
+    ['input 0 alone', 'input 2 alone']
+    """
+    wanted = [number for number, need in enumerate(needs) if need]
+    for count in range(1, len(wanted)):
+        if len(wanted) > _EVERY_WAY and 1 < count < len(wanted) - 1:
+            continue
+        for chosen in itertools.combinations(wanted, count):
+            name = f"input{'s' if count > 1 else ''} {' and '.join(map(str, chosen))} alone"
+            yield name, tuple(place in chosen for place in range(len(needs)))
+
+
 def check_needs(
     subject: Subject,
     inputs: Sequence[np.ndarray],
@@ -133,31 +210,59 @@ def check_needs(
     into: Collector,
 ) -> None:
     """The gradient by one input is the same, whoever else wants one."""
-    wanted = [number for number, value in enumerate(whole) if value is not None]
-    if len(wanted) < 2:
-        return
-    for number in wanted:
-        needs = tuple(place == number for place in range(len(inputs)))
-        check = f"needs, input {number} alone"
+    for name, needs in some_needs([value is not None for value in whole]):
+        check = f"needs, {name}"
         try:
-            found = subject.gradients(inputs, grads, needs)[number]
+            found = subject.gradients(inputs, grads, needs)
         except Deep5Error as error:
             into.say(check, "FAILED", str(error))
             continue
-        expected = whole[number]
-        if found is None or expected is None:
-            raise OperatorError(f"{subject.name}.backward returned no gradient by input {number} with needs={needs}")
-        # Another way to the same sum may round otherwise; what is left out, or computed otherwise, is no rounding.
-        room = min(1e3 * epsilon(str(expected.dtype)), 0.1)
-        wide, got = expected.astype(float), found.astype(float)
-        scale = float(np.max(np.abs(wide), initial=0.0, where=np.isfinite(wide)))
-        close = np.allclose(got, wide, rtol=room, atol=room * scale, equal_nan=True)
+        other = [number for number, need in enumerate(needs) if need and not _close(found[number], whole[number])]
         into.require(
-            close,
+            not other,
             check,
-            f"{subject.name}.backward gives another gradient by input {number} with needs={needs} than where all "
-            "inputs need one; allowed: the same; remedy: look at what is skipped where needs is false",
+            f"{subject.name}.backward gives another gradient by input {', '.join(map(str, other))} with needs={needs} "
+            "than where all inputs need one; allowed: the same; remedy: look at what is skipped where needs is false",
         )
+
+
+def _close(found: np.ndarray | None, expected: np.ndarray | None) -> bool:
+    """Another way to the same sum may round otherwise; what is left out, or computed otherwise, is no rounding."""
+    if found is None or expected is None:
+        return False
+    room = min(1e3 * epsilon(str(expected.dtype)), 0.1)
+    wide, got = expected.astype(float), found.astype(float)
+    scale = float(np.max(np.abs(wide), initial=0.0, where=np.isfinite(wide)))
+    return bool(np.allclose(got, wide, rtol=room, atol=room * scale, equal_nan=True))
+
+
+def _elsewhere(subject: Subject, inputs: Sequence[np.ndarray], dtypes: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Inputs that forward changes, and those that outputs share memory with, in each element type and layout."""
+    changed: list[str] = []
+    shared: list[str] = []
+    layouts: dict[str, Callable[[np.ndarray], np.ndarray]] = {"contiguous": np.asarray, **LAYOUTS}
+    for dtype in dtypes:
+        values = cast(inputs, dtype)
+        for layout, lay in layouts.items():
+            laid = [lay(value.copy()) if value.ndim and value.size else value.copy() for value in values]
+            with suppress(Deep5Error):  # what is not taken is told where values are judged
+                shared += [f"{told} ({dtype}, {layout})" for told in _shared(subject.run(laid), laid)]
+            changed += [f"{told} ({dtype}, {layout})" for told in _changed(subject, laid, values, "input")]
+    return changed, shared
+
+
+def _shared(outputs: Sequence[Any], inputs: Sequence[Any]) -> list[str]:
+    return [
+        f"output {number} shares memory with input {place}"
+        for number, made in enumerate(outputs)
+        for place, given in enumerate(inputs)
+        if np.size(made) and np.may_share_memory(made, given)
+    ]
+
+
+def _first(found: Sequence[str]) -> str:
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return ", ".join(found[:3]) + more
 
 
 def _changed(subject: Subject, native: Sequence[Any], values: Sequence[Any], what: str) -> list[str]:

@@ -14,7 +14,9 @@ from deep5.operators.checks.tolerance import Deviation
 
 __all__ = ["check_directions"]
 
-_DIRECTIONS, _COTANGENTS, _MOVES = 3, 2, 3
+_DIRECTIONS, _MOVES = 3, 3
+# Of random gradients by the outputs: backward is linear in them, at any size.
+_FACTORS = (1.0, 1e3)
 # Where an input's gradient is wrong, its elements are looked at one by one, or in blocks where there are more.
 _ONE_BY_ONE, _BLOCKS = 4096, 64
 # So many numbers of outputs are kept at once.
@@ -47,9 +49,9 @@ def check_directions(point: Point, into: Collector) -> None:
     pull = point.subject.pullback(point.inputs)
     pulled: dict[int, list[tuple[np.ndarray, Any]]] = {of: [] for of in point.part}
     for of, part in point.part.items():
-        for _ in range(_COTANGENTS):
+        for factor in _FACTORS:
             joined = np.zeros(point.base.size)
-            joined[part] = point.rng.standard_normal(part.stop - part.start) * settled[part]
+            joined[part] = factor * point.rng.standard_normal(part.stop - part.start) * settled[part]
             pulled[of].append((joined, pull(point.cotangents(joined), point.needs)))
     for number, drawn in draws.items():
         check = f"gradient by input {number}"
@@ -67,7 +69,7 @@ def check_directions(point: Point, into: Collector) -> None:
             if worst.story:
                 worst = _located(point, number, of, joined, gradients[number], pull, worst)
             parts.append((f"output {of}", worst))
-        told = "; ".join(point.left_out(number) + notes)
+        told = "; ".join(point.notes(number) + notes)
         into.compare(check, parts, how_found(f"{_DIRECTIONS} random directions", made[number]), told)
 
 

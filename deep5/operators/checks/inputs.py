@@ -10,7 +10,22 @@ import numpy as np
 from deep5.operators.contract import is_floating
 from deep5.tensors import numpy_dtype
 
-__all__ = ["LAYOUTS", "cast", "contiguous", "floating", "variations", "without_axes", "without_elements"]
+__all__ = [
+    "LARGER",
+    "LAYOUTS",
+    "cast",
+    "contiguous",
+    "floating",
+    "larger",
+    "resized",
+    "variations",
+    "widened",
+    "without_axes",
+    "without_elements",
+]
+
+LARGER = "larger inputs"
+_LARGE = 4096  # elements: enough for several threads to meet, and soon done even where work grows with the third power
 
 
 def floating(values: Sequence[np.ndarray]) -> tuple[bool, ...]:
@@ -19,11 +34,23 @@ def floating(values: Sequence[np.ndarray]) -> tuple[bool, ...]:
 
 
 def cast(inputs: Sequence[np.ndarray], dtype: str) -> tuple[np.ndarray, ...]:
-    """The floating-point inputs in another element type; whole numbers as they are."""
+    """The inputs of the first floating-point element type in another one; all else as it is.
+
+    Inputs of several floating-point types are of them on purpose: statistics in float32 beside values in float16.
+    """
+    own = next((value.dtype for value, yes in zip(inputs, floating(inputs), strict=True) if yes), None)
     with np.errstate(over="ignore"):
         return tuple(
-            value.astype(numpy_dtype(dtype)) if is_floating(str(value.dtype)) else value.copy() for value in inputs
+            value.astype(numpy_dtype(dtype)) if own is not None and value.dtype == own else value.copy()
+            for value in inputs
         )
+
+
+def widened(inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """All floating-point inputs in float64; whole numbers as they are."""
+    return tuple(
+        value.astype(np.float64) if yes else value.copy() for value, yes in zip(inputs, floating(inputs), strict=True)
+    )
 
 
 def contiguous(inputs: Sequence[Any]) -> tuple[np.ndarray, ...]:
@@ -48,11 +75,20 @@ def _backwards(value: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(value[turn])[turn]
 
 
+def _misaligned(value: np.ndarray) -> np.ndarray:
+    # As fields of a packed record and parts of a file lie.
+    memory = np.zeros(value.nbytes + 1, np.uint8)
+    laid = np.ndarray(value.shape, value.dtype, memory.data, offset=1)
+    laid[...] = value
+    return laid
+
+
 LAYOUTS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "Fortran order": np.asfortranarray,
     "first axis last": _first_axis_last,
     "every second element": _every_second,
     "negative strides": _backwards,
+    "misaligned memory": _misaligned,
 }
 """The same values in other memory, by what they are; for arrays of at least one axis."""
 
@@ -78,10 +114,61 @@ def without_axes(inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
     return tuple(np.array(value.reshape(-1)[0], value.dtype) for value in inputs)
 
 
+def resized(inputs: Sequence[np.ndarray]) -> Iterator[tuple[int, tuple[int, ...], tuple[np.ndarray, ...]]]:
+    """The inputs with extents that are one less, and one more: all extents beyond 1, then each alone.
+
+    Whole numbers may be indices, or lengths: where there are some, nothing is cut, and their own extents stay.
+
+    Yields:
+        -1 or 1, which extents are changed, and the inputs.
+    """
+    whole = [value for value, yes in zip(inputs, floating(inputs), strict=True) if not yes]
+    kept = {extent for value in whole for extent in value.shape}
+    extents = tuple(dict.fromkeys(own for value in inputs for own in value.shape if own > 1 and own not in kept))
+    for step in (1,) if whole else (-1, 1):
+        for changed in dict.fromkeys((extents, *((extent,) for extent in extents))):
+            if changed:
+                yield step, changed, _stretched(inputs, {extent: extent + step for extent in changed})
+
+
+def larger(inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:
+    """Inputs of some thousand elements, all extents beyond 1 by one factor; None where they are that large, or some
+    hold whole numbers."""
+    most = max(inputs, key=np.size, default=np.zeros(0))
+    axes = sum(extent > 1 for extent in most.shape)
+    if not all(floating(inputs)) or not axes or not 0 < most.size < _LARGE:
+        return None
+    factor = int(np.ceil((_LARGE / most.size) ** (1 / axes)))
+    return _stretched(inputs, {own: own * factor for value in inputs for own in value.shape if own > 1})
+
+
+def _listed(extents: Sequence[int]) -> str:
+    return ", ".join(map(str, extents))
+
+
+def _stretched(inputs: Sequence[np.ndarray], extents: Mapping[int, int]) -> tuple[np.ndarray, ...]:
+    """The same values over again, a little smaller each, so that no two are the same."""
+    rng, found = np.random.default_rng(0), []
+    for value, yes in zip(inputs, floating(inputs), strict=True):
+        made = value
+        for axis, own in enumerate(value.shape):
+            if own in extents:
+                made = np.take(made, np.arange(extents[own]) % own, axis=axis)
+        found.append(np.asarray(made * rng.uniform(0.98, 1.0, made.shape)).astype(value.dtype) if yes else made)
+    return tuple(found)
+
+
 def variations(inputs: Sequence[np.ndarray], dtypes: Sequence[str]) -> Iterator[tuple[str, tuple[np.ndarray, ...]]]:
     """Every kind of input that checks use, once, with what it is; see `child`."""
     for dtype in dtypes:
         yield f"{dtype} inputs", cast(inputs, dtype)
+    kinds = {value.dtype for value, yes in zip(inputs, floating(inputs), strict=True) if yes}
+    if len(kinds) > 1:
+        yield "float64 inputs alone", widened(inputs)
+    for step, changed, values in resized(inputs):
+        yield f"inputs with the extents {_listed(changed)} {'one more' if step > 0 else 'one less'}", values
+    if (values_of := larger(inputs)) is not None:
+        yield LARGER, values_of
     if any(value.ndim and value.size for value in inputs):
         for layout, lay in LAYOUTS.items():
             yield f"inputs in other memory ({layout})", tuple(lay(value) if value.ndim else value for value in inputs)

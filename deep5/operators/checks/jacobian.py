@@ -10,6 +10,7 @@ import numpy as np
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.differences import Slopes
 from deep5.operators.checks.directions import check_directions
+from deep5.operators.checks.linear import check_linear, check_nan
 from deep5.operators.checks.point import BACKWARD, EPS, UNSETTLED, Point, entry, how_found, in_float64, one_element
 from deep5.operators.checks.subject import Subject
 from deep5.operators.checks.tolerance import Deviation
@@ -54,17 +55,19 @@ def check_jacobian(subject: Subject, inputs: Sequence[np.ndarray], rng: np.rando
         _check_whole(point, into)
     else:
         check_directions(point, into)
+    check_nan(point, into)
 
 
 def _check_whole(point: Point, into: Collector) -> None:
     pull = point.subject.pullback(point.inputs)
-    found: dict[int, list[np.ndarray]] = {number: [] for number in point.by}
+    rows: dict[int, list[np.ndarray]] = {number: [] for number in point.by}
     for row in range(point.base.size):
         one = np.zeros(point.base.size)
         one[row] = 1.0
         gradients = pull(point.cotangents(one), point.needs)
         for number in point.by:
-            found[number].append(np.asarray(gradients[number], np.float64).reshape(-1))
+            rows[number].append(np.asarray(gradients[number], np.float64).reshape(-1))
+    found = {number: np.stack(each, axis=1) for number, each in rows.items()}
     for number in point.by:
         value = point.inputs[number]
         if not value.size:
@@ -75,7 +78,7 @@ def _check_whole(point: Point, into: Collector) -> None:
         judged = ~(point.blind[number].reshape(-1, 1) | point.lost)
         made = replace(made, settled=made.settled & judged, kink=made.kink & judged)
         with np.errstate(invalid="ignore"):
-            got = np.stack(found[number], axis=1) * sizes.reshape(-1, 1)
+            got = found[number] * sizes.reshape(-1, 1)
         rough = judged & ~made.settled & ~made.kink
         if rough.sum() > _ROUGH * (judged & ((made.value != 0) | (got != 0))).sum():
             into.say(check, "FAILED", UNSETTLED.format(name=point.subject.name))
@@ -85,7 +88,7 @@ def _check_whole(point: Point, into: Collector) -> None:
             for of, part in point.part.items()
             if part.stop > part.start
         ]
-        notes = point.left_out(number)
+        notes = point.notes(number)
         if count := int(made.kink.sum()):
             notes.append(
                 f"{count} of {rough.size} entries lie at a kink, and were held between the slopes to either side"
@@ -93,6 +96,7 @@ def _check_whole(point: Point, into: Collector) -> None:
         if count := int(rough.sum()):
             notes.append(f"for {count} of {rough.size} entries the differences do not settle: these were not judged")
         into.compare(check, parts, how_found("the whole Jacobian", made), "; ".join(notes))
+    check_linear(point, found, into)
 
 
 def _entries(point: Point, made: Slopes, got: np.ndarray, number: int, of: int) -> Deviation:

@@ -65,15 +65,27 @@ class Point:
             self.made,
         )
 
-    def left_out(self, number: int) -> list[str]:
-        """What a reader has to know of the elements that are not judged."""
-        if not self.lost.any():
-            return []
-        beside = f", and by {count} elements of the input" if (count := int(self.blind[number].sum())) else ""
-        return [
-            f"{int(self.lost.sum())} of {self.lost.size} elements of the outputs are NaN or infinite: derivatives of "
-            f"these{beside} were left out"
-        ]
+    def notes(self, number: int) -> list[str]:
+        """What a reader has to know of an input: elements that are not judged, and what this point cannot tell."""
+        value, found = self.inputs[number], []
+        if axes := [axis for axis, extent in enumerate(value.shape) if extent == 1]:
+            found.append(
+                f"input {number} has the extent 1 along axis {', '.join(map(str, axes))}, where a sum is not told from "
+                "a mean, nor what is broadcast from what is not; remedy: a larger extent too"
+            )
+        if value.size > 1 and ((value > 0).all() or (value < 0).all()):
+            sign = "positive" if value.flat[0] > 0 else "negative"
+            found.append(
+                f"all elements of input {number} are {sign}, and others were not tried; remedy: numbers of both signs, "
+                "where it takes them"
+            )
+        if self.lost.any():
+            beside = f", and by {count} elements of the input" if (count := int(self.blind[number].sum())) else ""
+            found.append(
+                f"{int(self.lost.sum())} of {self.lost.size} elements of the outputs are NaN or infinite: derivatives "
+                f"of these{beside} were left out"
+            )
+        return found
 
     def cotangents(self, joined: np.ndarray) -> tuple[np.ndarray | None, ...]:
         """A gradient an output, from those of the floating ones in a row."""

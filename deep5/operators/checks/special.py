@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from deep5.operators.checks.collect import Collector
-from deep5.operators.checks.inputs import cast, floating
+from deep5.operators.checks.inputs import floating, widened
 from deep5.operators.checks.subject import Subject
 from deep5.operators.checks.truth import Truth
 from deep5.operators.checks.values import REFERENCE
@@ -49,7 +49,7 @@ def check_special(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, 
                     at = [int(index) for index in np.unravel_index(place, value.shape)]
                     where = f"{word} in input {number} at {at}"
                     if truth.given:
-                        wrong += _patterns(got, truth(cast(changed, "float64")), where)
+                        wrong += _patterns(got, truth(widened(changed)), where)
                     else:
                         wrong += _spread(got, plain, place, where)
                         lost += _swallowed(got, place, where) if np.isnan(special) else []

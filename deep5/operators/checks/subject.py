@@ -11,6 +11,7 @@ import numpy as np
 
 from deep5.errors import Deep5Error, NetworkError, OperatorError, Unsupported
 from deep5.executors import OperatorExecutor
+from deep5.operators.checks.memory import guarded_memory
 from deep5.operators.contract import (
     Expectations,
     check_gradients,
@@ -20,6 +21,7 @@ from deep5.operators.contract import (
     several,
     spec_of,
 )
+from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
 from deep5.plugins import framework as framework_named
@@ -42,7 +44,7 @@ class _Direct:
 
     def inference(self, *inputs: Any) -> tuple[Any, ...]:
         expected = self._expected(inputs)
-        outputs = several(self.operator.forward(*inputs))
+        outputs = several(self._watched("forward", lambda: self.operator.forward(*inputs)))
         check_outputs(self.operator, outputs, expected)
         return outputs
 
@@ -57,7 +59,18 @@ class _Direct:
     ) -> tuple[Any, ...]:
         if needs is None:
             needs = tuple(is_floating(str(value.dtype)) for value in inputs)
-        return check_gradients(self.operator, self.operator.backward(grads, inputs, outputs, needs), inputs, needs)
+        made = self._watched("backward", lambda: self.operator.backward(grads, inputs, outputs, needs))
+        return check_gradients(self.operator, made, inputs, needs)
+
+    def _watched(self, what: str, call: Callable[[], Any]) -> Any:
+        """What a call gives; of an operator in C++, with an eye on the memory around its outputs."""
+        if not isinstance(self.operator, CppOperator):
+            return call()
+        with guarded_memory() as memory:
+            made = call()
+            if told := memory.wrong():
+                raise OperatorError(f"{name_of(self.operator)}.{what} {told}")
+        return made
 
     def synchronize(self) -> None:
         pass

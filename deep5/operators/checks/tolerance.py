@@ -31,6 +31,7 @@ __all__ = [
     "epsilon",
     "jumps",
     "tolerance_text",
+    "working",
 ]
 
 Function = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
@@ -39,7 +40,8 @@ Function = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
 ROUNDINGS = 8.0
 LEGEND = (
     "y is what is expected, S = sum |dy/dx_j x_j| its condition and n how many inputs take part in it, both estimated "
-    f"in float64; {ROUNDINGS:g} for a handful of roundings an element"
+    f"in float64; {ROUNDINGS:g} for a handful of roundings an element; in float16 that is 0.8 % of |y| + sqrt(n) S, in "
+    "bfloat16 6 %: an error below it passes there"
 )
 """What the letters in `tolerance_text` are."""
 
@@ -72,6 +74,18 @@ class Condition:
 def epsilon(dtype: str) -> float:
     """The distance from 1 to the next number of an element type."""
     return float(_limits(dtype).eps)
+
+
+def working(dtype: str, inputs: Sequence[np.ndarray]) -> str:
+    """The element type whose rounding shows in outputs of `dtype`: that one, or a coarser one of an input beside those
+    of the first floating-point type, in which the operator may compute.
+
+    >>> working("float64", [np.zeros(2), np.zeros(2, np.float32)])
+    'float32'
+    """
+    kinds = [str(value.dtype) for value, yes in zip(inputs, floating(inputs), strict=True) if yes]
+    beside = [kind for kind in kinds if kind != kinds[0]] if is_floating(dtype) else []
+    return max((dtype, *beside), key=epsilon) if beside else dtype
 
 
 def condition(function: Function, inputs: Sequence[np.ndarray], rng: np.random.Generator) -> Condition:

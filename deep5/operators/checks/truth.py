@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from deep5.errors import Deep5Error, Unsupported, UsageError
-from deep5.operators.checks.inputs import cast
+from deep5.operators.checks.inputs import widened
 from deep5.operators.checks.subject import Subject, refuses, specs
 from deep5.operators.checks.tolerance import Condition, condition, epsilon, jumps
 from deep5.operators.contract import is_floating, several
@@ -33,19 +33,24 @@ class Truth:
         name: For a reader: `"float64"`, where it is the operator's own run.
         given: Whether it is another one than the operator.
         exact: Whether what it gives is computed in float64.
+
+    Attributes:
+        telling: Whether comparing with it says something; not where the operator's own run gives the same for all
+            inputs.
     """
 
     def __init__(self, function: Function, name: str, *, given: bool, exact: bool = True) -> None:
         self._function, self.name, self.given, self.exact = function, name, given, exact
+        self.telling = True
         self.rng = np.random.default_rng(0)
 
     def at(self, inputs: Sequence[np.ndarray]) -> Condition:
         """Values and condition at inputs of any element type."""
-        return condition(self, cast(inputs, "float64"), self.rng)
+        return condition(self, widened(inputs), self.rng)
 
     def jumps(self, inputs: Sequence[np.ndarray], known: Condition, dtype: str) -> tuple[np.ndarray, ...]:
         """Where rounding decides; see `tolerance.jumps`."""
-        return jumps(self, cast(inputs, "float64"), known, epsilon(dtype), self.rng)
+        return jumps(self, widened(inputs), known, epsilon(dtype), self.rng)
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """The function's outputs, with NumPy's warnings silenced."""
@@ -78,23 +83,29 @@ def truth_of(
 
     Raises:
         UsageError: The reference raises, or gives other outputs than the operator.
+        OperatorError: The operator takes float64, and fails there.
     """
-    wide = cast(inputs, "float64")
+    wide = widened(inputs)
     if reference is not None:
         name = str(getattr(reference, "__name__", "the reference"))
         function = _of_reference(reference, f"the reference {name} of {subject.name}")
         _check_reference(f"the reference {name}", function(wide), subject.name, outputs)
         return Truth(function, name, given=True)
     if against is not None:
-        other, own = Subject(subject.operator, against), own_dtype(inputs)
+        other = Subject(subject.operator, against)
         if takes(other, wide):
             return Truth(other.forward, other.framework, given=True)
-        return Truth(lambda values: other.forward(cast(values, own)), other.framework, given=True, exact=False)
+        return Truth(lambda values: other.forward(_as(values, inputs)), other.framework, given=True, exact=False)
     try:
         right = wide_subject(subject, inputs)
-    except Deep5Error:
+    except Unsupported:  # what else it raises is wrong
         return None
     return Truth(right.forward, "float64" if right is subject else f"float64 on {right.framework}", given=False)
+
+
+def _as(values: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Values in the element types of inputs."""
+    return tuple(value.astype(given.dtype) for value, given in zip(values, inputs, strict=True))
 
 
 def _of_reference(reference: Callable[..., Any], what: str) -> Function:
@@ -150,7 +161,7 @@ def wide_subject(subject: Subject, inputs: Sequence[np.ndarray]) -> Subject:
     Raises:
         Unsupported: Nobody does.
     """
-    wide, operator = cast(inputs, "float64"), subject.operator
+    wide, operator = widened(inputs), subject.operator
     if takes(subject, wide):
         return subject
     native = isinstance(operator, NativeOperator)

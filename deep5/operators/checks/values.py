@@ -12,19 +12,34 @@ from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.conduct import same_bits
 from deep5.operators.checks.inputs import LAYOUTS, cast, without_axes, without_elements
 from deep5.operators.checks.subject import Subject, refuses, specs
-from deep5.operators.checks.tolerance import Condition, deviation, tolerance_text
+from deep5.operators.checks.tolerance import Condition, deviation, epsilon, tolerance_text, working
 from deep5.operators.checks.truth import Truth, own_dtype
 from deep5.operators.contract import is_floating, specs_of
 
-__all__ = ["REFERENCE", "check_dtypes", "check_empty", "check_layouts", "run_in"]
+__all__ = ["REFERENCE", "check_dtypes", "check_empty", "check_layouts", "compared", "run_in", "tolerance_of"]
 
 REFERENCE = "remedy: a reference (--against FILE.py:FUNCTION, or reference=)"
 
 
 def compared(
-    got: Sequence[np.ndarray], known: Condition, moved: Sequence[np.ndarray] | None, exact: bool
+    got: Sequence[np.ndarray],
+    known: Condition,
+    moved: Sequence[np.ndarray] | None,
+    exact: bool,
+    inputs: Sequence[np.ndarray],
 ) -> list[tuple[str, Any]]:
-    """Every output against what is expected."""
+    """Every output against what is expected.
+
+    Args:
+        got: The outputs.
+        known: What is expected.
+        moved: Where rounding decides; None: nowhere.
+        exact: Whether what is expected was computed in float64.
+        inputs: What they are outputs of.
+
+    Raises:
+        OperatorError: Another number of outputs.
+    """
     if len(got) != len(known.values):
         raise OperatorError(f"got {len(got)} outputs, where what it is compared with gives {len(known.values)}")
     return [
@@ -33,13 +48,26 @@ def compared(
             deviation(
                 np.asarray(value),
                 known.values[number],
-                known.scale(number) if known.total[number] is not None else None,
+                _room(str(value.dtype), known, number, inputs),
                 None if moved is None else moved[number],
                 twice=not exact or str(value.dtype) == "float64",
             ),
         )
         for number, value in enumerate(got)
     ]
+
+
+def tolerance_of(got: Sequence[np.ndarray], exact: bool, inputs: Sequence[np.ndarray]) -> str:
+    """How what `compared` allows came about."""
+    own = next((str(value.dtype) for value in got if is_floating(str(value.dtype))), "float64")
+    return tolerance_text(working(own, inputs), not exact or own == "float64")
+
+
+def _room(dtype: str, known: Condition, number: int, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
+    if known.total[number] is None:
+        return None
+    coarser = epsilon(working(dtype, inputs)) / epsilon(dtype) if is_floating(dtype) else 1.0
+    return known.scale(number) * coarser
 
 
 def check_dtypes(
@@ -69,8 +97,12 @@ def check_dtypes(
                 continue
             known = truth.at(values)
             moved = truth.jumps(values, known, dtype) if is_floating(dtype) and dtype != "float64" else None
-            told = tolerance_text(dtype if is_floating(dtype) else "float64", not truth.exact or dtype == "float64")
-            into.compare(check, compared(got, known, moved, truth.exact), told)
+            into.compare(
+                check,
+                compared(got, known, moved, truth.exact, values),
+                tolerance_of(got, truth.exact, values),
+                itself=not (truth.given or truth.telling),
+            )
 
 
 def run_in(subject: Subject, call: Callable[[], Any], dtype: str, may_refuse: bool, check: str, into: Collector) -> Any:
@@ -167,4 +199,4 @@ def check_empty(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, in
             # Axes of one extent need not belong together: then what is cut off makes no sense.
             into.say(check, "refused", f"it gives other shapes than {truth.name}")
         else:
-            into.compare(check, compared(got, known, None, truth.exact), tolerance_text(_float_of(got), twice=True))
+            into.compare(check, compared(got, known, None, truth.exact, values), tolerance_of(got, False, values))

@@ -7,6 +7,7 @@ sliding window is a copy of long contiguous runs, and every convolution is one l
 from __future__ import annotations
 
 import math
+import threading
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,10 @@ def _aligned_empty(shape: tuple[int, ...], dtype: Any) -> Array:
     return aligned.reshape(shape)
 
 
-class Scratch:
-    """One buffer that every convolution of a network takes its columns from; it grows to the largest request.
+class Scratch(threading.local):
+    """One buffer a thread that every convolution of a network takes its columns from; it grows to the largest request.
 
-    What `take` returns is overwritten by the next `take`: a kernel must not return it.
+    What `take` returns is overwritten by the thread's next `take`: a kernel must not return it.
     """
 
     def __init__(self) -> None:

@@ -26,6 +26,8 @@
 #define DEEP5_OPERATOR_H
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -109,6 +111,45 @@ DEEP5_CODE(uint64_t, DEEP5_UINT64);
 DEEP5_CODE(bfloat16, DEEP5_BFLOAT16);
 #undef DEEP5_CODE
 
+// What checks compile with, for a process of their own: an index outside of a tensor ends it, and says which.
+#if defined(DEEP5_BOUNDS)
+[[noreturn]] inline void outside(const std::string &what, const deep5_tensor &given) {
+  std::string shape;
+  for (int axis = 0; axis < given.rank; ++axis) shape += (axis ? ", " : "") + std::to_string(given.shape[axis]);
+  std::fprintf(stderr, "%s a tensor of the shape [%s]\n", what.c_str(), shape.c_str());
+  std::fflush(stderr);
+  std::_Exit(DEEP5_BOUNDS);
+}
+inline void check_axis(int64_t axis, const deep5_tensor &given) {
+  if (axis < -given.rank || axis >= given.rank) outside("axis " + std::to_string(axis) + " of", given);
+}
+inline void check_memory(const deep5_tensor &given) {
+  for (int axis = 0; axis < given.rank; ++axis) {
+    if (given.shape[axis] == 0) return;  // nothing is kept for no elements
+  }
+  if (!given.data) outside("the gradient by an input that nobody wants, which is false (`if (dx)`), as", given);
+}
+inline void check_index(int64_t index, int64_t size, const deep5_tensor &given) {
+  if (given.data && index >= 0 && index < size) return;
+  check_memory(given);
+  outside("element [" + std::to_string(index) + "] of", given);
+}
+template <typename... Indices>
+void check_indices(const deep5_tensor &given, Indices... indices) {
+  int axis = 0;
+  bool inside = given.data && sizeof...(indices) == static_cast<size_t>(given.rank);
+  ((inside = inside && static_cast<int64_t>(indices) >= 0 && static_cast<int64_t>(indices) < given.shape[axis++]), ...);
+  if (inside) return;
+  check_memory(given);
+  std::string place;
+  ((place += (place.empty() ? "" : ", ") + std::to_string(indices)), ...);
+  outside("element (" + place + ") of", given);
+}
+#define DEEP5_CHECKED(CHECK) CHECK
+#else
+#define DEEP5_CHECKED(CHECK)
+#endif
+
 // What Tensor and Strided share.
 template <typename T>
 class View {
@@ -118,7 +159,10 @@ class View {
   }
   T *data() const { return data_; }
   int rank() const { return given_->rank; }
-  int64_t shape(int axis) const { return given_->shape[axis < 0 ? axis + given_->rank : axis]; }
+  int64_t shape(int axis) const {
+    DEEP5_CHECKED(check_axis(axis, *given_);)
+    return given_->shape[axis < 0 ? axis + given_->rank : axis];
+  }
   const int64_t *shape() const { return given_->shape; }
   int64_t size() const { return size_; }
   // Whether it has memory: the gradient by an input that nobody wants has none.
@@ -137,11 +181,15 @@ class Tensor : public View<T> {
   static constexpr bool strided = false;
   using element = T;
   using View<T>::View;
-  T &operator[](int64_t index) const { return this->data_[index]; }
+  T &operator[](int64_t index) const {
+    DEEP5_CHECKED(check_index(index, this->size_, *this->given_);)
+    return this->data_[index];
+  }
   T *begin() const { return this->data_; }
   T *end() const { return this->data_ + this->size_; }
   template <typename... Indices>
   T &operator()(Indices... indices) const {
+    DEEP5_CHECKED(check_indices(*this->given_, static_cast<int64_t>(indices)...);)
     int64_t place = 0;
     int axis = 0;
     ((place = place * this->given_->shape[axis++] + static_cast<int64_t>(indices)), ...);
@@ -158,6 +206,7 @@ class Strided : public View<T> {
   using View<T>::View;
   // In elements.
   int64_t stride(int axis) const {
+    DEEP5_CHECKED(check_axis(axis, *this->given_);)
     if (this->given_->strides) return this->given_->strides[axis];
     int64_t step = 1;
     for (int after = axis + 1; after < this->given_->rank; ++after) step *= this->given_->shape[after];
@@ -165,6 +214,7 @@ class Strided : public View<T> {
   }
   template <typename... Indices>
   T &operator()(Indices... indices) const {
+    DEEP5_CHECKED(check_indices(*this->given_, static_cast<int64_t>(indices)...);)
     int64_t place = 0;
     int axis = 0;
     ((place += stride(axis++) * static_cast<int64_t>(indices)), ...);

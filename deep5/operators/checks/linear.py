@@ -1,0 +1,90 @@
+"""Backward as a function of the gradients by the outputs: linear at any size and sign, and NaN goes through it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from deep5.operators.checks.collect import Collector
+from deep5.operators.checks.point import BACKWARD, Point, in_float64, index
+from deep5.operators.checks.tolerance import Deviation
+
+__all__ = ["check_linear", "check_nan"]
+
+# What forgets a gradient, its sign or its size, or cuts it off at some number, is seen at one of these.
+_FACTORS = (-1.0, 1e3, 1e-3)
+_LINEAR = (
+    "twice 64 eps of the entries and of what the outputs are made of, each times the gradient by its output, "
+    "eps = 2.2e-16"
+)
+
+
+def check_linear(point: Point, found: Mapping[int, np.ndarray], into: Collector) -> None:
+    """Hold backward of random gradients by the outputs against the Jacobian that it gave, times these.
+
+    Args:
+        point: Where.
+        found: The Jacobian by backward, for each floating input of shape (elements of it, elements of all outputs).
+        into: Gets a row.
+    """
+    pull = point.subject.pullback(point.inputs)
+    parts = []
+    for factor in _FACTORS:
+        joined = factor * np.where(point.lost, 0.0, 0.1 + np.abs(point.rng.standard_normal(point.base.size)))
+        gradients = pull(point.cotangents(joined), point.needs)
+        for number, entries in found.items():
+            if entries.size:
+                got = np.asarray(gradients[number], np.float64).reshape(-1)
+                parts.append((f"gradient by input {number}", _linear(point, number, entries, joined, got)))
+    into.compare("backward is linear", parts, _LINEAR, itself=True)
+
+
+def _linear(point: Point, number: int, entries: np.ndarray, joined: np.ndarray, got: np.ndarray) -> Deviation:
+    """A gradient against the entries of the Jacobian, each times the gradient by its output."""
+    shape, used = point.inputs[number].shape, joined != 0
+    sizes = point.scales[number].reshape(-1, 1)
+    # What is no number was told of the Jacobian already.
+    judged = ~point.blind[number].reshape(-1) & np.isfinite(entries[:, used]).all(axis=1)
+    own, weights = np.where(judged[:, None], entries[:, used], 0.0), joined[used]
+    want = own @ weights
+    with np.errstate(all="ignore"):
+        made = np.where(sizes > 0, point.made[used] / sizes, 0.0)
+        allowed = 2 * BACKWARD * ((np.abs(own) + made) @ np.abs(weights))
+        off = np.where(np.isfinite(got), np.abs(got - want), np.inf)
+        off = np.where(judged, off, 0.0)
+        share = np.where(off == 0, 0.0, off / np.maximum(allowed, 1e-320))
+    at = int(share.argmax())
+    bad = share > 1
+    story = ""
+    if bad.any():
+        story = (
+            f"for gradients by the outputs around {np.median(weights):.2g} got {got[at]:.12g} at {index(at, shape)}, "
+            f"expected {want[at]:.12g}, the sum of what it gives for each of them alone; {int(bad.sum())} of "
+            f"{bad.size} elements are wrong; remedy: each gradient by an output is a factor, at any size and sign"
+        )
+    beyond = np.where(bad, off, 0.0).reshape(shape)
+    return in_float64(float(off[at]), float(want[at]), float(allowed[at]), story, beyond, int(judged.sum()))
+
+
+def check_nan(point: Point, into: Collector) -> None:
+    """Gradients that follow from an output are NaN where the gradients by this output are."""
+    pull = point.subject.pullback(point.inputs)
+    told = []
+    for of, part in point.part.items():
+        joined = np.zeros(point.base.size)
+        joined[part] = np.where(point.lost[part], 0.0, point.rng.uniform(0.5, 1.5, part.stop - part.start))
+        before = pull(point.cotangents(joined), point.needs)
+        after = pull(point.cotangents(np.where(joined != 0, np.nan, 0.0)), point.needs)
+        for number in point.by:
+            one, nan = (np.asarray(each[number], np.float64).reshape(-1) for each in (before, after))
+            swallowed = np.isfinite(one) & (one != 0) & ~np.isnan(nan)
+            if swallowed.any():
+                at = int(swallowed.argmax())
+                where, lost = index(at, point.inputs[number].shape), int(swallowed.sum())
+                told.append(
+                    f"{point.subject.name}.backward: the gradient by input {number} at {where} is "
+                    f"{nan[at] + 0.0:.12g} where all gradients by output {of} are NaN, and follows from them; allowed: "
+                    f"NaN; {lost} of {swallowed.size} elements lose it; remedy: look for what compares or replaces NaN"
+                )
+    into.require(not told, "backward, NaN in gradients by outputs", "; ".join(told))

@@ -1,0 +1,111 @@
+"""Other values and other sizes than those that were given: outputs follow them, and are as right there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from deep5.errors import Deep5Error, OperatorError
+from deep5.operators.checks.collect import Collector
+from deep5.operators.checks.conduct import same_bits
+from deep5.operators.checks.inputs import floating, resized
+from deep5.operators.checks.subject import Subject, refuses, specs
+from deep5.operators.checks.truth import Truth, own_dtype
+from deep5.operators.checks.values import REFERENCE, compared, tolerance_of
+from deep5.operators.contract import is_floating, specs_of
+
+__all__ = ["check_follows", "check_sizes"]
+
+
+def check_follows(
+    subject: Subject,
+    fresh: Subject | None,
+    inputs: Sequence[np.ndarray],
+    others: Sequence[np.ndarray],
+    truth: Truth | None,
+    into: Collector,
+) -> None:
+    """Other inputs of the same shapes give other outputs, and those that another object gives.
+
+    Args:
+        subject: Runs the operator.
+        fresh: The same of an operator made alike, which has run nothing; None where there is none.
+        inputs: As given.
+        others: Of the same shapes and element types, with other values.
+        truth: What is right; told where it says nothing, since the operator's own run does not follow its inputs.
+        into: Gets a row.
+    """
+    if same_bits(inputs, others):  # none has elements, or only such as all are the same
+        return
+    check = "forward, other values"
+    with into.guarded(check):
+        before, after = subject.forward(inputs), subject.forward(others)
+        if fresh is not None and not same_bits(after, fresh.forward(others)):
+            into.say(
+                check,
+                "FAILED",
+                f"{subject.name}.forward gives other bits for the same inputs where it ran on others of their shape "
+                "before; allowed: the same bits; remedy: nothing kept from call to call",
+            )
+        elif not any(value.size for value in after) or not same_bits(before, after):
+            into.say(check, "passed")
+        elif truth is None or not truth.given:
+            if truth is not None:
+                truth.telling = False
+            into.say(
+                check,
+                "not judged",
+                "no output changed where all inputs did: right where it is constant, wrong where it keeps results; "
+                f"only a reference can tell; {REFERENCE}",
+            )
+        else:
+            parts = compared(after, truth.at(others), None, truth.exact, others)
+            into.compare(check, parts, tolerance_of(after, truth.exact, others))
+
+
+def check_sizes(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, into: Collector) -> None:
+    """Forward with extents one less and one more, where `specs` takes them: loops often end wrongly at a rest.
+
+    Args:
+        subject: Runs the operator.
+        inputs: As given.
+        truth: What is right.
+        into: Gets a row a kind of size that is taken, or one that says that none is.
+    """
+    tried = 0
+    done = set[int]()
+    for step, changed, values in resized(inputs):
+        if step in done:  # all at once
+            continue
+        which = "all extents" if len(changed) > 1 else f"extent {changed[0]}"
+        check = f"forward, {which} one {'more' if step > 0 else 'less'}"
+        try:
+            if subject.direct or not hasattr(subject.operator, "says_specs"):
+                specs_of(subject.operator, specs(values))
+        except OperatorError:
+            raise
+        except Deep5Error:
+            continue
+        if len(changed) > 1:
+            done.add(step)
+        tried += 1
+        with into.guarded(check):
+            try:
+                got = subject.forward(values)
+            except Deep5Error as error:
+                if not (refuses(subject, error) or not all(floating(values))):
+                    raise
+                into.say(check, "refused", str(error).split("\n", 1)[0])
+                continue
+            known = truth.at(values)
+            own = own_dtype(values)
+            moved = truth.jumps(values, known, own) if is_floating(own) and own != "float64" else None
+            into.compare(
+                check,
+                compared(got, known, moved, truth.exact, values),
+                tolerance_of(got, truth.exact, values),
+                itself=not truth.given and (own == "float64" or not truth.telling),
+            )
+    if not tried and any(extent > 1 for value in inputs for extent in value.shape):
+        into.say("forward, other sizes", "not judged", "it takes none that are one less or one more: only these")

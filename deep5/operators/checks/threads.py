@@ -1,0 +1,148 @@
+"""An operator in C++ on one thread, two and three: the same but for the order of sums, however often it runs."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from deep5.arguments import THREADS
+from deep5.errors import Deep5Error
+from deep5.operators.checks.collect import Collector
+from deep5.operators.checks.conduct import same_bits
+from deep5.operators.checks.inputs import floating, larger, widened
+from deep5.operators.checks.subject import Subject, specs
+from deep5.operators.checks.tolerance import Deviation, condition, deviation, tolerance_text
+from deep5.operators.contract import is_floating, several, specs_of
+from deep5.operators.cpp import CppOperator
+from deep5.tensors import TensorSpec
+
+__all__ = ["COUNTS", "check_threads", "too_large"]
+
+COUNTS = (1, 2, 3)
+"""Numbers of threads: alone, shared evenly, and with a rest."""
+
+# Threads that write to the same place are seldom seen to: many runs, which have to be short ones.
+_RUNS, _BUDGET_S = 500, 0.01
+_OUTPUTS = 1 << 18  # elements of outputs, of larger inputs
+
+
+def too_large(outputs: Sequence[TensorSpec]) -> bool:
+    """Whether outputs of larger inputs are more than is soon computed."""
+    return sum(math.prod(map(int, spec.shape)) for spec in outputs) > _OUTPUTS
+
+
+def check_threads(subject: Subject, inputs: Sequence[np.ndarray], backward: bool, into: Collector) -> None:
+    """Hold forward, or backward, on two and three threads against one thread.
+
+    Args:
+        subject: Runs the operator; what is not in C++ has no threads of ours.
+        inputs: As given; larger ones are tried too, where the operator takes them.
+        backward: Whether it is backward.
+        into: Gets a row a number of threads.
+    """
+    operator = subject.operator
+    if not subject.direct or not isinstance(operator, CppOperator):
+        return
+    tried = [tuple(inputs)]
+    if (more := larger(inputs)) is not None:
+        with suppress(Deep5Error):  # it need not take them
+            tried += [] if too_large(specs_of(operator, specs(more))) else [more]
+    # The number of threads is one of the thread that asks for them: this one keeps its own.
+    worker = threading.Thread(target=_judge, args=(subject, tried, backward, into))
+    before = THREADS[0]
+    try:
+        worker.start()
+        worker.join()
+    finally:
+        THREADS[0] = before
+
+
+def _judge(subject: Subject, tried: Sequence[Sequence[np.ndarray]], backward: bool, into: Collector) -> None:
+    what = "backward" if backward else "forward"
+    THREADS[0] = 1
+    try:
+        cases = [_Case(subject, inputs, backward) for inputs in tried]
+    except Deep5Error as error:
+        into.say(f"{what} on one thread", "FAILED", str(error))
+        return
+    for count in COUNTS[1:]:
+        check = f"{what} on {count} threads"
+        with into.guarded(check):
+            parts = [part for case in cases for part in case.differing(count)]
+            if parts:
+                own = next((str(v.dtype) for v in cases[0].plain if is_floating(str(v.dtype))), "float64")
+                into.compare(check, parts, f"against one thread: {tolerance_text(own, twice=True)}", itself=True)
+            else:
+                into.same(check)
+
+
+class _Case:
+    """Forward, or backward with ones, on inputs, and what it gives on one thread.
+
+    Args:
+        subject: Runs it.
+        inputs: As given, or larger.
+        backward: Whether it is backward.
+    """
+
+    def __init__(self, subject: Subject, inputs: Sequence[np.ndarray], backward: bool) -> None:
+        self._subject, self._inputs, self._backward = subject, inputs, backward
+        self._outputs = subject.forward(inputs)
+        self._grads = [np.ones_like(value) if is_floating(str(value.dtype)) else None for value in self._outputs]
+        self.plain = self._run(inputs)
+        self._scales: list[np.ndarray | None] | None = None
+
+    def differing(self, count: int) -> list[tuple[str, Deviation]]:
+        """How far single runs on so many threads are off, of those that are."""
+        found: list[tuple[str, Deviation]] = []
+        THREADS[0] = count
+        made, end = [self._at_once(), self._at_once()], time.monotonic() + _BUDGET_S
+        while len(made) < _RUNS and time.monotonic() < end:
+            made.append(self._at_once())
+        for got in made:
+            if not same_bits(got, self.plain):
+                found += self._parts(got)
+                if any(part.story for _, part in found):
+                    break
+        return found
+
+    def _at_once(self) -> list[np.ndarray]:
+        """As `_run`, and nothing else: threads that are left waiting fall asleep, and then come one after another."""
+        if not self._backward:
+            return list(several(self._subject.operator.forward(*self._inputs)))
+        made = self._subject.operator.backward(self._grads, self._inputs, self._outputs, floating(self._inputs))
+        return [value for value in made if value is not None]
+
+    def _run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        outputs = self._subject.forward(inputs)
+        if not self._backward:
+            return list(outputs)
+        grads = [np.ones_like(value) if is_floating(str(value.dtype)) else None for value in outputs]
+        made = self._subject.pull(inputs, outputs, grads, floating(inputs))
+        return [value for value in made if value is not None]
+
+    def _parts(self, got: Sequence[np.ndarray]) -> list[tuple[str, Deviation]]:
+        if self._scales is None:
+            THREADS[0] = 1
+            self._scales = self._sizes()
+        name = "gradient" if self._backward else "output"
+        return [
+            (f"{name} {number}", deviation(value, want, scale, twice=True))
+            for number, (value, want, scale) in enumerate(zip(got, self.plain, self._scales, strict=True))
+        ]
+
+    def _sizes(self) -> list[np.ndarray | None]:
+        """Of what each result is made, found in float64; where that is not taken, no more than the order of its own
+        largest element may differ."""
+        try:
+            known = condition(self._run, widened(self._inputs), np.random.default_rng(0))
+        except Deep5Error:
+            count = np.sqrt(sum(value.size for value in self._inputs))
+            wide = [np.abs(np.asarray(value, np.float64)) for value in self.plain]
+            return [value + count * np.max(value, initial=0.0) for value in wide]
+        return [None if total is None else known.scale(number) for number, total in enumerate(known.total)]
