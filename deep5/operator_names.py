@@ -51,9 +51,9 @@ def made_operator(
     if onnx.defs.has(text, OPSET, ""):
         return ONNXOperator(text, **arguments)
     known = {*registered("operators"), *(f"{domain}.{name}" for domain, name in registered_operators())}
-    raise UnknownName(
-        "operator", text, known, "remedy: FILE.py:CLASS for one of your own, or one of ONNX's, such as Conv"
-    )
+    standard = sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain})
+    others = f"remedy: FILE.py:CLASS for one of your own, or one of ONNX's, such as Conv{suggestion(text, standard)}"
+    raise UnknownName("operator", text, known, others)
 
 
 def names_file(text: str) -> bool:

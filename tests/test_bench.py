@@ -890,6 +890,7 @@ def test_the_command_takes_an_operator_of_a_file(
         (("Conv", "--problems", "deepbench.con"), "unknown problem set 'deepbench.con'.*did you mean"),
         (("Conv", "--problems", "deepbench.conv", "--use", "test"), "unknown use of a problem 'test'"),
         (("MatMul", "--shape", "2x2", "--frameworks", "torch"), "unknown framework 'torch'"),
+        (("MatMull", "--shape", "2x2"), "unknown operator 'MatMull'.*such as Conv; did you mean 'MatMul'"),
         (("org.example.None", "--shape", "2x2"), "unknown operator 'org.example.None'; allowed: .*deep5.CTCLoss"),
         (("FILE:Twice:8", "--shape", "2x2"), "mine.py:Twice:8"),
         (("FILE:number", "--shape", "2x2"), "got 3; allowed: a class of d5.Operator, an operator, or a function"),
