@@ -22,16 +22,16 @@ from deep5.networks.builder import OPSET
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operator_names import found_in_file, made_operator, names_file, parse_shape
 from deep5.operators.check import TIME_LIMIT_S, check_forward, check_gradient
-from deep5.operators.checks.child import survive_again
 from deep5.operators.checks.inputs import floating
 from deep5.operators.checks.report import OperatorReport
 from deep5.operators.checks.subject import specs
+from deep5.operators.checks.survival import survive_again
 from deep5.operators.checks.truth import own_dtype
 from deep5.operators.contract import check_inputs, is_floating, name_of
 from deep5.operators.cpp import CppOperator
-from deep5.operators.kernel import CODES
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
+from deep5.operators.plan import CODES
 from deep5.recipe_settings import parse_setting
 from deep5.seeds import generator
 from deep5.tensors import numpy_dtype

@@ -16,7 +16,7 @@ from rich.console import Console
 import deep5 as d5
 from deep5.errors import OperatorError, ShapeError, Unsupported, UsageError
 from deep5.operators.check import check_forward, check_gradient
-from deep5.operators.checks import child
+from deep5.operators.checks import survival
 from deep5.operators.checks.conduct import same_bits
 from deep5.operators.checks.heat_map import heat_map
 from deep5.operators.checks.report import OperatorReport, Row
@@ -136,9 +136,9 @@ def test_wrong_where_memory_is_not_contiguous() -> None:
         # As one that reads memory from the first element on does.
         return np.lib.stride_tricks.as_strided(x, x.shape, np.zeros(x.shape, x.dtype).strides) ** self.power
 
-    with pytest.raises(OperatorError, match=r"3 of .* checks failed") as told:
+    with pytest.raises(OperatorError, match=r"4 of .* checks failed") as told:
         check_forward(changed(IPow, forward=forward)(2), X, strict=False)
-    for layout in ("in Fortran order", "with every second element", "with negative strides"):
+    for layout in ("in Fortran order", "with every second element", "with negative strides", "with strides of 0"):
         assert f"forward, input {layout}: output 0: at" in str(told.value)
 
 
@@ -931,7 +931,7 @@ def test_what_survived_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None
     operator = compiled(CUBE[0])()
     check_forward(operator, X, dtypes=["float32"])
     ran: list[str] = []
-    monkeypatch.setattr(child, "_run", lambda name, data, limit: ran.append(name))
+    monkeypatch.setattr(survival, "_run", lambda name, data, limit: ran.append(name))
     check_forward(operator, X, dtypes=["float32"])
     assert ran == []
     check_forward(operator, [X[0][:2]], dtypes=["float32"])

@@ -13,9 +13,9 @@ import deep5 as d5
 from command import Command
 from deep5.arguments import THREADS
 from deep5.errors import OperatorError, ShapeError
-from deep5.operators import kernel
+from deep5.operators import plan
 from deep5.operators.checks.collect import Collector
-from deep5.operators.checks.inputs import LAYOUTS, cast, larger, resized
+from deep5.operators.checks.inputs import LAYOUTS, cast, larger, repeated, resized
 from deep5.operators.checks.memory import Guarded, guarded_memory
 from deep5.operators.checks.report import OperatorReport, Row
 from deep5.operators.checks.subject import Subject
@@ -48,6 +48,47 @@ def in_cpp(body: str, specs: Callable[..., Specs] = lambda self, x: (x,)) -> d5.
 
 def forward_of(operator: d5.Operator, **options: Any) -> OperatorReport:
     return d5.check_forward(operator, [X], dtypes=["float64"], raises=False, **options)
+
+
+class Alike(d5.Operator):
+    """One input, and an output like it."""
+
+    def specs(self, x: d5.TensorSpec) -> Specs:  # type: ignore[override]
+        return (x,)
+
+    def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        raise AssertionError("checks of forward ran it")
+
+
+# -- layouts ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_input_with_strides_of_0_is_held_against_its_copy() -> None:
+    class Square(Alike):
+        def forward(self, x: Any) -> Any:  # type: ignore[override]
+            return x * x * (3 if isinstance(x, np.ndarray) and 0 in x.strides else 1)
+
+    report = forward_of(Square())
+    assert [row.check for row in report.rows if row.verdict == "FAILED"] == ["forward, input with strides of 0"]
+
+
+def test_equal_rows_that_are_no_input_are_left_out() -> None:
+    class Inverse(Alike):
+        def forward(self, x: Any) -> Any:  # type: ignore[override]
+            return np.linalg.inv(x)
+
+    report = d5.check_forward(Inverse(), [np.eye(3) + X[:, :3]], dtypes=["float64"], strict=False, raises=False)
+    assert "forward, input with negative strides" in rows(report)
+    assert "forward, input with strides of 0" not in rows(report)
+
+
+def test_repeated_rows_are_one_memory_and_whole_numbers_stay() -> None:
+    lengths = np.array([1, 2, 3])
+    one, whole, scalar = repeated([X, lengths, np.float32(2.0)])
+    assert one.strides[0] == 0
+    np.testing.assert_array_equal(one, np.stack([X[0]] * 3))
+    assert whole is lengths
+    assert scalar == 2
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -86,8 +127,8 @@ def test_memory_copies_any_layout(layout: str, dtype: str) -> None:
 
 def test_memory_is_numpys_again_afterwards() -> None:
     with guarded_memory() as outer, guarded_memory(pages=True) as inner:
-        assert kernel.make_memory == inner.empty != outer.empty
-    assert kernel.make_memory is np.empty
+        assert plan.make_memory == inner.empty != outer.empty
+    assert plan.make_memory is np.empty
 
 
 # The pointers are read by hand, as code from elsewhere does: no index is looked at.

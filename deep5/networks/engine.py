@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from deep5.backend import Support
+from deep5.memo import remember
 from deep5.networks.network import Network
 
-__all__ = ["engine_model", "node_key", "node_model"]
+__all__ = ["answered", "engine_model", "node_key", "node_model"]
 
 # What an engine that reads the newest opset reads.
 _IR_VERSION = 10
 # Of a node that stands in no graph.
 _OPSET = 20
+# Kinds of nodes whose answers are kept: some large networks full.
+_KINDS = 4096
 _PLAIN = {
     ir.AttributeType.FLOAT,
     ir.AttributeType.FLOATS,
@@ -94,6 +98,21 @@ def node_key(node: ir.Node) -> Hashable | None:
         tuple(_kind(value) for value in inputs),
         tuple(value.name == "" for value in node.outputs),
     )
+
+
+def answered(known: dict[Hashable, Support], node: ir.Node, ask: Callable[[ir.Node], Support]) -> Support:
+    """What an engine says of a node, asked once a kind of node.
+
+    Args:
+        known: Earlier answers, by `node_key`.
+        node: The node.
+        ask: Has the engine try it.
+    """
+    key = node_key(node)
+    if key is None:
+        return ask(node)
+    found = known.get(key)
+    return found if found is not None else remember(known, key, ask(node), room=_KINDS)
 
 
 def node_model(node: ir.Node) -> bytes | None:

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from deep5.errors import OperatorError, ShapeError, UsageError, brief
-from deep5.operators.checks.child import survive
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.conduct import (
     check_backward_conduct,
@@ -34,6 +33,7 @@ from deep5.operators.checks.others import check_follows, check_sizes
 from deep5.operators.checks.report import OperatorReport
 from deep5.operators.checks.special import check_finite, check_special
 from deep5.operators.checks.subject import Subject
+from deep5.operators.checks.survival import survive
 from deep5.operators.checks.threads import check_threads
 from deep5.operators.checks.truth import IN_FLOAT64, own_dtype, truth_of, wide_subject
 from deep5.operators.checks.values import REFERENCE, check_dtypes, check_empty, check_layouts
@@ -195,7 +195,7 @@ def _forward(
         with into.guarded("NaN and infinity"):
             check_special(subject, given, truth, into)
     with into.guarded("layouts"):
-        check_layouts(subject, given, lambda: None if truth is None else truth.at(given), into)
+        check_layouts(subject, given, lambda values: None if truth is None else truth.at(values), into)
     check_threads(subject, given, False, into)
     if run.strictly(strict):
         check_strict(subject, given, False, into)

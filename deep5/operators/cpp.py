@@ -16,8 +16,9 @@ from deep5.operators.backward import Backward
 from deep5.operators.contract import is_floating, name_of, spec_of
 from deep5.operators.cpp_attributes import as_attribute
 from deep5.operators.cpp_library import ELEMENTS, Argument, Library, Made, source_path
-from deep5.operators.kernel import CODES, Kernel, Plan, check_arrays, remembered
+from deep5.operators.kernel import Kernel
 from deep5.operators.operator import Operator
+from deep5.operators.plan import CODES, Plan, check_arrays, remembered
 from deep5.tensors import Array, TensorSpec
 
 __all__ = ["CppOperator"]

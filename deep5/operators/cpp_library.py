@@ -14,7 +14,8 @@ from deep5.compiler import CPP, CUDA, CompilerRefusal, load_library
 from deep5.errors import Deep5Error, OperatorError, Unsupported
 from deep5.operators.contract import name_of
 from deep5.operators.cpp_attributes import given_attributes
-from deep5.operators.kernel import ASK, INCLUDE, MAX_TENSORS, NAMES
+from deep5.operators.kernel import ASK
+from deep5.operators.plan import INCLUDE, MAX_TENSORS, NAMES
 
 if TYPE_CHECKING:
     from deep5.operators.cpp import CppOperator

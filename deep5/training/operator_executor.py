@@ -19,9 +19,9 @@ from deep5.networks.network import Network
 from deep5.networks.single import Single
 from deep5.operators.asked import check_output_grads, wanted_gradients
 from deep5.operators.contract import check_outputs, is_floating, name_of, spec_of
-from deep5.operators.kernel import check_arrays
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
+from deep5.operators.plan import check_arrays
 from deep5.tensors import Array, Device, TensorSpec, numpy_dtype, to_numpy
 from deep5.training.gradient_executor import Run, has_gradient
 

@@ -15,7 +15,8 @@ import jax
 import numpy as np
 
 from deep5.compiler import load_library
-from deep5.operators.kernel import INCLUDE, Kernel
+from deep5.operators.kernel import Kernel
+from deep5.operators.plan import INCLUDE
 from deep5.tensors import TensorSpec
 
 __all__ = ["TARGET", "call_kernel", "entered"]

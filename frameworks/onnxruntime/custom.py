@@ -17,7 +17,8 @@ from deep5.compiler import load_library
 from deep5.errors import Deep5Error, Unsupported
 from deep5.networks import compiled
 from deep5.networks.network import Network
-from deep5.operators.kernel import CODES, INCLUDE, Kernel
+from deep5.operators.kernel import Kernel
+from deep5.operators.plan import CODES, INCLUDE
 from deep5.tensors import Device
 
 __all__ = ["failure", "register_shim", "with_kernels"]

@@ -17,7 +17,7 @@ from deep5.frameworks.onnxruntime.framework import EXACT, Numerics
 from deep5.frameworks.onnxruntime.guards import wrong
 from deep5.networks.compiled import refusal
 from deep5.networks.custom import is_custom
-from deep5.networks.engine import node_key, node_model
+from deep5.networks.engine import answered, node_model
 from deep5.tensors import Device
 
 __all__ = ["explanation", "make_session", "on_memory", "providers", "supports"]
@@ -106,12 +106,7 @@ def supports(node: ir.Node) -> Support:
         return Support(reason is None, reason or "")
     if (reason := wrong(node)) is not None:
         return Support(False, reason)
-    key = node_key(node)
-    if key is None:
-        return _tried(node)
-    if key not in _ANSWERS:
-        _ANSWERS[key] = _tried(node)
-    return _ANSWERS[key]
+    return answered(_ANSWERS, node, _tried)
 
 
 def _tried(node: ir.Node) -> Support:

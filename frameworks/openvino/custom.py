@@ -17,7 +17,8 @@ from deep5.errors import Deep5Error, Unsupported
 from deep5.frameworks.openvino.library import openvino
 from deep5.networks import compiled
 from deep5.networks.network import Network
-from deep5.operators.kernel import INCLUDE, Kernel
+from deep5.operators.kernel import Kernel
+from deep5.operators.plan import INCLUDE
 
 __all__ = ["extension", "failure", "supports_custom", "with_kernels"]
 

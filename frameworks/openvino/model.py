@@ -19,7 +19,7 @@ from deep5.frameworks.openvino.integers import LARGEST, reason
 from deep5.frameworks.openvino.library import openvino
 from deep5.frameworks.openvino.shapes import check_shapes, explanation
 from deep5.networks.custom import is_custom
-from deep5.networks.engine import engine_model, node_key, node_model
+from deep5.networks.engine import answered, engine_model, node_model
 from deep5.networks.network import Network
 from deep5.tensors import aligned_empty
 from deep5.training.gradient_executor import Notify
@@ -194,12 +194,7 @@ def supports(node: ir.Node) -> Support:
     refused = reason(node)
     if refused is not None:
         return Support(False, refused)
-    key = node_key(node)
-    if key is None:
-        return _tried(node)
-    if key not in _ANSWERS:
-        _ANSWERS[key] = _tried(node)
-    return _ANSWERS[key]
+    return answered(_ANSWERS, node, _tried)
 
 
 def _tried(node: ir.Node) -> Support:

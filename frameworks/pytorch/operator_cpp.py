@@ -16,7 +16,8 @@ from deep5.memo import remember
 from deep5.operators.backward import Backward
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
-from deep5.operators.kernel import Kernel, Plan
+from deep5.operators.kernel import Kernel
+from deep5.operators.plan import Plan
 
 __all__ = ["PASSES", "Compiled", "Pass", "cpp_operator"]
 

@@ -16,7 +16,7 @@ from deep5.errors import OperatorError
 from deep5.frameworks.pytorch.operator_cpp import PASSES, Compiled, Pass
 from deep5.frameworks.pytorch.operator_python import described, tensor_spec
 from deep5.operators.contract import name_of
-from deep5.operators.kernel import CODES, NAMES
+from deep5.operators.plan import CODES, NAMES
 
 __all__ = ["call", "traced"]
 

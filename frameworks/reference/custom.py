@@ -13,9 +13,9 @@ from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.backward import Backward
 from deep5.operators.contract import Expectations, check_gradients, check_outputs, name_of, several
 from deep5.operators.cpp import CppOperator
-from deep5.operators.kernel import check_arrays
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
+from deep5.operators.plan import check_arrays
 from deep5.tensors import Array, TensorSpec, numpy_dtype
 
 __all__ = ["backward_on_arrays", "check_operator", "on_arrays"]

@@ -17,9 +17,9 @@ from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.asked import check_output_grads, wanted_gradients
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
-from deep5.operators.kernel import check_arrays
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
+from deep5.operators.plan import check_arrays
 from deep5.tensors import Array, Device
 from deep5.training.gradient_executor import Run
 from deep5.training.operator_executor import (

@@ -26,7 +26,8 @@ from deep5.errors import Deep5Error, OperatorError, Unsupported
 from deep5.frameworks.tensorflow.contract import Expected, described, known_extents
 from deep5.operators.contract import check_inputs, is_floating, specs_of
 from deep5.operators.cpp import CppOperator
-from deep5.operators.kernel import INCLUDE, Kernel
+from deep5.operators.kernel import Kernel
+from deep5.operators.plan import INCLUDE
 from deep5.tensors import TensorSpec
 
 __all__ = ["Compiled", "CompiledBackward", "failure"]

@@ -13,8 +13,8 @@ from deep5.frameworks.tensorflow.custom import is_compiled, refusal, route
 from deep5.frameworks.tensorflow.table import extents
 from deep5.networks.custom import is_custom, operator_of
 from deep5.networks.network import Network
-from deep5.operators.kernel import CODES
 from deep5.operators.operator import Operator
+from deep5.operators.plan import CODES
 
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emit import Emitter

@@ -83,6 +83,17 @@ def _misaligned(value: np.ndarray) -> np.ndarray:
     return laid
 
 
+def repeated(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The first row of each in the place of all its rows, which are one memory: as a broadcast bias lies.
+
+    Whole numbers stay as they are: lengths and indices may belong together.
+    """
+    return [
+        np.broadcast_to(value[:1], value.shape) if yes and value.ndim and value.size else value
+        for value, yes in zip(inputs, floating(inputs), strict=True)
+    ]
+
+
 LAYOUTS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "Fortran order": np.asfortranarray,
     "first axis last": _first_axis_last,
@@ -172,6 +183,7 @@ def variations(inputs: Sequence[np.ndarray], dtypes: Sequence[str]) -> Iterator[
     if any(value.ndim and value.size for value in inputs):
         for layout, lay in LAYOUTS.items():
             yield f"inputs in other memory ({layout})", tuple(lay(value) if value.ndim else value for value in inputs)
+        yield "inputs in other memory (strides of 0)", tuple(repeated(inputs))
     for extent, _, cut in without_elements(inputs):
         yield f"inputs with the extent {extent} cut to 0", cut
     scalars = without_axes(inputs)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.operators import kernel
+from deep5.operators import plan
 
 __all__ = ["Guarded", "guarded_memory"]
 
@@ -101,8 +101,8 @@ def guarded_memory(*, pages: bool = False) -> Iterator[Guarded]:
     """Within, operators in C++ have the memory of their outputs, on NumPy arrays, from a `Guarded`."""
     memory = Guarded(pages)
     with _LOCK:
-        before, kernel.make_memory = kernel.make_memory, memory.empty
+        before, plan.make_memory = plan.make_memory, memory.empty
         try:
             yield memory
         finally:
-            kernel.make_memory = before
+            plan.make_memory = before

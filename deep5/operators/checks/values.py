@@ -10,7 +10,7 @@ import numpy as np
 from deep5.errors import Deep5Error, OperatorError
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.conduct import same_bits
-from deep5.operators.checks.inputs import LAYOUTS, cast, without_axes, without_elements
+from deep5.operators.checks.inputs import LAYOUTS, cast, contiguous, repeated, without_axes, without_elements
 from deep5.operators.checks.subject import Subject, refuses, specs
 from deep5.operators.checks.tolerance import Condition, deviation, epsilon, tolerance_text, working
 from deep5.operators.checks.truth import Truth, own_dtype
@@ -129,7 +129,10 @@ def run_in(subject: Subject, call: Callable[[], Any], dtype: str, may_refuse: bo
 
 
 def check_layouts(
-    subject: Subject, inputs: Sequence[np.ndarray], know: Callable[[], Condition | None], into: Collector
+    subject: Subject,
+    inputs: Sequence[np.ndarray],
+    know: Callable[[Sequence[np.ndarray]], Condition | None],
+    into: Collector,
 ) -> None:
     """Forward on the same values in other memory: the same outputs, but for the order of sums.
 
@@ -148,17 +151,35 @@ def check_layouts(
         if layout == "first axis last" and not any(value.ndim > 2 for value in inputs):
             continue
         with into.guarded(check):
-            got = subject.forward([lay(value) if value.ndim else value for value in inputs])
-            if same_bits(got, plain):
-                into.same(check)
-                continue
-            known, parts = know(), []
-            for number, (value, want) in enumerate(zip(got, plain, strict=True)):
-                scale = None if known is None or known.total[number] is None else known.scale(number)
-                parts.append((f"output {number}", deviation(np.asarray(value), np.asarray(want), scale, twice=True)))
-            into.compare(
-                check, parts, f"against contiguous inputs; {tolerance_text(_float_of(plain), twice=True)}", itself=True
-            )
+            laid = [lay(value) if value.ndim else value for value in inputs]
+            _as_contiguous(check, subject.forward(laid), plain, lambda: know(inputs), into)
+    with into.guarded(check := "forward, input with strides of 0"):
+        rows = repeated(inputs)
+        whole = contiguous(rows)
+        try:
+            plain = subject.forward(whole)
+        except Exception:  # equal rows may be no input, as for an inverse
+            return
+        _as_contiguous(check, subject.forward(rows), plain, lambda: know(whole), into)
+
+
+def _as_contiguous(
+    check: str,
+    got: Sequence[np.ndarray],
+    plain: Sequence[np.ndarray],
+    know: Callable[[], Condition | None],
+    into: Collector,
+) -> None:
+    """Outputs against those of contiguous inputs."""
+    if same_bits(got, plain):
+        into.same(check)
+        return
+    known, parts = know(), []
+    for number, (value, want) in enumerate(zip(got, plain, strict=True)):
+        scale = None if known is None or known.total[number] is None else known.scale(number)
+        parts.append((f"output {number}", deviation(np.asarray(value), np.asarray(want), scale, twice=True)))
+    told = f"against contiguous inputs; {tolerance_text(_float_of(plain), twice=True)}"
+    into.compare(check, parts, told, itself=True)
 
 
 def _float_of(values: Sequence[np.ndarray]) -> str:

@@ -1,0 +1,142 @@
+"""`Series`: one candidate on one workload, called for the first time, warmed up, and timed in turn with the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter, process_time
+from typing import TYPE_CHECKING, Any
+
+from deep5.bench.candidates import Candidate, Prepared
+from deep5.bench.plan import Plan, Workload
+from deep5.operators import timing
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Series", "call_first", "sample", "sample_cold", "warm_up"]
+
+# Seconds that one size may take on one framework in one process: checks, warm-up and samples. What prepares and
+# compiles, up to the end of the first call, is told apart.
+_BUDGET_S = {"quick": 0.75, "rigorous": 0.95}
+_WARM_UP_S = 0.1
+# A call this long brings its data into the caches by itself; before shorter ones, which follow another candidate's, one
+# call is made that does not count.
+_LONG_S = 0.02
+_FEWEST, _LEAST_S = 7, 0.2
+_COLD = 15
+
+
+@dataclass(kw_only=True)
+class Series:
+    """One candidate on one workload, as it is measured. Times are pairs: seconds since the process began, a call's."""
+
+    work: Workload
+    candidate: Candidate
+    prepared: Prepared
+    calls: int = 1
+    first_call_s: float = 0.0
+    memory_bytes: int | None = None
+    settled: bool = True
+    spent_s: float = 0.0  # checks, warm-up and samples; the first call, which may compile, is told apart
+    warm_ups: list[tuple[float, float]] = field(default_factory=list)
+    samples: list[tuple[float, float]] = field(default_factory=list)
+    cold: list[tuple[float, float]] = field(default_factory=list)
+    processors: list[float] = field(default_factory=list)  # kept busy while a sample was taken
+
+    def told(self) -> dict[str, Any]:
+        """In JSON's types."""
+        return {
+            **self.work.key,
+            "candidate": self.candidate.label,
+            "framework": self.candidate.framework,
+            "bare": self.candidate.bare,
+            "flops": self.work.flops,
+            "bytes": self.work.moved_bytes,
+            "calls": self.calls,
+            "first_call_s": self.first_call_s,
+            "memory_bytes": self.memory_bytes,
+            "settled": self.settled,
+            "spent_s": self.spent_s,
+            "warm_ups": self.warm_ups,
+            "samples": self.samples,
+            "cold": self.cold,
+            "processors": median(self.processors) if self.processors else None,
+        }
+
+
+def call_first(series: Series) -> list[NDArray[Any]]:
+    """The results of the first call, on NumPy; its time, and how far memory grew in it, are noted in the series."""
+    kept: list[Any] = []
+    loop = series.prepared.work
+
+    def first() -> None:
+        begin = perf_counter()
+        kept.append(loop.call(*loop.arguments))
+        loop.synchronize()
+        series.first_call_s = perf_counter() - begin
+
+    series.memory_bytes = timing.peak_growth_bytes(first)
+    return [value.copy() for value in series.prepared.read(kept[0])]
+
+
+def warm_up(series: Series, begin: float, plan: Plan) -> str | None:
+    """Check that all work is timed, calibrate, warm up; why the candidate is left out, or None."""
+    loop, start = series.prepared.work, perf_counter()
+    fault = timing.untimed_work(loop, series.prepared.read)
+    if fault is not None:
+        return f"invalid: {fault}; its work is not on the clock"
+    each = timing.time_loop(loop, 1)
+    series.warm_ups.append((perf_counter() - begin, each))
+    budget = _BUDGET_S[plan.mode]
+    if each > budget:
+        return f"one call takes {each:.2g} s; allowed: {budget:g} s a size"
+    if each < _LONG_S:
+        series.calls, tried = timing.calibrate(loop)
+        times, series.settled = timing.warm_up(loop, series.calls, _WARM_UP_S)
+        series.warm_ups += [(perf_counter() - begin, value) for value in (*tried, *times)]
+    series.spent_s += perf_counter() - start
+    return None
+
+
+def sample(plan: Plan, made: list[Series], order: Any, begin: float) -> None:
+    """A sample of each a round, in a new random order; a candidate that has used its time up takes part no more."""
+    budget_s = _BUDGET_S[plan.mode] * (0.65 if plan.cold else 1.0)
+    costs = [_sample_s(series) for series in made]
+    # Where warming up took most of the time, short calls still get the samples that an interval needs.
+    least = [_FEWEST if _FEWEST * cost < _LEAST_S else 1 for cost in costs]
+    with timing.collector_off():
+        for number in range(plan.rounds):
+            for which in order.permutation(len(made)):
+                series, turn = made[which], perf_counter()
+                # Whoever leaves out one round leaves out all that follow: sample i is of round i.
+                if number > len(series.samples) or (
+                    number >= least[which] and series.spent_s + costs[which] > budget_s
+                ):
+                    continue
+                if series.warm_ups[-1][1] < _LONG_S:
+                    timing.time_loop(series.prepared.work, 1)
+                busy = process_time()
+                seconds = timing.time_loop(series.prepared.work, series.calls)
+                series.processors.append((process_time() - busy) / (seconds * series.calls))
+                series.samples.append((perf_counter() - begin, seconds))
+                series.spent_s += perf_counter() - turn
+
+
+def _sample_s(series: Series) -> float:
+    return median(value for _, value in series.warm_ups[-3:]) * (series.calls + 1)
+
+
+def sample_cold(plan: Plan, made: list[Series], evictor: timing.Evictor, order: Any, begin: float) -> None:
+    """Single calls, the caches emptied before each."""
+    budget_s, cost_s = _BUDGET_S[plan.mode], 0.0
+    with timing.collector_off():
+        for number in range(_COLD):
+            for which in order.permutation(len(made)):
+                series, turn = made[which], perf_counter()
+                if number > len(series.cold) or (number and series.spent_s + cost_s > budget_s):
+                    continue
+                seconds = evictor.time(series.prepared.work)
+                series.cold.append((perf_counter() - begin, seconds))
+                cost_s = perf_counter() - turn
+                series.spent_s += cost_s

@@ -1,0 +1,193 @@
+"""An operator run in a process of its own before it runs in the user's: what crashes or never ends does it there.
+
+What is sent is the inputs, and of one in C++ the source and the attributes, as texts and bytes: no class, so that one
+typed into a notebook is taken too, and nothing is unpickled. One in Python is made again, by a function that is named.
+The process is started anew and not forked: threads of OpenMP and of frameworks do not outlive a fork. What `specs` of
+one in C++ says is found beforehand and sent along. What the process does is in `child`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from deep5.arguments import THREADS
+from deep5.errors import Deep5Error, OperatorError, ShapeError
+from deep5.operators.checks.child import OUTSIDE, WRONG
+from deep5.operators.checks.inputs import LARGER, variations
+from deep5.operators.checks.subject import specs
+from deep5.operators.checks.threads import too_large
+from deep5.operators.contract import name_of, specs_of
+from deep5.operators.cpp import CppOperator
+
+__all__ = ["survive", "survive_again"]
+
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.operators.checks.child import main; "
+    "main(int(sys.argv[2]))"
+)
+# The compiler has a limit of its own, which is lower.
+_COMPILE_S = 300.0
+_SURVIVED: set[str] = set()
+
+
+def survive(operator: CppOperator, inputs: Sequence[np.ndarray], dtypes: Sequence[str], time_limit_s: float) -> None:
+    """Run an operator in a child process on every kind of input that it is going to be checked with.
+
+    What was run once, and did not crash, is not run again. Errors that are told in good order are left to the checks.
+
+    Args:
+        operator: The operator.
+        inputs: Contiguous.
+        dtypes: Element types that the floating inputs are tried in.
+        time_limit_s: Seconds that one call may take, compiling excluded.
+
+    Raises:
+        OperatorError: It crashed, ended the process, or did not end in time; the message says where.
+    """
+    runs: list[list[Any]] = []
+    for what, values in variations(inputs, dtypes):
+        try:
+            outputs = specs_of(operator, specs(values))
+            if what == LARGER and too_large(outputs):
+                raise ShapeError(f"{operator}: outputs beyond what is soon computed")
+            runs.append([what, [[list(spec.shape), spec.dtype] for spec in outputs]])
+        except Deep5Error:
+            runs.append([what, None])
+    path = operator.source_path()
+    head: dict[str, Any] = {
+        "name": name_of(operator),
+        "source": str(path) if path else operator.source,
+        "template": operator.template or type(operator).__name__,
+        "attributes": operator.attributes,
+        "runs": runs,
+    }
+    data = _packed(head, inputs, dtypes)
+    # The text itself, and when the files beside it changed, which it may include.
+    beside = [] if path is None else [(each.name, each.stat().st_mtime_ns) for each in sorted(path.parent.iterdir())]
+    key = hashlib.sha256(operator.text().encode() + repr(beside).encode() + data).hexdigest()
+    if key not in _SURVIVED:
+        _run(head["name"], data, time_limit_s)
+        _SURVIVED.add(key)
+
+
+def survive_again(
+    name: str,
+    maker: str,
+    arguments: Sequence[Any],
+    inputs: Sequence[np.ndarray],
+    dtypes: Sequence[str],
+    time_limit_s: float,
+) -> None:
+    """The same of an operator in Python, which the child makes again.
+
+    Args:
+        name: What messages call it.
+        maker: `MODULE:FUNCTION`, which gives the operator.
+        arguments: What the function is called with, as JSON takes it.
+        inputs: Contiguous.
+        dtypes: Element types that the floating inputs are tried in.
+        time_limit_s: Seconds that one call may take.
+
+    Raises:
+        OperatorError: As for `survive`.
+    """
+    _run(name, _packed({"maker": maker, "arguments": list(arguments)}, inputs, dtypes), time_limit_s)
+
+
+def _packed(head: Mapping[str, Any], inputs: Sequence[np.ndarray], dtypes: Sequence[str]) -> bytes:
+    """What `main` reads."""
+    given = [[list(value.shape), str(value.dtype)] for value in inputs]
+    text = json.dumps({**head, "inputs": given, "dtypes": list(dtypes), "threads": THREADS[0]}).encode()
+    return b"".join([len(text).to_bytes(8, "little"), text, *(value.tobytes() for value in inputs)])
+
+
+def _run(name: str, data: bytes, time_limit_s: float) -> None:
+    said, say = os.pipe()
+    with tempfile.TemporaryFile() as sent, tempfile.TemporaryFile() as output:
+        sent.write(data)
+        sent.seek(0)
+        try:
+            child = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(say)],
+                stdin=sent,
+                stdout=output,
+                stderr=output,
+                pass_fds=(say,),
+            )
+        finally:
+            os.close(say)
+        try:
+            last = _watch(name, child, said, time_limit_s)
+        finally:
+            child.kill()
+            child.wait()
+            os.close(said)
+        if child.returncode or last != "the end":
+            output.seek(0)
+            raise OperatorError(_death(name, child.returncode, last, output.read().decode(errors="replace")))
+
+
+def _watch(name: str, child: subprocess.Popen[bytes], said: int, time_limit_s: float) -> str:
+    """Wait for the end; returns what the child did last."""
+    doing, rest, left = "the start", b"", _COMPILE_S
+    deadline = time.monotonic() + left
+    while True:
+        ready, _, _ = select.select([said], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise OperatorError(
+                f"{name} did not end within {left:g} s in {doing} (it ran in a child process, which was ended); "
+                "remedy: look for a loop without an end, or allow more by --time-limit, or time_limit_s="
+            )
+        heard = os.read(said, 65536)
+        if not heard:
+            break
+        *lines, rest = (rest + heard).split(b"\n")
+        for line in lines:
+            if line.startswith(WRONG.encode()):
+                raise OperatorError(f"{name} {line.decode().removeprefix(WRONG)}")
+        if lines:
+            doing = lines[-1].decode()
+            left = _COMPILE_S if doing.startswith("compiling") else time_limit_s
+            deadline = time.monotonic() + left
+    try:
+        child.wait(timeout=time_limit_s)
+    except subprocess.TimeoutExpired:
+        raise OperatorError(
+            f"{name} did not end within {time_limit_s:g} s after its last call (it ran in a child process, which was "
+            "ended); remedy: look at its destructor, and at threads that it leaves behind"
+        ) from None
+    return doing
+
+
+def _death(name: str, status: int, doing: str, output: str) -> str:
+    lines = [line for line in output.strip().splitlines() if line.strip()][-3:]
+    if status == OUTSIDE and lines:
+        return (
+            f"{name} uses {lines[-1]} in {doing}; allowed: what is inside; remedy: look at the ends of loops, and have "
+            "specs raise a deep5.ShapeError for inputs of other ranks"
+        )
+    if status < 0:
+        number = signal.Signals(-status)
+        how = f"was ended by {number.name} ({(signal.strsignal(number) or '').lower()})"
+        remedy = (
+            "look for an index beyond a tensor's end, memory that is freed twice, an exception in a parallel region, "
+            "or a backward that reads what forward kept, since another object may run it"
+        )
+    else:
+        how = f"ended its process with the status {status}"
+        remedy = "an exception, instead of leaving by exit"
+    after = "when it was let go" if doing == "the end" else f"in {doing}"
+    told = f"; it said: {' | '.join(lines)}" if lines else ""
+    return f"{name} {how} {after} (it ran in a child process, this one was not touched){told}; remedy: {remedy}"
