@@ -270,7 +270,10 @@ def info(as_json: bool, debug: bool) -> None:
 @_cli.command()
 @_debug_option
 def clean(debug: bool) -> None:
-    """Delete what deep5's cache holds of compiled code; it is compiled again when needed."""
+    """Delete what deep5's cache holds of compiled code; it is compiled again when needed.
+
+    The cache is the folder that DEEP5_CACHE names, else deep5 in the user's cache folder (~/.cache).
+    """
     with _errors(debug, False) as show:
         from deep5.compiler import cache_folder, clear_cache
 

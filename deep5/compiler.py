@@ -193,21 +193,27 @@ def _let_fork(library: ctypes.CDLL) -> None:
 def _cached(folder: Path, key: str, what: str) -> Path | None:
     """The library of a key whose included files are what they were; None where it has to be compiled."""
     try:
-        library = _library(folder, key, (folder / f"{key}.includes").read_text(encoding="utf-8").splitlines())
-        told = library.with_suffix(".sha256").read_text()
-        found = hashlib.sha256(library.read_bytes()).hexdigest()
+        stem = _stem(key, (folder / f"{key}.includes").read_text(encoding="utf-8").splitlines())
     except OSError:
         return None
-    if told != found:
-        raise Deep5Error(
-            f"{what} in {library} was changed since it was compiled: got a file of SHA-256 {found:.12}…, expected "
-            f"{told:.12}…; it is not loaded; remedy: deep5 clean"
-        )
-    return library
+    for checksum in sorted(folder.glob(f"{stem}-*.sha256")):
+        library = checksum.with_suffix(".so")
+        try:
+            told = checksum.read_text()
+            found = hashlib.sha256(library.read_bytes()).hexdigest()
+        except OSError:
+            continue
+        if told != found:
+            raise Deep5Error(
+                f"{what} in {library} was changed since it was compiled: got a file of SHA-256 {found:.12}…, expected "
+                f"{told:.12}…; it is not loaded; remedy: deep5 clean"
+            )
+        return library
+    return None
 
 
-def _library(folder: Path, key: str, includes: Sequence[str]) -> Path:
-    """Where the library lies that was compiled from files of this content.
+def _stem(key: str, includes: Sequence[str]) -> str:
+    """How the names of the libraries begin that were compiled from files of this content.
 
     Raises:
         OSError: One of them is not there.
@@ -216,7 +222,7 @@ def _library(folder: Path, key: str, includes: Sequence[str]) -> Path:
     for name in includes:
         contents.update(name.encode() + b"\0" + hashlib.sha256(Path(name).read_bytes()).digest())
     # The name differs where the content does: a library that is loaded stays what it is.
-    return folder / f"{key[:40]}-{contents.hexdigest()[:24]}.so"
+    return f"{key[:40]}-{contents.hexdigest()[:24]}"
 
 
 def _compile(call: list[str], source: str, language: Language, what: str, cache: Path, key: str) -> Path:
@@ -227,10 +233,13 @@ def _compile(call: list[str], source: str, language: Language, what: str, cache:
             code.write_text(source, encoding="utf-8")
             _call_compiler(call, code, built, what, language)
             data, includes = built.read_bytes(), _included(built.with_suffix(".d"), code)
-            library = _library(cache, key, includes)
+            digest = hashlib.sha256(data).hexdigest()
+            # Not every compiler makes the same bytes twice (__TIME__): processes that compile one source at once write
+            # to the same names only what is the same.
+            library = cache / f"{_stem(key, includes)}-{digest[:16]}.so"
         # The library first: without the other two it is compiled again.
         write_atomically(library, data)
-        write_atomically(library.with_suffix(".sha256"), hashlib.sha256(data).hexdigest())
+        write_atomically(library.with_suffix(".sha256"), digest)
         write_atomically(cache / f"{key}.includes", "".join(f"{name}\n" for name in includes))
     except OSError as error:
         raise Deep5Error(
@@ -260,7 +269,7 @@ def _call_compiler(call: list[str], code: Path, built: Path, what: str, language
             "can"
         ) from error
     if done.returncode:
-        output = (done.stderr or done.stdout).strip()
+        output = (done.stderr or done.stdout).strip() or f"(not a word; it ended with the status {done.returncode})"
         raise CompilerRefusal(f"{command} refused {what}:\n{output}", output)
 
 

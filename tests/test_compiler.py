@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -134,6 +135,37 @@ def test_two_processes_at_once(cache: Path) -> None:
     assert sorted(path.suffix for path in cache.iterdir()) == [".includes", ".sha256", ".so"]  # nothing temporary stays
 
 
+@pytest.mark.parametrize("after", [".so", ".sha256"])
+def test_a_compile_within_the_writing_of_another_leaves_what_loads(
+    cache: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    """Two processes at once, whose compiler gives other bytes: the second is done between two files of the first."""
+    source, inner, within = "const char *compiled(void) { return __DATE__; }\n", compiler.write_atomically, []
+
+    def compiled() -> str:
+        function = compiler.load_library(source).compiled
+        function.restype = ctypes.c_char_p
+        return function().decode()  # type: ignore[no-any-return]  # what ctypes gives has any type
+
+    def interleaved(path: Path, data: bytes | str) -> None:
+        inner(path, data)
+        if path.suffix == after and not within:
+            within.append("")
+            monkeypatch.setenv("SOURCE_DATE_EPOCH", str(86400))
+            within.append(compiled())
+
+    monkeypatch.setattr(compiler, "write_atomically", interleaved)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    first, third = compiled(), compiled()
+    assert calls == [source] * 2
+    assert [first, within[1]] == ["Jan  1 1970", "Jan  2 1970"]  # each what it compiled
+    assert third in (first, within[1])
+    for library in libraries(cache):
+        replace(library, library.read_bytes() + b"!")
+    with pytest.raises(Deep5Error, match="was changed since it was compiled"):
+        compiled()
+
+
 def test_clear_cache_says_how_much_it_freed(cache: Path) -> None:
     assert compiler.clear_cache() == 0
     compiler.load_library(SOURCE % 8)
@@ -185,6 +217,9 @@ def test_a_compiler_that_hangs_or_cannot_start(cache: Path, tmp_path: Path, monk
     monkeypatch.setattr(compiler, "_COMPILE_TIMEOUT_S", 0.1)
     with pytest.raises(Deep5Error, match=r"cc did not finish within 0\.1 s"):
         compiler.load_library(SOURCE % 11)
+    command.write_text("#!/bin/sh\nexit 3\n")
+    with pytest.raises(Deep5Error, match=r"refused the generated kernel:\n.*ended with the status 3"):
+        compiler.load_library(SOURCE % 13)
     command.write_text("#!/no/such/interpreter\n")
     with pytest.raises(Deep5Error, match=r"the compiler .*cc cannot be started \(.*\); remedy: set CC"):
         compiler.load_library(SOURCE % 12)

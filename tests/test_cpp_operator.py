@@ -151,6 +151,21 @@ def test_no_layout_is_misread(layout: str, dtype: Any) -> None:
     np.testing.assert_array_equal(gradient, 2 * np.array(x))
 
 
+def test_the_compiler_is_called_with_the_flags_that_are_promised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, script, told = compiler.compiler(compiler.CPP), tmp_path / "c++", tmp_path / "arguments"
+    script.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > "{told}"\nexec "{real}" "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
+    monkeypatch.setenv("DEEP5_CACHE", str(tmp_path / "cache"))
+    np.testing.assert_array_equal(IPow(2).forward(np.array([3.0])), [9])
+    given = told.read_text().splitlines()
+    assert {"-O3", "-march=native", "-fopenmp"} <= set(given)
+    # The last of them is the one that counts.
+    assert [flag for flag in given if flag.startswith("-O")] == ["-O3"]
+
+
 def test_a_contiguous_input_is_not_copied() -> None:
     text = """template <typename T> struct Made : deep5::Operator {
       void forward(deep5::Tensor<const T> x, deep5::Tensor<int64_t> place) {

@@ -175,7 +175,7 @@ def test_options_of_a_backward_pass(kind: str, dtype: str) -> None:
     assert list(found) == ["input", last]
     np.testing.assert_allclose(found[last], first[last], **close)
     # A central difference is off by the square of its step, and by the loss's rounding over the step.
-    step, allowed = {"float64": (1e-6, 1e-8), "float32": (1e-2, 1e-3)}[dtype]
+    step, allowed = {"float64": (1e-6, 1e-8), "float32": (2e-3, 1e-3)}[dtype]
     direction = RNG.standard_normal((6, 4))
     up, down = (
         float(

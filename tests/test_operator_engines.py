@@ -283,6 +283,36 @@ def test_large_outputs_are_memory_of_their_own() -> None:
         assert first.flags.writeable
 
 
+class Where(CppOperator):
+    """Where its input and its output lie, in halves: OpenVINO holds whole numbers of 32 bits."""
+
+    source = """
+    template <typename T>
+    struct Where : deep5::Operator {
+      void forward(deep5::Tensor<const T> x, deep5::Tensor<int32_t> places) {
+        const void* found[] = {x.data(), places.data()};
+        std::memcpy(places.data(), found, sizeof found);
+      }
+    };"""
+
+    def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
+        return (d5.TensorSpec(shape=(4,), dtype="int32"),)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_operator_in_cpp_is_given_the_memory_of_the_engine(name: str) -> None:
+    made = executor(name, Where())
+    for elements in (2049, 5000):  # beyond 8192 bytes: ONNX Runtime copies what is smaller
+        x = np.ones(elements, np.float32)
+        (places,) = made.inference(x)
+        held = places  # on NumPy what is given is what was written to
+        if name == "onnxruntime":
+            held = made._last._results[0]
+        elif name == "openvino":
+            held = made._last._request.get_output_tensor(0).data
+        assert places.view(np.int64).tolist() == [x.ctypes.data, held.ctypes.data]
+
+
 def test_strided_misaligned_and_foreign_input() -> None:
     base = draw(8, 6)
     raw = np.zeros(4 * 4 + 1, np.uint8)[1:].view(np.float32)

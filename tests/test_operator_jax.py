@@ -226,6 +226,28 @@ def test_numpy_arrays_of_any_strides_are_taken_and_copied(make: Any) -> None:
     assert (np.asarray(got) == 4).all()
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_an_operator_in_cpp_is_given_the_memory_of_jax(wrap: Callable[[Any], Any]) -> None:
+    class Where(CppOperator):
+        source = """
+        template <typename T>
+        struct Where : deep5::Operator {
+          void forward(deep5::Tensor<const T> x, deep5::Tensor<int64_t> places) {
+            places[0] = reinterpret_cast<int64_t>(x.data());
+            places[1] = reinterpret_cast<int64_t>(places.data());
+          }
+        };"""
+
+        def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
+            return (d5.TensorSpec(shape=(2,), dtype="int64"),)
+
+    where = wrap(JAX.operator(Where()))
+    for elements in (5, 5000):
+        x = wide(array((elements,)))
+        places = where(x)
+        assert places.tolist() == [x.unsafe_buffer_pointer(), places.unsafe_buffer_pointer()]
+
+
 @pytest.mark.parametrize("make", POWERS)
 def test_arrays_of_jax_in_other_layouts(make: Any) -> None:
     x = wide(array((4, 3)))

@@ -884,6 +884,32 @@ def test_nodes_that_cannot_run_are_refused() -> None:
     np.testing.assert_array_equal(throwing.inference({"x": np.full(2, 3, np.float32)})["y"], [9, 9])
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "graph"])
+def test_an_operator_in_cpp_is_given_the_memory_of_tensorflow(wrap: Callable[[Any], Any]) -> None:
+    class Where(d5.CppOperator):
+        source = """
+        template <typename T>
+        struct Where : deep5::Operator {
+          void forward(deep5::Tensor<const T> x, deep5::Tensor<int64_t> places) {
+            places[0] = reinterpret_cast<int64_t>(x.data());
+            places[1] = reinterpret_cast<int64_t>(places.data());
+          }
+        };"""
+
+        def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
+            return (d5.TensorSpec(shape=(2,), dtype="int64"),)
+
+    def address(value: Any) -> int:
+        # The buffer of a tensor is its memory, where numpy() makes a copy.
+        return int(np.asarray(memoryview(value)).ctypes.data)
+
+    where = wrap(TF.operator(Where()))
+    for elements in (5, 5000):
+        x = tf.constant(np.ones(elements))
+        places = where(x)
+        assert places.numpy().tolist() == [address(x), address(places)]
+
+
 def test_the_refusal_of_graphics_processors_names_the_operator() -> None:
     from deep5.frameworks.tensorflow.custom import refusal, route
     from deep5.frameworks.tensorflow.operators_custom import refuse_compiled

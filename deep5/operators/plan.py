@@ -99,22 +99,40 @@ def _python() -> tuple[Any, Any]:
 class Plan:
     """A kernel for inputs of known shapes.
 
+    Args:
+        kernel: The kernel.
+        inputs: Specifications of the inputs.
+        outputs: Of the outputs.
+        strides: Of each input, in elements, where it is run on addresses; None, and where there are none: C-contiguous.
+
     Attributes:
         outputs: Specifications of the outputs.
     """
 
-    def __init__(self, kernel: Kernel, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
-        self.kernel, self.outputs = kernel, tuple(outputs)
+    def __init__(
+        self,
+        kernel: Kernel,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        strides: Sequence[tuple[int, ...] | None] = (),
+    ) -> None:
+        self.kernel, self.outputs, self._inputs = kernel, tuple(outputs), tuple(inputs)
+        self._of_strides: dict[tuple[tuple[int, ...] | None, ...], Plan] = {}
         self._plan = _Plan(kernel=kernel.pointer)
-        self._shapes = []
+        self._held = []  # what the structure only points to
         for at, spec in enumerate((*inputs, *outputs)):
             shape = (ctypes.c_int64 * max(1, len(spec.shape)))(*map(int, spec.shape))
-            self._shapes.append(shape)  # which the structure only points to
+            self._held.append(shape)
             dtype = kernel.dtypes[at]
             self._plan.itemsize[at] = np.dtype(dtype if dtype != "bfloat16" else "uint16").itemsize
             tensor = self._plan.tensors[at]
             tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
             tensor.rank, tensor.dtype = len(spec.shape), CODES[dtype]
+        for at, steps in enumerate(strides):
+            if steps is not None:
+                kept = (ctypes.c_int64 * max(1, len(steps)))(*steps)
+                self._held.append(kept)
+                self._plan.tensors[at].strides = ctypes.cast(kept, ctypes.POINTER(ctypes.c_int64))
         self._address = ctypes.addressof(self._plan)
         self._made = [(tuple(map(int, spec.shape)), numpy_dtype(spec.dtype)) for spec in outputs]
         self._arrays, self._addresses = _python()
@@ -139,8 +157,20 @@ class Plan:
             self.on_addresses(tuple(_address(value) for value in (*copies, *outputs)))
         return outputs
 
+    def of_strides(self, strides: tuple[tuple[int, ...] | None, ...]) -> Plan:
+        """The same for memory of other strides.
+
+        Args:
+            strides: Of each input, in elements; None: C-contiguous, as those must be that the kernel does not take
+                strided.
+        """
+        found = self._of_strides.get(strides)
+        if found is None:
+            found = remember(self._of_strides, strides, Plan(self.kernel, self._inputs, self.outputs, strides))
+        return found
+
     def on_addresses(self, addresses: tuple[int, ...], stream: int = 0) -> None:
-        """Run on C-contiguous memory.
+        """Run on memory that lies as the plan says: C-contiguous, but for inputs that it has strides of.
 
         Args:
             addresses: Of the inputs, then of the outputs.

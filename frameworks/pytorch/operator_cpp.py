@@ -28,8 +28,9 @@ Outputs = tuple[Any, ...]
 def cpp_operator(operator: CppOperator | Backward) -> Callable[..., Outputs]:
     """A compiled operator, or its backward pass, on tensors.
 
-    Memory that is C-contiguous is used where it lies; other inputs are copied. Under `torch.compile`, and wherever else
-    torch traces, it is one operator of torch's; see `operator_traced`.
+    Memory that is C-contiguous is used where it lies, and so is all that the operator takes as `deep5::Strided`; other
+    inputs are copied. Under `torch.compile`, and wherever else torch traces, it is one operator of torch's; see
+    `operator_traced`.
 
     Args:
         operator: A `CppOperator`, or the `Backward` of one.
@@ -106,12 +107,12 @@ class Pass:
 
                 return call(self, inputs)
             plan, wanted, place, on_host = self._make(inputs)
+        given, laid = inputs, plan
         try:
-            # A negation that torch has put off is part of the value, and not in memory.
-            given = [
-                value if value.is_contiguous() and not value.is_neg() else value.resolve_neg().contiguous()
-                for value in inputs
-            ]
+            for value in inputs:
+                if not value.is_contiguous() or value.is_neg():
+                    given, laid = _as_they_lie(plan, inputs)
+                    break
             addresses = [value.data_ptr() for value in given]
         except RuntimeError as error:
             raise ShapeError(
@@ -126,13 +127,13 @@ class Pass:
         addresses += [value.data_ptr() for value in outputs]
         if on_host:
             try:
-                plan.on_addresses(tuple(addresses))
+                laid.on_addresses(tuple(addresses))
             except ShapeError:  # memory that is not aligned to its element type; nothing has run
-                given = [value.clone() for value in given]
+                given = [value.clone(memory_format=torch.contiguous_format) for value in given]
                 plan.on_addresses(tuple([value.data_ptr() for value in (*given, *outputs)]))
         else:
             with torch.cuda.device(place):
-                plan.on_addresses(tuple(addresses), torch.cuda.current_stream().cuda_stream)
+                laid.on_addresses(tuple(addresses), torch.cuda.current_stream().cuda_stream)
         return tuple(outputs)
 
     def kernel(self, dtypes: Sequence[str], place: torch.device) -> Kernel:
@@ -281,6 +282,17 @@ def _directly(run: Pass, given: Sequence[Any]) -> Outputs:
 
 # Function.apply looks for the transformations of torch.func first, for 1 µs; a pass refuses their tensors anyway.
 _apply = super(torch.autograd.Function, _Function).apply
+
+
+def _as_they_lie(plan: Plan, inputs: Sequence[Any]) -> tuple[list[Any], Plan]:
+    """The inputs, copied only where the kernel takes none that are strided, and the plan for their strides."""
+    # A negation that torch has put off is part of the value, and not in memory.
+    given = [
+        value.resolve_neg() if strided else value.resolve_neg().contiguous()
+        for value, strided in zip(inputs, plan.kernel.strided, strict=True)
+    ]
+    strides = tuple([None if value.is_contiguous() else value.stride() for value in given])
+    return given, plan.of_strides(strides) if any(strides) else plan
 
 
 def _dispatches(kind: type) -> bool:

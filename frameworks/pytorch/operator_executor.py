@@ -151,7 +151,9 @@ class PyTorchOperatorExecutor:
 
     def _failed(self, error: Exception) -> OperatorError:
         told = str(error).strip().splitlines() or [""]
-        return OperatorError(f"{name_of(self.operator)} failed on torch: {type(error).__name__}: {told[0]}")
+        # Signatures that a function has follow the first line.
+        said = " ".join(line.strip() for line in told[:3]) if told[0].endswith(":") else told[0]
+        return OperatorError(f"{name_of(self.operator)} failed on torch: {type(error).__name__}: {said}")
 
 
 def _of_its_own(run: Run) -> Run:

@@ -18,9 +18,10 @@
 //
 // forward takes the inputs, then the outputs. backward takes the gradients by the floating-point outputs, the inputs,
 // the outputs, then the gradients by the floating-point inputs, to be written; one that nobody wants has no memory
-// and is false. A Tensor is C-contiguous. An input declared as Strided has strides of its own and is never copied.
-// Attributes are the constructor's arguments: numbers (int64_t, double, ...), bool, std::string, and std::vector of
-// numbers; one that the argument's type does not hold is refused. Both functions may be const, noexcept and inherited.
+// and is false. A Tensor is C-contiguous. An input declared as Strided has strides of its own, and lies where it lay
+// on NumPy and PyTorch. Attributes are the constructor's arguments: numbers (int64_t, double, ...), bool, std::string,
+// and std::vector of numbers; one that the argument's type does not hold is refused. Both functions may be const,
+// noexcept and inherited.
 // An exception becomes an error in Python; none may leave an OpenMP region.
 #ifndef DEEP5_OPERATOR_H
 #define DEEP5_OPERATOR_H
