@@ -151,6 +151,28 @@ class Step(Base):
         return (3 * output_grads[0],)
 
 
+@d5.register_operator("Beside", domain=DOMAIN)
+class Beside(Base):
+    """(N, W), (K,) -> (N,), (K, W) and (K + N, W): sums of rows, the numbered rows, and all rows below them."""
+
+    def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
+        x, numbers = inputs
+        (n, width), (k,) = x.shape, numbers.shape
+        shapes = (n,), (k, width), (k + n, width)  # type: ignore[operator]
+        return tuple(d5.TensorSpec(shape=shape, dtype=x.dtype) for shape in shapes)
+
+    def forward(self, *inputs: Any) -> Any:
+        xp, (x, numbers) = d5.array_namespace(*inputs), inputs
+        taken = xp.take(x, numbers, axis=0)
+        return xp.sum(x, axis=1), taken, xp.concat([taken, x], axis=0)
+
+    def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        xp, (x, numbers), (by_sums, by_taken, by_both) = d5.array_namespace(*inputs), inputs, output_grads
+        n, k = x.shape[0], numbers.shape[0]
+        hot = xp.astype(numbers[:, None] == xp.arange(n, dtype=numbers.dtype), x.dtype)
+        return hot.mT @ (by_taken + by_both[:k, :]) + by_both[k:, :] + by_sums[:, None], None
+
+
 Layer = Callable[[NetworkBuilder, ir.Value], ir.Value]
 
 
@@ -283,6 +305,28 @@ def test_a_wrong_expansion_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.abs(got["grad x"] - want["grad x"]).max() > 1e-3
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("extents", [("N", "K"), ("K", "N"), ("N", "N")])
+def test_gradients_where_several_extents_are_symbolic(engine: str, extents: tuple[str, str]) -> None:
+    """Of which nobody knows which is larger: they have no order to be sorted by."""
+    build = NetworkBuilder("extents", seed=3)
+    x, numbers = build.input("x", (extents[0], 3)), build.input("numbers", (extents[1],), "int64")
+    made = build.op("Beside", build.op("Mul", x, build.parameter("w", (3,), ones)), numbers, domain=DOMAIN)
+    squares = (build.op("ReduceSum", build.op("Mul", value, value), keepdims=0) for value in made)
+    network = build.network({"both": made[-1], "loss": build.op("Sum", *squares)})
+    for rows, count in ((4, 4),) if extents[0] == extents[1] else ((4, 6), (5, 2)):
+        feed = {"x": RNG.standard_normal((rows, 3)).astype(np.float32), "numbers": np.arange(count) % 3}
+        found = {}
+        for framework in ("reference", engine):
+            executor = d5.framework(framework).executor(network)
+            outputs = executor.inference_and_backprop(feed, wrt=["x", "w"])
+            found[framework] = {**outputs, **executor.gradients()}
+        for name, value in found["reference"].items():
+            assert np.abs(value).max() > 0
+            # Sums of some tens of products of float32 numbers of size one.
+            np.testing.assert_allclose(found[engine][name], value, rtol=2e-5, atol=1e-5, err_msg=name)
+
+
 # Operators that give back what they got, or what they hold
 
 
@@ -334,6 +378,20 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "Loop": (lambda xp, x: sum(x[i] for i in range(x.shape[0])), "decides by the symbolic extent N"),
     "Missing": (lambda xp, x: xp.sort(x), "AttributeError while it was traced: .*has no 'sort'; allowed: abs"),
     "Numpy": (lambda xp, x: np.exp(x), "TypeError while it was traced"),
+    "Method": (
+        lambda xp, x: x / x.sum(),
+        r"no attribute 'sum'; allowed: T, .*; remedy: xp\.sum\(x\) instead of x\.sum\(\), with xp = d5\.array_names",
+    ),
+    "Alias": (lambda xp, x: x.flatten(), r"no attribute 'flatten'; .*remedy: xp\.reshape\(x, …\) instead of x\.flatt"),
+    "Unheard": (lambda xp, x: x.numpy(), r"no attribute 'numpy'; .*remedy: the functions of d5\.array_namespace\(x\)"),
+    "Indices": (
+        lambda xp, x: xp.take(x, x[:, 0], axis=0),
+        r"take with indices of float32\[N\]; allowed: whole numbers; remedy: xp\.astype",
+    ),
+    "Input": (
+        lambda xp, x: xp.where(x, x, 0.0),
+        r"where with a condition of float32\[N, 5\] \('Gemm_1_output'\); allowed: truth values",
+    ),
 }
 
 

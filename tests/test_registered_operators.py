@@ -10,6 +10,7 @@ import pytest
 
 import deep5 as d5
 from deep5.errors import NetworkError, OperatorError, ShapeError, UsageError
+from deep5.networks import builder
 from deep5.networks.custom import Extent, is_custom, operator_of
 from deep5.networks.gradients import gradient_network
 from deep5.operators.backward import Backward
@@ -160,6 +161,91 @@ def test_what_its_specs_raises_names_the_operator() -> None:
         build.network({"y": build.op("IPow", build.input("x", ("N",)), domain=DOMAIN, exponent=3)})
 
 
+@pytest.mark.parametrize("behind", ["an input", "a node", "a node of its own kind"])
+def test_outputs_that_nobody_counts_are_those_of_its_specs(behind: str) -> None:
+    build = d5.NetworkBuilder("counted")
+    x, first = build.input("x", ("N", 8)), build.input("first", (), "int64")
+    if behind == "a node":
+        x = build.op("Mul", x, build.op("IPow", x, domain=DOMAIN))
+    elif behind == "a node of its own kind":
+        x, _, _ = build.op("Halves", x, first, domain=DOMAIN)
+    left, right, count = build.op("Halves", x, first, domain=DOMAIN)
+    network = build.network({"left": left, "right": right, "count": count})
+    columns = 2 if behind == "a node of its own kind" else 4
+    assert {name: str(spec) for name, spec in network.outputs.items()} == {
+        "left": f"float32[N, {columns}]",
+        "right": f"float32[N, {columns}]",
+        "count": "int64[N+1]",
+    }
+
+
+def test_fewer_outputs_than_its_specs_gives_are_asked_for() -> None:
+    build = d5.NetworkBuilder("fewer")
+    x, first = build.input("x", ("N", 8)), build.input("first", (), "int64")
+    with pytest.raises(
+        NetworkError, match=r"Exp got \(Value.* or None; remedy: one of the outputs, or outputs=1 where"
+    ):
+        build.op("Exp", build.op("Halves", x, first, domain=DOMAIN))
+    only = build.op("Halves", x, first, domain=DOMAIN, outputs=1)
+    assert list(build.network({"only": only}).outputs) == ["only"]
+
+
+@d5.register_operator("Columns", domain=DOMAIN)
+class Columns(IPow):
+    """As many outputs as there are columns."""
+
+    def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
+        rows, columns = inputs[0].shape
+        return (d5.TensorSpec(shape=(rows,), dtype=inputs[0].dtype),) * int(columns)
+
+
+def test_a_count_of_outputs_that_changes_with_the_shapes_is_never_wrong_in_silence() -> None:
+    """Behind other nodes the count is taken from an earlier node of the kind, and judged when shapes are known."""
+
+    def columns(count: int, behind: bool) -> tuple[Any, ...]:
+        x = build.input(f"x{count}", ("N", count))
+        return build.op("Columns", build.op("Exp", x) if behind else x, domain=DOMAIN)  # type: ignore[no-any-return]
+
+    build = d5.NetworkBuilder("inputs")
+    assert [len(columns(count, False)) for count in (2, 3)] == [2, 3]
+    build = d5.NetworkBuilder("nodes")
+    made = columns(2, True), columns(3, True)
+    told = r"'Columns_2' \(test\.registered\.Columns\) was given 2 outputs, and its specs says 3 .*; remedy: outputs=3"
+    with pytest.raises(NetworkError, match=told):
+        build.network({"a": made[0][0], "b": made[1][0]})
+
+
+def test_many_nodes_whose_outputs_nobody_counts_are_inferred_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inferring all shapes for every node anew would take minutes for a thousand of them."""
+    calls: list[str] = []
+    whole = builder.infer_shapes
+
+    def counted(model: Any, what: str) -> None:
+        calls.append(what)
+        whole(model, what)
+
+    monkeypatch.setattr(builder, "infer_shapes", counted)
+    build = d5.NetworkBuilder("many")
+    x = build.input("x", ("N", 8))
+    for _ in range(20):
+        x = build.op("IPow", build.op("Tanh", x), domain=DOMAIN)
+    build.network({"y": x})
+    assert len(calls) == 2  # for the first of them, and for the whole
+
+
+def test_a_finished_network_keeps_its_outputs() -> None:
+    build = d5.NetworkBuilder("finished")
+    x = build.input("x", ("N",))
+    network = build.network({"y": build.op("IPow", build.op("Exp", x), domain=DOMAIN)})
+    build.op("Odder", build.op("Tanh", x), domain=DOMAIN)
+    assert list(network.outputs) == [value.name for value in network.model.graph.outputs] == ["y"]
+
+
+@d5.register_operator("Odder", domain=DOMAIN)
+class Odder(IPow):
+    """Of another name."""
+
+
 @pytest.mark.parametrize(
     ("returned", "told"),
     [
@@ -198,6 +284,17 @@ def test_names_and_domains_that_cannot_be_registered() -> None:
     for domain in ("ai.onnx", "ai.onnx.ml"):
         with pytest.raises(UsageError, match="which is ONNX's own"):
             d5.register_operator("IPow", domain=domain)
+    for domain in ("deep5", "deep5.mine"):
+        own = rf"got the domain '{domain}' for IPow, which is deep5's own; remedy: one of your own, such as 'org\.exam"
+        with pytest.raises(UsageError, match=own):
+            d5.register_operator("CTCLoss", domain=domain)(IPow)
+        assert (domain, "CTCLoss") not in {*registered_operators()} or registered_operator(
+            domain, "CTCLoss"
+        ) is not IPow
+    d5.register_operator("CTCLoss", domain="deep5ish")(IPow)  # a name that only begins alike
+    from deep5.operators.zoo import CTCLoss  # of deep5, which may register there
+
+    assert registered_operator("deep5", "CTCLoss") is CTCLoss
     with pytest.raises(UsageError, match=r"allowed: a class of d5\.Operator"):
         d5.register_operator("IPow", domain="a")(int)  # type: ignore[type-var]
     with pytest.raises(UsageError, match=r"'IPow' of the domain 'test\.registered' is taken by .*IPow; remedy"):
@@ -296,8 +393,11 @@ def test_specs_that_decides_by_a_symbolic_extent(decides: Any, told: str) -> Non
 
     d5.register_operator("Decides", domain=DOMAIN)(type("Decides", (IPow,), {"specs": specs}))
     build = d5.NetworkBuilder("symbolic")
-    node = build.op("Decides", build.input("x", ("N", "M", 2)), domain=DOMAIN)
+    x = build.input("x", ("N", "M", 2))
     remedy = r"; 'M', 'N' are symbolic, known when the network runs; allowed: .* remedy: compare numbers alone"
+    with pytest.raises(OperatorError, match=rf"Decides\.specs raised {told}.*{remedy}"):
+        build.op("Decides", x, domain=DOMAIN)
+    node = build.op("Decides", x, domain=DOMAIN, outputs=1)  # which asks nobody before the network is whole
     with pytest.raises(OperatorError, match=rf"Decides\.specs raised {told}.*{remedy}"):
         build.network({"y": node})
     numbers = d5.TensorSpec(shape=(2, 3, 2))

@@ -14,6 +14,7 @@ from deep5.errors import NetworkError
 from deep5.networks.attributes import stored_attribute
 from deep5.networks.axes import check_axes
 from deep5.networks.constants import FLOATS
+from deep5.networks.custom import operator_of, output_count
 from deep5.networks.element_types import check_element_types
 from deep5.networks.faults import unknown_operator, unregistered
 from deep5.networks.network import Network
@@ -83,6 +84,9 @@ class NetworkBuilder:
         self._seed = seed
         self._graph = ir.Graph([], [], nodes=[], name=name, opset_imports={"": OPSET})
         self._counts: dict[str, int] = {}
+        # How many outputs registered operators have, and the nodes that were given so many.
+        self._output_counts: dict[tuple[bytes | bool, ...], int] = {}
+        self._counted: list[ir.Node] = []
 
     def input(self, name: str, shape: Sequence[int | str], dtype: str | None = None) -> ir.Value:
         """Declare an input; a string in the shape is a symbolic extent.
@@ -151,18 +155,24 @@ class NetworkBuilder:
         self._graph.initializers[name] = value
         return value
 
-    def op(self, op_type: str, *inputs: ir.Value | None, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
+    def op(
+        self, op_type: str, *inputs: ir.Value | None, outputs: int | None = None, domain: str = "", **attributes: Any
+    ) -> Any:
         """Append a node; returns its output, or a tuple of them.
 
         Args:
             op_type: An operator of ONNX's own set, or one that was registered (`deep5.register_operator`).
             inputs: What `input`, `parameter` and `op` return; None for one that is left out.
-            outputs: How many.
+            outputs: How many; where it is left out, as many as the `specs` of a registered operator says, and one of
+                ONNX's own. Fewer are the first ones.
             domain: Of a registered operator.
             attributes: Of the node; of a registered operator, the arguments of its class.
 
         Raises:
-            NetworkError: No such operator, an input that is no value, or an attribute that no file can hold.
+            NetworkError: No such operator, an input that is no value, or an attribute that no file can hold; where a
+                registered operator is asked how many outputs it has, also what `network` raises of all before.
+            ShapeError: A registered operator that is asked so does not take such inputs.
+            OperatorError: It cannot be made of these attributes, or its `specs` failed.
         """
         if domain:
             if registered_operator(domain, op_type) is None:
@@ -174,14 +184,67 @@ class NetworkBuilder:
             if value is not None and not isinstance(value, ir.Value):
                 raise NetworkError(
                     f"{op_type} got {value!r} as an input; allowed: what input, parameter and op return, or None"
+                    + (
+                        "; remedy: one of the outputs, or outputs=1 where they come from"
+                        if type(value) is tuple
+                        else ""
+                    )
                 )
         number = self._counts[op_type] = self._counts.get(op_type, 0) + 1
         attributes = {name: stored_attribute(op_type, name, value) for name, value in attributes.items()}
+        asked = bool(domain) and outputs is None
+        if outputs is None:
+            outputs = self._output_count(op_type, inputs, domain, attributes) if domain else 1
         node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs, name=f"{op_type}_{number}")
         for index, value in enumerate(node.outputs):
             value.name = f"{op_type}_{number}" + (f"_{index}" if index else "") + "_output"
         self._graph.append(node)
+        if asked:
+            self._counted.append(node)
         return node.outputs[0] if outputs == 1 else tuple(node.outputs)
+
+    def _output_count(
+        self, op_type: str, inputs: Sequence[ir.Value | None], domain: str, attributes: Mapping[str, Any]
+    ) -> int:
+        """How many outputs a registered operator has of these inputs; one where their shapes cannot be known."""
+        alone = ir.node(op_type, [], attributes, domain=domain)
+        operator = operator_of(alone)
+        assert operator is not None  # noqa: S101 - it is registered
+        unknown = {id(value): value for value in inputs if value is not None and value.shape is None}
+        if not unknown:
+            return output_count(operator, inputs) or 1
+        # What comes out of a node has no shape before all are inferred, which for every node anew would take a time
+        # that grows with the square of their number: `network` judges what is taken from an earlier one.
+        key = (ir.to_proto(alone).SerializeToString(deterministic=True), *(value is None for value in inputs))
+        if key not in self._output_counts:
+            if all(value.graph is self._graph for value in unknown.values()):
+                self._infer_shapes(list(unknown.values()))
+            count = output_count(operator, inputs)
+            if count is None:
+                return 1
+            self._output_counts[key] = count
+        return self._output_counts[key]
+
+    def _infer_shapes(self, ends: Sequence[ir.Value]) -> None:
+        """Infer the shapes of what was built so far, as if the graph ended with these values."""
+        before = list(self._graph.outputs)
+        self._graph.outputs.clear()
+        self._graph.outputs.extend(ends)
+        try:
+            infer_shapes(ir.Model(self._graph, ir_version=IR_VERSION), f"network {self._graph.name!r}")
+        finally:
+            self._graph.outputs.clear()
+            self._graph.outputs.extend(before)
+
+    def _check_output_counts(self) -> None:
+        for node in self._counted:
+            operator = operator_of(node)
+            count = None if operator is None else output_count(operator, node.inputs)
+            if count is not None and count != len(node.outputs):
+                raise NetworkError(
+                    f"node {node.name!r} ({node.domain}.{node.op_type}) was given {len(node.outputs)} outputs, and its "
+                    f"specs says {count} of its inputs; remedy: outputs={count}, or fewer, where it is built"
+                )
 
     def network(self, outputs: Mapping[str, ir.Value]) -> Network:
         """Finish: these values become the outputs, under these names.
@@ -215,6 +278,7 @@ class NetworkBuilder:
             self._graph.outputs.append(value)
         model = ir.Model(self._graph, ir_version=IR_VERSION, producer_name="deep5")
         infer_shapes(model, f"network {self._graph.name!r}")
+        self._check_output_counts()
         check_element_types(model, f"network {self._graph.name!r}")
         check_axes(model, f"network {self._graph.name!r}")
         return Network(model)

@@ -18,7 +18,7 @@ from deep5.operators.operator import Operator
 from deep5.operators.registry import make_operator, registered_operator
 from deep5.tensors import TensorSpec, numpy_dtype
 
-__all__ = ["BACKWARD", "Extent", "backward_attributes", "is_custom", "operator_of", "standing_in"]
+__all__ = ["BACKWARD", "Extent", "backward_attributes", "is_custom", "operator_of", "output_count", "standing_in"]
 
 BACKWARD = ".backward"
 """What the name of a backward node ends with: the operator's own, of the same domain, and this."""
@@ -58,6 +58,26 @@ def backward_attributes(node: ir.Node, needs: Sequence[bool]) -> dict[str, Any]:
     """
     floating = [value.dtype is not None and is_floating(str(value.dtype.numpy())) for value in node.outputs]
     return {**node.attributes, _NEEDS: [int(need) for need in needs], _FLOATING: [int(each) for each in floating]}
+
+
+def output_count(operator: Operator, inputs: Sequence[ir.Value | None]) -> int | None:
+    """How many outputs an operator has, as its `specs` says; None where an input is not known.
+
+    Args:
+        operator: The operator.
+        inputs: Values of a graph.
+
+    Raises:
+        ShapeError: It does not take such inputs.
+        OperatorError: Its `specs` failed.
+    """
+    specs = []
+    for value in inputs:
+        if value is None or value.shape is None or value.dtype is None:
+            return None
+        extents = (each if isinstance(each, int) else Extent(each.value or _NOBODY_KNOWS) for each in value.shape)
+        specs.append(TensorSpec(shape=tuple(extents), dtype=str(value.dtype.numpy())))
+    return len(specs_of(operator, specs))
 
 
 class Extent(str):

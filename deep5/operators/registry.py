@@ -13,6 +13,7 @@ __all__ = ["forget_operator", "make_operator", "register_operator", "registered_
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DOMAIN = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+_OWN = "deep5"
 _OPERATORS: dict[tuple[str, str], type[Operator]] = {}
 _Class = TypeVar("_Class", bound=type[Operator])
 
@@ -27,7 +28,8 @@ def register_operator(name: str, *, domain: str) -> Callable[[_Class], _Class]:
 
     Args:
         name: The node's operator: letters, digits and `_`, as in C.
-        domain: Its domain, such as `"org.example"`: letters, digits, `_` and `-` between dots; any but ONNX's own.
+        domain: Its domain, such as `"org.example"`: letters, digits, `_` and `-` between dots; any but ONNX's own
+            (`ai.onnx`) and deep5's own (`deep5`), and what begins with one of these and a dot.
 
     Raises:
         UsageError: Another name or domain, no class of `Operator`, or a name that is taken by another.
@@ -50,12 +52,18 @@ def register_operator(name: str, *, domain: str) -> Callable[[_Class], _Class]:
             f"register_operator: got domain={brief(domain)}; allowed: letters, digits, _ and - between dots; remedy: "
             "'org.example', say"
         )
-    if domain == "ai.onnx" or domain.startswith("ai.onnx."):
+    if _within(domain, "ai.onnx"):
         raise UsageError(f"register_operator: got the domain {domain!r}, which is ONNX's own; remedy: one of your own")
 
     def register(made: _Class) -> _Class:
         if not isinstance(made, type) or not issubclass(made, Operator):
             raise UsageError(f"register_operator: got {brief(made)}; allowed: a class of d5.Operator")
+        # A name that is taken here would be missing when deep5 loads its own operator of that name, at a later import.
+        if _within(domain, _OWN) and not _within(made.__module__, _OWN):
+            raise UsageError(
+                f"register_operator: got the domain {domain!r} for {made.__qualname__}, which is deep5's own; remedy: "
+                "one of your own, such as 'org.example'"
+            )
         before = _OPERATORS.get((domain, name))
         same = before is not None and (before.__module__, before.__qualname__) == (made.__module__, made.__qualname__)
         if before is not None and not same:
@@ -67,6 +75,11 @@ def register_operator(name: str, *, domain: str) -> Callable[[_Class], _Class]:
         return made
 
     return register
+
+
+def _within(name: str, root: str) -> bool:
+    """Whether a dotted name is another, or below it."""
+    return name == root or name.startswith(f"{root}.")
 
 
 def registered_operator(domain: str, name: str) -> type[Operator] | None:

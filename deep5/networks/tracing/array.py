@@ -25,6 +25,22 @@ def _swapped(function: str) -> Callable[..., Any]:
     return lambda self, other: getattr(self.trace.namespace, function)(other, self)
 
 
+_ATTRIBUTES = ("T", "device", "dtype", "mT", "ndim", "shape", "size")
+# Methods of NumPy's and PyTorch's arrays, and the standard's functions of other names.
+_METHODS = {
+    "cumsum": "cumulative_sum",
+    "dot": "matmul",
+    "flatten": "reshape",
+    "mm": "matmul",
+    "permute": "permute_dims",
+    "ravel": "reshape",
+    "to": "astype",
+    "transpose": "permute_dims",
+    "unsqueeze": "expand_dims",
+    "view": "reshape",
+}
+
+
 class TracedArray:
     """An array of which shape and element type are known, and what it holds is not.
 
@@ -84,6 +100,21 @@ class TracedArray:
         if self.ndim != 2:
             raise Unsupported(f".T of {self}; allowed: two axes; remedy: .mT, or xp.permute_dims")
         return self.mT
+
+    if not TYPE_CHECKING:  # which would take any name for an attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """What the standard's arrays do not have, with the function that does it."""
+            told = f"a traced array has no attribute {name!r}"
+            if name.startswith("_"):
+                raise AttributeError(told, name=name)  # what libraries look for, and do without
+            function = _METHODS.get(name, name)
+            more = "" if function == name else ", …"  # arguments of its own
+            if function in dir(self.trace.namespace):
+                remedy = f"xp.{function}(x{more}) instead of x.{name}({more and '…'}), with xp = d5.array_namespace(x)"
+            else:
+                remedy = "the functions of d5.array_namespace(x)"
+            raise AttributeError(f"{told}; allowed: {', '.join(_ATTRIBUTES)}, operators; remedy: {remedy}", name=name)
 
     def __getitem__(self, key: Any) -> TracedArray:
         from deep5.networks.tracing.indexing import indexed

@@ -106,7 +106,7 @@ def _not_equal(trace: Trace, x1: Any, x2: Any, /) -> Any:
 
 def where(trace: Trace, condition: Any, x1: Any, x2: Any, /) -> Any:
     """Elements of one array where a condition holds, of the other elsewhere."""
-    (condition,) = operands(trace, "where", (condition,), "bool")
+    (condition,) = operands(trace, "where with a condition", (condition,), "bool")
     x1, x2 = operands(trace, "where", (x1, x2))
     if x1.dtype == _BOOL:  # engines select numbers
         return (condition & x1) | (~condition & x2)

@@ -58,7 +58,7 @@ def _tile(trace: Trace, x: Any, repetitions: Sequence[int], /) -> Any:
 
 
 def _take(trace: Trace, x: Any, indices: Any, /, *, axis: int | None = None) -> Any:
-    x, (places,) = array_of(trace, x), operands(trace, "take", (indices,), "integer")
+    x, (places,) = array_of(trace, x), operands(trace, "take with indices", (indices,), "integer")
     if (axis is None and x.ndim != 1) or places.ndim != 1:
         raise Unsupported(f"take of {x} at {places}, axis={axis}; allowed: an axis, and a vector of indices")
     (along,) = axes_of("take", x, 0 if axis is None else axis)
@@ -67,7 +67,7 @@ def _take(trace: Trace, x: Any, indices: Any, /, *, axis: int | None = None) -> 
 
 
 def _take_along_axis(trace: Trace, x: Any, indices: Any, /, *, axis: int = -1) -> Any:
-    x, (places,) = array_of(trace, x), operands(trace, "take_along_axis", (indices,), "integer")
+    x, (places,) = array_of(trace, x), operands(trace, "take_along_axis with indices", (indices,), "integer")
     (along,) = axes_of("take_along_axis", x, axis)
     if places.ndim != x.ndim:
         raise ShapeError(f"take_along_axis of {x} at {places}; allowed: as many axes")

@@ -103,12 +103,17 @@ def operands(trace: Trace, function: str, values: tuple[Any, ...], *kinds: str) 
     dtype = promoted(*(x.dtype for x in arrays))
     if kinds and kind_of(dtype) not in kinds:
         allowed = ", ".join(KINDS[kind] for kind in kinds)
-        raise Unsupported(f"{function} of {dtype}; allowed: {allowed}; remedy: xp.astype")
+        raise Unsupported(f"{function} of {', '.join(map(_called, arrays))}; allowed: {allowed}; remedy: xp.astype")
     left = iter(arrays)
     return [
         _number(trace, function, value, dtype) if number else cast(next(left), dtype)
         for value, number in zip(values, numbers, strict=True)
     ]
+
+
+def _called(x: TracedArray) -> str:
+    """An array in messages, with its name where it comes from outside."""
+    return f"{x}" if x.value.producer() in x.trace.nodes else f"{x} ({x.value.name!r})"
 
 
 def _number(trace: Trace, function: str, value: Any, dtype: np.dtype[Any]) -> TracedArray:

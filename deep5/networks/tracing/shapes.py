@@ -23,6 +23,7 @@ _SIGNS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 def named(text: str) -> tuple[TracedExtent, set[str]]:
     """An extent of an input, and the names whose numbers give its own: several where an operator computed it."""
+    text = str(text)  # plain: an `Extent`, of which nobody knows which is larger, cannot be sorted
     try:
         tree = ast.parse(text, mode="eval").body
         names = {part.id for part in ast.walk(tree) if isinstance(part, ast.Name)}
