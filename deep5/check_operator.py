@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import psutil
 
 from deep5.errors import (
     NetworkError,
@@ -21,7 +24,7 @@ from deep5.errors import (
 from deep5.networks.builder import OPSET
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operator_names import found_in_file, made_operator, names_file, parse_shape
-from deep5.operators.check import TIME_LIMIT_S, check_forward, check_gradient
+from deep5.operators.check import TIME_LIMIT_S, check_forward, check_gradient, check_time_limit
 from deep5.operators.checks.inputs import floating
 from deep5.operators.checks.report import OperatorReport
 from deep5.operators.checks.subject import specs
@@ -29,6 +32,7 @@ from deep5.operators.checks.survival import survive_again
 from deep5.operators.checks.truth import own_dtype
 from deep5.operators.contract import check_inputs, is_floating, name_of
 from deep5.operators.cpp import CppOperator
+from deep5.operators.drawn import below_extents, check_bounds, check_held, each_input, whole_numbers
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
 from deep5.operators.plan import CODES
@@ -74,11 +78,11 @@ def check_operator(
         UsageError: An argument that cannot be read, or a name that is not there.
         Deep5Error: The operator does not run at all: it does not take the inputs, does not compile, or crashes.
     """
-    if time_limit_s <= 0:
-        raise UsageError(f"got --time-limit {time_limit_s:g}; allowed: more than 0 s")
-    if bounds is not None and not bounds[0] < bounds[1]:
-        raise UsageError(f"got --range {bounds[0]:g} {bounds[1]:g}; allowed: two numbers, the lower one first")
-    own = made_again(operator, settings)
+    check_time_limit("--time-limit", time_limit_s)
+    if bounds is not None:
+        check_bounds(bounds)
+    # A plain function is called with arrays of the framework that is named, or with NumPy's.
+    own = made_again(operator, settings, (framework or "reference").partition(":")[0])
     inputs = _drawn(own, list(map(parse_shape, shapes)), dtypes, bounds, seed)
     reference = None if against is None else _named_reference(against)
     if not isinstance(own, (CppOperator, NativeOperator, ONNXOperator)):
@@ -101,8 +105,13 @@ def check_operator(
         raise type(error)(f"{error}; {_drawn_text(own, inputs)}") from error
 
 
-def made_again(text: str, settings: Sequence[str]) -> Operator:
+def made_again(text: str, settings: Sequence[str], framework: str = "reference") -> Operator:
     """An operator by its name and arguments as a command line has them; a process of its own makes it so, too.
+
+    Args:
+        text: Names it.
+        settings: Each as `NAME=VALUE`.
+        framework: Whose a function of arrays in a file is.
 
     Raises:
         UsageError: An argument that cannot be read or is given twice; as for `made_operator`.
@@ -110,7 +119,25 @@ def made_again(text: str, settings: Sequence[str]) -> Operator:
     pairs = [parse_setting(setting) for setting in settings]
     if len({key for key, _ in pairs}) < len(pairs):
         raise UsageError("an argument is given twice by --set; allowed: once")
-    return made_operator(text, dict(pairs))
+    try:
+        return made_operator(text, dict(pairs), framework=framework)
+    except UsageError as error:
+        raise _unfinished(text, error) or error from error.__cause__
+
+
+def _unfinished(text: str, error: UsageError) -> UsageError | None:
+    """What to say of a class that has not all methods of an operator; None where something else is wrong."""
+    found = re.search(r"abstract class \w+ .*abstract methods? (.*)", str(error.__cause__))
+    if found is None:
+        return None
+    missing = re.findall(r"\w+", found[1])
+    none = (
+        '; an operator without gradients, of whole numbers say, writes `raise NotImplementedError("no gradient")` in it'
+    )
+    return UsageError(
+        f"{text} has no {' and no '.join(missing)}; allowed: a class with specs, forward and backward; remedy: write "
+        f"{'it' if len(missing) == 1 else 'them'}{none if 'backward' in missing else ''}"
+    )
 
 
 def _drawn_text(operator: Operator, inputs: Sequence[np.ndarray]) -> str:
@@ -172,31 +199,30 @@ def _drawn(
     Raises:
         UsageError: Not as many shapes or element types as inputs, or a type that is none.
         ShapeError: The operator does not take such inputs.
+        UsageError: There is no memory for them, or an element type does not hold what is between the bounds.
     """
     names, least, open_ended = _taken(operator)
     count = max(len(shapes), len(dtypes), least) if open_ended else least
-    for what, given in (("--shape", shapes), ("--dtype", dtypes)):
-        if len(given) not in (0, 1, count):
-            told = ", ".join(names)
-            raise UsageError(f"got {len(given)} times {what}; allowed: once, or once an input, {count} times ({told})")
+    shapes = each_input("--shape", shapes or (_SHAPE,), count, names)
+    dtypes = each_input("--dtype", dtypes or ("float32",), count, names)
     for dtype in dtypes:
         if dtype not in CODES:
             raise UsageError(f"got the element type {dtype!r}; allowed: {', '.join(CODES)}")
     if not isinstance(operator, NativeOperator):
         check_inputs(operator, count)
-    shapes = list(shapes or (_SHAPE,)) * (1 if len(shapes) == count else count)
-    dtypes = list(dtypes or ("float32",)) * (1 if len(dtypes) == count else count)
-    below = max(1, min((extent for shape in shapes for extent in shape), default=2))
+    _check_room(shapes, dtypes)
+    if bounds is not None:
+        for dtype in dtypes:
+            check_held(bounds, dtype)
+    below = below_extents(shapes)
     inputs = []
     for number, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=False)):
         rng = generator(seed, "check operator", number)
         if is_floating(dtype):
-            drawn = rng.standard_normal(shape) if bounds is None else rng.uniform(*bounds, shape)
-        elif bounds is None:
-            drawn = rng.integers(0, 2 if dtype == "bool" else below, shape)
+            drawn = _of_both_signs(rng.standard_normal(shape)) if bounds is None else rng.uniform(*bounds, shape)
+            inputs.append(np.asarray(drawn).astype(numpy_dtype(dtype)))
         else:
-            drawn = rng.integers(int(bounds[0]), int(bounds[1]), shape, endpoint=True)
-        inputs.append(np.asarray(drawn).astype(numpy_dtype(dtype)))
+            inputs.append(whole_numbers(rng, shape, dtype, below, bounds))
     try:
         operator.specs(*specs(inputs))
     except ShapeError as error:
@@ -207,3 +233,30 @@ def _drawn(
     except Exception:  # noqa: S110  # what is wrong with `specs` itself the checks tell
         pass
     return inputs
+
+
+def _of_both_signs(drawn: Any) -> np.ndarray:
+    """Numbers of which, by chance, all may have one sign: then the first has the other, so that both are tried."""
+    values = np.asarray(drawn)
+    if values.size > 1 and ((values > 0).all() or (values < 0).all()):
+        values.reshape(-1)[0] *= -1
+    return values
+
+
+def _check_room(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> None:
+    """Refuse inputs that have no place in this machine's memory; they are drawn in float64, and then cast.
+
+    Raises:
+        UsageError: The message says how much they need.
+    """
+    sizes = [math.prod(shape) for shape in shapes]
+    needed = sum(size * numpy_dtype(dtype).itemsize for size, dtype in zip(sizes, dtypes, strict=False)) + 8 * max(
+        sizes, default=0
+    )
+    free = psutil.virtual_memory().available
+    if needed > free:
+        told = ", ".join("x".join(map(str, shape)) or "scalar" for shape in dict.fromkeys(shapes))
+        raise UsageError(
+            f"inputs of the shape {told} need {needed / 2**30:.3g} GiB to be drawn, and {free / 2**30:.3g} GiB of "
+            "memory are free; allowed: what fits; remedy: smaller ones by --shape"
+        )

@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from deep5.recipe_file import named_in_file
 __all__ = ["found_in_file", "made_operator", "names_file", "parse_shape"]
 
 _SHOWN = 8
+# Parameters that an array without a name may be for.
+_PLACES = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 def made_operator(
@@ -26,11 +29,14 @@ def made_operator(
 ) -> Operator:
     """An operator by its name.
 
+    A function in a file is called with the arguments where that is all it needs, and gives an operator; else it is a
+    function of arrays, which runs as a `NativeOperator` with the arguments.
+
     Args:
         text: `FILE.py:NAME`, a registered `DOMAIN.NAME`, or one of ONNX's, such as `Conv`.
         arguments: Of its class, or the attributes of ONNX's.
         folder: Where a relative file is looked for; None: in the working directory.
-        framework: Whose a function in a file is, which is then a `NativeOperator`; None: it gives an operator.
+        framework: Whose a function of arrays in a file is; None: there is none, and it gives an operator.
 
     Raises:
         UsageError: It is not there, the arguments do not fit, or what comes of it is no operator.
@@ -43,7 +49,7 @@ def made_operator(
     if names_file(text):
         found = found_in_file(text, "CLASS", "operators", _is_operator, folder)
         if framework is not None and callable(found) and not isinstance(found, (type, Operator)):
-            return NativeOperator(found, framework=framework, **arguments)
+            return _of_function(found, arguments, framework)
         return _made(found, arguments)
     domain, _, name = text.rpartition(".")
     if (kind := registered_operator(domain, name)) is not None:
@@ -87,14 +93,45 @@ def found_in_file(text: str, what: str, kind: str, wanted: Callable[[Any], bool]
     scope = vars(sys.modules[named_in_file(f"{file}:__name__", folder)])
     if name in scope:
         return scope[name]
-    there = [known for known, value in scope.items() if not known.startswith("_") and wanted(value)]
+    there = [
+        known
+        for known, value in scope.items()
+        if not known.startswith("_") and wanted(value)
+        # Functions of other modules are there to be used.
+        if not inspect.isfunction(value) or value.__module__ == scope["__name__"]
+    ]
     says = f"{file} has no {name!r}" if name else f"{file} names a file alone"
     raise UsageError(
         f"{says}; allowed: {file}:{what}, of the {kind} in it: {', '.join(there) or 'none'}{suggestion(name, there)}"
     )
 
 
+def _of_function(function: Any, arguments: Mapping[str, Any], framework: str) -> Operator:
+    """What a function gives where it needs the arguments alone, and else the function itself, of arrays.
+
+    Raises:
+        UsageError: It takes no arrays, and does not give an operator.
+    """
+    native = partial(NativeOperator, function, framework=framework, **arguments)
+    try:
+        taken = inspect.signature(function)
+        taken.bind(**arguments)
+    except (TypeError, ValueError):
+        return native()  # something more is needed, or nobody knows what is taken: arrays
+    arrays = [p for p in taken.parameters.values() if p.name not in arguments and p.kind in _PLACES]
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in arrays):
+        return native()
+    try:
+        return _made(function, arguments)
+    except UsageError:
+        if arrays:  # they may be left out, and it gives no operator then
+            return native()
+        raise
+
+
 def _is_operator(value: Any) -> bool:
+    if inspect.isfunction(value):
+        return True
     if isinstance(value, type):
         return issubclass(value, Operator) and not inspect.isabstract(value)
     return isinstance(value, Operator)
@@ -113,7 +150,8 @@ def _made(made: Any, settings: Mapping[str, Any]) -> Operator:
         return made
     if not callable(made):
         raise UsageError(
-            f"got {brief(made)}; allowed: a class of d5.Operator, an operator, or a function that gives one"
+            f"got {brief(made)}; allowed: a class of d5.Operator, an operator, or a function that gives one or is of "
+            "arrays"
         )
     taken = inspect.signature(made).parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):

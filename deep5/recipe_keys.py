@@ -14,7 +14,7 @@ __all__ = ["WORKLOAD", "Key", "allowed_keys", "base", "check_parts", "keys_of"]
 _REQUIRED = object()
 
 WORKLOAD = frozenset((
-    "operator", "problems", "uses", "shapes", "attributes", "dtype", "backward", "limit_gflop", "take",
+    "operator", "problems", "uses", "shapes", "attributes", "dtype", "bounds", "backward", "limit_gflop", "take",
 ))  # fmt: skip
 """The keys that say which operators a recipe of level 0 times: times of two workloads are not comparable."""
 
@@ -82,6 +82,24 @@ def _attributes_fault(value: Any) -> str | None:
     return f"is {value!r}; allowed: a dict of the operator's attributes"
 
 
+def _dtype_fault(value: Any) -> str | None:
+    """Which element types there are is known by NumPy."""
+    names = [value] if isinstance(value, str) else value
+    if isinstance(names, (list, tuple)) and names and all(isinstance(name, str) and name for name in names):
+        return None
+    return f"is {value!r}; allowed: a name such as 'float32', or one an input, such as ('float32', 'int64')"
+
+
+def _bounds_fault(value: Any) -> str | None:
+    if (
+        isinstance(value, (list, tuple))
+        and len(value) == 2
+        and all(isinstance(bound, (int, float)) and not isinstance(bound, bool) for bound in value)
+    ):
+        return None
+    return f"is {value!r}; allowed: two numbers, the lower one first, or None"
+
+
 def _limit_fault(value: Any) -> str | None:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
         return None
@@ -120,7 +138,8 @@ _OPERATORS = {
     "uses": Key(default=(), fault=_uses_fault),
     "shapes": Key(default=(), fault=_shapes_fault),
     "attributes": Key(default={}, fault=_attributes_fault),
-    "dtype": Key(default="float32", fault=_text_fault),
+    "dtype": Key(default="float32", fault=_dtype_fault),
+    "bounds": Key(default=None, optional=True, fault=_bounds_fault),
     "backward": Key(default=False, flag=True),
     "bare": Key(kind="candidates", default=None, optional=True),
     "frameworks": Key(default=("reference",), fault=_frameworks_fault),

@@ -118,7 +118,7 @@ def execute(
     if recipe.operators:
         from deep5.bench.record import time_operators
 
-        return time_operators(recipe, out, quiet=quiet)
+        return time_operators(recipe, out, quiet=quiet, judged=True)
     return _time(recipe, out) if recipe.timing else _train(recipe, out, tuple(events), quiet)
 
 

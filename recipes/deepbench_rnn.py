@@ -20,6 +20,7 @@ SIZES = {
     "smoke": {
         "frameworks": ("pytorch", "tensorflow"),
         "uses": ("inference_server",),
+        "backward": False,  # sizes of inference have no gradients
         "box": "rnn-117",
         "limit_gflop": 0.2,
         "take": 2,

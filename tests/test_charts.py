@@ -16,7 +16,7 @@ import pytest
 from deep5.environment import describe_system
 from deep5.errors import MissingDependency, UsageError
 from deep5.metric import Sample
-from deep5.results.chart_parts import WIDTH, files, ticks
+from deep5.results.chart_parts import WIDTH, altair, files, names_axis, ticks
 from deep5.results.charts import box_chart, common_sizes, draw, violin_chart, violin_outline
 from deep5.results.folder import ResultFolder
 from deep5.results.result import load
@@ -240,3 +240,71 @@ def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
     made = ResultFolder.create(tmp_path, "other", blank_document(recipe={"name": "other"}))
     with pytest.raises(UsageError, match=r"holds no operators\.json"):
         draw(made.path)
+
+
+@pytest.mark.parametrize(("least", "most"), [(0.955, 1.15), (0.97, 1.03), (0.9, 1.9), (0.78, 4.0), (0.999, 1.002)])
+def test_marks_of_a_ratio_stand_apart_on_both_sides_of_one(least: float, most: float) -> None:
+    gap = 0.2  # a line of text in a panel of 90 pixels
+    found = ticks([least, 1.0, most], gap)
+    assert 1.0 in found
+    assert max(found) > 1, "the upper side has a mark too"
+    steps = np.diff(np.log(found)) / np.log(most / least)
+    assert steps.min() >= 0.999 * gap
+
+
+def labels_of(chart: Any) -> list[tuple[str, float, bool]]:
+    """The panels' numbers with their height in the picture, as drawn: text, y, whether it is turned."""
+    import vl_convert
+
+    found = []
+    svg = ET.fromstring(vl_convert.vegalite_to_svg(chart.to_json()))  # noqa: S314 - drawn a moment ago
+    for group in svg.iter("{http://www.w3.org/2000/svg}g"):
+        if "role-axis-label" in group.get("class", ""):
+            for text in group.iter("{http://www.w3.org/2000/svg}text"):
+                place = text.get("transform", "")
+                height = re.search(r"translate\([^,]+,([-\d.]+)\)", place)
+                assert height is not None
+                found.append((text.text or "", float(height[1]), "rotate" in place))
+    return found
+
+
+def test_numbers_of_the_ratio_do_not_overlap_and_names_with_room_are_level(folder: Path) -> None:
+    rows, samples = parts(folder)
+    near = []
+    for row in (row for row in rows if row["direction"] == "forward" and row["framework"] == "pytorch"):
+        ratio = 0.955 if row["problem"] == "p-1" else 1.15
+        near.append({**row, "median_s": row["median_s"] if row["bare"] else ratio * _bare_of(row, rows)})
+    twice = near + [{**row, "framework": "tensorflow", "candidate": f"t {row['bare']}"} for row in near]
+    _, ratio = violin_chart(twice, samples).vconcat
+    drawn = labels_of(ratio)
+    heights = sorted(y for text, y, _ in drawn if re.fullmatch(r"[\d.]+", text))
+    assert len(heights) >= 3
+    assert min(np.diff(heights)) >= 12, "letters are 12 pixels high"
+    names = [(text, turned) for text, _, turned in drawn if text.startswith(("pytorch", "tensorflow"))]
+    assert [turned for _, turned in names] == [False, False]
+    assert all(re.search(r" 1\.\d\dx$", text) for text, _ in names)
+
+
+def _bare_of(row: Any, rows: Any) -> float:
+    (found,) = [
+        r["median_s"] for r in rows if r["bare"] and r["problem"] == row["problem"] and r["direction"] == "forward"
+    ]
+    return float(found)
+
+
+def test_many_long_names_are_turned() -> None:
+    alt = altair()
+    assert names_axis(alt, ["onnxruntime 1.02x"] * 6)["labelAngle"] == -30
+    assert names_axis(alt, ["onnxruntime 1.02x"] * 3)["labelAngle"] == 0
+
+
+def test_a_layer_of_one_batch_has_no_line_and_no_word_of_it() -> None:
+    rows = [
+        {"problem": problem, "title": "", "candidate": "a", "median_s": s}
+        for problem, s in (("conv-256", 1e-2), ("dense-1", 1e-3), ("dense-64", 1e-2))
+    ]
+    alone, several = study_chart(rows).to_dict()["vconcat"]
+    assert alone["title"] == "conv"
+    assert several["title"] == "dense; dashed: linear scaling from the largest batch"
+    svg = files("study", study_chart(rows))["study.svg"]
+    assert svg.count(b"stroke-dasharray") == 1

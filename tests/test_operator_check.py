@@ -68,21 +68,64 @@ def test_tolerances_are_printed_with_how_they_came_about() -> None:
     assert re.search(r"IPow on NumPy: passed \(\d+ passed\)", text)
 
 
+class Off(IPow):
+    """x + power, with an error in float32 that is the same everywhere; float64 has none."""
+
+    def __init__(self, power: int, error: float = 0.0) -> None:
+        super().__init__(power)
+        self.error = error
+
+    def forward(self, x: Any) -> Any:  # type: ignore[override]
+        return x + x.dtype.type(self.power) + x.dtype.type(self.error if x.dtype == np.float32 else 0)
+
+
+class Small(Off):
+    """x / 1000: as small as x - 1 beside 1, and well-conditioned."""
+
+    def forward(self, x: Any) -> Any:  # type: ignore[override]
+        return x * x.dtype.type(1e-3) + x.dtype.type(self.error if x.dtype == np.float32 else 0)
+
+
+NEAR_ONE = [np.float32(1) + normal(20) * np.float32(1e-3)]
+EPS = float(np.finfo(np.float32).eps)
+
+
 def test_a_tolerance_follows_the_condition() -> None:
-    """x - 1 beside 1 loses digits, which is no fault; the same error in x + 1 is one."""
-    near = [np.float32(1) + normal(20) * np.float32(1e-3)]
+    """x - 1 beside 1 loses digits, which is no fault; the same error in x / 1000 is one."""
 
-    class Off(IPow):
-        def forward(self, x: Any) -> Any:  # type: ignore[override]
-            return x + self.power
-
-    def allowed(power: int) -> float:
-        row = rows(check_forward(Off(power), near))["forward, float32, against float64"]
+    def allowed(operator: Off) -> float:
+        row = rows(check_forward(operator, NEAR_ONE, dtypes=["float32"], strict=False))[
+            "forward, float32, against float64"
+        ]
         assert row.allowed is not None
         return row.allowed
 
-    assert allowed(-1) == pytest.approx(allowed(1), rel=2)  # both are made of x
-    assert allowed(-1) < 1e-5
+    # 8 eps (|y| + sqrt(n) S), with S = n = 1 for x - 1 and x + 1. S is never estimated below the root of the sum of
+    # squares, which is S itself where one input takes part; above, a median of 8 Cauchy numbers is within a factor of
+    # 3, which sqrt(n) squares. By |y| alone it would be 300 times less for x - 1.
+    assert 0.99 * 8 * EPS < allowed(Off(-1)) < 9.1 * 8 * EPS
+    assert 2.99 * 8 * EPS < allowed(Off(1)) < 11.1 * 8 * EPS
+    # Here |y| and S are 1e-3 both, x being within 1 % of 1.
+    assert 1.9e-3 * 8 * EPS < allowed(Small(0)) < 11e-3 * 8 * EPS
+
+
+def test_an_error_within_the_condition_passes_and_a_hundred_times_it_fails() -> None:
+    within = 4 * EPS  # half of the roundings that are allowed; of x - 1 beside 1 it is some thousands of ulps
+    ill = "forward, float32, against float64"
+
+    def row(operator: Off) -> Row:
+        return rows(check_forward(operator, NEAR_ONE, dtypes=["float32"], strict=False, raises=False))[ill]
+
+    passed = row(Off(-1, within))
+    assert passed.verdict == "passed"
+    assert passed.ulps is not None
+    assert passed.ulps > 500  # else this would be no ill-conditioned one
+    failed = row(Off(-1, 100 * within))
+    assert failed.verdict == "FAILED"
+    assert failed.error == pytest.approx(100 * within, rel=0.01)  # x - 1 itself is exact
+    # Outputs just as small that follow from well-conditioned arithmetic may not have it.
+    assert row(Small(0)).verdict == "passed"
+    assert row(Small(0, within)).verdict == "FAILED"
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
@@ -206,9 +249,58 @@ def test_a_wrong_value_of_nothing_and_of_no_axes() -> None:
         check_forward(changed(Sum, forward=total)(), X, reference=lambda x: x.sum(), strict=False)
 
 
-def test_another_framework_is_a_reference() -> None:
+def test_numpy_itself_is_a_reference() -> None:
     report = check_forward(IPow(3), X, against="reference")
     assert rows(report)["forward, float64, against NumPy"].error == 0
+
+
+class Odd(IPow):
+    """Right with itself in every element type, and another thing on NumPy than everywhere else."""
+
+    def forward(self, x: Any) -> Any:  # type: ignore[override]
+        return x + (1 if isinstance(x, np.ndarray) else 0)
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "jax", "onnxruntime"])
+def test_another_framework_is_a_reference(framework: str) -> None:
+    found = rows(check_forward(IPow(3), X, against=framework, strict=False))
+    for dtype in ("float32", "float64", "float16"):
+        row = found[f"forward, {dtype}, against {framework}"]
+        assert (row.verdict, row.values) == ("passed", 12)
+    # By itself nothing is wrong with it, so that only the other framework can tell.
+    assert check_forward(Odd(3), X, strict=False)
+    with pytest.raises(OperatorError, match=rf"forward, float64, against {framework}: output 0: at \[\d, \d\]") as told:
+        check_forward(Odd(3), X, against=framework, strict=False)
+    assert re.search(
+        rf"forward, float32, against {framework}: .*got one of 1, .*12 of 12 elements are", str(told.value)
+    )
+
+
+def test_another_framework_is_a_reference_for_one_that_is_not_numpy() -> None:
+    """Whichever of the two the operator runs on, the other one is what is right."""
+    with pytest.raises(OperatorError, match=r"Odd on jax: .*\n  forward, float32, against NumPy: .*got one of 1, "):
+        check_forward(Odd(3), X, framework="jax", against="reference", strict=False)
+    assert check_forward(Odd(3), X, framework="jax", against="pytorch", strict=False)
+
+
+def test_a_framework_that_computes_in_float32_is_a_reference_too() -> None:
+    """Its own rounding is no fault of the operator's: not in float64, and not where sums cancel."""
+    inputs = [normal(20, 60), normal(60, 30)]  # outputs from 0 to 30, each of 60 terms that cancel
+    row = rows(check_forward(MatMul(), inputs, against="openvino", strict=False))["forward, float64, against openvino"]
+    assert (row.verdict, row.values) == ("passed", 600)
+    assert row.tolerance == "2 x 8 eps (|y| + sqrt(n) S), eps = 1.2e-07 (float32)"
+    # sqrt(n) S is 8 times 60 terms of a size of about 1, with a few times as much where it is estimated high.
+    assert row.allowed is not None
+    assert 2 * 8 * EPS < row.allowed < 2 * 8 * EPS * 8 * 60 * 8
+
+    def forward(self: Any, a: Any, b: Any) -> Any:
+        return a @ b + (0.01 if isinstance(a, np.ndarray) else 0)  # wrong on NumPy alone
+
+    off = changed(MatMul, forward=forward)
+    with pytest.raises(OperatorError, match=r"forward, float32, against openvino: output 0: at .*got one of 0\.01"):
+        check_forward(off(), inputs, against="openvino", strict=False)
+    with pytest.raises(Unsupported, match="OpenVINO computes DOUBLE in float32"):
+        check_forward(MatMul(), [value.astype(np.float64) for value in inputs], against="openvino", strict=False)
 
 
 def test_whole_numbers_have_to_be_equal() -> None:
@@ -457,35 +549,60 @@ class Keeps(IPow):
         return self.kept
 
 
+class KeepsTensor(IPow):
+    """The same on PyTorch, whose arrays are others and share memory in other ways."""
+
+    kept: Any = None
+
+    def forward(self, x: Any) -> Any:  # type: ignore[override]
+        import torch
+
+        if self.kept is None or self.kept.shape != x.shape or self.kept.dtype != x.dtype:
+            self.kept = torch.empty_like(x)
+        return self.kept.copy_(x**self.power)
+
+
 def in_place(self: Any, x: Any) -> Any:
     x *= x
     return x.copy()
 
 
 CALLS = iter(range(10**9))
-CONDUCT = {
-    "in place": (changed(IPow, forward=in_place), r"inputs are not changed: Wrong.forward changed input 0 in place"),
+CONDUCT: dict[str, tuple[type[Any], str, str | None]] = {
+    "in place": (
+        changed(IPow, forward=in_place),
+        r"inputs are not changed: Wrong.forward changed input 0 in place",
+        None,
+    ),
     "in place, where it refuses to be seen": (
         changed(IPow, forward=lambda self, x: np.multiply(x, x, out=x) * 1),
         r"Wrong on NumPy: [12] of \d checks failed\n  inputs are not changed",
+        None,
     ),
-    "kept": (Keeps, r"outputs are left alone: Keeps.forward wrote to the outputs of an earlier call"),
+    "kept": (Keeps, r"outputs are left alone: Keeps.forward wrote to the outputs of an earlier call", None),
+    "kept, on PyTorch": (
+        KeepsTensor,
+        r"KeepsTensor on pytorch: 1 of \d+ checks failed\n  outputs are left alone: KeepsTensor.forward wrote to",
+        "pytorch",
+    ),
     "alias": (
         changed(IPow, forward=lambda self, x: x.reshape(x.shape)),
         r"outputs are new memory: Wrong.forward: output 0 shares memory with input 0",
+        None,
     ),
     "random": (
         changed(IPow, forward=lambda self, x: x + x.dtype.type(1e-3 * (next(CALLS) % 7))),
         r"forward is repeatable: Wrong.forward gave other bits",
+        None,
     ),
 }
 
 
 @pytest.mark.parametrize("name", CONDUCT)
 def test_what_forward_must_not_do(name: str) -> None:
-    kind, told = CONDUCT[name]
+    kind, told, framework = CONDUCT[name]
     with pytest.raises(OperatorError, match=told):
-        check_forward(kind(2), X, strict=False)
+        check_forward(kind(2), X, framework=framework, strict=False)
 
 
 def backward_of(body: Any) -> type[Any]:

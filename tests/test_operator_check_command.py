@@ -43,6 +43,10 @@ class Exits(Power):
     def forward(self, x):
         return eval(self.how)
 
+class Odd(Power):
+    def forward(self, x):  # one thing on NumPy, another everywhere else
+        return x + (1 if isinstance(x, np.ndarray) else 0)
+
 class Whole(d5.Operator):
     def specs(self, x, rows):
         if rows.dtype != "int64":
@@ -92,6 +96,19 @@ def test_the_command_says_what_failed(deep5: Command, file: str, tmp_path: Path)
     assert answer.out.count("\n") == 2
 
 
+def test_the_command_holds_an_operator_against_another_framework(deep5: Command, file: str) -> None:
+    answer = deep5("check", "operator", file, "--set", "power=3", "--against", "pytorch", "--json")
+    assert (answer.status, answer.err) == (0, "")
+    found = {row["check"]: row for row in json.loads(answer.out)["checks"]}
+    row = found["forward, float64, against pytorch"]
+    assert (row["verdict"], row["values"]) == ("passed", 12)
+    answer = deep5("check", "operator", "own.py:Odd", "--set", "power=3", "--against", "pytorch", "--json")
+    assert answer.status == 1
+    found = {row["check"]: row for row in json.loads(answer.out)["checks"]}
+    row = found["forward, float64, against pytorch"]
+    assert (row["verdict"], round(row["error"], 9)) == ("FAILED", 1.0)  # the 1 that it adds on NumPy alone
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -102,11 +119,12 @@ def test_the_command_says_what_failed(deep5: Command, file: str, tmp_path: Path)
         ),
         (
             ("own.py:Powr",),
-            r"own\.py has no 'Powr'; .* operators in it: Power, CUBE, Exits, Whole; did you mean 'Power'\?",
+            r"own\.py has no 'Powr'; .* operators in it: Power, cube, square, CUBE, Exits, Odd, Whole; "
+            r"did you mean 'Power'\?",
         ),
         (
             ("own.py",),
-            r"own\.py names a file alone; allowed: own\.py:CLASS, of the operators in it: Power, CUBE, Exits",
+            r"own\.py names a file alone; allowed: own\.py:CLASS, of the operators in it: Power, cube, square, CUBE",
         ),
         (("gone.py:Power",), r"gone\.py cannot be read, since it is not there; .*files beside it: own\.py"),
         (
@@ -122,7 +140,7 @@ def test_the_command_says_what_failed(deep5: Command, file: str, tmp_path: Path)
         (("own.py:CUBE", "--range", "2", "1"), "the lower one first"),
         (("own.py:CUBE", "--time-limit", "0"), "allowed: more than 0 s"),
         (("own.py:CUBE", "--against", "nobody"), "unknown framework 'nobody'"),
-        (("own.py:cube",), "the arguments of cube do not fit"),
+        (("own.py:Power",), "the arguments of Power do not fit"),
     ],
 )
 def test_the_command_refuses(deep5: Command, file: str, arguments: tuple[str, ...], told: str) -> None:

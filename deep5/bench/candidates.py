@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from deep5.bench.plan import Plan, Workload, make_operator_of
 from deep5.errors import Deep5Error, Unsupported, UsageError
 from deep5.operators.contract import is_floating, several
+from deep5.operators.drawn import below_extents, whole_numbers
 from deep5.operators.timing import Work
 from deep5.plugins import framework
 from deep5.seeds import generator
@@ -62,16 +63,29 @@ def candidates(plan: Plan) -> list[Candidate]:
     return [Candidate(framework=name, bare=bare) for name in plan.frameworks for bare in kinds]
 
 
-def random_values(work: Workload, seed: int) -> tuple[tuple[NDArray[Any], ...], tuple[NDArray[Any] | None, ...]]:
-    """Inputs and output gradients, the same for every candidate: uniform in [-scale, scale], whole numbers 0 and 1.
+def random_values(
+    work: Workload, seed: int, bounds: tuple[float, float] | None = None
+) -> tuple[tuple[NDArray[Any], ...], tuple[NDArray[Any] | None, ...]]:
+    """Inputs and output gradients, the same for every candidate: uniform in [-scale, scale].
+
+    Whole numbers are from 0 on and below every extent, as `deep5 check operator` draws them, so that they may be
+    indices.
+
+    Args:
+        work: Gives shapes and element types.
+        seed: Of the numbers.
+        bounds: Inputs are drawn between these instead.
 
     Returns:
         An array an input; a gradient an output, None where it is no floating-point one, none for the forward pass.
     """
     problem = work.problem
     scales = problem.scales or (1.0,) * len(problem.inputs)
+    below = below_extents([spec.shape for spec in problem.inputs])
     inputs = tuple(
         _random(spec, scale, seed, problem.name, number)
+        if is_floating(spec.dtype) and bounds is None
+        else _within(spec, below, bounds, seed, problem.name, number)
         for number, (spec, scale) in enumerate(zip(problem.inputs, scales, strict=True))
     )
     if not work.direction.needs or work.outputs is None:
@@ -88,12 +102,20 @@ def _random(spec: TensorSpec, scale: float, seed: int, *purpose: str | int) -> N
 
     shape = tuple(int(extent) for extent in spec.shape)
     draw = generator(seed, "operator", *purpose)
-    if not is_floating(spec.dtype):
-        made: NDArray[Any] = draw.integers(0, 2, shape).astype(spec.dtype)
-        return made
     values: NDArray[Any] = draw.random(shape, dtype=np.float64 if spec.dtype == "float64" else np.float32)
     values = (2 * values - 1) * values.dtype.type(scale)
     return values.astype(numpy_dtype(spec.dtype), copy=False)
+
+
+def _within(
+    spec: TensorSpec, below: int, bounds: tuple[float, float] | None, seed: int, *purpose: str | int
+) -> NDArray[Any]:
+    shape = tuple(int(extent) for extent in spec.shape)
+    draw = generator(seed, "operator", *purpose)
+    if bounds is None or not is_floating(spec.dtype):
+        return whole_numbers(draw, shape, spec.dtype, below, bounds)
+    values: NDArray[Any] = draw.uniform(*bounds, shape).astype(numpy_dtype(spec.dtype))
+    return values
 
 
 def prepare(
@@ -131,6 +153,8 @@ def prepare(
             first = read(executor.inference(*native))
             output_grads = tuple(
                 _random(TensorSpec(shape=value.shape, dtype=value.dtype.name), 1.0, plan.seed, work.problem.name, index)
+                if is_floating(value.dtype.name)
+                else None
                 for index, value in enumerate(first)
             )
         grads = tuple(None if grad is None else executor.arrays(grad)[0] for grad in output_grads)

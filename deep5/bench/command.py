@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -25,7 +25,8 @@ def ready_recipe(
     frameworks: str | None = None,
     shapes: tuple[str, ...] = (),
     attributes: tuple[str, ...] = (),
-    dtype: str = "float32",
+    dtypes: Sequence[str] = (),
+    bounds: tuple[float, float] | None = None,
     backward: bool = False,
     rigorous: bool = False,
     threads: int = 1,
@@ -44,7 +45,8 @@ def ready_recipe(
         frameworks: Names with commas between; None: all that are installed.
         shapes: Of the inputs, each as `64x64`.
         attributes: Of the operator, each as `KEY=VALUE`.
-        dtype: Of the inputs.
+        dtypes: Of the inputs: one for all, or one an input; none: float32.
+        bounds: Inputs are drawn between these.
         backward: Whether gradients are timed too.
         rigorous: In fresh processes.
         threads: Within an operator.
@@ -71,7 +73,8 @@ def ready_recipe(
         "uses": tuple(uses),
         "shapes": tuple(parse_shape(text) for text in shapes),
         "attributes": dict(given),
-        "dtype": dtype,
+        "dtype": tuple(dtypes) if len(dtypes) > 1 else "".join(dtypes) or "float32",
+        **({} if bounds is None else {"bounds": bounds}),
         "backward": backward,
         "limit_gflop": limit_gflop,
         "take": take,
@@ -146,7 +149,14 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--frameworks", metavar="NAMES", help="With commas between; else all that are installed."),
         click.option("--shape", "shapes", metavar="64x64", multiple=True, help="Of an input; once for each."),
         click.option("--set", "attributes", metavar="KEY=VALUE", multiple=True, help="An attribute; repeatable."),
-        click.option("--dtype", default="float32", show_default=True, metavar="DTYPE", help="Of the inputs."),
+        click.option(
+            "--dtype",
+            "dtypes",
+            metavar="TYPE",
+            multiple=True,
+            help="Element type of the inputs, or of each in turn.  [default: float32]",
+        ),
+        click.option("--range", "bounds", metavar="LOW HIGH", nargs=2, type=float, help="Draw inputs between these."),
         click.option("--backward", is_flag=True, help="Time gradients too."),
         click.option(
             "--quick/--rigorous",

@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
@@ -21,8 +21,10 @@ from deep5.bench.candidates import Candidate, candidates, prepare, random_values
 from deep5.bench.peaks import peaks
 from deep5.bench.plan import Plan, Workload, remarks, workloads
 from deep5.bench.series import Series, call_first, sample, sample_cold, warm_up
-from deep5.errors import MissingDependency, RunFailed, UsageError
+from deep5.errors import Deep5Error, MissingDependency, RunFailed, UsageError
 from deep5.operators import timing
+from deep5.operators.checks.child import die_with_parent
+from deep5.operators.checks.survival import death
 from deep5.plugins import framework, uninterrupted
 from deep5.seeds import derive_seed, generator
 
@@ -39,7 +41,7 @@ _TIMEOUT_S = 3600
 
 
 def measure(plan: Plan) -> list[dict[str, Any]]:
-    """Measure a plan, in this process or in fresh ones, as its mode says.
+    """Measure a plan, in this process or in fresh ones, as its mode says; an operator of a file always in fresh ones.
 
     Returns:
         What `measure_here` gives, of every process.
@@ -53,6 +55,9 @@ def measure(plan: Plan) -> list[dict[str, Any]]:
         _check_framework(name)
     if plan.mode == "rigorous":
         found = [_in_fresh_process(plan, number) for number in range(plan.processes)]
+    elif ".py:" in (plan.operator or ""):
+        # Code of a file may crash, or leave by exit: it does so in a process of its own, and that is told.
+        found = [_in_fresh_process(plan, 0)]
     else:
         found = [measure_here(plan)]
     if not any(raw["series"] for raw in found):
@@ -71,26 +76,49 @@ def _check_framework(name: str) -> None:
 
 def _in_fresh_process(plan: Plan, number: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="deep5-bench-") as folder:
-        wanted, got = Path(folder, "plan.json"), Path(folder, "out.json")
+        wanted, got, doing = Path(folder, "plan.json"), Path(folder, "out.json"), Path(folder, "doing.txt")
         wanted.write_text(plan.to_json())
-        command = [sys.executable, "-m", "deep5.bench.measure", str(wanted), str(got), str(number)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
-        )
-        if done.returncode or not got.exists():
-            raise RunFailed(
-                f"process {number + 1} of {plan.processes} ended with {done.returncode}: {done.stderr.strip()[-600:]}"
+        command = [sys.executable, "-m", "deep5.bench.measure", *map(str, (wanted, got, doing, number))]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
             )
+        except subprocess.TimeoutExpired:
+            raise RunFailed(
+                f"{_name(plan)} did not end within {_TIMEOUT_S} s in {_read(doing)} (it ran in a child process, which "
+                "was ended); remedy: look for a loop without an end, or run fewer sizes"
+            ) from None
+        # What an operator prints is for its author; what frameworks say while they start is not.
+        sys.stdout.write(done.stdout)
+        if done.returncode or not got.exists():
+            raise RunFailed(death(_name(plan), done.returncode, _read(doing), done.stderr))
         raw: dict[str, Any] = json.loads(got.read_text())
+    if "refused" in raw:
+        raise UsageError(raw["refused"])
+    if "failed" in raw:
+        raise RunFailed(raw["failed"])
     return raw
 
 
-def measure_here(plan: Plan, process: int = 0) -> dict[str, Any]:
+def _name(plan: Plan) -> str:
+    return (plan.operator or str(plan.problems)).rpartition(":")[2]
+
+
+def _read(doing: Path) -> str:
+    return doing.read_text() if doing.exists() else "the start"
+
+
+def _untold(doing: str) -> None:
+    """Nobody waits to know what is done."""
+
+
+def measure_here(plan: Plan, process: int = 0, tell: Callable[[str], object] = _untold) -> dict[str, Any]:
     """Measure a plan in this process.
 
     Args:
         plan: What.
         process: Its number, for the record and the order.
+        tell: Is told what is done next, in words that follow "in", before what may crash.
 
     Returns:
         `series`, each with its raw times; `left_out`, each with its reason; `roofline`, and `peaks_flop_s` before and
@@ -122,18 +150,21 @@ def measure_here(plan: Plan, process: int = 0) -> dict[str, Any]:
     before = peaks(plan, names)
     evictor = timing.Evictor(plan.threads) if plan.cold else None
     order = generator(derive_seed(plan.seed, "bench order", process), "order")
-    for work in works:
-        inputs, grads = random_values(work, plan.seed)
-        made = _prepared(plan, work, ready, inputs, grads, raw, order, begin)
-        sample(plan, made, order, begin)
-        if evictor is not None:
-            sample_cold(plan, made, evictor, order, begin)
-        for series in made:
-            if not series.candidate.bare:  # code by hand says nothing of its settings
-                raw["settings"].setdefault(series.candidate.framework, series.prepared.settings)
-            raw["series"].append(series.told())
+    with timing.collector_spared():
+        for work in works:
+            inputs, grads = random_values(work, plan.seed, plan.bounds)
+            made = _prepared(plan, work, ready, inputs, grads, raw, order, begin, tell)
+            tell(f"the timed calls of {work.direction.name}")
+            sample(plan, made, order, begin)
+            if evictor is not None:
+                sample_cold(plan, made, evictor, order, begin)
+            for series in made:
+                if not series.candidate.bare:  # code by hand says nothing of its settings
+                    raw["settings"].setdefault(series.candidate.framework, series.prepared.settings)
+                raw["series"].append(series.told())
     if evictor is not None:
         evictor.close()
+    tell("the measurement of peaks")
     after = peaks(plan, names)
     roofline = before.merged(after)
     raw["roofline"] = {**asdict(roofline), "seen": dict(roofline.seen)}
@@ -168,6 +199,7 @@ def _prepared(
     raw: dict[str, Any],
     order: Any,
     begin: float,
+    tell: Callable[[str], object],
 ) -> list[Series]:
     """Every candidate that runs this workload rightly: first call, check of its results, calibration, warm-up.
 
@@ -178,6 +210,7 @@ def _prepared(
 
     for which in order.permutation(len(ready)):
         candidate = ready[which]
+        tell(f"the first call of {work.direction.name} on {candidate.label}")
         try:
             series = Series(work=work, candidate=candidate, prepared=prepare(candidate, plan, work, inputs, grads))
             results = Results(label=candidate.label, bare=candidate.bare, arrays=call_first(series))
@@ -194,6 +227,7 @@ def _prepared(
     standard = standard_of(work, [tried[candidate][1] for candidate in in_order])
     for candidate in in_order:
         series, results = tried[candidate]
+        tell(f"the warm-up of {work.direction.name} on {candidate.label}")
         try:
             reason = standard if isinstance(standard, str) else difference(work, results, standard)
             reason = reason or warm_up(series, begin, plan)
@@ -225,8 +259,16 @@ def _thread_warnings(plan: Plan, settings: dict[str, dict[str, Any]], found: Seq
 
 
 def _main(arguments: Sequence[str]) -> None:
-    wanted, got, number = arguments
-    raw = measure_here(Plan.from_json(Path(wanted).read_text()), int(number))
+    die_with_parent()
+    wanted, got, doing, number = arguments
+    plan, tell = Plan.from_json(Path(wanted).read_text()), Path(doing).write_text
+    try:
+        raw = measure_here(plan, int(number), tell)
+    except UsageError as error:
+        raw = {"refused": str(error)}
+    except Deep5Error as error:
+        raw = {"failed": str(error)}
+    tell("the end")
     Path(got).write_text(json.dumps(raw, default=str))
 
 

@@ -33,13 +33,13 @@ def peaks(plan: Plan, names: Sequence[str]) -> Roofline:
     """
     if _ALWAYS not in (name.partition(":")[0] for name in names) and _is_there(plan):
         names = (*names, _ALWAYS)
-    roofline = numpy_roofline(plan.threads, plan.dtype)
+    roofline = numpy_roofline(plan.threads, plan.peak_dtype)
     draw = generator(plan.seed, "roofline")
-    operands = tuple(draw.random((PRODUCT, PRODUCT)).astype(numpy_dtype(plan.dtype)) for _ in range(2))
+    operands = tuple(draw.random((PRODUCT, PRODUCT)).astype(numpy_dtype(plan.peak_dtype)) for _ in range(2))
     long = np.ones(2 * timing.last_level_cache_bytes() // 4, dtype=np.float32)
     for name in names:
         # Operations on whole numbers are no floating-point ones: there is no peak of them.
-        product = _rate(plan, name, "MatMul", operands, 2 * PRODUCT**3) if is_floating(plan.dtype) else None
+        product = _rate(plan, name, "MatMul", operands, 2 * PRODUCT**3) if is_floating(plan.peak_dtype) else None
         roofline = roofline.with_library(name, product, _rate(plan, name, "Neg", (long,), 2 * long.nbytes))
     return roofline
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from deep5.errors import Deep5Error, ShapeError, UsageError
+from deep5.operators.contract import is_floating
+from deep5.operators.drawn import check_bounds, check_held, each_input
 from deep5.operators.operator import Operator
 from deep5.operators.problems import FORWARD, Direction, Problem, problem_set
 from deep5.operators.work import RECURRENT, backward_bytes, backward_flops, flops, misfit, moved_bytes
@@ -27,7 +29,8 @@ class Plan:
         uses: Of the problems; all where empty.
         shapes: Of the inputs, where there are no problems.
         attributes: Of the operator, beside those of a problem.
-        dtype: Of every tensor.
+        dtype: Of every tensor, or one an input.
+        bounds: Inputs are drawn evenly between these; None: within [-scale, scale], whole numbers below every extent.
         frameworks: Names, modes included.
         bare: `FILE.py:NAME` or `MODULE:NAME` of the function that writes the operator by hand, or None.
         backward: Whether gradients are timed too.
@@ -49,7 +52,8 @@ class Plan:
     uses: tuple[str, ...] = ()
     shapes: tuple[tuple[int, ...], ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    dtype: str = "float32"
+    dtype: str | tuple[str, ...] = "float32"
+    bounds: tuple[float, float] | None = None
     frameworks: tuple[str, ...] = ("reference",)
     bare: str | None = None
     backward: bool = False
@@ -65,6 +69,16 @@ class Plan:
     keep: str | None = None
     folder: str | None = None
 
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Element types as given: one, or one an input."""
+        return (self.dtype,) if isinstance(self.dtype, str) else self.dtype
+
+    @property
+    def peak_dtype(self) -> str:
+        """The element type that peaks are measured in: the first floating-point one, or else the first."""
+        return next(filter(is_floating, self.dtypes), self.dtypes[0])
+
     def to_json(self) -> str:
         """As text that `from_json` reads."""
         return json.dumps(asdict(self))
@@ -74,6 +88,8 @@ class Plan:
         """A plan from `to_json`."""
         known = json.loads(text)
         known["shapes"] = tuple(tuple(shape) for shape in known["shapes"])
+        known["dtype"] = known["dtype"] if isinstance(known["dtype"], str) else tuple(known["dtype"])
+        known["bounds"] = known["bounds"] and tuple(known["bounds"])
         return cls(**{**known, "uses": tuple(known["uses"]), "frameworks": tuple(known["frameworks"])})
 
 
@@ -152,17 +168,26 @@ def _too_large(plan: Plan, work: Workload) -> str:
 
 
 def _problems(plan: Plan) -> tuple[Problem, ...]:
-    try:
-        numpy_dtype(plan.dtype)
-    except TypeError as error:
-        raise UsageError(
-            f"got the element type {plan.dtype!r}; allowed: NumPy's name of one, such as 'float32', 'float16' or "
-            "'bfloat16'"
-        ) from error
+    for dtype in plan.dtypes:
+        try:
+            numpy_dtype(dtype)
+        except TypeError as error:
+            raise UsageError(
+                f"got the element type {dtype!r}; allowed: NumPy's name of one, such as 'float32', 'float16' or "
+                "'bfloat16'"
+            ) from error
+        if plan.bounds is not None:
+            check_bounds(plan.bounds)
+            check_held(plan.bounds, dtype)
     if plan.problems is not None:
         if plan.shapes:
             raise UsageError("problems and shapes are both given; allowed: one of them")
-        made = problem_set(plan.problems, plan.uses, plan.dtype)
+        if len(plan.dtypes) > 1:
+            raise UsageError(
+                f"the element types {', '.join(plan.dtypes)} are given with the problems {plan.problems!r}; allowed: "
+                "one, of every tensor"
+            )
+        made = problem_set(plan.problems, plan.uses, plan.peak_dtype)
         operators = sorted({problem.operator for problem in made})
         if plan.operator is None or ":" in plan.operator or "." in plan.operator:
             return made
@@ -179,11 +204,12 @@ def _problems(plan: Plan) -> tuple[Problem, ...]:
             f"the inputs of {plan.operator} are not known; remedy: --shape 64x64 for each of them, or --problems "
             "deepbench.conv, say"
         )
-    inputs = tuple(TensorSpec(shape=shape, dtype=plan.dtype) for shape in plan.shapes)
+    dtypes = each_input("--dtype", plan.dtypes, len(plan.shapes))
+    inputs = tuple(TensorSpec(shape=shape, dtype=dtype) for shape, dtype in zip(plan.shapes, dtypes, strict=True))
     title = ", ".join("x".join(map(str, shape)) or "scalar" for shape in plan.shapes)
     name = plan.operator.rpartition(":")[2]
-    floating = plan.dtype.startswith(("float", "bfloat"))
-    directions = (Direction(), *([Direction(name="backward", needs=(True,) * len(inputs))] if floating else []))
+    needs = tuple(map(is_floating, dtypes))
+    directions = (Direction(), *([Direction(name="backward", needs=needs)] if any(needs) else []))
     return (Problem(name=name, title=title, operator=plan.operator, inputs=inputs, directions=directions),)
 
 

@@ -41,7 +41,8 @@ def plan_of(recipe: Recipe) -> Plan:
         uses=_names(recipe.value("uses")),
         shapes=tuple(tuple(shape) for shape in recipe.value("shapes")),
         attributes=recipe.value("attributes"),
-        dtype=recipe.value("dtype"),
+        dtype=_dtype(recipe.value("dtype")),
+        bounds=None if recipe.value("bounds") is None else tuple(recipe.value("bounds")),
         frameworks=_names(recipe.value("frameworks")),
         bare=_bare(recipe),
         backward=recipe.value("backward"),
@@ -56,6 +57,10 @@ def plan_of(recipe: Recipe) -> Plan:
         take=recipe.value("take"),
         keep=recipe.value("box"),
     )
+
+
+def _dtype(value: str | Sequence[str]) -> str | tuple[str, ...]:
+    return value if isinstance(value, str) else tuple(value) if len(value) > 1 else value[0]
 
 
 def _names(value: str | Sequence[str]) -> tuple[str, ...]:
@@ -125,18 +130,19 @@ def _check_box(recipe: Recipe, plan: Plan) -> None:
     if box is None or plan.problems is None:
         return
     # Of all uses: one that a setting leaves out is told when the pictures are drawn.
-    names = [problem.name for problem in problem_set(plan.problems, (), plan.dtype)]
+    names = [problem.name for problem in problem_set(plan.problems, (), plan.peak_dtype)]
     if box not in names:
         raise RecipeError(f"{recipe.where('box')}'box' is {box!r}; allowed: one of {names[0]} … {names[-1]}")
 
 
-def time_operators(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> Result:
+def time_operators(recipe: Recipe, out: str | Path, *, quiet: bool = False, judged: bool = False) -> Result:
     """Run a level-0 recipe into a new result folder.
 
     Args:
         recipe: At the size and with the settings to run.
         out: Where the folder goes.
         quiet: Print nothing.
+        judged: The verdict is printed next, and the run's warnings with it: they are not printed here too.
 
     Raises:
         UsageError: The recipe names something that is not there; nothing is left behind.
@@ -185,7 +191,7 @@ def time_operators(recipe: Recipe, out: str | Path, *, quiet: bool = False) -> R
 
         from deep5.bench.report import operator_table
 
-        operator_table(_told(times), Console())
+        operator_table({**_told(times), **({"warnings": []} if judged else {})}, Console())
     return result
 
 

@@ -18,7 +18,7 @@ __all__ = ["OperatorTimes", "series_name", "summarise"]
 _KEY = ("problem", "direction", "candidate")
 # What makes a number less certain, beyond which it is said.
 _WIDE, _DRIFT, _OVERHEAD, _STEADY = 0.05, 0.05, 0.01, 0.2
-# Time through deep5 over time bare, below which they do not run the same thing: no noise of a median is so large.
+# Time through deep5 over time bare, below which they do not run the same thing: the interval of the median is there.
 _ALIKE = 0.9
 
 
@@ -111,8 +111,16 @@ def _not_alike(times: OperatorTimes) -> list[str]:
         f"{name} takes {median(found):.2f} times as long through deep5 as by hand (median of {len(found)}): another "
         "implementation is compared, and the ratio is not what deep5 costs"
         for name, found in ratios.items()
-        if median(found) < _ALIKE
+        if _surely_below(found, _ALIKE)
     ]
+
+
+def _surely_below(values: Sequence[float], limit: float) -> bool:
+    """Whether the whole interval of a median is below; fewer values than an interval needs say nothing."""
+    try:
+        return median_interval(values).high < limit
+    except TooFewSamples:
+        return False
 
 
 def _unsteady(found: Sequence[Mapping[str, Any]]) -> list[str]:

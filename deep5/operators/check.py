@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,13 +42,28 @@ from deep5.operators.contract import check_inputs, is_floating, name_of
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
+from deep5.operators.plan import CODES
 from deep5.tensors import Array, to_numpy
 
-__all__ = ["TIME_LIMIT_S", "check_forward", "check_gradient"]
+__all__ = ["TIME_LIMIT_S", "check_forward", "check_gradient", "check_time_limit"]
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 TIME_LIMIT_S = 20.0
 """Seconds that one call of an operator may take in a process of its own, unless a user says otherwise."""
+_LONGEST_S = 1e6
+"""More than a week; what waits for a process takes no infinity."""
+
+
+def check_time_limit(name: str, time_limit_s: Any) -> None:
+    """Refuse what is no length of time; `name` is what messages call it.
+
+    Raises:
+        UsageError: No number, or none above 0.
+    """
+    number = isinstance(time_limit_s, (int, float, np.integer, np.floating)) and not isinstance(time_limit_s, bool)
+    if not number or math.isnan(time_limit_s) or not 0 < time_limit_s <= _LONGEST_S:
+        got = f"{time_limit_s:g}" if number else brief(time_limit_s)
+        raise UsageError(f"got {name} {got}; allowed: more than 0 s, a number of at most {_LONGEST_S:g}")
 
 
 def check_forward(
@@ -91,6 +107,14 @@ def check_forward(
         ShapeError: The operator does not take the inputs.
         UsageError: Arguments that cannot be used.
     """
+    got: Any = reference  # which a user may have given as anything
+    if got is not None and not callable(got):
+        remedy = "reference=numpy.cbrt, say"
+        if isinstance(got, str):
+            remedy = f"against={brief(got)}, where a framework gives what is right"
+        raise UsageError(
+            f"check_forward: got reference={brief(got)}; allowed: a function of NumPy arrays; remedy: {remedy}"
+        )
     if reference is not None and against is not None:
         raise UsageError("check_forward: reference and against are both given; allowed: one of them")
     with _checked(operator, inputs, framework, dtypes, out, time_limit_s) as (run, into):
@@ -209,7 +233,11 @@ def _gradient(run: _Run, into: Collector, strict: bool, rng: np.random.Generator
         into.say("gradient", "not judged", "there is none: no input, or no output, is of floating-point numbers")
         return
     grads, needs = cotangents(outputs, rng), floating(given)
-    whole = subject.gradients(contiguous(given), [None if grad is None else grad.copy() for grad in grads], needs)
+    try:
+        whole = subject.gradients(contiguous(given), [None if grad is None else grad.copy() for grad in grads], needs)
+    except OperatorError as error:  # that it raises, or breaks its contract, is what is wrong with it
+        into.say("backward", "FAILED", str(error))
+        return
     if not check_backward_conduct(subject, given, _others(given), grads, needs, into):
         return  # values that change under way cannot be judged
     check_needs(subject, given, grads, whole, into)
@@ -262,10 +290,19 @@ def _checked(
         raise UsageError(f"got {brief(got)} as the operator; allowed: a d5.Operator; remedy: {what}")
     if isinstance(inputs, (str, bytes)) or hasattr(inputs, "dtype") or not isinstance(inputs, Sequence):
         raise UsageError(f"got {type(inputs).__name__} as inputs; allowed: a list of arrays, one an input; remedy: [x]")
+    check_time_limit("time_limit_s", time_limit_s)
+    source: Any = operator.source if isinstance(operator, CppOperator) else None
+    if source and not isinstance(source, (str, Path)):
+        told = "allowed: C++ as a text, or the path of a file"
+        raise UsageError(f"{name_of(operator)}: got source = {brief(source)}; {told}")
     if not isinstance(operator, NativeOperator):
         check_inputs(operator, len(inputs))
-    given = contiguous([to_numpy(value) for value in inputs])
+    # Operators see the machine's own order of bytes, whatever a file had.
+    given = contiguous([_in_own_bytes(to_numpy(value)) for value in inputs])
     for number, value in enumerate(given):
+        if value.dtype.kind == "f" and value.dtype.itemsize > 8:
+            told = f"allowed: {', '.join(CODES)}; remedy: .astype(numpy.float64)"
+            raise ShapeError(f"{name_of(operator)}: got input {number} of {value.dtype}; {told}")
         if value.dtype.kind not in "biuf" and not is_floating(str(value.dtype)):
             raise ShapeError(f"{name_of(operator)}: got input {number} of {value.dtype}; allowed: real numbers")
     for dtype in dtypes or ():
@@ -280,6 +317,10 @@ def _checked(
         subject = Subject(operator, framework)
         into = Collector(subject.name, subject.framework, Path(out) if out is not None else None)
         yield _Run(subject=subject, inputs=given, dtypes=tried, asked=dtypes is not None), into
+
+
+def _in_own_bytes(value: np.ndarray) -> np.ndarray:
+    return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
 
 
 def _alike(operator: Operator) -> Operator | None:

@@ -30,6 +30,7 @@ __all__ = [
     "calibrate",
     "clock_resolution_s",
     "collector_off",
+    "collector_spared",
     "last_level_cache_bytes",
     "loop_overhead_s",
     "peak_growth_bytes",
@@ -203,6 +204,21 @@ def collector_off() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+@contextmanager
+def collector_spared() -> Iterator[None]:
+    """While inside, Python's collector does not look at what was there before.
+
+    A process that has loaded frameworks holds some hundred thousand objects: looked at before every size, they would
+    take a good part of the time that a size may take.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def untimed_work(work: Work, read: Callable[[Any], Sequence[Any]]) -> str | None:

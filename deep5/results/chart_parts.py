@@ -17,37 +17,62 @@ WAYS = {False: "through deep5", True: "bare"}
 COLOURS = {"domain": list(WAYS.values()), "range": ["#3b6ea5", "#d98032"]}
 """Of what runs through deep5, and of code by hand."""
 
-# Names that stand beside each other without being turned.
-_SHORT, _MANY = 11, 6
-_AXIS, _TICKS = 48, 6
+# Pixels: of a letter of a name, on average; of the line that a number stands in; of an axis' numbers and their title.
+_LETTER, _LINE, _AXIS = 6.5, 15, 48
+_TICKS, _PADDING = 6, 8
 
 
-def ticks(values: Iterable[float]) -> list[float]:
+def ticks(values: Iterable[float], gap: float = 0.0) -> list[float]:
     """Where a logarithmic axis has marks: at the powers of ten, and between them where fewer than three of these fit.
 
     Args:
         values: What is drawn, each above zero.
+        gap: Share of the axis that lies between two marks at least.
 
     >>> ticks([0.8e-3, 0.2]), ticks([0.8, 6.0])
     ([0.001, 0.01, 0.1], [1.0, 2.0, 5.0])
-    >>> ticks([1.0, 1.41])
-    [1.0, 1.2, 1.4]
+    >>> ticks([1.0, 1.41]), ticks([0.96, 1.15], 0.2)
+    ([1.0, 1.2, 1.4], [1.0, 1.05, 1.1])
     """
     seen = list(values)
     least, most = min(seen), max(seen)
     decades = range(floor(log10(least)) - 1, ceil(log10(most)) + 1)
-    for steps in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8), range(10, 100, 5), range(10, 100, 2)):
+    for steps in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
         every = (float(f"{step}e{decade}") for decade in decades for step in steps)
         found = sorted({tick for tick in every if least <= tick <= most})
         if len(found) >= 3:
             break
+    else:
+        found = _even(least, most)
     while len(found) > _TICKS:
-        first = next((place for place, tick in enumerate(found) if tick == float(f"1e{floor(log10(tick))}")), 0) % 2
+        first = next((place for place, tick in enumerate(found) if _is_power(tick)), 0) % 2
         found = found[first::2]  # a power of ten stays
-    return found or [float(f"{(least * most) ** 0.5:.3g}")]
+    kept: list[float] = []
+    for tick in sorted(found, key=lambda tick: not _is_power(tick)):  # a power of ten before what is beside it
+        if all(abs(log10(tick / other)) >= gap * log10(most / least) for other in kept):
+            kept.append(tick)
+    return sorted(kept) or [float(f"{(least * most) ** 0.5:.3g}")]
 
 
-def logarithmic(alt: Any, kind: Any, field: str, values: Sequence[float], title: str, unit: str = "s") -> Any:
+def _is_power(tick: float) -> bool:
+    return tick == float(f"1e{floor(log10(tick))}")
+
+
+def _even(least: float, most: float) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten, of the largest of which three lie within a span of less than ten."""
+    first = floor(log10(most))
+    for decade in range(first, first - 6, -1):
+        for step in (5, 2, 1):
+            size = float(f"{step}e{decade}")
+            found = [float(f"{n * step}e{decade}") for n in range(ceil(least / size), floor(most / size) + 1)]
+            if len(found) >= 3:
+                return found
+    return []
+
+
+def logarithmic(
+    alt: Any, kind: Any, field: str, values: Sequence[float], title: str, unit: str = "s", height: int = 180
+) -> Any:
     """A logarithmic axis whose marks have their unit: 300µs, 20ms, 1s.
 
     Args:
@@ -57,16 +82,18 @@ def logarithmic(alt: Any, kind: Any, field: str, values: Sequence[float], title:
         values: What is drawn.
         title: Of the axis.
         unit: Empty for a plain number.
+        height: Of the panel, in pixels, in which numbers stand above each other.
     """
     label = f"format(datum.value, '.3~s') + '{unit}'" if unit else "format(datum.value, '.3~g')"
     extent = {"minExtent": _AXIS, "maxExtent": _AXIS} if kind is alt.Y else {}
-    axis = alt.Axis(values=ticks(values), labelExpr=label, labelOverlap=False, **extent)
-    return kind(field, scale=alt.Scale(type="log", nice=False, padding=8), axis=axis, title=title)
+    gap = _LINE / (height - 2 * _PADDING) if kind is alt.Y else 0.0
+    axis = alt.Axis(values=ticks(values, gap), labelExpr=label, labelOverlap=False, **extent)
+    return kind(field, scale=alt.Scale(type="log", nice=False, padding=_PADDING), axis=axis, title=title)
 
 
 def names_axis(alt: Any, labels: Sequence[str]) -> Any:
-    """Names under the places 0, 1, 2, …; turned where they are long or many."""
-    turned = len(labels) > _MANY or max(map(len, labels)) > _SHORT
+    """Names under the places 0, 1, 2, …; turned where the longest has not the room of one place."""
+    turned = max(map(len, labels)) * _LETTER > WIDTH / len(labels)
     return alt.Axis(
         values=list(range(len(labels))),
         labelExpr=f"{json.dumps(list(labels))}[datum.value]",

@@ -129,7 +129,7 @@ def _ratios(alt: Any, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -
     middles = {name: float(np.median(ratios)) for name, ratios in found.items()}
     violins = [(name, False, [[ratio] for ratio in ratios], middles[name]) for name, ratios in found.items()]
     labels = [f"{name} {middles[name]:.2f}x" if name in found else name for name in names]
-    chart = _violins(alt, names, violins, "ratio", "", labels=labels, beside=False)
+    chart = _violins(alt, names, violins, "ratio", "", labels=labels, beside=False, height=_RATIO_HEIGHT)
     one = alt.Chart(alt.Data(values=[{"s": 1.0}])).mark_rule(strokeDash=[4, 3]).encode(y="s:Q")
     said = "through deep5 / bare, the same size; the median is named below; dashed: alike"
     return [alt.layer(*chart.layer, one).properties(width=WIDTH, height=_RATIO_HEIGHT, title=said)]
@@ -145,6 +145,7 @@ def _violins(
     labels: Sequence[str] = (),
     labelled: bool = True,
     beside: bool | None = None,
+    height: int = _HEIGHT,
 ) -> Any:
     """A violin each, at its framework's place; those through deep5 and bare side by side, where there are both."""
     beside = any(bare for _, bare, _, _ in violins) if beside is None else beside
@@ -167,7 +168,7 @@ def _violins(
         medians.append({**shared, "s": middle, "left": place - half / 2, "right": place + half / 2})
     axis = names_axis(alt, labels or names) if labelled else None
     x = alt.X("left:Q", axis=axis, scale=alt.Scale(domain=[-0.6, len(names) - 0.4], nice=False), title=None)
-    y = logarithmic(alt, alt.Y, "s:Q", drawn, title, unit)
+    y = logarithmic(alt, alt.Y, "s:Q", drawn, title, unit, height)
     colour = alt.Color("way:N", scale=alt.Scale(**COLOURS), title=None)
     layers = [
         alt.Chart(alt.Data(values=medians)).mark_rule(strokeWidth=2).encode(x=x, x2="right:Q", y=y),

@@ -38,6 +38,8 @@ def _batches(alt: Any, layer: str, rows: Sequence[Mapping[str, Any]]) -> Any:
         own = [point for point in points if point["candidate"] == candidate]
         most = max(own, key=lambda point: point["batch"])
         least = min(point["batch"] for point in own)
+        if least == most["batch"]:
+            continue  # one size has nothing to scale from
         linear += [
             {"candidate": candidate, "batch": batch, "s": most["s"] * batch / most["batch"]}
             for batch in (least, most["batch"])
@@ -57,7 +59,9 @@ def _batches(alt: Any, layer: str, rows: Sequence[Mapping[str, Any]]) -> Any:
         measured.mark_line().encode(x=x, y=y, color=colour),
         measured.mark_circle(size=45, opacity=1).encode(x=x, y=y, color=colour),
         measured.mark_rule().encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour),
-    ).properties(width=WIDTH, height=_HEIGHT, title=f"{layer}; dashed: linear scaling from the largest batch")
+    ).properties(
+        width=WIDTH, height=_HEIGHT, title=layer + "; dashed: linear scaling from the largest batch" * bool(linear)
+    )
 
 
 def _algorithms(alt: Any, candidate: str, rows: Sequence[Mapping[str, Any]]) -> Any:

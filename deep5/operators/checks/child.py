@@ -30,7 +30,7 @@ from deep5.operators.cpp_library import BOUNDS
 from deep5.operators.operator import Operator
 from deep5.tensors import TensorSpec, numpy_dtype
 
-__all__ = ["OUTSIDE", "WRONG", "main"]
+__all__ = ["OUTSIDE", "WRONG", "die_with_parent", "main"]
 
 OUTSIDE = 87
 """How a child ends that looks at every index, at one outside of its tensor; no shell or signal has this status."""
@@ -42,7 +42,7 @@ WRONG = "wrong: "
 def main(say: int) -> None:
     """What the child does: read what was sent, run it, and tell what is being done over the pipe `say`."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _die_with_parent()
+    die_with_parent()
 
     def tell(doing: str) -> None:
         os.write(say, doing.encode() + b"\n")
@@ -161,8 +161,8 @@ def _operator(head: Mapping[str, Any]) -> Any:
     return Sent(**head["attributes"])
 
 
-def _die_with_parent() -> None:
-    """An endless loop must not outlive the process that waits for it."""
+def die_with_parent() -> None:
+    """End with the process that started this one: an endless loop must not outlive who waits for it."""
     import ctypes
 
     with suppress(OSError, AttributeError):

@@ -14,6 +14,7 @@ from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.inputs import LAYOUTS, cast, floating
 from deep5.operators.checks.subject import Subject
 from deep5.operators.checks.tolerance import epsilon
+from deep5.operators.cpp import CppOperator
 
 __all__ = [
     "check_backward_conduct",
@@ -26,6 +27,10 @@ __all__ = [
 
 # Of so many inputs, all ways to want gradients of them are tried.
 _EVERY_WAY = 4
+_THREADS = (
+    "; in C++, threads that write to the same place (#pragma omp without a reduction) give other bits from call to "
+    "call, too"
+)
 
 
 def same_bits(first: Sequence[np.ndarray | None], second: Sequence[np.ndarray | None]) -> bool:
@@ -76,7 +81,7 @@ def check_forward_conduct(
         same_bits(first, subject.back(again)),
         "forward is repeatable",
         f"{name} gave other bits for the same inputs when it was called again; allowed: the same bits; remedy: no "
-        "random numbers of its own, nothing kept from call to call, and sums in a fixed order",
+        f"random numbers of its own, nothing kept from call to call, and sums in a fixed order{_threads(subject)}",
     )
     subject.run(subject.native([value.copy() for value in others]))
     into.require(
@@ -96,7 +101,11 @@ def check_backward_conduct(
     needs: Sequence[bool],
     into: Collector,
 ) -> bool:
-    """The same of backward; `grads` are the gradients by the outputs."""
+    """The same of backward; `grads` are the gradients by the outputs.
+
+    What forward does wrong before it is told as forward's: backward is called on what forward left, where nothing but
+    the operator's own methods runs, and is held against forward alone on a framework, which runs both.
+    """
     name = f"{subject.name}.backward"
 
     def given() -> tuple[tuple[Any, ...], tuple[Any, ...]]:
@@ -106,10 +115,22 @@ def check_backward_conduct(
         )
 
     native, by_output = given()
-    before = [np.array(value) for value in subject.back(subject.run(native))]
-    outputs, found = subject.run_back(native, by_output, needs)
+    outputs = subject.run(native)
+    before = [np.array(value) for value in subject.back(outputs)]
+    after = [np.array(value) for value in subject.back(native)]
+    again, _ = given()
+    told = _forward_at_fault(subject, inputs, after, before, subject.back(subject.run(again)))
+    if told:
+        into.say("forward, before backward", "FAILED", told)
+        if not subject.direct:
+            return False  # whose fault the rest is nobody can tell
+    if subject.direct:
+        found = subject.pull(native, outputs, by_output, needs)
+    else:
+        native, by_output = given()
+        outputs, found = subject.run_back(native, by_output, needs)
     check = "backward changes nothing it is given"
-    wrong = _changed(subject, native, inputs, "input")
+    wrong = _changed(subject, native, after, "input")
     kept = [(n, value) for n, value in enumerate(by_output) if value is not None]
     wrong += _changed(subject, [value for _, value in kept], [grads[n] for n, _ in kept], "gradient by output")
     if subject.direct:  # a framework may round otherwise where it differentiates
@@ -122,12 +143,16 @@ def check_backward_conduct(
     present = [value for value in found if value is not None]
     first = [np.array(value) for value in subject.back(present)]
     native, by_output = given()
-    _, again = subject.run_back(native, by_output, needs)
+    if subject.direct:
+        same = [value.copy() for value in after], [value.copy() for value in before]
+        repeated = subject.pull(*same, by_output, needs)
+    else:
+        _, repeated = subject.run_back(native, by_output, needs)
     into.require(
-        same_bits(first, subject.back([value for value in again if value is not None])),
+        same_bits(first, subject.back([value for value in repeated if value is not None])),
         "backward is repeatable",
         f"{name} gave other bits for the same inputs when it was called again; allowed: the same bits; remedy: nothing "
-        "kept from call to call, and sums in a fixed order",
+        f"kept from call to call, and sums in a fixed order{_threads(subject)}",
     )
     subject.run_back(subject.native([value.copy() for value in others]), by_output, needs)
     into.require(
@@ -136,7 +161,48 @@ def check_backward_conduct(
         f"{name} wrote to the gradients of an earlier call when it was called again; allowed: gradients that nobody "
         "writes to once they were returned; remedy: a new array a call",
     )
-    return left
+    return left and not told
+
+
+def _forward_at_fault(
+    subject: Subject,
+    inputs: Sequence[np.ndarray],
+    after: Sequence[np.ndarray],
+    first: Sequence[np.ndarray],
+    again: Sequence[np.ndarray],
+) -> str:
+    """What forward did that backward must not be blamed for; empty where it did nothing.
+
+    Args:
+        subject: Runs the operator.
+        inputs: As given.
+        after: What forward left of them.
+        first: What it gave.
+        again: What it gave for the same inputs on a second call.
+    """
+    name, rest = f"{subject.name}.forward", "so that no gradient can be judged"
+    changed = [
+        f"input {number}"
+        for number, (now, given) in enumerate(zip(after, inputs, strict=True))
+        if not same_bits((now,), (given,))
+    ]
+    if changed:
+        return (
+            f"{name} changed {_first(changed)} in place, {rest}; allowed: inputs that are left as they are; remedy: a "
+            "copy first"
+        )
+    if not same_bits(first, again):
+        return (
+            f"{name} gave other bits for the same inputs when it was called again, {rest}; allowed: the same bits; "
+            "remedy: no random numbers of its own, nothing kept from call to call, and sums in a fixed order"
+            f"{_threads(subject)}"
+        )
+    return ""
+
+
+def _threads(subject: Subject) -> str:
+    """What else it may be where bits differ from call to call."""
+    return _THREADS if isinstance(subject.operator, CppOperator) else ""
 
 
 def check_nothing_kept(

@@ -59,7 +59,13 @@ def heat_map(differences: np.ndarray, title: str, shows: str, folder: Path) -> P
         .encode(
             x=altair.X("column:O", title="last axis", axis=altair.Axis(labelOverlap=True)),
             y=altair.Y("row:O", title="other axes", axis=altair.Axis(labelOverlap=True)),
-            color=altair.Color("difference:Q", title="", scale=altair.Scale(scheme="viridis")),
+            # From 0 on, since these are sizes: differences that are equal but for rounding are one colour.
+            color=altair.Color(
+                "difference:Q",
+                title="",
+                scale=altair.Scale(scheme="viridis", domain=[0.0, float(shown.max()) or 1.0]),
+                legend=altair.Legend(format=".3~g"),
+            ),
         )
         .properties(width=400, height=max(40, min(400, 400 * shown.shape[0] // max(1, shown.shape[1]))))
     )

@@ -17,6 +17,7 @@ __all__ = [
     "contiguous",
     "floating",
     "larger",
+    "pointing_nowhere",
     "resized",
     "variations",
     "widened",
@@ -108,6 +109,9 @@ def without_elements(inputs: Sequence[np.ndarray]) -> Iterator[tuple[int, bool, 
     """The inputs with every axis of one extent cut to nothing, an extent at a time: which axes belong together is
     known of their extents alone.
 
+    Whole numbers may be indices: where some would be left while others have no elements, nothing is cut, since what
+    they point to would not be there, and an operator may trust indices.
+
     Yields:
         The extent, whether only leading axes have it (as a batch's), and the inputs.
     """
@@ -115,7 +119,19 @@ def without_elements(inputs: Sequence[np.ndarray]) -> Iterator[tuple[int, bool, 
     for extent in extents:
         axes = [axis for value in inputs for axis, own in enumerate(value.shape) if own == extent]
         cut = tuple(value[tuple(slice(0 if own == extent else None) for own in value.shape)].copy() for value in inputs)
-        yield extent, not any(axes), cut
+        if not pointing_nowhere(inputs, cut):
+            yield extent, not any(axes), cut
+
+
+def pointing_nowhere(inputs: Sequence[np.ndarray], cut: Sequence[np.ndarray]) -> bool:
+    """Whether whole numbers that may be indices are left where inputs that had elements have none.
+
+    >>> rows, places = np.zeros((4, 3)), np.array([0, 2])
+    >>> pointing_nowhere([rows, places], [rows[:0], places]), pointing_nowhere([rows, places], [rows, places[:0]])
+    (True, False)
+    """
+    left = any(value.size and value.dtype.kind in "iu" for value in cut)
+    return left and any(not now.size and before.size for before, now in zip(inputs, cut, strict=True))
 
 
 def without_axes(inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...] | None:

@@ -60,8 +60,8 @@ def check_follows(
                 f"only a reference can tell; {REFERENCE}",
             )
         else:
-            parts = compared(after, truth.at(others), None, truth.exact, others)
-            into.compare(check, parts, tolerance_of(after, truth.exact, others))
+            parts = compared(after, truth.at(others), None, truth.precision, others)
+            into.compare(check, parts, tolerance_of(after, truth.precision, others))
 
 
 def check_sizes(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, into: Collector) -> None:
@@ -103,8 +103,8 @@ def check_sizes(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, in
             moved = truth.jumps(values, known, own) if is_floating(own) and own != "float64" else None
             into.compare(
                 check,
-                compared(got, known, moved, truth.exact, values),
-                tolerance_of(got, truth.exact, values),
+                compared(got, known, moved, truth.precision, values),
+                tolerance_of(got, truth.precision, values),
                 itself=not truth.given and (own == "float64" or not truth.telling),
             )
     if not tried and any(extent > 1 for value in inputs for extent in value.shape):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import Deep5Error, NetworkError, OperatorError, Unsupported
+from deep5.errors import Deep5Error, NetworkError, OperatorError, Unsupported, UsageError, brief
 from deep5.executors import OperatorExecutor
 from deep5.operators.checks.memory import guarded_memory
 from deep5.operators.contract import (
@@ -89,10 +89,13 @@ class Subject:
 
     Raises:
         Unsupported: The framework does not run it.
+        UsageError: The framework is no name.
     """
 
     def __init__(self, operator: Operator, framework: str | None) -> None:
         self.operator, self.name = operator, name_of(operator)
+        if framework is not None and (not isinstance(framework, str) or not framework):
+            raise UsageError(f"got {brief(framework)} as a framework; allowed: a name, such as 'pytorch', or none")
         native = operator.framework if isinstance(operator, NativeOperator) else None
         if native is not None and framework is None:
             framework = native
@@ -111,6 +114,12 @@ class Subject:
     def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Outputs of native arrays, native."""
         made: tuple[Any, ...] = self._guarded("forward", inputs, lambda: self.executor.inference(*inputs))
+        for number, value in enumerate(made):
+            if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+                raise OperatorError(
+                    f"{self.name}.forward returned {brief(value)} as output {number}; allowed: an array, or a tuple of "
+                    "arrays"
+                )
         return made
 
     def run_back(

@@ -31,7 +31,7 @@ from deep5.operators.checks.threads import too_large
 from deep5.operators.contract import name_of, specs_of
 from deep5.operators.cpp import CppOperator
 
-__all__ = ["survive", "survive_again"]
+__all__ = ["death", "survive", "survive_again"]
 
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.operators.checks.child import main; "
@@ -136,7 +136,7 @@ def _run(name: str, data: bytes, time_limit_s: float) -> None:
             os.close(said)
         if child.returncode or last != "the end":
             output.seek(0)
-            raise OperatorError(_death(name, child.returncode, last, output.read().decode(errors="replace")))
+            raise OperatorError(death(name, child.returncode, last, output.read().decode(errors="replace")))
 
 
 def _watch(name: str, child: subprocess.Popen[bytes], said: int, time_limit_s: float) -> str:
@@ -171,12 +171,26 @@ def _watch(name: str, child: subprocess.Popen[bytes], said: int, time_limit_s: f
     return doing
 
 
-def _death(name: str, status: int, doing: str, output: str) -> str:
+def death(name: str, status: int, doing: str, output: str) -> str:
+    """How an operator ended the process that it ran in, where, and what to do.
+
+    Args:
+        name: The operator's.
+        status: Of the process, as `subprocess` gives it: below zero, a signal.
+        doing: What it did last.
+        output: What it printed, of which the last lines are told.
+    """
     lines = [line for line in output.strip().splitlines() if line.strip()][-3:]
     if status == OUTSIDE and lines:
         return (
-            f"{name} uses {lines[-1]} in {doing}; allowed: what is inside; remedy: look at the ends of loops, and have "
-            "specs raise a deep5.ShapeError for inputs of other ranks"
+            f"{name} uses {lines[-1]} in {doing}; allowed: what is inside; remedy: look at the ends of loops, have "
+            "specs raise a deep5.ShapeError for inputs of other ranks, and throw where a whole number that is an index "
+            "is out of range"
+        )
+    if -status == signal.SIGINT:
+        return (
+            f"{name} raised KeyboardInterrupt, or was interrupted, in {doing} (it ran in a child process); allowed: "
+            "errors that are subclasses of Exception; remedy: raise another one, say a ValueError"
         )
     if status < 0:
         number = signal.Signals(-status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,25 +33,37 @@ class Truth:
         function: Takes floating inputs in float64, gives the outputs.
         name: For a reader: `"float64"`, where it is the operator's own run.
         given: Whether it is another one than the operator.
-        exact: Whether what it gives is computed in float64.
+        precision: The element type in which it computes.
+        smooth: Its like in float64, from which its condition is found where it computes in a lower one: what moves by
+            less than is rounded says nothing. None: itself.
 
     Attributes:
         telling: Whether comparing with it says something; not where the operator's own run gives the same for all
             inputs.
     """
 
-    def __init__(self, function: Function, name: str, *, given: bool, exact: bool = True) -> None:
-        self._function, self.name, self.given, self.exact = function, name, given, exact
+    def __init__(
+        self, function: Function, name: str, *, given: bool, precision: str = "float64", smooth: Function | None = None
+    ) -> None:
+        self._function, self.name, self.given, self.precision = function, name, given, precision
+        self._smooth = smooth
         self.telling = True
         self.rng = np.random.default_rng(0)
 
     def at(self, inputs: Sequence[np.ndarray]) -> Condition:
         """Values and condition at inputs of any element type."""
-        return condition(self, widened(inputs), self.rng)
+        wide = widened(inputs)
+        if self._smooth is None:
+            return condition(self, wide, self.rng)
+        return replace(condition(self._smooth, wide, self.rng), values=tuple(map(np.array, self(wide))))
 
     def jumps(self, inputs: Sequence[np.ndarray], known: Condition, dtype: str) -> tuple[np.ndarray, ...]:
         """Where rounding decides; see `tolerance.jumps`."""
-        return jumps(self, widened(inputs), known, epsilon(dtype), self.rng)
+        wide = widened(inputs)
+        if self._smooth is None:
+            return jumps(self, wide, known, epsilon(dtype), self.rng)
+        base = replace(known, values=tuple(self._smooth(wide)))
+        return jumps(self._smooth, wide, base, epsilon(dtype), self.rng)
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """The function's outputs, with NumPy's warnings silenced."""
@@ -95,12 +108,28 @@ def truth_of(
         other = Subject(subject.operator, against)
         if takes(other, wide):
             return Truth(other.forward, other.framework, given=True)
-        return Truth(lambda values: other.forward(_as(values, inputs)), other.framework, given=True, exact=False)
+        kinds = [str(value.dtype) for value in other.forward(_as(wide, inputs))]
+        precision = max((kind for kind in kinds if is_floating(kind)), key=epsilon, default="float64")
+        return Truth(
+            lambda values: other.forward(_as(values, inputs)),
+            other.framework,
+            given=True,
+            precision=precision,
+            smooth=_smooth(subject, inputs),
+        )
     try:
         right = wide_subject(subject, inputs)
     except Unsupported:  # what else it raises is wrong
         return None
     return Truth(right.forward, "float64" if right is subject else f"float64 on {right.framework}", given=False)
+
+
+def _smooth(subject: Subject, inputs: Sequence[np.ndarray]) -> Function | None:
+    """The operator's own run in float64; None where nobody takes that."""
+    try:
+        return wide_subject(subject, inputs).forward
+    except Unsupported:
+        return None
 
 
 def _as(values: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:

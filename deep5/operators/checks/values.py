@@ -25,7 +25,7 @@ def compared(
     got: Sequence[np.ndarray],
     known: Condition,
     moved: Sequence[np.ndarray] | None,
-    exact: bool,
+    precision: str,
     inputs: Sequence[np.ndarray],
 ) -> list[tuple[str, Any]]:
     """Every output against what is expected.
@@ -34,7 +34,7 @@ def compared(
         got: The outputs.
         known: What is expected.
         moved: Where rounding decides; None: nowhere.
-        exact: Whether what is expected was computed in float64.
+        precision: The element type in which what is expected was computed.
         inputs: What they are outputs of.
 
     Raises:
@@ -48,25 +48,27 @@ def compared(
             deviation(
                 np.asarray(value),
                 known.values[number],
-                _room(str(value.dtype), known, number, inputs),
+                _room(str(value.dtype), known, number, precision, inputs),
                 None if moved is None else moved[number],
-                twice=not exact or str(value.dtype) == "float64",
+                twice=precision != "float64" or str(value.dtype) == "float64",
             ),
         )
         for number, value in enumerate(got)
     ]
 
 
-def tolerance_of(got: Sequence[np.ndarray], exact: bool, inputs: Sequence[np.ndarray]) -> str:
+def tolerance_of(got: Sequence[np.ndarray], precision: str, inputs: Sequence[np.ndarray]) -> str:
     """How what `compared` allows came about."""
     own = next((str(value.dtype) for value in got if is_floating(str(value.dtype))), "float64")
-    return tolerance_text(working(own, inputs), not exact or own == "float64")
+    coarsest = max(working(own, inputs), precision, key=epsilon)
+    return tolerance_text(coarsest, precision != "float64" or own == "float64")
 
 
-def _room(dtype: str, known: Condition, number: int, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
+def _room(dtype: str, known: Condition, number: int, precision: str, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
     if known.total[number] is None:
         return None
-    coarser = epsilon(working(dtype, inputs)) / epsilon(dtype) if is_floating(dtype) else 1.0
+    coarsest = max(working(dtype, inputs), precision, key=epsilon) if is_floating(dtype) else dtype
+    coarser = epsilon(coarsest) / epsilon(dtype) if is_floating(dtype) else 1.0
     return known.scale(number) * coarser
 
 
@@ -99,8 +101,8 @@ def check_dtypes(
             moved = truth.jumps(values, known, dtype) if is_floating(dtype) and dtype != "float64" else None
             into.compare(
                 check,
-                compared(got, known, moved, truth.exact, values),
-                tolerance_of(got, truth.exact, values),
+                compared(got, known, moved, truth.precision, values),
+                tolerance_of(got, truth.precision, values),
                 itself=not (truth.given or truth.telling),
             )
 
@@ -220,4 +222,6 @@ def check_empty(subject: Subject, inputs: Sequence[np.ndarray], truth: Truth, in
             # Axes of one extent need not belong together: then what is cut off makes no sense.
             into.say(check, "refused", f"it gives other shapes than {truth.name}")
         else:
-            into.compare(check, compared(got, known, None, truth.exact, values), tolerance_of(got, False, values))
+            into.compare(
+                check, compared(got, known, None, truth.precision, values), tolerance_of(got, truth.precision, values)
+            )

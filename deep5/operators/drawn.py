@@ -1,0 +1,117 @@
+"""Random inputs of operators, as checks and timings draw them: whole numbers that may be indices, or within bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from deep5.errors import UsageError
+from deep5.operators.contract import is_floating
+from deep5.tensors import numpy_dtype
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["below_extents", "check_bounds", "check_held", "each_input", "whole_numbers"]
+
+T = TypeVar("T")
+
+
+def below_extents(shapes: Sequence[Sequence[Any]]) -> int:
+    """What whole numbers stay below, so that they are indices of every axis: the smallest extent, at least 1.
+
+    >>> below_extents([(4, 3), (5,)]), below_extents([()]), below_extents([(0, 3)])
+    (3, 2, 1)
+    """
+    return max(1, min((int(extent) for shape in shapes for extent in shape), default=2))
+
+
+def whole_numbers(
+    draw: np.random.Generator,
+    shape: Sequence[int],
+    dtype: str,
+    below: int,
+    bounds: tuple[float, float] | None = None,
+) -> NDArray[Any]:
+    """Whole numbers from 0 on, each as likely as any other; truth values are 0 and 1.
+
+    Args:
+        draw: Where from.
+        shape: Of the array.
+        dtype: No floating-point one.
+        below: What they stay below, from `below_extents`; no more than the element type holds.
+        bounds: Between these instead, both included.
+    """
+    import numpy as np
+
+    kind = numpy_dtype(dtype)
+    if bounds is not None:
+        drawn = draw.integers(int(bounds[0]), int(bounds[1]), tuple(shape), endpoint=True)
+    elif dtype == "bool":
+        drawn = draw.integers(0, 2, tuple(shape))
+    else:
+        most = int(np.iinfo(kind).max) if kind.kind in "iu" else below
+        drawn = draw.integers(0, min(below, most), tuple(shape))
+    return np.asarray(drawn).astype(kind)
+
+
+def check_bounds(bounds: tuple[float, float]) -> None:
+    """Refuse what is no interval.
+
+    Raises:
+        UsageError: The first is not below the second, or no number lies evenly between them.
+    """
+    if not (bounds[0] < bounds[1] and math.isfinite(bounds[1] - bounds[0])):
+        raise UsageError(
+            f"got --range {bounds[0]:g} {bounds[1]:g}; allowed: two numbers, the lower one first, neither they nor "
+            "their difference infinite"
+        )
+
+
+def check_held(bounds: tuple[float, float], dtype: str) -> None:
+    """Refuse bounds that an element type does not hold.
+
+    Raises:
+        UsageError: One of them is beyond its numbers.
+    """
+    if dtype == "bool":
+        return
+    least: float
+    most: float  # a whole number where it is one: as a number of float64 the largest of int64 is one more
+    if is_floating(dtype):
+        import ml_dtypes
+
+        most = float(ml_dtypes.finfo(numpy_dtype(dtype)).max)  # type: ignore[no-untyped-call]
+        least = -most
+    else:
+        import numpy as np
+
+        known = np.iinfo(dtype)
+        least, most = int(known.min), min(int(known.max), int(np.iinfo(np.int64).max))  # drawn as int64
+    if bounds[0] < least or bounds[1] > most:
+        raise UsageError(
+            f"got --range {bounds[0]:g} {bounds[1]:g} for inputs of {dtype}; allowed: from {least:g} to {most:g}"
+        )
+
+
+def each_input(option: str, given: Sequence[T], count: int, names: Sequence[str] = ()) -> list[T]:
+    """What is given once for all inputs, or once an input: one an input.
+
+    Args:
+        option: In which it is given, for the message.
+        given: Not empty.
+        count: How many inputs there are.
+        names: Theirs, for the message.
+
+    Raises:
+        UsageError: Given another number of times.
+
+    >>> each_input("--dtype", ["float32"], 2)
+    ['float32', 'float32']
+    """
+    if len(given) not in (1, count):
+        told = f" ({', '.join(names)})" if names else ""
+        raise UsageError(f"got {len(given)} times {option}; allowed: once, or once an input, {count} times{told}")
+    return list(given) if len(given) == count else list(given) * count

@@ -1,0 +1,361 @@
+"""What the checks of an operator say of whose fault something is, and of arguments and inputs that cannot be used."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deep5 as d5
+from command import Command
+from deep5.errors import OperatorError, ShapeError, UsageError
+from deep5.operators.check import check_forward, check_gradient
+from deep5.operators.checks.heat_map import heat_map
+from deep5.operators.checks.inputs import without_elements
+
+X = np.random.default_rng(0).standard_normal((3, 4))
+
+
+@pytest.fixture(autouse=True)
+def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures that no test asks for go where pytest clears up."""
+    monkeypatch.setattr("deep5.operators.checks.collect.picture_folder", lambda: tmp_path / "unasked")
+
+
+class Square(d5.Operator):
+    def specs(self, x: Any) -> Any:
+        return (x,)
+
+    def forward(self, x: Any) -> Any:
+        return x * x
+
+    def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        return (2 * inputs[0] * output_grads[0],)
+
+
+class Doubles(Square):
+    def forward(self, x: Any) -> Any:
+        x *= 2
+        return x * 1
+
+
+class Wipes(Square):
+    def forward(self, x: Any) -> Any:
+        y = x * x
+        x[...] = 7
+        return y
+
+
+class Counts(Square):
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def forward(self, x: Any) -> Any:
+        self.calls += 1
+        return x + self.calls
+
+
+class Both(Wipes):
+    def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+        output_grads[0][...] = 1
+        return (2 * inputs[0],)
+
+
+def _cpp(forward: str, **body: Any) -> d5.CppOperator:
+    source = """
+    template <typename T> class Made : public deep5::Operator {
+     public:
+      void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) { FORWARD }
+      void backward(deep5::Tensor<const T> dy, deep5::Tensor<const T> x, deep5::Tensor<const T> y,
+                    deep5::Tensor<T> dx) {
+        for (int64_t i = 0; i < x.size(); ++i) dx[i] = dy[i];
+      }
+    };
+    """.replace("FORWARD", forward)
+    specs = {"specs": lambda self, x: (x,)}
+    made: d5.CppOperator = type("Made", (d5.CppOperator,), {"source": source, **specs, **body})()
+    return made
+
+
+def _failed(report: Any) -> dict[str, str]:
+    return {row.check: row.note for row in report.failures}
+
+
+@pytest.mark.parametrize("operator", [Doubles(), Wipes()], ids=["what it gives changes too", "what it gives is right"])
+def test_a_forward_that_changes_its_inputs_is_not_told_as_backward(operator: d5.Operator) -> None:
+    told = _failed(check_gradient(operator, [X], raises=False))
+    assert list(told) == ["forward, before backward"]
+    assert "forward changed input 0 in place" in told["forward, before backward"]
+    assert "backward changed" not in str(told)
+
+
+def test_a_forward_that_is_not_repeatable_is_not_told_as_backward() -> None:
+    told = _failed(check_gradient(Counts(), [X], raises=False))
+    assert list(told) == ["forward, before backward"]
+    assert "Counts.forward gave other bits for the same inputs" in told["forward, before backward"]
+
+
+def test_a_backward_is_told_beside_a_forward_that_is_wrong_too() -> None:
+    told = _failed(check_gradient(Both(), [X], raises=False))
+    assert "forward changed input 0" in told["forward, before backward"]
+    assert "Both.backward changed gradient by output 0 in place" in told["backward changes nothing it is given"]
+
+
+@pytest.mark.parametrize(
+    ("forward", "says"),
+    [
+        (
+            "T* q = const_cast<T*>(&x[0]); for (int64_t i = 0; i < x.size(); ++i) { y[i] = x[i]; q[i] = T(3); }",
+            "Made.forward changed input 0 in place",
+        ),
+        (
+            "static int n = 0; ++n; for (int64_t i = 0; i < x.size(); ++i) y[i] = x[i] + T(n);",
+            "Made.forward gave other bits .*; in C.., threads that write to the same place",
+        ),
+    ],
+    ids=["changes its input", "counts its calls"],
+)
+def test_in_cpp_too_what_forward_does_is_told_as_forwards(forward: str, says: str) -> None:
+    told = _failed(check_gradient(_cpp("if (x.size() == 0) return; " + forward), [X], raises=False))
+    assert list(told) == ["forward, before backward"]
+    assert re.search(says, told["forward, before backward"])
+
+
+def test_on_a_framework_what_forward_does_is_told_as_forwards() -> None:
+    class Random(Square):
+        def forward(self, x: Any) -> Any:
+            return x + float(np.random.default_rng().standard_normal())
+
+    told = _failed(check_gradient(Random(), [X], framework="pytorch", raises=False))
+    assert list(told) == ["forward, before backward"]
+    assert "Random.forward gave other bits" in told["forward, before backward"]
+
+
+def test_nothing_is_cut_away_that_whole_numbers_point_to() -> None:
+    rows, places = np.zeros((4, 3)), np.array([0, 2, 1, 1, 0])
+    assert [extent for extent, _, _ in without_elements([rows, places])] == [5]
+    assert [extent for extent, _, _ in without_elements([rows, places.astype(float)])] == [4, 3, 5]
+
+
+def test_an_operator_that_trusts_its_indices_gets_a_table(deep5: Command, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        """
+import deep5 as d5
+
+class Rows(d5.CppOperator):
+    source = \"\"\"
+    template <typename T> class Rows : public deep5::Operator {
+     public:
+      void forward(deep5::Tensor<const T> x, deep5::Tensor<const int64_t> at, deep5::Tensor<T> y) {
+        for (int64_t i = 0; i < at.size(); ++i)
+          for (int64_t j = 0; j < x.shape(1); ++j) y(i, j) = x(at[i], j);
+      }
+    };
+    \"\"\"
+
+    def specs(self, x, at):
+        if len(x.shape) != 2 or len(at.shape) != 1:
+            raise d5.ShapeError("rank")
+        return (d5.TensorSpec(shape=(at.shape[0], x.shape[1]), dtype=x.dtype),)
+
+class Beyond(Rows):
+    source, template = Rows.source.replace("x(at[i], j)", "x(at[i] + 4, j)"), "Rows"
+"""
+    )
+    given = ("--shape", "4x3", "--shape", "5", "--dtype", "float32", "--dtype", "int64")
+    answer = deep5("check", "operator", "own.py:Rows", *given)
+    assert (answer.status, answer.err) == (0, "")
+    assert "forward, extent 5 cut to 0" in answer.out
+    answer = deep5("check", "operator", "own.py:Beyond", *given)
+    assert answer.status == 3
+    assert "throw where a whole number that is an index is out of range" in answer.err
+
+
+@pytest.mark.parametrize("limit", [float("nan"), float("inf"), 0, -1.0, "3", True, None])
+@pytest.mark.parametrize("check", [check_forward, check_gradient])
+def test_a_time_limit_that_is_none_is_refused(check: Any, limit: Any) -> None:
+    with pytest.raises(UsageError, match=r"got time_limit_s .*; allowed: more than 0 s"):
+        check(Square(), [X], time_limit_s=limit)
+
+
+def test_an_array_in_the_other_order_of_bytes_is_taken() -> None:
+    other = X.astype(X.dtype.newbyteorder())
+    assert check_forward(Square(), [other], reference=np.square)
+    assert not other.dtype.isnative
+
+
+@pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="long double is float64 on this machine")
+def test_long_doubles_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"got input 0 of float\d+; allowed: float32, .*float64.*; remedy: .astype"):
+        check_forward(Square(), [X.astype(np.longdouble)])
+
+
+def test_a_source_that_is_no_text_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"Made: got source = 3; allowed: C\+\+ as a text"):
+        check_forward(_cpp("", source=3), [X])
+
+
+@pytest.mark.parametrize(
+    ("reference", "says"),
+    [("jax", "got reference='jax'; allowed: a function of NumPy arrays; remedy: against='jax'"), (3, "reference=3")],
+)
+def test_a_reference_that_is_no_function_is_refused(reference: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(says)) as caught:
+        check_forward(Square(), [X], reference=reference)
+    assert str(caught.value).count("the reference") == 0
+
+
+@pytest.mark.parametrize("given", [{"framework": ""}, {"against": ""}, {"framework": 3}])
+def test_a_framework_without_a_name_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"got (''|3) as a framework; allowed: a name, such as 'pytorch'"):
+        check_forward(Square(), [X], **given)
+
+
+def test_a_native_function_that_gives_no_arrays_is_told() -> None:
+    operator = d5.NativeOperator(lambda x: [x, {"a": x}], framework="pytorch")
+    with pytest.raises(OperatorError, match=r"forward returned \{'a'.* as output 1; allowed: an array"):
+        check_forward(operator, [X])
+
+
+def _wrong(gradient: Any) -> d5.Operator:
+    class Wrong(Square):
+        def backward(self, output_grads: Any, inputs: Any, outputs: Any, needs: Any) -> Any:
+            return gradient(inputs[0])
+
+    return Wrong()
+
+
+@pytest.mark.parametrize(
+    ("gradient", "says"),
+    [
+        (lambda x: (x.sum(),), "gradient by input 0: got"),
+        (lambda x: (x, None), "returned 2 gradients"),
+        (lambda x: None, "returned NoneType"),
+        (lambda x: x.no_such_thing, "backward raised AttributeError"),
+    ],
+    ids=["shape", "count", "none", "raises"],
+)
+def test_a_backward_that_breaks_its_contract_is_a_row(gradient: Any, says: str) -> None:
+    report = check_gradient(_wrong(gradient), [X], raises=False)
+    assert says in _failed(report)["backward"]
+    with pytest.raises(OperatorError, match=says):
+        check_gradient(_wrong(gradient), [X])
+
+
+FILE = """
+import numpy as np
+import deep5 as d5
+
+class Square(d5.Operator):
+    def specs(self, x): return (x,)
+    def forward(self, x): return x * x
+    def backward(self, output_grads, inputs, outputs, needs): return (2 * inputs[0] * output_grads[0],)
+
+class WrongShape(Square):
+    def backward(self, output_grads, inputs, outputs, needs): return ((inputs[0]).sum(),)
+
+class Interrupts(Square):
+    def forward(self, x): raise KeyboardInterrupt
+
+class NoBackward(d5.Operator):
+    def specs(self, x): return (x,)
+    def forward(self, x): return x * x
+
+class Nothing(d5.Operator):
+    pass
+
+class Whole(NoBackward):
+    def backward(self, output_grads, inputs, outputs, needs): raise NotImplementedError("no gradient")
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "own.py").write_text(FILE)
+    return tmp_path / "own.py"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("own.py:Square", "--time-limit", "nan"), "got --time-limit nan; allowed: more than 0 s"),
+        (("own.py:Square", "--time-limit", "inf"), "got --time-limit inf; allowed: more than 0 s"),
+        (("own.py:Square", "--range", "0", "inf"), "got --range 0 inf; allowed: two numbers"),
+        (("own.py:Square", "--range", "-1.5e308", "1.5e308"), "difference infinite"),
+        (("own.py:Square", "--range", "-1e300", "1e300"), "for inputs of float32; allowed: from -3.40282e+38 to"),
+        (("own.py:Square", "--range", "-1", "1", "--dtype", "uint8"), "for inputs of uint8; allowed: from 0 to 255"),
+        (("own.py:Square", "--shape", "100000x1000000"), "of the shape 100000x1000000 need 1.12e+03 GiB to be drawn"),
+        (("own.py:Square", "--shape", "9" * 23), "GiB of memory are free; allowed: what fits; remedy: smaller ones"),
+        (("own.py:Square", "--framework", ""), "got '' as a framework"),
+        (("own.py:NoBackward",), "NoBackward has no backward; allowed: a class with specs, forward and backward"),
+        (("own.py:NoBackward",), 'writes `raise NotImplementedError("no gradient")` in it'),
+        (("own.py:Nothing",), "has no backward and no forward and no specs"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(deep5: Command, file: Path, given: Sequence[str], says: str) -> None:
+    answer = deep5("check", "operator", *given)
+    assert (answer.status, answer.out) == (2, "")
+    assert says in answer.err
+    assert "Warning" not in answer.err
+
+
+def test_an_operator_that_is_at_fault_has_the_status_1_and_a_table(deep5: Command, file: Path) -> None:
+    answer = deep5("check", "operator", "own.py:WrongShape", "--json")
+    assert (answer.status, answer.err) == (1, "")
+    failed = [row for row in json.loads(answer.out)["checks"] if row["verdict"] == "FAILED"]
+    assert [row["check"] for row in failed] == ["backward"]
+
+
+def test_an_interrupt_that_an_operator_raises_is_told_as_such(deep5: Command, file: Path) -> None:
+    answer = deep5("check", "operator", "own.py:Interrupts")
+    assert answer.status == 3
+    assert "Interrupts raised KeyboardInterrupt, or was interrupted, in forward" in answer.err
+    assert "index beyond" not in answer.err
+
+
+def test_an_operator_without_gradients_is_written_as_the_message_says(deep5: Command, file: Path) -> None:
+    answer = deep5("check", "operator", "own.py:Whole")
+    assert answer.status == 0
+    assert "Whole.backward is not implemented: no gradient" in answer.out
+
+
+def test_numbers_that_the_command_draws_have_both_signs(deep5: Command, file: Path) -> None:
+    for seed in ("1", "2", "4"):  # with which both normal numbers are of one sign
+        answer = deep5("check", "operator", "own.py:Square", "--shape", "2", "--seed", seed)
+        assert (answer.status, "numbers of both signs" in answer.out) == (0, False)
+
+
+def _drawn(differences: np.ndarray, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    import vl_convert
+
+    charts: list[dict[str, Any]] = []
+    real = vl_convert.vegalite_to_png
+
+    def seen(chart: Any, *args: Any, **options: Any) -> bytes:
+        charts.append(chart)
+        return bytes(real(chart, *args, **options))
+
+    monkeypatch.setattr(vl_convert, "vegalite_to_png", seen)
+    assert heat_map(differences, "forward", "differences", folder).stat().st_size > 0
+    color: dict[str, Any] = charts[0]["encoding"]["color"]
+    return color
+
+
+@pytest.mark.parametrize("largest", [0.01, 3e-16, 0.0])
+def test_equal_differences_are_one_colour_on_a_scale_from_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest: float
+) -> None:
+    differences = largest * (1 + 1e-13 * np.random.default_rng(0).standard_normal((3, 4)))
+    color = _drawn(differences, tmp_path, monkeypatch)
+    assert color["scale"]["domain"] == [0.0, differences.max() or 1.0]
+    assert color["legend"]["format"] == ".3~g"
+
+
+def test_a_value_that_is_lost_leaves_the_scale_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    color = _drawn(np.array([[np.inf, 0.5], [0.0, 0.25]]), tmp_path, monkeypatch)
+    assert color["scale"]["domain"] == [0.0, 0.5]
