@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -977,8 +976,15 @@ def test_rigorous_measures_in_fresh_processes(bare: Callable[[str], str]) -> Non
     times = summarise(found)
     assert {row["processes"] for row in times.rows} == {2}
     assert len({name for name, _ in times.samples()}) == 2 * 2 * 2  # processes, candidates, warm-ups and samples
-    failing = [sys.executable, "-m", "deep5.bench.measure", "/nowhere.json", "/nowhere.out", "0"]
-    assert subprocess.run(failing, capture_output=True, check=False).returncode != 0
+
+
+def test_a_fresh_process_finds_the_package_beside_a_folder_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "deep5").mkdir()  # as a clone
+    monkeypatch.chdir(tmp_path)
+    (raw,) = measure(plan(mode="rigorous", processes=1, frameworks=("reference",)))
+    assert raw["series"]
 
 
 # The command

@@ -1,7 +1,6 @@
 """Operators timed on every framework: in turn, in a new random order each round, every raw time kept.
 
-`python -m deep5.bench.measure PLAN.json OUT.json` measures one plan in a fresh process: so the rigorous mode does, and
-so threads can be set that a framework fixes when it starts.
+The rigorous mode measures in fresh processes: so threads can be set that a framework fixes when it starts.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from deep5.operators.checks.survival import death
 from deep5.plugins import framework, uninterrupted
 from deep5.seeds import derive_seed, generator
 
-__all__ = ["SCOPE", "measure", "measure_here"]
+__all__ = ["SCOPE", "main", "measure", "measure_here"]
 
 SCOPE = (
     "whole calls with inputs in the framework's memory, each finished by synchronize before the next begins; a "
@@ -38,6 +37,10 @@ SCOPE = (
 # Processors, beyond as many as there are threads, that a candidate may keep busy: what the interpreter does beside it.
 _BESIDE = 0.3
 _TIMEOUT_S = 3600
+# A fresh process finds modules where this one does: not `deep5` in a folder of that name which it was started beside.
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.bench.measure import main; main(sys.argv[2:])"
+)
 
 
 def measure(plan: Plan) -> list[dict[str, Any]]:
@@ -78,7 +81,7 @@ def _in_fresh_process(plan: Plan, number: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="deep5-bench-") as folder:
         wanted, got, doing = Path(folder, "plan.json"), Path(folder, "out.json"), Path(folder, "doing.txt")
         wanted.write_text(plan.to_json())
-        command = [sys.executable, "-m", "deep5.bench.measure", *map(str, (wanted, got, doing, number))]
+        command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), *map(str, (wanted, got, doing, number))]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
@@ -258,7 +261,8 @@ def _thread_warnings(plan: Plan, settings: dict[str, dict[str, Any]], found: Seq
     ]
 
 
-def _main(arguments: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
+    """What a fresh process does: read the plan, measure, and write what came of it."""
     die_with_parent()
     wanted, got, doing, number = arguments
     plan, tell = Plan.from_json(Path(wanted).read_text()), Path(doing).write_text
@@ -270,7 +274,3 @@ def _main(arguments: Sequence[str]) -> None:
         raw = {"failed": str(error)}
     tell("the end")
     Path(got).write_text(json.dumps(raw, default=str))
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1:])
