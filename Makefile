@@ -19,7 +19,7 @@ BRIEFLY := | sed -u -n '/ MB)/p; / GB)/p; /^Successfully installed/p'
 FAST := not slow and not gpu and not timing
 # How many processes share the tests that judge no times, each with some 3 GB of frameworks; 0: they run in this one.
 WORKERS ?= 2
-PARALLEL := -n $(WORKERS) --dist loadfile
+PARALLEL := -n $(WORKERS) --dist worksteal
 COVERAGE := --cov --cov-report=term:skip-covered
 # A new version of PyTorch is a decision: `make constraints TORCH=2.14.0`.
 TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)

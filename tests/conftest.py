@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import zlib
 
@@ -15,6 +16,8 @@ import processors
 from command import deep5  # noqa: F401 - a fixture
 
 _CACHE = pytest.StashKey[str]()
+# What tests share to draw numbers.
+_DRAWING = ("operator_cases", "operators_right", "tracing_cases")
 
 # Some frameworks fix their threads when they start, once a process: one thread, here and in processes that tests start.
 for _name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "PJRT_NPROC"):
@@ -46,9 +49,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what is marked `gpu` where there is none, and have a test draw the same numbers whatever ran before it."""
-    own = getattr(getattr(item, "module", None), "RNG", None)
-    if isinstance(own, np.random.Generator):
-        own.bit_generator.state = np.random.default_rng(zlib.crc32(item.nodeid.encode())).bit_generator.state
+    for module in (getattr(item, "module", None), *map(sys.modules.get, _DRAWING)):
+        own = getattr(module, "RNG", None)
+        if isinstance(own, np.random.Generator):
+            own.bit_generator.state = np.random.default_rng(zlib.crc32(item.nodeid.encode())).bit_generator.state
     if item.get_closest_marker("gpu") and not processors.any_listed():
         pytest.skip("no framework finds a graphics processor on this machine")
 

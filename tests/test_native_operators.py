@@ -23,9 +23,9 @@ from deep5.operators.check import check_forward, check_gradient
 from deep5.operators.checks.report import OperatorReport, Row
 from deep5.operators.problems import Direction, Problem
 from deep5.operators.timing import time_loop
-from operators_right import normal
+from operators_right import constant, normal
 
-X = [normal(3, 4)]
+X = [constant(0, 3, 4)]
 F = torch.nn.functional
 
 
@@ -124,7 +124,7 @@ def _named(name: str, function: Callable[[np.ndarray], np.ndarray]) -> Callable[
     return function
 
 
-CONVOLUTION = [normal(2, 3, 5, 5), normal(4, 3, 3, 3), normal(4)]
+CONVOLUTION = [constant(1, 2, 3, 5, 5), constant(2, 4, 3, 3, 3), constant(3, 4)]
 
 
 def _convolution(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:

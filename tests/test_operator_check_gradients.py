@@ -16,9 +16,9 @@ from deep5.operators.check import check_forward, check_gradient
 from deep5.operators.checks.conduct import some_needs
 from deep5.operators.checks.inputs import LAYOUTS
 from deep5.operators.checks.report import OperatorReport
-from operators_right import RIGHT, IPow, MatMul, ReLU, Unary, normal
+from operators_right import RIGHT, IPow, MatMul, ReLU, Unary, constant, normal
 
-X = [normal(3, 4)]
+X = [constant(0, 3, 4)]
 
 
 @pytest.fixture(autouse=True)

@@ -146,7 +146,9 @@ def _located(
     found /= np.array([sizes[block].mean() for block in blocks])
     off = np.where(np.isfinite(found[0]), np.abs(found[0] - found[1]), np.inf)
     bad = off > found[2]
-    what = "element" if len(blocks) == moving.size else "block of elements"
+    what, several = "element", "elements"
+    if len(blocks) < moving.size:
+        what, several = "block of elements", "blocks of elements"
     shows = f"gradient of a random sum of elements of output {of}, differences by {what} of input {number}"
     beyond = np.where(bad, off, 0.0) if bad.any() else off
     picture = np.zeros(value.shape)
@@ -167,7 +169,7 @@ def _located(
         f"differences, the worst of {int(bad.sum())} wrong ones of {bad.size}, which is off by {off[worst]:.2g}; "
         f"{_cause(point, number, of, at, joined, pull)}"
     )
-    return along._replace(story=f"{along.story}{story}", differences=picture, shows=f"wrong {what}s of the {shows}")
+    return along._replace(story=f"{along.story}{story}", differences=picture, shows=f"wrong {several} of the {shows}")
 
 
 def _block(shape: tuple[int, ...], places: np.ndarray, sizes: np.ndarray) -> np.ndarray:
