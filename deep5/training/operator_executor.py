@@ -32,8 +32,10 @@ __all__ = ["EngineOperatorExecutor", "host_arrays"]
 
 # Compiled networks hold memory of their own, so fewer are kept than of what is cheap.
 _PROGRAMS = 64
-# Above, an engine writes its outputs to new memory; below, they are copied out of memory that stays bound.
-_SMALL_BYTES = 8192
+# Above, an engine writes its outputs to new memory; below, they are copied out of memory that stays bound. Measured on
+# products: new memory, cold and bound anew, costs ONNX Runtime a quarter at 16 KiB and a hundredth at 440 KiB, and the
+# copy a twentieth at 1 MiB; OpenVINO takes either alike.
+_SMALL_BYTES = 512 * 1024
 
 
 @dataclass
