@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -23,6 +24,8 @@ from deep5.networks.single import Single
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
 from deep5.operators.registry import registered_operators
+from deep5.training.operator_executor import _SMALL_BYTES
+from memory_cases import Where, addresses
 
 DOMAIN = "test.engines"
 RNG = np.random.default_rng(11)
@@ -273,30 +276,15 @@ def test_what_the_engine_runs_is_no_python(name: str, monkeypatch: pytest.Monkey
 
 
 def test_large_outputs_are_memory_of_their_own() -> None:
-    """Beyond some size the engine writes to the caller's array; an array that was given stays as it is."""
-    for name in ENGINES:
-        made, x = executor(name, CppPow(2)), draw(200, 50)
+    """Beyond some size the engine writes to new memory, else to its own, which is copied; what was given stays."""
+    for name, rows in itertools.product(ENGINES, (200, 4000)):
+        made, x = executor(name, CppPow(2)), draw(rows, 50)
+        assert (x.nbytes > _SMALL_BYTES) == (rows == 4000)
         first, copied = made.inference(x)[0], (x * x).copy()
         second = made.inference(x + 1)[0]
         np.testing.assert_allclose(first, copied, rtol=1e-6)
         assert not np.shares_memory(first, second)
         assert first.flags.writeable
-
-
-class Where(CppOperator):
-    """Where its input and its output lie, in halves: OpenVINO holds whole numbers of 32 bits."""
-
-    source = """
-    template <typename T>
-    struct Where : deep5::Operator {
-      void forward(deep5::Tensor<const T> x, deep5::Tensor<int32_t> places) {
-        const void* found[] = {x.data(), places.data()};
-        std::memcpy(places.data(), found, sizeof found);
-      }
-    };"""
-
-    def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
-        return (d5.TensorSpec(shape=(4,), dtype="int32"),)
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -310,7 +298,7 @@ def test_an_operator_in_cpp_is_given_the_memory_of_the_engine(name: str) -> None
             held = made._last._results[0]
         elif name == "openvino":
             held = made._last._request.get_output_tensor(0).data
-        assert places.view(np.int64).tolist() == [x.ctypes.data, held.ctypes.data]
+        assert addresses(places) == [x.ctypes.data, held.ctypes.data]
 
 
 def test_strided_misaligned_and_foreign_input() -> None:

@@ -20,6 +20,7 @@ import pytest
 import deep5 as d5
 from deep5.errors import NetworkError, OperatorError, ShapeError, Unsupported
 from deep5.networks.gradients import gradient_network
+from memory_cases import Where, addresses
 from tracing_cases import CASES, arrays
 
 TF: Any = d5.framework("tensorflow")
@@ -886,19 +887,6 @@ def test_nodes_that_cannot_run_are_refused() -> None:
 
 @pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["eager", "graph"])
 def test_an_operator_in_cpp_is_given_the_memory_of_tensorflow(wrap: Callable[[Any], Any]) -> None:
-    class Where(d5.CppOperator):
-        source = """
-        template <typename T>
-        struct Where : deep5::Operator {
-          void forward(deep5::Tensor<const T> x, deep5::Tensor<int64_t> places) {
-            places[0] = reinterpret_cast<int64_t>(x.data());
-            places[1] = reinterpret_cast<int64_t>(places.data());
-          }
-        };"""
-
-        def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
-            return (d5.TensorSpec(shape=(2,), dtype="int64"),)
-
     def address(value: Any) -> int:
         # The buffer of a tensor is its memory, where numpy() makes a copy.
         return int(np.asarray(memoryview(value)).ctypes.data)
@@ -907,7 +895,7 @@ def test_an_operator_in_cpp_is_given_the_memory_of_tensorflow(wrap: Callable[[An
     for elements in (5, 5000):
         x = tf.constant(np.ones(elements))
         places = where(x)
-        assert places.numpy().tolist() == [address(x), address(places)]
+        assert addresses(places) == [address(x), address(places)]
 
 
 def test_the_refusal_of_graphics_processors_names_the_operator() -> None:
