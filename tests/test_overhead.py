@@ -85,23 +85,27 @@ def turns_red(name: str, wait: Wait, *, steps: int, rounds: int) -> bool:
     """Whether a recipe is red once a wait in every step uses up deep5's lead, what the goal allows, and `SEEN`.
 
     The lead is measured first, on the same instances: two of one opponent may differ by a third, by where their memory
-    lies.
+    lies. Others' load on a shared machine may cover a measurement whole, so there are three; a recipe that cannot turn
+    red does so in none.
     """
     recipe = shortened(name, steps=steps, rounds=rounds)
     ((metric, goal),) = recipe.metrics
     assert goal is not None
     sides = [make_candidate(recipe, key) for key in ("candidate", "baseline", "baseline")]
-    before = time_rounds(*sides, rounds=rounds, steps=steps)
-    ours, theirs = (np.median(times) / steps * 1e6 for times in (before.candidate, before.baseline))
-    allowed = goal.bound if metric.unit == "us" else (goal.bound - 1) * theirs
-    wait.microseconds = max(theirs - ours, 0.0) + allowed + SEEN * theirs
-    after = time_rounds(*sides, rounds=rounds, steps=steps)
-    # It is the wait that is seen: a third of it at least, since a shared machine does not keep its speed.
-    ratios = [np.median(rounds.candidate) / np.median(rounds.baseline) for rounds in (before, after)]
-    assert (ratios[1] - ratios[0]) * theirs > wait.microseconds / 3, (ratios, theirs, wait.microseconds)
-    observer = metric.observer()
-    observer.after_timing(after)
-    return not goal.met(observer.value())
+    for _ in range(3):
+        wait.microseconds = 0.0
+        before = time_rounds(*sides, rounds=rounds, steps=steps)
+        ours, theirs = (np.median(times) / steps * 1e6 for times in (before.candidate, before.baseline))
+        allowed = goal.bound if metric.unit == "us" else (goal.bound - 1) * theirs
+        wait.microseconds = max(theirs - ours, 0.0) + allowed + SEEN * theirs
+        after = time_rounds(*sides, rounds=rounds, steps=steps)
+        ratios = [np.median(rounds.candidate) / np.median(rounds.baseline) for rounds in (before, after)]
+        observer = metric.observer()
+        observer.after_timing(after)
+        # It is the wait that is seen: a third of it at least, since a shared machine does not keep its speed.
+        if (ratios[1] - ratios[0]) * theirs > wait.microseconds / 3 and not goal.met(observer.value()):
+            return True
+    return False
 
 
 @pytest.fixture

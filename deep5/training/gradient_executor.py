@@ -53,8 +53,8 @@ class Run(Protocol):
 
         Returns:
             The outputs in the network's order: those that were not announced, and those that were. All are in memory
-            of their own, which no later call writes to except where it comes back as `into`; those that were announced
-            are C-contiguous and writable.
+            that no later call writes to while somebody holds them, except where it comes back as `into`; those that
+            were announced are C-contiguous and writable.
         """
         ...
 

@@ -22,7 +22,7 @@ from deep5.operators.contract import check_outputs, is_floating, name_of, spec_o
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
 from deep5.operators.plan import check_arrays
-from deep5.tensors import Array, Device, TensorSpec, numpy_dtype, to_numpy
+from deep5.tensors import Array, Device, TensorSpec, to_numpy
 from deep5.training.gradient_executor import Run, has_gradient
 
 if TYPE_CHECKING:
@@ -32,13 +32,9 @@ __all__ = ["EngineOperatorExecutor", "host_arrays"]
 
 # Compiled networks hold memory of their own, so fewer are kept than of what is cheap.
 _PROGRAMS = 64
-# Above, an engine writes its outputs to new memory; below, they are copied out of memory that stays bound. Measured on
-# products: new memory, cold and bound anew, costs ONNX Runtime a quarter at 16 KiB and a hundredth at 440 KiB, and the
-# copy a twentieth at 1 MiB; OpenVINO takes either alike.
-_SMALL_BYTES = 512 * 1024
 
 
-@dataclass
+@dataclass(slots=True)
 class _Made:
     """A network that runs.
 
@@ -82,8 +78,8 @@ class EngineOperatorExecutor(ABC):
         self._made: dict[Any, _Made] = {}
 
     @abstractmethod
-    def _compile(self, network: Network, announced: Sequence[str]) -> Run:
-        """Make a network of no parameters runnable; see `GradientExecutor`."""
+    def _compile(self, network: Network) -> Run:
+        """Make a network of no parameters runnable, no output of which is announced; see `GradientExecutor`."""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -132,16 +128,15 @@ class EngineOperatorExecutor(ABC):
         """Return at once: the engine has finished when a call returns."""
 
     def _run(self, made: _Made, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        name = name_of(self.operator)
         try:
             for labels in made.labels:
                 labels.check(inputs[labels.position])
-            results, announced = made.run(inputs)
+            results, _ = made.run(inputs)
         except (OperatorError, ShapeError):
             raise
         except NetworkError as error:
-            raise OperatorError(f"{name} failed: {error}") from error
-        found = (*results, *announced)
+            raise OperatorError(f"{name_of(self.operator)} failed: {error}") from error
+        found = tuple(results)
         if not made.checked:
             check_outputs(self.operator, found[: len(made.outputs)], made.outputs)
             made.checked = True
@@ -159,10 +154,9 @@ class EngineOperatorExecutor(ABC):
                 raise Unsupported(f"{name_of(self.operator)} has no gradient: no output is a floating-point number")
             product = vjp_network(lowered(forms.differentiated, has_gradient), names)
             form = forms.checked(self._suited(forms.lowered(product)))
-        bytes_out = sum(spec.size * numpy_dtype(spec.dtype).itemsize for spec in form.outputs.values())
-        run = self._compile(form, list(form.outputs) if bytes_out > _SMALL_BYTES else ())
         key = wanted, tuple([(value.shape, value.dtype) for value in inputs])
-        return remember(self._made, key, _Made(run, outputs, label_inputs(network)), room=_PROGRAMS)
+        made = _Made(self._compile(form), outputs, label_inputs(network))
+        return remember(self._made, key, made, room=_PROGRAMS)
 
 
 def host_arrays(operator: Operator, values: Sequence[Array]) -> tuple[np.ndarray, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime
@@ -53,11 +52,11 @@ class ONNXRuntimeOperatorExecutor(EngineOperatorExecutor):
     def _suited(self, network: Network) -> Network:
         return rewritten(network)
 
-    def _compile(self, network: Network, announced: Sequence[str]) -> Run:
+    def _compile(self, network: Network) -> Run:
         self._last = Program(
             network,
             {},
-            announced,
+            (),
             threads=self._runtime.threads,
             device=self.device,
             numerics=self._runtime.numerics,

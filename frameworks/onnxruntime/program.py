@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from onnxruntime import OrtValue
@@ -17,6 +18,7 @@ from deep5.networks.engine import engine_model
 from deep5.networks.network import Network
 from deep5.tensors import Device, TensorSpec, aligned_empty
 from deep5.training.gradient_executor import Notify
+from deep5.training.lending import Lender, Lent
 
 __all__ = ["Program"]
 
@@ -31,8 +33,8 @@ class Program:
     Parameters and buffers are inputs that are bound once, to the memory of the executor: a session that held them as
     constants would keep a copy of them, and compute with old values. Where nobody writes to them it may hold them so,
     which is faster: ONNX Runtime arranges constant weights as its kernels like them best. Gradients are bound to memory
-    that stays the same from call to call; other outputs to memory of the program's own, from which they are copied.
-    That memory serves one call at a time: threads that come at once wait for each other.
+    that stays the same from call to call; other outputs to memory that is lent (`Lender`). A binding serves one call at
+    a time: threads that come at once wait for each other.
 
     Args:
         network: The network.
@@ -79,6 +81,7 @@ class Program:
             extent: (number, axis)
             for number, spec in enumerate(network.inputs.values())
             for axis, extent in enumerate(spec.shape)
+            if isinstance(extent, str)
         }
         # Outputs whose extents nobody knows before the network runs: ONNX Runtime finds memory for them.
         self._unknown = [
@@ -92,11 +95,16 @@ class Program:
         self._on_host = device.kind == "cpu"
         # The host's memory is read where it lies; what a device has is as old as the binding.
         self._copied = not self._on_host and not fixed
-        self._places: list[np.ndarray | None] = []
-        self._held: dict[str, OrtValue] = {}
+        self._slots: list[_Slot] = []
+        # The arrays that inputs are bound to where they lie.
+        self._bound: list[np.ndarray | None] = []
         self._shapes: _Shapes | None = None
-        self._results: list[np.ndarray] = []
+        self._lender: Lender[OrtValue] = Lender((), on_memory)
+        self._lent: Lent[OrtValue] = self._lender.lend()[0]
         self._gradients: Sequence[np.ndarray] = ()
+        # Whether equal inputs need no more than a run: ONNX Runtime takes fixed shapes and no other.
+        self._repeats = False
+        self._repeatable = not (self._extents or self._announced or self._unknown or self._copied)
         self._lock = threading.Lock()
 
     def __call__(
@@ -108,27 +116,21 @@ class Program:
             NetworkError: An operator failed; the message is ONNX Runtime's.
             OperatorError: A compiled operator failed; the message is its own.
         """
-        shapes = tuple([value.shape for value in inputs])
         with self._lock:
-            if shapes != self._shapes or (self._announced and into is not self._gradients):
-                if shapes != self._shapes:
-                    self._bind_small_inputs(inputs)
-                self._bind_outputs(shapes, into)
-            for name, value, place in zip(self._inputs, inputs, self._places, strict=True):
-                if place is not None:
-                    place[...] = value
+            # In few steps: behind a product of large matrices each of them meets cold caches, for ten times its time.
+            results = None
+            if self._repeats:
+                for value, bound in zip(inputs, self._bound, strict=True):
+                    if value is not bound or not value.flags.c_contiguous:
+                        break
                 else:
-                    usable = value.flags.c_contiguous and value.flags.aligned
-                    self._bind_input(name, value if usable else np.array(value, order="C"))
-            for number in self._unknown:
-                self._binding.bind_output(self._outputs[number][0])
-            if self._copied:
-                self._bind_values()
+                    results = self._lent.lend()
+            if results is None:
+                results = self._bind(inputs, into)
             try:
                 self.session.run_with_iobinding(self._binding)
             except Exception as error:  # ONNX Runtime raises its own private classes
                 raise self._failed(error) from error
-            results = [value.copy() for value in self._results]
             if self._unknown:
                 values = self._binding.get_outputs()
                 for number in self._unknown:
@@ -150,41 +152,96 @@ class Program:
         for name, value in self._values.items():
             self._binding.bind_ortvalue_input(name, value)
 
-    def _bind_input(self, name: str, value: np.ndarray) -> None:
-        if value.dtype.name == "bfloat16":
-            held = self._held[name] = on_memory(value)  # a binding keeps memory alive that it binds itself, no other
-            self._binding.bind_ortvalue_input(name, held)
-        else:
-            self._binding.bind_cpu_input(name, value)
+    def _bind(self, inputs: Sequence[np.ndarray], into: Sequence[np.ndarray] | None) -> list[np.ndarray]:
+        """Bind what changed; returns the outputs that are not announced."""
+        shapes = tuple([value.shape for value in inputs])
+        known, self._shapes, self._repeats = self._shapes, None, False  # should this fail
+        if shapes != known:
+            self._slots = [
+                _Slot(self._binding, name, value, small=self._on_host and value.nbytes <= _SMALL_BYTES)
+                for name, value in zip(self._inputs, inputs, strict=True)
+            ]
+            outputs = [(self._shape(spec, shapes), spec.dtype) for _, spec in self._outputs]
+            self._lender = Lender(outputs, on_memory)
+        self._bound = [slot.bind(value) for slot, value in zip(self._slots, inputs, strict=True)]
+        # In order, which is that of `get_outputs`.
+        lent, results = self._lender.lend()
+        if lent is not self._lent:
+            for (name, _), value in zip(self._outputs, lent.bound, strict=True):
+                self._binding.bind_ortvalue_output(name, value)
+            self._lent = lent
+        for number in self._unknown:
+            self._binding.bind_output(self._outputs[number][0])
+        if shapes != known or (self._announced and into is not self._gradients):
+            self._bind_gradients(shapes, into)
+        if self._copied:
+            self._bind_values()
+        self._shapes, self._repeats = shapes, self._repeatable
+        return results
 
-    def _bind_small_inputs(self, inputs: Sequence[np.ndarray]) -> None:
-        """Give small inputs memory that stays: to copy them into it takes less time than to bind them anew."""
-        self._shapes = None  # should this fail
-        self._places = []
-        for name, value in zip(self._inputs, inputs, strict=True):
-            place = aligned_empty(value.shape, value.dtype) if self._on_host and value.nbytes <= _SMALL_BYTES else None
-            self._places.append(place)
-            if place is not None:
-                self._binding.bind_ortvalue_input(name, on_memory(place))
-
-    def _bind_outputs(self, shapes: _Shapes, into: Sequence[np.ndarray] | None) -> None:
-        """Give the outputs memory for inputs of these shapes; all of them in order, which is that of `get_outputs`."""
-        if shapes != self._shapes:
-            self._shapes = None  # should this fail
-            self._results = [self._bind(name, spec, shapes) for name, spec in self._outputs]
+    def _bind_gradients(self, shapes: _Shapes, into: Sequence[np.ndarray] | None) -> None:
         old: Sequence[np.ndarray | None] = [None] * len(self._announced) if into is None else into
-        arrays = [self._bind(name, spec, shapes, kept) for (name, spec), kept in zip(self._announced, old, strict=True)]
+        arrays = []
+        for (name, spec), kept in zip(self._announced, old, strict=True):
+            shape = self._shape(spec, shapes)
+            array: np.ndarray = kept if kept is not None and kept.shape == shape else aligned_empty(shape, spec.dtype)
+            self._binding.bind_ortvalue_output(name, on_memory(array))
+            arrays.append(array)
         unchanged = into is not None and all(new is kept for new, kept in zip(arrays, into, strict=True))
         self._gradients = into if into is not None and unchanged else arrays
-        self._shapes = shapes
 
-    def _bind(self, name: str, spec: TensorSpec, shapes: _Shapes, kept: np.ndarray | None = None) -> np.ndarray:
-        """Bind an output to the array that is kept, or to a new one where it does not fit."""
+    def _shape(self, spec: TensorSpec, shapes: _Shapes) -> tuple[int, ...]:
+        """The shape of an output for inputs of these shapes; 0 where nobody knows."""
         places = [self._extents.get(extent) for extent in spec.shape]
-        shape = tuple(
+        return tuple(
             extent if isinstance(extent, int) else 0 if place is None else shapes[place[0]][place[1]]
             for extent, place in zip(spec.shape, places, strict=True)
         )
-        array: np.ndarray = kept if kept is not None and kept.shape == shape else aligned_empty(shape, spec.dtype)
-        self._binding.bind_ortvalue_output(name, on_memory(array))
-        return array
+
+
+class _Slot:
+    """An input of a binding.
+
+    An array that comes twice in a row is bound where it lies, and a small one that does not is copied to memory that
+    stays.
+
+    Args:
+        binding: ONNX Runtime's.
+        name: Of the input.
+        value: An array of the shape and type that come.
+        small: Whether a copy takes less time than to bind it.
+    """
+
+    def __init__(self, binding: Any, name: str, value: np.ndarray, *, small: bool) -> None:
+        self._binding, self._name = binding, name
+        self._place = aligned_empty(value.shape, value.dtype) if small else None
+        self._copied = None if self._place is None else on_memory(self._place)
+        self._stays = False
+        self._held: OrtValue | None = None
+        self._bound: np.ndarray | None = None
+        self._last: np.ndarray | None = None
+
+    def bind(self, value: np.ndarray) -> np.ndarray | None:
+        """Bind an array, or a copy of it; returns the array where nothing is to be done if it comes again."""
+        usable = value.flags.c_contiguous and value.flags.aligned
+        if usable and value is self._bound:
+            return value
+        self._bound, last, self._last = None, self._last, None  # should this fail
+        if self._place is not None and not (usable and value is last):
+            if not self._stays:
+                self._binding.bind_ortvalue_input(self._name, self._copied)
+            self._stays = True
+            self._place[...] = value
+        else:
+            self._stays = False
+            self._refer(value if usable else np.array(value, order="C"))
+            self._bound = value if usable else None
+        self._last = value
+        return self._bound
+
+    def _refer(self, array: np.ndarray) -> None:
+        if array.dtype.name == "bfloat16":
+            self._held = on_memory(array)  # a binding keeps memory alive that it binds itself, no other
+            self._binding.bind_ortvalue_input(self._name, self._held)
+        else:
+            self._binding.bind_cpu_input(self._name, array)

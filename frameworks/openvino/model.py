@@ -21,8 +21,9 @@ from deep5.frameworks.openvino.shapes import check_shapes, explanation
 from deep5.networks.custom import is_custom
 from deep5.networks.engine import answered, engine_model, node_model
 from deep5.networks.network import Network
-from deep5.tensors import aligned_empty
+from deep5.tensors import aligned_empty, numpy_dtype
 from deep5.training.gradient_executor import Notify
+from deep5.training.lending import Lender, Lent
 
 __all__ = ["Program", "supports"]
 
@@ -40,8 +41,9 @@ _LOADING = threading.RLock()
 class Program:
     """A network made runnable; a `Run` of `GradientExecutor`.
 
-    Parameters and buffers are inputs whose tensors are the memory of the executor. Outputs are copied. There is one
-    request, which serves one call at a time: threads that come at once wait for each other.
+    Parameters and buffers are inputs whose tensors are the memory of the executor. Outputs whose shape is fixed go into
+    memory that is lent (`Lender`), others and gradients are copied. There is one request, which serves one call at a
+    time: threads that come at once wait for each other.
 
     Args:
         network: The network.
@@ -87,7 +89,9 @@ class Program:
             raise Unsupported(f"openvino cannot run the network {self._name!r}: {explanation(error)}") from error
         self._inputs, self._count = tuple(network.inputs), len(network.outputs)
         self._first = self._count - len(announced)
-        self._results = range(self._count + len(self._guards))
+        specs = network.inputs.values()
+        self._static = all(isinstance(extent, int) for spec in specs for extent in spec.shape)
+        self._long = [number for number, spec in enumerate(specs) if np.dtype(numpy_dtype(spec.dtype)) in _LONG]
         # An input that no node reads is none of the compiled model.
         known = {name for port in self.model.inputs for name in port.names}
         self._read = [(name, number) for number, name in enumerate(self._inputs) if name in known]
@@ -107,21 +111,28 @@ class Program:
             OperatorError: A compiled operator failed; the message is its own.
             ShapeError: Its `specs` refuses shapes; likewise.
         """
-        shapes = tuple([value.shape for value in inputs])
-        if shapes not in self._fitting:
-            with self._lock:
-                self._check_shapes(shapes)
-        for name, value in zip(self._inputs, inputs, strict=True):
-            if value.dtype in _LONG and (value.max() > LARGEST or value.min() < -LARGEST):
+        for number in self._long:
+            value = inputs[number]
+            if value.size and (value.max() > LARGEST or value.min() < -LARGEST):
                 large = value[(value > LARGEST) | (value < -LARGEST)][0]
                 raise NetworkError(
-                    f"input {name!r} holds {large}; allowed: ±2^24, up to which openvino tells all whole numbers apart"
+                    f"input {self._inputs[number]!r} holds {large}; allowed: ±2^24, up to which openvino tells all "
+                    "whole numbers apart"
                 )
         with self._lock:
+            # In few steps: behind a product of large matrices each of them meets cold caches, for ten times its time.
+            outputs = None
+            if self._static and self._lent is not None:
+                for value, bound in zip(inputs, self._bound, strict=True):
+                    if value is not bound or not value.flags.carray:
+                        break
+                else:
+                    outputs = self._lent.lend()
+            if outputs is None:
+                self._check_shapes(tuple([value.shape for value in inputs]))
             try:
-                for name, number in self._read:
-                    value = inputs[number]
-                    self._share(name, value if value.flags.carray else np.array(value, order="C"))
+                if outputs is None:
+                    outputs = self._bind(inputs)
                 self._request.infer(share_outputs=True)  # else it makes copies, which are made below
             except Exception as error:  # as above
                 # A model that failed fails again, on whatever input, and so do its new requests.
@@ -132,24 +143,29 @@ class Program:
                 raise NetworkError(f"openvino failed in the network {self._name!r}: {explanation(error)}") from error
             if self._kernels and (told := failure(self._kernels, self._number)) is not None:
                 raise told
-            # One by one: `output_tensors` makes all of them anew, for a hundred times as long.
-            values = [self._request.get_output_tensor(number).data for number in self._results]
-            for guard, outside in zip(self._guards, values[self._count :], strict=True):
-                if outside > 0:
+            for number, guard in enumerate(self._guards, self._count):
+                if self._read_output(number) > 0:
                     raise NetworkError(
                         f"openvino cannot run the network {self._name!r} on these inputs: {guard.message}"
                     )
-            gradients = values[self._first : self._count]
-            if into is None or any(old.shape != new.shape for old, new in zip(into, gradients, strict=True)):
-                into = [aligned_empty(value.shape, value.dtype) for value in gradients]
-            for array, value in zip(into, gradients, strict=True):
-                array[...] = value
-            outputs = [np.array(value) for value in values[: self._first]]
+            gradients = self._gradients(into)
+            for number in self._unknown:
+                outputs.insert(number, np.array(self._read_output(number)))
         # Whoever is notified may call the executor, which writes to the request's memory, or gives it back.
         if notify is not None:
-            for number, array in enumerate(into):
+            for number, array in enumerate(gradients):
                 notify(number, array)
-        return outputs, into
+        return outputs, gradients
+
+    def _gradients(self, into: Sequence[np.ndarray] | None) -> Sequence[np.ndarray]:
+        if self._first == self._count:
+            return ()
+        values = [self._read_output(number) for number in range(self._first, self._count)]
+        if into is None or any(old.shape != new.shape for old, new in zip(into, values, strict=True)):
+            into = [aligned_empty(value.shape, value.dtype) for value in values]
+        for array, value in zip(into, values, strict=True):
+            array[...] = value
+        return into
 
     def _compiled(self) -> Any:
         model = _core().compile_model(self._source, "CPU", self._options)
@@ -160,6 +176,8 @@ class Program:
         return model
 
     def _check_shapes(self, shapes: tuple[tuple[int, ...], ...]) -> None:
+        if shapes in self._fitting:
+            return
         for name, shape in zip(self._inputs, shapes, strict=True):
             if 0 in shape:  # it crashes, in this call or a later one
                 raise NetworkError(f"openvino failed in the network {self._name!r}: input {name!r} has no elements")
@@ -178,10 +196,48 @@ class Program:
         self._shared: dict[str, np.ndarray] = {}
         for name, value in self._values.items():
             self._share(name, value)
+        ports = self.model.outputs[: self._first]
+        fixed = [port.partial_shape.is_static and 0 not in port.shape for port in ports]
+        # Outputs whose shape is known once they are there.
+        self._unknown = [number for number, known in enumerate(fixed) if not known]
+        self._known = [number for number, known in enumerate(fixed) if known]
+        tensors = [self._request.get_output_tensor(number) for number in self._known]
+        self._lender: Lender[Any] = Lender([(tuple(value.shape), value.data.dtype) for value in tensors], _on_memory)
+        self._lent: Lent[Any] | None = None
+        self._bound: list[np.ndarray | None] = [None] * len(self._inputs)
+
+    def _bind(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Bind what changed; returns the outputs whose shape is known."""
+        bound: list[np.ndarray | None] = list(inputs)
+        for name, number in self._read:
+            value = inputs[number]
+            if not value.flags.carray:
+                bound[number] = None
+                self._share(name, np.array(value, order="C"))
+            elif value is not self._bound[number]:
+                self._share(name, value)
+        self._bound = bound
+        lent, outputs = self._lender.lend()
+        if lent is not self._lent:
+            for number, tensor in zip(self._known, lent.bound, strict=True):
+                self._request.set_output_tensor(number, tensor)
+            self._lent = lent
+        return outputs
+
+    def _read_output(self, number: int) -> np.ndarray:
+        """In the request's memory."""
+        # One by one: `output_tensors` makes all of them anew, for a hundred times as long.
+        value: np.ndarray = self._request.get_output_tensor(number).data
+        return value
 
     def _share(self, name: str, array: np.ndarray) -> None:
-        self._shared[name] = array  # a tensor does not keep the memory alive that it shares
-        self._request.set_tensor(name, openvino.Tensor(array, shared_memory=True))
+        self._shared[name] = array  # and keep it alive
+        self._request.set_tensor(name, _on_memory(array))
+
+
+def _on_memory(array: np.ndarray) -> Any:
+    """A tensor on the memory of an array, which it does not keep alive."""
+    return openvino.Tensor(array, shared_memory=True)
 
 
 def supports(node: ir.Node) -> Support:

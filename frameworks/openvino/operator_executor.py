@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from deep5.frameworks.openvino.model import Program
@@ -49,6 +48,6 @@ class OpenVINOOperatorExecutor(EngineOperatorExecutor):
     def _suited(self, network: Network) -> Network:
         return without_unpooling(network)
 
-    def _compile(self, network: Network, announced: Sequence[str]) -> Run:
-        self._last = Program(network, {}, announced, threads=self._openvino.threads)
+    def _compile(self, network: Network) -> Run:
+        self._last = Program(network, {}, (), threads=self._openvino.threads)
         return self._last

@@ -96,6 +96,5 @@ class _ByKernels(EngineOperatorExecutor):
         """Read back from the BLAS library; see `OperatorExecutor.settings`."""
         return settings_of(self.device)
 
-    def _compile(self, network: Network, announced: Sequence[str]) -> Run:
-        # NumPy's kernels write to memory of their own: nothing has to be announced to be spared a copy.
+    def _compile(self, network: Network) -> Run:
         return compiled(network, {}, self._scratch)
