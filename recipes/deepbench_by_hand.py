@@ -234,15 +234,15 @@ def _tensorflow(given: _Data, run: Callable[..., Any], orders: Sequence[tuple[in
         values = [tf.constant(np.ascontiguousarray(value)) for value in arrays]
     values, grad = values[: len(given.inputs)], values[-1]
 
-    @tf.function  # type: ignore[untyped-decorator]  # tensorflow is not followed
-    def call(*values: Any) -> Any:
-        if not given.needs:
-            return (run(*values),)
+    def backward(*values: Any) -> Any:
         chosen = [values[number] for number in wanted]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(chosen)
             y = run(*values)
         return y, *tape.gradient(y, chosen, output_gradients=grad)
+
+    # One operation takes less time by itself than in a function, a tape takes less in a function that is traced once.
+    call = tf.function(backward).get_concrete_function(*values) if given.needs else lambda *values: (run(*values),)
 
     def read(found: Any) -> list[Any]:
         arrays = [value.numpy() for value in found]
@@ -274,8 +274,7 @@ def _keras_layer(given: _Data, problem: Problem) -> Hand:
         layer.set_weights([_stacked(w[0], gates).T, _stacked(r[0], gates).T])
         grad = tf.constant(given.output_grads[0][:, 0].transpose(1, 0, 2)) if given.needs else None
 
-    @tf.function  # type: ignore[untyped-decorator]
-    def call(value: Any) -> Any:
+    def layers(value: Any) -> Any:
         if not given.needs:
             return (layer(value),)
         with tf.GradientTape() as tape:
@@ -283,6 +282,8 @@ def _keras_layer(given: _Data, problem: Problem) -> Hand:
             y = layer(value)
         every = [value, *layer.trainable_variables]
         return y, *tape.gradient(y, [every[number] for number in given.wanted], output_gradients=grad)
+
+    call = tf.function(layers).get_concrete_function(value)
 
     def read(found: Any) -> list[Any]:
         values, back = [value.numpy() for value in found], np.argsort(gates).tolist()

@@ -30,9 +30,11 @@ from deep5.operators.kernel import Kernel
 from deep5.operators.plan import INCLUDE
 from deep5.tensors import TensorSpec
 
-__all__ = ["Compiled", "CompiledBackward", "failure"]
+__all__ = ["OPERATION", "Compiled", "CompiledBackward", "failure"]
 
-_OPERATION, _KEPT = "Deep5Operator", "deep5_kernels"
+OPERATION = "Deep5Operator"
+"""The one operation that runs every kernel."""
+_KEPT = "deep5_kernels"
 _LOCK = threading.Lock()
 _LOADED: list[tuple[Any, Any]] = []
 # Begins anywhere, so that a graph that was saved in another process finds no kernel here.
@@ -198,7 +200,7 @@ def failure(error: Exception) -> Deep5Error | None:
     return OperatorError(said[1])
 
 
-@tf.RegisterGradient(_OPERATION)  # type: ignore[untyped-decorator]  # TensorFlow is not type-checked
+@tf.RegisterGradient(OPERATION)  # type: ignore[untyped-decorator]  # TensorFlow is not type-checked
 def _gradient(op: Any, *output_grads: Any) -> Any:
     """The gradient of the operation, as TensorFlow asks for it."""
     bound = _BOUND.get(op.get_attr("kernel"))
@@ -240,7 +242,7 @@ def _load() -> tuple[Any, Any]:
     if wrong := library.deep5_register(str(home).encode()):
         raise Unsupported(f"tensorflow {tf.__version__} takes no compiled operators: {wrong.decode(errors='replace')}")
     module = types.ModuleType("deep5.frameworks.tensorflow.operation")
-    code = GetPythonWrappers(OpList(op=[op_def_registry.get(_OPERATION)]).SerializeToString())
+    code = GetPythonWrappers(OpList(op=[op_def_registry.get(OPERATION)]).SerializeToString())
     exec(code, module.__dict__)  # noqa: S102 - TensorFlow's own text
     return library, module.deep5_operator
 

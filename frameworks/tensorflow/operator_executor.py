@@ -14,6 +14,7 @@ from deep5.frameworks.tensorflow.custom import route
 from deep5.frameworks.tensorflow.functions import placed
 from deep5.frameworks.tensorflow.placement import without_kernel
 from deep5.frameworks.tensorflow.settings import read_settings
+from deep5.frameworks.tensorflow.straight import straight_line
 from deep5.frameworks.tensorflow.traced import cause
 from deep5.memo import remember
 from deep5.operators.asked import wanted_gradients
@@ -30,7 +31,7 @@ class TensorFlowOperator:
     """One operator on TensorFlow; made by `TensorFlow.operator_executor`. Implements `OperatorExecutor`.
 
     Forward, and forward with backward, are each one function, traced for every combination of shapes and element types;
-    what a trace can tell is checked there.
+    what a trace can tell is checked there. One of few operations is then run as calls of those (`straight_line`).
 
     Args:
         operator: Of any kind.
@@ -108,7 +109,7 @@ class TensorFlowOperator:
         self._check(inputs, "input")
         self._build(inputs)
         function = self._traced(self._route.forward, inputs)
-        remember(self._forward, tuple([(value.shape, value.dtype) for value in inputs]), function)
+        remember(self._forward, tuple([(value.shape, value.dtype) for value in inputs]), self._fastest(function))
         return function
 
     def _traced_both(
@@ -130,8 +131,16 @@ class TensorFlowOperator:
 
         function = self._traced(body, [*inputs, *given])
         key = tuple([(value.shape, value.dtype) for value in (*inputs, *given)]), len(inputs), missing, needs
-        remember(self._both, key, function)
+        remember(self._both, key, self._fastest(function))
         return function
+
+    def _fastest(self, function: Any) -> Any:
+        """A traced function, or the same as calls of its few operations."""
+        line = None if self._xla else straight_line(function, self._place)
+        if line is None:
+            return function
+        line.graph = function.graph  # type: ignore[attr-defined]  # it keeps compiled operators alive
+        return line
 
     def _check(self, values: Sequence[Any], what: str) -> None:
         for number, value in enumerate(values):
