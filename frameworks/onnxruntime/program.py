@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,13 +17,13 @@ from deep5.frameworks.onnxruntime.guards import guarded
 from deep5.frameworks.onnxruntime.session import explanation, make_session, on_memory
 from deep5.networks.engine import engine_model
 from deep5.networks.network import Network
-from deep5.tensors import Device, TensorSpec, aligned_empty
+from deep5.tensors import Device, TensorSpec, aligned_empty, numpy_dtype
 from deep5.training.gradient_executor import Notify
 from deep5.training.lending import Lender, Lent
 
 __all__ = ["Program"]
 
-# A copy of this many bytes takes as long as ONNX Runtime takes to bind an array.
+# A copy of this many bytes takes as long as ONNX Runtime takes to bind an array, and less than to make one.
 _SMALL_BYTES = 8192
 _Shapes = tuple[tuple[int, ...], ...]
 
@@ -83,13 +84,9 @@ class Program:
             for axis, extent in enumerate(spec.shape)
             if isinstance(extent, str)
         }
-        # Outputs whose extents nobody knows before the network runs: ONNX Runtime finds memory for them.
-        self._unknown = [
-            number
-            for number, (_, spec) in enumerate(self._outputs)
-            if any(isinstance(extent, str) and extent not in self._extents for extent in spec.shape)
-        ]
         self._binding = self.session.io_binding()
+        for name, _ in outputs:
+            self._binding.bind_output(name)  # in order, which stays that of `get_outputs`
         if not fixed:
             self._bind_values()
         self._on_host = device.kind == "cpu"
@@ -99,12 +96,15 @@ class Program:
         # The arrays that inputs are bound to where they lie.
         self._bound: list[np.ndarray | None] = []
         self._shapes: _Shapes | None = None
+        # Small outputs and where they are copied from; those of unknown extents, for which ONNX Runtime finds memory.
+        self._copies: list[tuple[int, np.ndarray | None]] = []
+        # The others, which are lent.
+        self._large: list[str] = []
         self._lender: Lender[OrtValue] = Lender((), on_memory)
         self._lent: Lent[OrtValue] = self._lender.lend()[0]
         self._gradients: Sequence[np.ndarray] = ()
-        # Whether equal inputs need no more than a run: ONNX Runtime takes fixed shapes and no other.
+        # Whether the same inputs need no more than a run.
         self._repeats = False
-        self._repeatable = not (self._extents or self._announced or self._unknown or self._copied)
         self._lock = threading.Lock()
 
     def __call__(
@@ -131,10 +131,9 @@ class Program:
                 self.session.run_with_iobinding(self._binding)
             except Exception as error:  # ONNX Runtime raises its own private classes
                 raise self._failed(error) from error
-            if self._unknown:
-                values = self._binding.get_outputs()
-                for number in self._unknown:
-                    results[number] = np.array(values[number].numpy())
+            for number, place in self._copies:
+                found = self._binding.get_outputs()[number].numpy() if place is None else place
+                results.insert(number, np.array(found))
             gradients = self._gradients
         # Whoever is notified may call this again.
         if notify is not None:
@@ -161,42 +160,60 @@ class Program:
                 _Slot(self._binding, name, value, small=self._on_host and value.nbytes <= _SMALL_BYTES)
                 for name, value in zip(self._inputs, inputs, strict=True)
             ]
-            outputs = [(self._shape(spec, shapes), spec.dtype) for _, spec in self._outputs]
-            self._lender = Lender(outputs, on_memory)
+            self._place_outputs(shapes)
         self._bound = [slot.bind(value) for slot, value in zip(self._slots, inputs, strict=True)]
-        # In order, which is that of `get_outputs`.
         lent, results = self._lender.lend()
         if lent is not self._lent:
-            for (name, _), value in zip(self._outputs, lent.bound, strict=True):
+            for name, value in zip(self._large, lent.bound, strict=True):
                 self._binding.bind_ortvalue_output(name, value)
             self._lent = lent
-        for number in self._unknown:
-            self._binding.bind_output(self._outputs[number][0])
+        unknown = [self._outputs[number][0] for number, place in self._copies if place is None]
+        for name in unknown:
+            self._binding.bind_output(name)
         if shapes != known or (self._announced and into is not self._gradients):
             self._bind_gradients(shapes, into)
         if self._copied:
             self._bind_values()
-        self._shapes, self._repeats = shapes, self._repeatable
+        # ONNX Runtime takes inputs of fixed shapes and no other.
+        self._shapes, self._repeats = shapes, not (self._extents or self._announced or unknown or self._copied)
         return results
+
+    def _place_outputs(self, shapes: _Shapes) -> None:
+        """Get memory for the outputs that are not announced, for inputs of these shapes."""
+        self._copies, self._large, large = [], [], []
+        for number, (name, spec) in enumerate(self._outputs):
+            shape = self._shape(spec, shapes)
+            if shape is None:
+                self._copies.append((number, None))
+            elif math.prod(shape) * numpy_dtype(spec.dtype).itemsize <= _SMALL_BYTES:
+                place = aligned_empty(shape, spec.dtype)
+                self._binding.bind_ortvalue_output(name, on_memory(place))
+                self._copies.append((number, place))
+            else:
+                self._large.append(name)
+                large.append((shape, spec.dtype))
+        self._lender = Lender(large, on_memory)
 
     def _bind_gradients(self, shapes: _Shapes, into: Sequence[np.ndarray] | None) -> None:
         old: Sequence[np.ndarray | None] = [None] * len(self._announced) if into is None else into
         arrays = []
         for (name, spec), kept in zip(self._announced, old, strict=True):
-            shape = self._shape(spec, shapes)
+            shape = self._shape(spec, shapes) or ()  # a parameter's or an input's, which is known
             array: np.ndarray = kept if kept is not None and kept.shape == shape else aligned_empty(shape, spec.dtype)
             self._binding.bind_ortvalue_output(name, on_memory(array))
             arrays.append(array)
         unchanged = into is not None and all(new is kept for new, kept in zip(arrays, into, strict=True))
         self._gradients = into if into is not None and unchanged else arrays
 
-    def _shape(self, spec: TensorSpec, shapes: _Shapes) -> tuple[int, ...]:
-        """The shape of an output for inputs of these shapes; 0 where nobody knows."""
-        places = [self._extents.get(extent) for extent in spec.shape]
-        return tuple(
-            extent if isinstance(extent, int) else 0 if place is None else shapes[place[0]][place[1]]
-            for extent, place in zip(spec.shape, places, strict=True)
-        )
+    def _shape(self, spec: TensorSpec, shapes: _Shapes) -> tuple[int, ...] | None:
+        """The shape of an output for inputs of these shapes; None where nobody knows it before the network runs."""
+        shape = []
+        for extent in spec.shape:
+            number, axis = self._extents.get(extent, (None, 0))
+            if number is None and isinstance(extent, str):
+                return None
+            shape.append(extent if number is None else shapes[number][axis])
+        return tuple(shape)
 
 
 class _Slot:
