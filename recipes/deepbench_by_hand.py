@@ -365,11 +365,12 @@ def _openvino(given: _Data, model: bytes) -> Hand:
     from deep5.frameworks.openvino.library import openvino as ov  # which tells nobody of its use
 
     core = ov.Core()
-    # The default precision may be bfloat16; threads that are tied to processors keep other frameworks from them.
+    # The default precision may be bfloat16; threads that are tied to processors keep other frameworks from them; one
+    # thread is the caller's, where there is no stream to hand the work to.
     settings = {
         "INFERENCE_PRECISION_HINT": "f32",
         "INFERENCE_NUM_THREADS": given.threads,
-        "NUM_STREAMS": 1,
+        "NUM_STREAMS": int(given.threads > 1),
         "ENABLE_CPU_PINNING": False,
     }
     request = core.compile_model(core.read_model(model), "CPU", settings).create_infer_request()

@@ -262,6 +262,34 @@ ONLY: dict[str, list[Case]] = {
                 (2, (normal(2, 32),), 2, {"constants": (None, normal(2, 2, 4), normal(2, 2, 4))}),
             )
         ),
+        *(
+            (
+                op,
+                (normal(6, 2, 3), normal(d, 4 * gates, 3), normal(d, 4 * gates, 4), *((normal(d, 8 * gates),) * more)),
+                {
+                    "hidden_size": 4,
+                    "outputs": 1 + more,
+                    "direction": "bidirectional" if d == 2 else "forward",
+                    **({"constants": (None, normal(d, 2, 4))} if more else {}),
+                    **options,
+                },
+            )
+            for op, gates, options in (("GRU", 3, {"linear_before_reset": 1}), ("RNN", 1, {}))
+            for d, more in ((1, 0), (2, 0), (1, 1), (2, 1))
+        ),
+        *(
+            (
+                "RNN",
+                (normal(6, 2, 3), normal(d, 4, 3), normal(d, 4, 4)),
+                {
+                    "hidden_size": 4,
+                    "outputs": 2,
+                    "direction": "bidirectional" if d == 2 else "forward",
+                    "activations": ["Relu"] * d,
+                },
+            )
+            for d in (1, 2)
+        ),
     ],
     "tensorflow": [
         *(

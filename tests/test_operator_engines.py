@@ -841,3 +841,63 @@ def test_outputs_of_all_sizes_come_in_the_order_of_the_network(name: str, order:
             np.testing.assert_array_equal(found["large"], values + values)
             # Eight thousand terms of float32.
             np.testing.assert_allclose(found["small"], values.sum(dtype=np.float64), atol=1e-2)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_network_reads_an_array_whose_shape_was_changed(name: str) -> None:
+    build = d5.NetworkBuilder("double")
+    x = build.input("x", ("B", "T"), "float32")
+    executor = d5.framework(name).executor(build.network({"y": build.op("Add", x, x)}))
+    values = draw(2, 6)
+    for shape in ((2, 6), (2, 6), (3, 4), (3, 4), (2, 6)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # NumPy asks for views instead
+            values.shape = shape
+        found = executor.inference({"x": values})["y"]
+        np.testing.assert_array_equal(found, values + values)
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("rows", [3, 4000])
+def test_an_interrupt_while_inputs_are_bound_leaves_no_mixture(
+    name: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = executor(name, ONNXOperator("Sub"))
+    one, two, three, four = (draw(rows, 50) for _ in range(4))
+    for _ in range(3):
+        made.inference(one, two)
+    program = made._last
+    slots = program._slots[1:] if name == "onnxruntime" else [program]
+    method = "bind" if name == "onnxruntime" else "_share"
+    bind, calls = getattr(slots[0], method), []
+
+    def interrupted(*given: Any) -> Any:
+        calls.append(given)
+        if len(calls) == (1 if name == "onnxruntime" else 2):
+            raise KeyboardInterrupt
+        return bind(*given)
+
+    monkeypatch.setattr(slots[0], method, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        made.inference(three, four)
+    for x, y in ((one, two), (one, two), (three, two), (three, four)):
+        np.testing.assert_array_equal(made.inference(x, y)[0], x - y)
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino"])
+def test_what_is_no_array_is_refused_at_every_call(name: str) -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    made, x = executor(name, CppPow(2)), draw(4000, 50)
+    made.inference(x)
+    with pytest.raises(ShapeError, match="allowed: "):
+        made.inference(jnp.asarray(x))
+
+
+@pytest.mark.gpu
+def test_a_device_reads_what_an_input_holds_by_now() -> None:
+    made = d5.framework("onnxruntime").operator_executor(ONNXOperator("Add"), device="cuda")
+    for rows in (3, 4000):
+        x = draw(rows, 50)
+        for _ in range(4):
+            x[...] = draw(rows, 50)
+            np.testing.assert_array_equal(made.inference(x, x)[0], x + x)

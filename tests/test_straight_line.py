@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import deep5 as d5
+from deep5.errors import ShapeError
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.native import NativeOperator
 from operator_cases import cases, normal
@@ -130,8 +131,10 @@ def test_constants_captures_lists_and_what_is_left_out() -> None:
         lambda x: (tf.exp(tf.exp(tf.exp(tf.exp(tf.exp(tf.exp(tf.exp(tf.exp(tf.exp(x))))))))),),
         lambda x: (DIFFERENTIATED(x),),
         lambda x: (tf.exp(tf.exp(tf.tile(x, (200_000,)))),),
+        lambda x: (tf.ensure_shape(x, (3,)),),
+        lambda x: (elsewhere(tf.exp(x)),),
     ],
-    ids=["random", "variable", "loop", "condition", "many", "gradient", "large"],
+    ids=["random", "variable", "loop", "condition", "many", "gradient", "large", "shape", "devices"],
 )
 def test_anything_else_stays_a_function(body: Any) -> None:
     assert straight_line(concrete(body, tf.ones(3)), CPU) is None
@@ -145,6 +148,11 @@ def DIFFERENTIATED(x: Any) -> Any:  # noqa: N802 - a value for the cases above
     return x * 2, lambda dy: dy * 7
 
 
+def elsewhere(x: Any) -> Any:
+    with tf.device("/GPU:0"):
+        return x * x
+
+
 def test_tapes_and_graphs_see_what_is_called() -> None:
     made = executor(ONNXOperator("Mul"))
     x, y = made.arrays(normal(3), normal(3))
@@ -153,6 +161,22 @@ def test_tapes_and_graphs_see_what_is_called() -> None:
         (z,) = made.inference(x, y)
     same_bits(tape.gradient(z, x), y)
     same_bits(tf.function(lambda a, b: made.inference(a, b)[0])(x, y), x * y)
+
+
+def test_a_first_call_within_a_function_leaves_nothing_of_it() -> None:
+    made = executor(NativeOperator(lambda x: x * 2.0, framework="tensorflow"))
+    (x,) = made.arrays(normal(3))
+    same_bits(tf.function(lambda a: made.inference(a)[0])(x), x + x)
+    same_bits(made.inference(x), x + x)
+
+
+def test_what_is_no_tensor_is_refused_at_every_call() -> None:
+    made = executor(ONNXOperator("Mul"))
+    (x,) = made.arrays(normal(3))
+    made.inference(x, x)
+    for other in (tf.Variable(x), x.numpy()):
+        with pytest.raises(ShapeError, match=r"allowed: a tensor; remedy: executor\.arrays"):
+            made.inference(x, other)
 
 
 @pytest.mark.timing

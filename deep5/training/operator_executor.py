@@ -134,8 +134,11 @@ class EngineOperatorExecutor(ABC):
             results, _ = made.run(inputs)
         except (OperatorError, ShapeError):
             raise
-        except NetworkError as error:
-            raise OperatorError(f"{name_of(self.operator)} failed: {error}") from error
+        except Exception as error:
+            check_arrays(name_of(self.operator), inputs)  # another framework's may have the same key
+            if isinstance(error, NetworkError):
+                raise OperatorError(f"{name_of(self.operator)} failed: {error}") from error
+            raise
         found = tuple(results)
         if not made.checked:
             check_outputs(self.operator, found[: len(made.outputs)], made.outputs)

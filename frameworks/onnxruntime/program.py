@@ -34,8 +34,8 @@ class Program:
     Parameters and buffers are inputs that are bound once, to the memory of the executor: a session that held them as
     constants would keep a copy of them, and compute with old values. Where nobody writes to them it may hold them so,
     which is faster: ONNX Runtime arranges constant weights as its kernels like them best. Gradients are bound to memory
-    that stays the same from call to call; other outputs to memory that is lent (`Lender`). A binding serves one call at
-    a time: threads that come at once wait for each other.
+    that stays the same from call to call; of the other outputs small ones are copied, and large ones go to memory that
+    is lent (`Lender`). A binding serves one call at a time: threads that come at once wait for each other.
 
     Args:
         network: The network.
@@ -157,7 +157,7 @@ class Program:
         known, self._shapes, self._repeats = self._shapes, None, False  # should this fail
         if shapes != known:
             self._slots = [
-                _Slot(self._binding, name, value, small=self._on_host and value.nbytes <= _SMALL_BYTES)
+                _Slot(self._binding, name, value, small=value.nbytes <= _SMALL_BYTES, stays=self._on_host)
                 for name, value in zip(self._inputs, inputs, strict=True)
             ]
             self._place_outputs(shapes)
@@ -174,8 +174,9 @@ class Program:
             self._bind_gradients(shapes, into)
         if self._copied:
             self._bind_values()
-        # ONNX Runtime takes inputs of fixed shapes and no other.
-        self._shapes, self._repeats = shapes, not (self._extents or self._announced or unknown or self._copied)
+        # ONNX Runtime takes inputs of fixed shapes and no other. A device has a copy of what an input held.
+        self._shapes = shapes
+        self._repeats = self._on_host and not (self._extents or self._announced or unknown)
         return results
 
     def _place_outputs(self, shapes: _Shapes) -> None:
@@ -227,38 +228,37 @@ class _Slot:
         name: Of the input.
         value: An array of the shape and type that come.
         small: Whether a copy takes less time than to bind it.
+        stays: Whether what is bound is read at every run; a device has a copy of it, made when it was bound.
     """
 
-    def __init__(self, binding: Any, name: str, value: np.ndarray, *, small: bool) -> None:
-        self._binding, self._name = binding, name
-        self._place = aligned_empty(value.shape, value.dtype) if small else None
-        self._copied = None if self._place is None else on_memory(self._place)
-        self._stays = False
+    def __init__(self, binding: Any, name: str, value: np.ndarray, *, small: bool, stays: bool) -> None:
+        self._binding, self._name, self._stays = binding, name, stays
+        self._place = aligned_empty(value.shape, value.dtype) if small and stays else None
         self._held: OrtValue | None = None
+        # What the binding refers to, and what came last.
         self._bound: np.ndarray | None = None
         self._last: np.ndarray | None = None
 
     def bind(self, value: np.ndarray) -> np.ndarray | None:
         """Bind an array, or a copy of it; returns the array where nothing is to be done if it comes again."""
         usable = value.flags.c_contiguous and value.flags.aligned
-        if usable and value is self._bound:
+        if usable and self._stays and value is self._bound:
             return value
-        self._bound, last, self._last = None, self._last, None  # should this fail
+        last, self._last = self._last, None  # should this fail
         if self._place is not None and not (usable and value is last):
-            if not self._stays:
-                self._binding.bind_ortvalue_input(self._name, self._copied)
-            self._stays = True
+            if self._bound is not self._place:
+                self._refer(self._place)
             self._place[...] = value
         else:
-            self._stays = False
             self._refer(value if usable else np.array(value, order="C"))
-            self._bound = value if usable else None
         self._last = value
-        return self._bound
+        return value if self._stays and value is self._bound else None
 
     def _refer(self, array: np.ndarray) -> None:
+        self._bound = None  # should this fail
         if array.dtype.name == "bfloat16":
             self._held = on_memory(array)  # a binding keeps memory alive that it binds itself, no other
             self._binding.bind_ortvalue_input(self._name, self._held)
         else:
             self._binding.bind_cpu_input(self._name, array)
+        self._bound = array

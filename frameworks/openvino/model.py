@@ -208,20 +208,21 @@ class Program:
 
     def _bind(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Bind what changed; returns the outputs whose shape is known."""
+        old, before = self._bound, self._lent
+        self._bound, self._lent = [None] * len(inputs), None  # should this fail, or be interrupted
         bound: list[np.ndarray | None] = list(inputs)
         for name, number in self._read:
             value = inputs[number]
             if not value.flags.carray:
                 bound[number] = None
                 self._share(name, np.array(value, order="C"))
-            elif value is not self._bound[number]:
+            elif value is not old[number] or not self._static:  # its shape may be another by now
                 self._share(name, value)
-        self._bound = bound
         lent, outputs = self._lender.lend()
-        if lent is not self._lent:
+        if lent is not before:
             for number, tensor in zip(self._known, lent.bound, strict=True):
                 self._request.set_output_tensor(number, tensor)
-            self._lent = lent
+        self._bound, self._lent = bound, lent
         return outputs
 
     def _read_output(self, number: int) -> np.ndarray:

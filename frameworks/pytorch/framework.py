@@ -50,8 +50,8 @@ class PyTorch(Framework):
         """Whether the table of operators has this one, with these attributes."""
         from deep5.frameworks.pytorch.operators import supports
 
-        if self.mode == "compiled" and node.op_type == "LSTM" and node.domain in ("", "ai.onnx"):
-            # Its call fails (torch 2.13: mkldnn_rnn_layer); deep5 expands the layer into cells, which compile.
+        if self.mode == "compiled" and node.op_type in ("GRU", "LSTM", "RNN") and node.domain in ("", "ai.onnx"):
+            # That of LSTM fails (torch 2.13: mkldnn_rnn_layer); deep5 expands the layer into cells, which compile.
             return Support(False, "torch.compile does not run torch's own recurrent layers")
         return supports(node)
 

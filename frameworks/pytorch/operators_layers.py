@@ -224,56 +224,125 @@ def _layer_normalization(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{emitter.function(F.layer_norm)}({x}, {shape}, {scale}, {bias}, {epsilon})")
 
 
-def _check_lstm(node: ir.Node) -> str | None:
+def _check_recurrent(node: ir.Node) -> str | None:
     default = {"activations": None, "clip": None, "input_forget": 0, "layout": 0}
+    if node.op_type == "RNN":
+        del default["activations"]
+        if (names := _activations(node)) not in ({"tanh"}, {"relu"}):
+            return f"activations={sorted(names)}"
+    if node.op_type == "GRU":
+        default["linear_before_reset"] = 1  # torch resets what the product gave; ONNX's default is what it takes
     for name, usual in default.items():
-        if attribute(node, name, usual) != usual:
-            return f"{name}={attribute(node, name, usual)}"
+        given = attribute(node, name, 0 if name == "linear_before_reset" else usual)
+        if given != usual:
+            return f"{name}={given}"
     if attribute(node, "direction", "forward") not in ("forward", "bidirectional"):
         return "the direction reverse"
     inputs = (*node.inputs, *(None,) * 8)
     return "lengths of sequences, or peepholes" if inputs[4] is not None or inputs[7] is not None else None
 
 
-def _gates(weight: Any) -> Any:
-    """From ONNX's order of the gates (input, output, forget, cell) to torch's (input, forget, cell, output)."""
-    i, o, f, c = weight.chunk(4)
-    return torch.cat((i, f, c, o))
+def _activations(node: ir.Node) -> set[str]:
+    return {name.lower() for name in attribute(node, "activations", None) or ["Tanh"]}
 
 
-def _recurrent(x: Any, weight: Any, recurrence: Any, bias: Any, hidden: Any, cell: Any) -> tuple[Any, Any, Any]:
-    """ONNX's LSTM by torch's.
+def _ordered(weight: Any, order: tuple[int, ...]) -> Any:
+    """The gates of a weight or bias in another order."""
+    if len(order) == 1:
+        return weight
+    parts = weight.chunk(len(order))
+    return torch.cat([parts[gate] for gate in order])
+
+
+def _parameters(weight: Any, recurrence: Any, bias: Any, order: tuple[int, ...]) -> list[Any]:
+    """The weights and biases of every direction as torch's layers want them.
+
+    Args:
+        weight: Shape (directions, gates size, features).
+        recurrence: Shape (directions, gates size, size).
+        bias: Shape (directions, 2 gates size), or None.
+        order: Torch's gates by their numbers in ONNX's order.
+    """
+    parameters = []
+    for direction in range(recurrence.shape[0]):
+        parameters += [_ordered(weight[direction], order), _ordered(recurrence[direction], order)]
+        parameters += [] if bias is None else [_ordered(part, order) for part in bias[direction].chunk(2)]
+    return parameters
+
+
+def _zeros(x: Any, recurrence: Any) -> Any:
+    """A first state, shape (directions, batch, size)."""
+    return x.new_zeros(recurrence.shape[0], x.shape[1], recurrence.shape[2])
+
+
+def _by_direction(y: Any, recurrence: Any) -> Any:
+    """All hidden states in ONNX's shape, (length, directions, batch, size)."""
+    return y.unflatten(2, (recurrence.shape[0], recurrence.shape[2])).transpose(1, 2)
+
+
+def _long_short(x: Any, weight: Any, recurrence: Any, bias: Any, hidden: Any, cell: Any) -> tuple[Any, Any, Any]:
+    """ONNX's LSTM by torch's; all hidden states, the last ones, and the last cell states.
 
     Args:
         x: Shape (length, batch, features).
-        weight: Shape (directions, 4 size, features).
-        recurrence: Shape (directions, 4 size, size).
-        bias: Shape (directions, 8 size), or None.
+        weight: As for `_parameters`.
+        recurrence: Likewise.
+        bias: Likewise.
         hidden: First hidden state, shape (directions, batch, size), or None for zeros.
         cell: First cell state, likewise.
-
-    Returns:
-        All hidden states, shape (length, directions, batch, size), the last ones, and the last cell states.
     """
-    directions, size = recurrence.shape[0], recurrence.shape[2]
-    parameters = []
-    for direction in range(directions):
-        parameters += [_gates(weight[direction]), _gates(recurrence[direction])]
-        parameters += [] if bias is None else [_gates(part) for part in bias[direction].chunk(2)]
-    zeros = None if hidden is not None and cell is not None else x.new_zeros(directions, x.shape[1], size)
-    state = (zeros if hidden is None else hidden, zeros if cell is None else cell)
+    parameters = _parameters(weight, recurrence, bias, (0, 2, 3, 1))
+    state = tuple(_zeros(x, recurrence) if given is None else given for given in (hidden, cell))
     # In training, so that there is a gradient everywhere; with no dropout that is all that it means.
-    y, hidden, cell = torch.lstm(x, state, parameters, bias is not None, 1, 0.0, True, directions == 2, False)
-    return y.unflatten(2, (directions, size)).transpose(1, 2), hidden, cell
+    two = recurrence.shape[0] == 2
+    y, hidden, cell = torch.lstm(x, state, parameters, bias is not None, 1, 0.0, True, two, False)
+    return _by_direction(y, recurrence), hidden, cell
 
 
-@operator("LSTM", _check_lstm)
-def _lstm(emitter: Emitter, node: ir.Node) -> None:
-    x, weight, recurrence, bias, _, hidden, cell = (*node.inputs, *(None,) * 4)[:7]
-    inputs = ", ".join(emitter.name(value) for value in (x, weight, recurrence, bias, hidden, cell))
+def _recurrent(
+    layer: Any, order: tuple[int, ...], x: Any, weight: Any, recurrence: Any, bias: Any, hidden: Any
+) -> tuple[Any, Any]:
+    """ONNX's GRU or RNN by torch's; all hidden states and the last ones, as `_long_short`."""
+    parameters = _parameters(weight, recurrence, bias, order)
+    state = _zeros(x, recurrence) if hidden is None else hidden
+    two = recurrence.shape[0] == 2
+    y, hidden = layer(x, state, parameters, bias is not None, 1, 0.0, True, two, False)
+    return _by_direction(y, recurrence), hidden
+
+
+def _gated(*values: Any) -> tuple[Any, Any]:
+    return _recurrent(torch.gru, (1, 0, 2), *values)
+
+
+def _vanilla_tanh(*values: Any) -> tuple[Any, Any]:
+    return _recurrent(torch.rnn_tanh, (0,), *values)
+
+
+def _vanilla_relu(*values: Any) -> tuple[Any, Any]:
+    return _recurrent(torch.rnn_relu, (0,), *values)
+
+
+def _emit_recurrent(emitter: Emitter, node: ir.Node, function: Any, states: int) -> None:
+    x, weight, recurrence, bias, _, *first = (*node.inputs, *(None,) * 4)[: 5 + states]
+    inputs = ", ".join(emitter.name(value) for value in (x, weight, recurrence, bias, *first))
     outputs = [emitter.name(value) if value.name else "_" for value in node.outputs]
-    targets = ", ".join([*outputs, *["_"] * (3 - len(outputs))])
-    emitter.line(f"{targets} = {emitter.function(_recurrent)}({inputs})")
+    targets = ", ".join([*outputs, *["_"] * (1 + states - len(outputs))])
+    emitter.line(f"{targets} = {emitter.function(function)}({inputs})")
+
+
+@operator("LSTM", _check_recurrent)
+def _lstm(emitter: Emitter, node: ir.Node) -> None:
+    _emit_recurrent(emitter, node, _long_short, 2)
+
+
+@operator("GRU", _check_recurrent)
+def _gru(emitter: Emitter, node: ir.Node) -> None:
+    _emit_recurrent(emitter, node, _gated, 1)
+
+
+@operator("RNN", _check_recurrent)
+def _rnn(emitter: Emitter, node: ir.Node) -> None:
+    _emit_recurrent(emitter, node, _vanilla_relu if "relu" in _activations(node) else _vanilla_tanh, 1)
 
 
 @operator("SoftmaxCrossEntropyLoss", spare)

@@ -196,6 +196,9 @@ class TensorFlowOperator:
     def _called(self, function: Any, tensors: Sequence[Any]) -> Any:
         try:
             return function(*tensors)
+        except TypeError:
+            self._check(tensors, "input")
+            raise
         except tf.errors.OpError as error:
             if (said := failure(error)) is not None:
                 raise said from error

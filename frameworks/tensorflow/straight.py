@@ -32,12 +32,13 @@ _ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
     "float": float,
     "string": lambda value: value,
     "type": lambda value: value.as_datatype_enum,
-    "shape": lambda value: tf.TensorShape(value).as_proto(),
 }
 
 
 def straight_line(function: Any, device: str) -> Callable[..., Any] | None:
-    """A function of the same tensors that gives the same, bit for bit; None where the traced one had better be called.
+    """A function of the same tensors that gives the same; None where the traced one had better be called.
+
+    The last bits may differ where TensorFlow rewrites arithmetic in a function, such as a division by a constant.
 
     Args:
         function: A concrete function of tensors, whose outputs are tuples of tensors and of None.
@@ -47,7 +48,8 @@ def straight_line(function: Any, device: str) -> Callable[..., Any] | None:
     operations = [operation for operation in needed if operation.type not in _FREE]
     passed = {value.ref() for operation in operations for value in operation.inputs if value.op in operations}
     sizes = [value.deref().shape.num_elements() for value in passed]
-    if len(operations) > _FEW or None in sizes:
+    # Somebody's own function may place operations on other devices.
+    if len(operations) > _FEW or None in sizes or len({operation.device for operation in operations}) > 1:
         return None
     if sum(size * value.deref().dtype.size for size, value in zip(sizes, passed, strict=True)) > _PASSED_BYTES:
         return None
@@ -68,7 +70,7 @@ def straight_line(function: Any, device: str) -> Callable[..., Any] | None:
             continue
         if operation.type == "Const":
             name = names[operation.outputs[0].ref()] = f"c{len(bound)}"
-            with tf.device(device):
+            with tf.init_scope(), tf.device(device):  # this may be called while somebody's own function is traced
                 bound[name] = tf.constant(tf.get_static_value(operation.outputs[0]), operation.outputs[0].dtype)
         elif operation.type in _FREE:
             names[operation.outputs[0].ref()] = names[operation.inputs[0].ref()]
@@ -82,7 +84,7 @@ def straight_line(function: Any, device: str) -> Callable[..., Any] | None:
     lines.append(f"return {_text(function.structured_outputs, names)}")
     source = "\n    ".join([f"def call({', '.join(arguments)}):", *lines])
     exec(source, bound)  # noqa: S102 - names are made here, and attributes are bound
-    line: Callable[..., Any] = bound["call"]
+    line: Callable[..., Any] = bound.pop("call")  # which refers to the names bound
     anywhere = not tf.config.list_logical_devices("GPU")
 
     def call(*tensors: Any) -> Any:
