@@ -224,6 +224,10 @@ def _layer_normalization(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{emitter.function(F.layer_norm)}({x}, {shape}, {scale}, {bias}, {epsilon})")
 
 
+# Gates are put in another order at every call, for two or three times what a step reads.
+_SHORT = 4
+
+
 def _check_recurrent(node: ir.Node) -> str | None:
     default = {"activations": None, "clip": None, "input_forget": 0, "layout": 0}
     if node.op_type == "RNN":
@@ -238,6 +242,9 @@ def _check_recurrent(node: ir.Node) -> str | None:
             return f"{name}={given}"
     if attribute(node, "direction", "forward") not in ("forward", "bidirectional"):
         return "the direction reverse"
+    steps = extents(node)[0]
+    if node.op_type != "RNN" and isinstance(steps, int) and steps < _SHORT:
+        return f"{steps} steps, in less time than its weights are put in torch's order"
     inputs = (*node.inputs, *(None,) * 8)
     return "lengths of sequences, or peepholes" if inputs[4] is not None or inputs[7] is not None else None
 
