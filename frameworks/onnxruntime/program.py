@@ -210,10 +210,13 @@ class Program:
         """The shape of an output for inputs of these shapes; None where nobody knows it before the network runs."""
         shape = []
         for extent in spec.shape:
-            number, axis = self._extents.get(extent, (None, 0))
-            if number is None and isinstance(extent, str):
+            if isinstance(extent, int):
+                shape.append(extent)
+            elif extent in self._extents:
+                number, axis = self._extents[extent]
+                shape.append(shapes[number][axis])
+            else:
                 return None
-            shape.append(extent if number is None else shapes[number][axis])
         return tuple(shape)
 
 
