@@ -867,17 +867,16 @@ def test_an_interrupt_while_inputs_are_bound_leaves_no_mixture(
     for _ in range(3):
         made.inference(one, two)
     program = made._last
-    slots = program._slots[1:] if name == "onnxruntime" else [program]
-    method = "bind" if name == "onnxruntime" else "_share"
-    bind, calls = getattr(slots[0], method), []
+    method = "_bind_input" if name == "onnxruntime" else "_share"
+    bind, calls = getattr(program, method), []
 
     def interrupted(*given: Any) -> Any:
         calls.append(given)
-        if len(calls) == (1 if name == "onnxruntime" else 2):
+        if len(calls) == 2:
             raise KeyboardInterrupt
         return bind(*given)
 
-    monkeypatch.setattr(slots[0], method, interrupted)
+    monkeypatch.setattr(program, method, interrupted)
     with pytest.raises(KeyboardInterrupt):
         made.inference(three, four)
     for x, y in ((one, two), (one, two), (three, two), (three, four)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from onnxruntime import OrtValue
@@ -92,19 +91,22 @@ class Program:
         self._on_host = device.kind == "cpu"
         # The host's memory is read where it lies; what a device has is as old as the binding.
         self._copied = not self._on_host and not fixed
-        self._slots: list[_Slot] = []
-        # The arrays that inputs are bound to where they lie.
+        # By input: the array that it is bound to where it lies; memory that a small one is copied to, the same while it
+        # is bound to that; what came last.
         self._bound: list[np.ndarray | None] = []
+        self._small: list[np.ndarray | None] = []
+        self._places: list[np.ndarray | None] = []
+        self._last: list[np.ndarray | None] = []
+        self._held: dict[str, OrtValue] = {}
         self._shapes: _Shapes | None = None
         # Small outputs and where they are copied from; those of unknown extents, for which ONNX Runtime finds memory.
         self._copies: list[tuple[int, np.ndarray | None]] = []
+        self._unknown: list[str] = []
         # The others, which are lent.
         self._large: list[str] = []
         self._lender: Lender[OrtValue] = Lender((), on_memory)
         self._lent: Lent[OrtValue] = self._lender.lend()[0]
         self._gradients: Sequence[np.ndarray] = ()
-        # Whether the same inputs need no more than a run.
-        self._repeats = False
         self._lock = threading.Lock()
 
     def __call__(
@@ -116,24 +118,34 @@ class Program:
             NetworkError: An operator failed; the message is ONNX Runtime's.
             OperatorError: A compiled operator failed; the message is its own.
         """
+        shapes = tuple([value.shape for value in inputs])
         with self._lock:
+            if shapes != self._shapes or (self._announced and into is not self._gradients):
+                self._prepare(inputs, shapes, into)
             # In few steps: behind a product of large matrices each of them meets cold caches, for ten times its time.
-            results = None
-            if self._repeats:
-                for value, bound in zip(inputs, self._bound, strict=True):
-                    if value is not bound or not value.flags.c_contiguous:
-                        break
-                else:
-                    results = self._lent.lend()
+            for number, value in enumerate(inputs):
+                if value is self._bound[number]:
+                    if value.flags.c_contiguous:
+                        continue
+                elif (place := self._places[number]) is not None and value is not self._last[number]:
+                    place[...] = value
+                    self._last[number] = value
+                    continue
+                self._bind_input(number, value)
+            results = self._lent.lend() if self._large else []
             if results is None:
-                results = self._bind(inputs, into)
+                results = self._bind_outputs()
+            for name in self._unknown:
+                self._binding.bind_output(name)
+            if self._copied:
+                self._bind_values()
             try:
                 self.session.run_with_iobinding(self._binding)
             except Exception as error:  # ONNX Runtime raises its own private classes
                 raise self._failed(error) from error
             for number, place in self._copies:
                 found = self._binding.get_outputs()[number].numpy() if place is None else place
-                results.insert(number, np.array(found))
+                results.insert(number, found.copy())
             gradients = self._gradients
         # Whoever is notified may call this again.
         if notify is not None:
@@ -151,41 +163,57 @@ class Program:
         for name, value in self._values.items():
             self._binding.bind_ortvalue_input(name, value)
 
-    def _bind(self, inputs: Sequence[np.ndarray], into: Sequence[np.ndarray] | None) -> list[np.ndarray]:
-        """Bind what changed; returns the outputs that are not announced."""
-        shapes = tuple([value.shape for value in inputs])
-        known, self._shapes, self._repeats = self._shapes, None, False  # should this fail
+    def _bind_input(self, number: int, value: np.ndarray) -> None:
+        """Bind an array where it lies, or a small one's copy: unless it comes twice in a row, that takes less time."""
+        name, usable = self._inputs[number], value.flags.c_contiguous and value.flags.aligned
+        again, self._last[number] = value is self._last[number], None  # should this fail
+        self._bound[number], self._places[number] = None, None
+        place = None if again and usable else self._small[number]
+        array = place if place is not None else value if usable else np.array(value, order="C")
+        if value.dtype.name == "bfloat16":
+            held = self._held[name] = on_memory(array)  # a binding keeps memory alive that it binds itself, no other
+            self._binding.bind_ortvalue_input(name, held)
+        else:
+            self._binding.bind_cpu_input(name, array)
+        if place is not None:
+            place[...] = value
+            self._places[number] = place
+        elif usable and self._on_host:  # a device has a copy of what an array held
+            self._bound[number] = value
+        self._last[number] = value
+
+    def _bind_outputs(self) -> list[np.ndarray]:
+        """Bind the large outputs to memory that nobody holds; its views."""
+        shapes, self._shapes = self._shapes, None  # should this fail
+        self._lent, views = self._lender.lend()
+        for name, value in zip(self._large, self._lent.bound, strict=True):
+            self._binding.bind_ortvalue_output(name, value)
+        self._shapes = shapes
+        return views
+
+    def _prepare(self, inputs: Sequence[np.ndarray], shapes: _Shapes, into: Sequence[np.ndarray] | None) -> None:
+        """Get memory for inputs of these shapes."""
+        known, self._shapes = self._shapes, None  # should this fail
         if shapes != known:
-            self._slots = [
-                _Slot(self._binding, name, value, small=value.nbytes <= _SMALL_BYTES, stays=self._on_host)
-                for name, value in zip(self._inputs, inputs, strict=True)
+            count = len(inputs)
+            self._bound, self._places, self._last = [None] * count, [None] * count, [None] * count
+            self._small = [
+                aligned_empty(value.shape, value.dtype) if self._on_host and value.nbytes <= _SMALL_BYTES else None
+                for value in inputs
             ]
             self._place_outputs(shapes)
-        self._bound = [slot.bind(value) for slot, value in zip(self._slots, inputs, strict=True)]
-        lent, results = self._lender.lend()
-        if lent is not self._lent:
-            for name, value in zip(self._large, lent.bound, strict=True):
-                self._binding.bind_ortvalue_output(name, value)
-            self._lent = lent
-        unknown = [self._outputs[number][0] for number, place in self._copies if place is None]
-        for name in unknown:
-            self._binding.bind_output(name)
-        if shapes != known or (self._announced and into is not self._gradients):
-            self._bind_gradients(shapes, into)
-        if self._copied:
-            self._bind_values()
-        # ONNX Runtime takes inputs of fixed shapes and no other. A device has a copy of what an input held.
+            self._bind_outputs()
+        self._bind_gradients(shapes, into)
         self._shapes = shapes
-        self._repeats = self._on_host and not (self._extents or self._announced or unknown)
-        return results
 
     def _place_outputs(self, shapes: _Shapes) -> None:
         """Get memory for the outputs that are not announced, for inputs of these shapes."""
-        self._copies, self._large, large = [], [], []
+        self._copies, self._large, self._unknown, large = [], [], [], []
         for number, (name, spec) in enumerate(self._outputs):
             shape = self._shape(spec, shapes)
             if shape is None:
                 self._copies.append((number, None))
+                self._unknown.append(name)
             elif math.prod(shape) * numpy_dtype(spec.dtype).itemsize <= _SMALL_BYTES:
                 place = aligned_empty(shape, spec.dtype)
                 self._binding.bind_ortvalue_output(name, on_memory(place))
@@ -218,50 +246,3 @@ class Program:
             else:
                 return None
         return tuple(shape)
-
-
-class _Slot:
-    """An input of a binding.
-
-    An array that comes twice in a row is bound where it lies, and a small one that does not is copied to memory that
-    stays.
-
-    Args:
-        binding: ONNX Runtime's.
-        name: Of the input.
-        value: An array of the shape and type that come.
-        small: Whether a copy takes less time than to bind it.
-        stays: Whether what is bound is read at every run; a device has a copy of it, made when it was bound.
-    """
-
-    def __init__(self, binding: Any, name: str, value: np.ndarray, *, small: bool, stays: bool) -> None:
-        self._binding, self._name, self._stays = binding, name, stays
-        self._place = aligned_empty(value.shape, value.dtype) if small and stays else None
-        self._held: OrtValue | None = None
-        # What the binding refers to, and what came last.
-        self._bound: np.ndarray | None = None
-        self._last: np.ndarray | None = None
-
-    def bind(self, value: np.ndarray) -> np.ndarray | None:
-        """Bind an array, or a copy of it; returns the array where nothing is to be done if it comes again."""
-        usable = value.flags.c_contiguous and value.flags.aligned
-        if usable and self._stays and value is self._bound:
-            return value
-        last, self._last = self._last, None  # should this fail
-        if self._place is not None and not (usable and value is last):
-            if self._bound is not self._place:
-                self._refer(self._place)
-            self._place[...] = value
-        else:
-            self._refer(value if usable else np.array(value, order="C"))
-        self._last = value
-        return value if self._stays and value is self._bound else None
-
-    def _refer(self, array: np.ndarray) -> None:
-        self._bound = None  # should this fail
-        if array.dtype.name == "bfloat16":
-            self._held = on_memory(array)  # a binding keeps memory alive that it binds itself, no other
-            self._binding.bind_ortvalue_input(self._name, self._held)
-        else:
-            self._binding.bind_cpu_input(self._name, array)
-        self._bound = array
