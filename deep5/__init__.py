@@ -29,8 +29,16 @@ if TYPE_CHECKING:
     from deep5.metric import Metric as Metric
     from deep5.metric import Observer as Observer
     from deep5.metric import Sample as Sample
+    from deep5.metrics.accuracy import EpochsToAccuracy as EpochsToAccuracy
     from deep5.metrics.accuracy import TestAccuracy as TestAccuracy
     from deep5.metrics.accuracy import TimeToAccuracy as TimeToAccuracy
+    from deep5.metrics.breakdown import TimeBreakdown as TimeBreakdown
+    from deep5.metrics.confusion import ConfusionMatrix as ConfusionMatrix
+    from deep5.metrics.cost import Cost as Cost
+    from deep5.metrics.energy import Energy as Energy
+    from deep5.metrics.generalisation import FinalTestAccuracy as FinalTestAccuracy
+    from deep5.metrics.generalisation import GeneralisationGap as GeneralisationGap
+    from deep5.metrics.loss import TestLoss as TestLoss
     from deep5.metrics.loss import TrainingLoss as TrainingLoss
     from deep5.metrics.memory import PeakMemory as PeakMemory
     from deep5.metrics.operator_time import BareRatio as BareRatio
@@ -39,9 +47,14 @@ if TYPE_CHECKING:
     from deep5.metrics.operator_time import OperatorTime as OperatorTime
     from deep5.metrics.overhead import Overhead as Overhead
     from deep5.metrics.overhead import Slowdown as Slowdown
+    from deep5.metrics.repeatability import Repeatability as Repeatability
+    from deep5.metrics.sampling import SamplingBias as SamplingBias
     from deep5.metrics.time import StepLatency as StepLatency
     from deep5.metrics.time import Throughput as Throughput
     from deep5.metrics.time import WallClockTime as WallClockTime
+    from deep5.metrics.top_k import TopK as TopK
+    from deep5.metrics.training_accuracy import TrainingAccuracy as TrainingAccuracy
+    from deep5.metrics.utilisation import Utilisation as Utilisation
     from deep5.networks.builder import NetworkBuilder as NetworkBuilder
     from deep5.networks.check import check_executor as check_executor
     from deep5.networks.network import Network as Network
@@ -61,26 +74,79 @@ if TYPE_CHECKING:
     from deep5.tensors import array_namespace as array_namespace
     from deep5.tensors import to_numpy as to_numpy
     from deep5.training import datasets as datasets
+    from deep5.training.batch_sizes import GrowingBatches as GrowingBatches
+    from deep5.training.batch_source import BatchSource as BatchSource
+    from deep5.training.bucket_sampler import BucketSampler as BucketSampler
     from deep5.training.check import check_optimizer as check_optimizer
+    from deep5.training.checkpointer import Checkpointer as Checkpointer
     from deep5.training.dataset import ArrayDataset as ArrayDataset
     from deep5.training.dataset import Dataset as Dataset
     from deep5.training.dataset import Splits as Splits
+    from deep5.training.dataset import StreamDataset as StreamDataset
+    from deep5.training.divergence import StopOnNaN as StopOnNaN
+    from deep5.training.generated import GeneratorDataset as GeneratorDataset
     from deep5.training.kernel import bind_rule as bind_rule
+    from deep5.training.optimizer import RuleOptimizer as RuleOptimizer
+    from deep5.training.pipeline import GradientPipeline as GradientPipeline
+    from deep5.training.lbfgs import LBFGS as LBFGS
+    from deep5.training.loaders import from_dataloader as from_dataloader
+    from deep5.training.loaders import from_tf_data as from_tf_data
     from deep5.training.loggers import CSVLogger as CSVLogger
+    from deep5.training.prefetch import Prefetched as Prefetched
     from deep5.training.progress import ProgressBar as ProgressBar
     from deep5.training.rule import ThreeStepOptimizer as ThreeStepOptimizer
     from deep5.training.rule import UpdateRule as UpdateRule
     from deep5.training.rule import UpdateRuleOptimizer as UpdateRuleOptimizer
     from deep5.training.rules.accelegrad import AcceleGrad as AcceleGrad
+    from deep5.training.rules.adadelta import AdaDelta as AdaDelta
+    from deep5.training.rules.adagrad import AdaGrad as AdaGrad
     from deep5.training.rules.adam import Adam as Adam
+    from deep5.training.rules.adamw import AdamW as AdamW
+    from deep5.training.rules.amsgrad import AMSGrad as AMSGrad
+    from deep5.training.rules.averaged_sgd import AveragedSGD as AveragedSGD
+    from deep5.training.rules.lamb import LAMB as LAMB
     from deep5.training.rules.lars import LARS as LARS
+    from deep5.training.rules.lion import Lion as Lion
     from deep5.training.rules.momentum import Momentum as Momentum
+    from deep5.training.rules.nadam import Nadam as Nadam
+    from deep5.training.rules.nesterov import Nesterov as Nesterov
+    from deep5.training.rules.rmsprop import RMSProp as RMSProp
     from deep5.training.rules.sgd import SGD as SGD
+    from deep5.training.sag import SAG as SAG
     from deep5.training.sampler import OrderedSampler as OrderedSampler
     from deep5.training.sampler import Sampler as Sampler
     from deep5.training.sampler import ShuffleSampler as ShuffleSampler
+    from deep5.training.schedules.cosine import Cosine as Cosine
+    from deep5.training.schedules.decay import Constant as Constant
+    from deep5.training.schedules.decay import Exponential as Exponential
+    from deep5.training.schedules.decay import Piecewise as Piecewise
+    from deep5.training.schedules.decay import Polynomial as Polynomial
+    from deep5.training.schedules.decay import StepDecay as StepDecay
+    from deep5.training.schedules.linear_scaling import LinearScaling as LinearScaling
+    from deep5.training.schedules.one_cycle import OneCycle as OneCycle
+    from deep5.training.schedules.plan import Plan as Plan
+    from deep5.training.schedules.schedule import Schedule as Schedule
+    from deep5.training.schedules.scheduled import Scheduled as Scheduled
+    from deep5.training.schedules.warm_up import WarmUp as WarmUp
+    from deep5.training.sequences import SequenceDataset as SequenceDataset
+    from deep5.training.stopping import EarlyStopping as EarlyStopping
+    from deep5.training.stopping import StopAfter as StopAfter
+    from deep5.training.stopping import StopAtAccuracy as StopAtAccuracy
+    from deep5.training.stream_sampler import StreamSampler as StreamSampler
+    from deep5.training.tensorboard_logger import TensorBoardLogger as TensorBoardLogger
     from deep5.training.trainer import Trainer as Trainer
     from deep5.training.trajectory import prove_same_trajectory as prove_same_trajectory
+    from deep5.training.transforms.crop import CenterCrop as CenterCrop
+    from deep5.training.transforms.crop import RandomCrop as RandomCrop
+    from deep5.training.transforms.cutout import Cutout as Cutout
+    from deep5.training.transforms.flip import Flip as Flip
+    from deep5.training.transforms.normalise import Cast as Cast
+    from deep5.training.transforms.normalise import Normalise as Normalise
+    from deep5.training.transforms.resize import RandomResizedCrop as RandomResizedCrop
+    from deep5.training.transforms.resize import Resize as Resize
+    from deep5.training.transforms.transform import RandomTransform as RandomTransform
+    from deep5.training.transforms.transform import Transform as Transform
+    from deep5.training.weighted_sampler import WeightedSampler as WeightedSampler
 
 __version__ = "0.1.0"
 
@@ -96,7 +162,9 @@ _CORE = {
     "Framework": "backend",
     "GraphExecutor": "executors",
     "OperatorExecutor": "executors",
+    "GradientPipeline": "training.pipeline",
     "ParameterGroup": "executors",
+    "RuleOptimizer": "training.optimizer",
     "StepOptimizer": "executors",
     "Support": "backend",
     "TrainStep": "executors",
@@ -131,7 +199,28 @@ _LEVELS = {
     "ArrayDataset": "training.dataset",
     "Dataset": "training.dataset",
     "Splits": "training.dataset",
+    "StreamDataset": "training.dataset",
+    "GeneratorDataset": "training.generated",
     "datasets": "training.datasets",
+    "BatchSource": "training.batch_source",
+    "GrowingBatches": "training.batch_sizes",
+    "BucketSampler": "training.bucket_sampler",
+    "WeightedSampler": "training.weighted_sampler",
+    "StreamSampler": "training.stream_sampler",
+    "SequenceDataset": "training.sequences",
+    "Prefetched": "training.prefetch",
+    "from_dataloader": "training.loaders",
+    "from_tf_data": "training.loaders",
+    "CenterCrop": "training.transforms.crop",
+    "RandomCrop": "training.transforms.crop",
+    "Cutout": "training.transforms.cutout",
+    "Flip": "training.transforms.flip",
+    "Cast": "training.transforms.normalise",
+    "Normalise": "training.transforms.normalise",
+    "RandomResizedCrop": "training.transforms.resize",
+    "Resize": "training.transforms.resize",
+    "RandomTransform": "training.transforms.transform",
+    "Transform": "training.transforms.transform",
     "OrderedSampler": "training.sampler",
     "Sampler": "training.sampler",
     "ShuffleSampler": "training.sampler",
@@ -143,29 +232,72 @@ _LEVELS = {
     "prove_same_trajectory": "training.trajectory",
     "Trainer": "training.trainer",
     "AcceleGrad": "training.rules.accelegrad",
+    "AdaDelta": "training.rules.adadelta",
+    "AdaGrad": "training.rules.adagrad",
     "Adam": "training.rules.adam",
+    "AdamW": "training.rules.adamw",
+    "AMSGrad": "training.rules.amsgrad",
+    "AveragedSGD": "training.rules.averaged_sgd",
+    "LAMB": "training.rules.lamb",
     "LARS": "training.rules.lars",
+    "Lion": "training.rules.lion",
     "Momentum": "training.rules.momentum",
+    "Nadam": "training.rules.nadam",
+    "Nesterov": "training.rules.nesterov",
+    "RMSProp": "training.rules.rmsprop",
     "SGD": "training.rules.sgd",
+    "LBFGS": "training.lbfgs",
+    "SAG": "training.sag",
+    "Checkpointer": "training.checkpointer",
     "CSVLogger": "training.loggers",
     "ProgressBar": "training.progress",
+    "Constant": "training.schedules.decay",
+    "Cosine": "training.schedules.cosine",
+    "Exponential": "training.schedules.decay",
+    "LinearScaling": "training.schedules.linear_scaling",
+    "OneCycle": "training.schedules.one_cycle",
+    "Piecewise": "training.schedules.decay",
+    "Plan": "training.schedules.plan",
+    "Polynomial": "training.schedules.decay",
+    "Schedule": "training.schedules.schedule",
+    "Scheduled": "training.schedules.scheduled",
+    "StepDecay": "training.schedules.decay",
+    "WarmUp": "training.schedules.warm_up",
+    "EarlyStopping": "training.stopping",
+    "StopAfter": "training.stopping",
+    "StopAtAccuracy": "training.stopping",
+    "StopOnNaN": "training.divergence",
+    "TensorBoardLogger": "training.tensorboard_logger",
     # Level 3
     "Communicator": "communicator",
     "SingleRank": "communicator",
 }
 _METRICS = {
     "BareRatio": "metrics.operator_time",
+    "ConfusionMatrix": "metrics.confusion",
+    "Cost": "metrics.cost",
+    "Energy": "metrics.energy",
+    "EpochsToAccuracy": "metrics.accuracy",
+    "FinalTestAccuracy": "metrics.generalisation",
+    "GeneralisationGap": "metrics.generalisation",
     "OperatorCost": "metrics.operator_time",
     "OperatorCoverage": "metrics.operator_time",
     "OperatorTime": "metrics.operator_time",
     "Overhead": "metrics.overhead",
     "PeakMemory": "metrics.memory",
+    "Repeatability": "metrics.repeatability",
+    "SamplingBias": "metrics.sampling",
     "Slowdown": "metrics.overhead",
     "StepLatency": "metrics.time",
     "TestAccuracy": "metrics.accuracy",
+    "TestLoss": "metrics.loss",
     "Throughput": "metrics.time",
+    "TimeBreakdown": "metrics.breakdown",
     "TimeToAccuracy": "metrics.accuracy",
+    "TopK": "metrics.top_k",
+    "TrainingAccuracy": "metrics.training_accuracy",
     "TrainingLoss": "metrics.loss",
+    "Utilisation": "metrics.utilisation",
     "WallClockTime": "metrics.time",
 }
 _PACKAGES = ("datasets", "networks")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deep5.backend import Framework
-from deep5.components import component, event_components, make, not_a
+from deep5.components import component, components_of, make, not_a, schedule_components, transform_components
 from deep5.environment import default_threads
 from deep5.errors import Deep5Error, MissingDependency, RecipeError, UnknownName, UsageError
 from deep5.events import Event
@@ -21,7 +22,7 @@ from deep5.tensors import device
 if TYPE_CHECKING:
     from deep5.networks.network import Network
 
-__all__ = ["Components", "assemble", "initial_weights"]
+__all__ = ["Components", "assemble", "initial_weights", "length"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,7 @@ class Components:
     splits: Any
     train_sampler: Any
     validation_sampler: Any
+    batch_size: int
     events: tuple[Event, ...]
     seeds: dict[str, int]
     threads: int | None
@@ -50,7 +52,6 @@ def assemble(recipe: Recipe) -> Components:
     """
     from deep5.networks.network import Network
     from deep5.training.dataset import Splits
-    from deep5.training.sampler import Sampler
 
     seed = recipe.value("seed")
     seeds = {purpose: derive_seed(seed, purpose) for purpose in ("weights", "order", "noise")}
@@ -64,38 +65,14 @@ def assemble(recipe: Recipe) -> Components:
     network = make(recipe, "model", component(recipe, "model", "networks"), seed=seeds["weights"])
     executor = None
     if isinstance(network, Network):
-        network = _with_initial_weights(recipe, network)
+        network = _with_precision(recipe, _with_initial_weights(recipe, network))
     else:
         executor = _native_executor(recipe, network, build, seeds["noise"])
         network, name = executor.network, executor.settings().get("framework", name)
     splits = make(recipe, "dataset", component(recipe, "dataset", "datasets"))
     if not isinstance(splits, Splits):
         raise not_a(recipe, "dataset", splits, "Splits (deep5.training.dataset), or a function that gives them")
-    batch_size = recipe.value("batch_size")
-    if batch_size > len(splits.train):
-        raise RecipeError(
-            f"{recipe.where('batch_size')}'batch_size' is {batch_size}; allowed: at most {len(splits.train)}, "
-            "the number of training samples"
-        )
-    try:
-        train, test = splits.train.cast(network.inputs), splits.test.cast(network.inputs)
-    except UsageError as error:
-        raise RecipeError(f"{recipe.where('dataset')}data set and network do not fit: {error}") from error
-    train_sampler = make(
-        recipe, "train_sampler", component(recipe, "train_sampler", "samplers"), train, batch_size, seed=seeds["order"]
-    )
-    # Evaluation keeps nothing for a gradient: larger batches cost no memory to speak of, and less time.
-    validation = make(
-        recipe,
-        "validation_sampler",
-        component(recipe, "validation_sampler", "samplers"),
-        test,
-        min(max(batch_size, 256), len(test)),
-        seed=seeds["order"],
-    )
-    for key, sampler in (("train_sampler", train_sampler), ("validation_sampler", validation)):
-        if not isinstance(sampler, Sampler):
-            raise not_a(recipe, key, sampler, "a d5.Sampler, its class or name")
+    train_sampler, validation = _samplers(recipe, network, splits, seeds["order"])
     if executor is None:
         executor = _executor(recipe, build, network, seeds["noise"])
     if known is None and recipe.value("threads") is not None:
@@ -115,11 +92,88 @@ def assemble(recipe: Recipe) -> Components:
         splits=splits,
         train_sampler=train_sampler,
         validation_sampler=validation,
+        batch_size=_first_size(recipe),
         events=_events(recipe),
         seeds={"run": seed, **seeds},
         threads=threads,
         warnings=tuple(warnings),
     )
+
+
+def _samplers(recipe: Recipe, network: Any, splits: Any, seed: int) -> tuple[Any, Any]:
+    """What gives the batches to learn from, and those to judge by."""
+    from deep5.training.batch_source import BatchSource
+    from deep5.training.transforms import fitted
+
+    batch_size, size = recipe.value("batch_size"), _first_size(recipe)
+    count = length(splits.train)
+    if count is not None and size > count:
+        raise RecipeError(
+            f"{recipe.where('batch_size')}'batch_size' is {size}; allowed: at most {count}, the number of training "
+            "samples"
+        )
+    # Evaluation keeps nothing for a gradient: larger batches cost no memory to speak of, and less time.
+    judged = max(size, 256)
+    judged = min(judged, length(splits.test) or judged)
+    made = []
+    for key, listed, samples, number in (
+        ("train_sampler", "train_transforms", splits.train, batch_size),
+        ("validation_sampler", "test_transforms", splits.test, judged),
+    ):
+        transforms = transform_components(recipe, listed)
+        try:
+            _check_labels(network, samples, "training" if key == "train_sampler" else "test")
+            fit, transforms = fitted(samples, transforms, network.inputs)
+        except UsageError as error:
+            raise RecipeError(f"{recipe.where('dataset')}data set and network do not fit: {error}") from error
+        sampler = make(recipe, key, component(recipe, key, "samplers"), fit, number, seed=seed, transforms=transforms)
+        if not isinstance(sampler, BatchSource):
+            raise not_a(recipe, key, sampler, "a d5.Sampler, its class or name, or another source of batches")
+        if transforms and not getattr(sampler, "transforms", None):
+            raise RecipeError(
+                f"{recipe.where(listed)}{listed!r} is for a sampler that takes transforms; allowed: none beside "
+                f"{type(sampler).__name__}"
+            )
+        made.append(sampler)
+    if depth := recipe.value("prefetch"):
+        from deep5.training.prefetch import Prefetched
+
+        made = [Prefetched(sampler, depth=depth) for sampler in made]
+    return made[0], made[1]
+
+
+def _check_labels(network: Any, samples: Any, what: str) -> None:
+    """Refuse labels that are no class before anything is trained on them."""
+    from deep5.networks.labels import label_inputs
+    from deep5.networks.network import Network
+    from deep5.training.dataset import check_labels
+
+    for labels in label_inputs(network) if isinstance(network, Network) else ():
+        if labels.name in samples.specs:
+            check_labels(samples, labels.classes, name=labels.name, ignore=labels.ignored, what=what)
+
+
+def _first_size(recipe: Recipe) -> int:
+    """Samples of the first epoch's batches."""
+    given = recipe.value("batch_size")
+    if not callable(given):
+        return int(given)
+    try:
+        size = given(0)
+    except Exception as error:
+        raise RecipeError(
+            f"{recipe.where('batch_size')}'batch_size' raised {type(error).__name__} for epoch 0: {error}"
+        ) from error
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise RecipeError(
+            f"{recipe.where('batch_size')}'batch_size' gave {size!r} for epoch 0; allowed: a whole number of at least 1"
+        )
+    return size
+
+
+def length(samples: Any) -> int | None:
+    """How many there are, where that is known."""
+    return len(samples) if hasattr(samples, "__len__") else None
 
 
 def _set_threads(recipe: Recipe, known: Framework) -> tuple[int | None, list[str]]:
@@ -223,11 +277,28 @@ def _with_initial_weights(recipe: Recipe, network: Network) -> Network:
         raise RecipeError(f"{recipe.where('init')}'init': {error}") from error
 
 
+def _with_precision(recipe: Recipe, network: Network) -> Network:
+    """The network in the recipe's precision, or in its own where the recipe says nothing."""
+    precision = recipe.value("precision")
+    if precision is None:
+        return network
+    from deep5.networks.precision import with_precision
+
+    try:
+        return with_precision(network, precision)
+    except Deep5Error as error:
+        raise RecipeError(f"{recipe.where('precision')}'precision': {error}") from error
+
+
 def _native_executor(recipe: Recipe, network: Any, build: Callable[[Any, int], Any], seed: int) -> GraphExecutor:
     """The executor of what is no network of ONNX's operators: the recipe's own function under `executor` makes it."""
     if recipe.value("executor") is None:
         raise not_a(
             recipe, "model", network, "a d5.Network, or a function that gives one; else 'executor' says what runs it"
+        )
+    if recipe.value("precision") is not None:
+        raise RecipeError(
+            f"{recipe.where('precision')}'precision' is for a d5.Network; remedy: set it in the function under 'model'"
         )
     if initial_weights(recipe) is not None:
         raise RecipeError(
@@ -303,18 +374,54 @@ def _optimizer(recipe: Recipe, framework_name: str) -> Any:
     else:
         made = component(recipe, "optimizer", "optimizers")
     optimizer = make(recipe, "optimizer", made)
+    from deep5.training.optimizer import RuleOptimizer
     from deep5.training.rule import UpdateRule
 
     if not isinstance(optimizer, (UpdateRule, StepOptimizer)):
         raise not_a(
             recipe, "optimizer", optimizer, "a d5.UpdateRule, or what has bind, step, state_dict and load_state_dict"
         )
-    return optimizer
+    if isinstance(optimizer, UpdateRule):
+        # A schedule changes it, and the recipe may run again.
+        optimizer = copy.copy(optimizer)
+    given = {name: value for name in _PIPELINE if (value := recipe.value(name)) not in (None, ())}
+    if not given:
+        return optimizer
+    if not isinstance(optimizer, UpdateRule):
+        first = next(iter(given))
+        raise RecipeError(
+            f"{recipe.where(first)}{first!r} is for an update rule, and {type(optimizer).__name__} owns its step; "
+            "remedy: its own arguments, in 'optimizer_kwargs'"
+        )
+    modifier = component(recipe, "gradient_modifier", "gradient_modifiers")
+    if modifier is not None and not callable(modifier):
+        raise not_a(recipe, "gradient_modifier", modifier, "a function (name, param, grad) -> grad")
+    try:
+        return RuleOptimizer(
+            optimizer,
+            groups=tuple(recipe.value("parameter_groups")),
+            modifier=modifier,
+            **{name: recipe.value(name) for name in ("clip_norm", "clip_value", "weight_decay", "loss_scale")},
+        )
+    except Deep5Error as error:
+        raise RecipeError(f"{recipe.where(next(iter(given)))}{error}") from error
+
+
+# What is done to gradients between the backward pass and an update rule.
+_PIPELINE = ("parameter_groups", "gradient_modifier", "clip_norm", "clip_value", "weight_decay", "loss_scale")
 
 
 def _events(recipe: Recipe) -> tuple[Event, ...]:
-    events = []
-    for made in event_components(recipe):
+    events: list[Event] = []
+    if schedules := schedule_components(recipe):
+        from deep5.training.schedules import Scheduled
+
+        try:
+            # First of all, so that what others see of a hyperparameter is what the step takes.
+            events.append(Scheduled(schedules))
+        except Deep5Error as error:
+            raise RecipeError(f"{recipe.where('schedules')}'schedules': {error}") from error
+    for made in components_of(recipe, "events", "events"):
         event = make(recipe, "events", made)
         if not isinstance(event, Event):
             raise not_a(recipe, "events", event, "d5.Event objects, their classes or names")

@@ -23,6 +23,10 @@ _REGISTRY = {
     "validation_sampler": "samplers",
     "optimizer": "optimizers",
     "events": "events",
+    "train_transforms": "transforms",
+    "test_transforms": "transforms",
+    "schedules": "schedules",
+    "gradient_modifier": "gradient_modifiers",
     "framework": "frameworks",
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deep5.assemble import initial_weights
-from deep5.components import check_arguments, component, event_components, make
+from deep5.components import check_arguments, component, components_of, make, schedule_components
 from deep5.errors import RecipeError, RuleError, UsageError
 from deep5.plugins import registered
 from deep5.recipe import Recipe
@@ -17,7 +17,9 @@ _TRAINED = {
     "validation_sampler": "samplers",
     "optimizer": "optimizers",
     "executor": "frameworks",
+    "gradient_modifier": "gradient_modifiers",
 }
+_LISTED = {"events": "events", "train_transforms": "transforms", "test_transforms": "transforms"}
 _TIMED = {"candidate": "candidates", "baseline": "candidates"}
 # Named components of these kinds that deep5 ships load no framework; others are looked up, not loaded.
 _LIGHT = {"networks", "datasets", "samplers", "optimizers"}
@@ -55,8 +57,11 @@ def check_recipe(recipe: Recipe) -> list[str]:
     if recipe.timing:
         return []
     initial_weights(recipe)
-    for made in event_components(recipe):
-        check_arguments(recipe, "events", made)
+    for key, kind in _LISTED.items():
+        for made in components_of(recipe, key, kind):
+            if kind == "events" or isinstance(made, type):
+                check_arguments(recipe, key, made)
+    schedule_components(recipe)
     return _check_rule(recipe)
 
 

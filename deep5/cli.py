@@ -13,7 +13,12 @@ from typing import Any, NoReturn
 import click
 
 from deep5.bench.command import bench_command
+from deep5.cleaning import clean_command
 from deep5.errors import Deep5Error, UsageError
+from deep5.evaluate import evaluate_command
+from deep5.optimizer_check_command import optimizer_command
+from deep5.predict import predict_command
+from deep5.study import study_command
 
 __all__ = ["main"]
 
@@ -104,14 +109,28 @@ def _configured(
 @click.option("--out", metavar="DIR", default="results", show_default=True, help="Where the result folder goes.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, and nothing else, to standard output.")
 @click.option("--quiet", is_flag=True, help="No progress bar, no warnings and no table.")
+@click.option("--resume", metavar="FOLDER", help="Go on in the result folder of a run that was ended before its time.")
+@click.option(
+    "--checkpoint-every",
+    "every",
+    metavar="N|Ts|never",
+    help="Checkpoint after every N steps or T seconds (500, 60s). Default: 30s; deleted when the run is done.",
+)
 @_debug_option
-def run(out: str, as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> NoReturn:
-    """Run RECIPE, a name or a file, and judge it by its metrics."""
+def run(
+    out: str, as_json: bool, quiet: bool, resume: str | None, every: str | None, debug: bool, **chosen: Any
+) -> NoReturn:
+    """Run RECIPE, a name or a file, and judge it by its metrics.
+
+    A run that was ended goes on by the same command and --resume FOLDER, to the same bits as without the end.
+    """
     with _errors(debug, as_json) as show:
         from deep5.run import execute, progress
 
         recipe = _configured(**chosen)
-        result = execute(recipe, out=out, events=() if quiet else progress(recipe), quiet=quiet)
+        listening = () if quiet else progress(recipe)
+        options = {} if every is None else {"checkpointer": _checkpointer(every)}
+        result = execute(recipe, out=out, events=listening, quiet=quiet, resume=resume, **options)
         status = 0 if result else 1
         if as_json or not quiet:
             try:
@@ -121,6 +140,22 @@ def run(out: str, as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> NoR
                 # Nobody can be told any more, but the run is done and judged, and its folder written.
                 _discard(sys.stdout)
     sys.exit(status)
+
+
+def _checkpointer(every: str) -> Any:
+    """What `--checkpoint-every` asks for: a number of steps, of seconds with an s behind it, or never."""
+    from deep5.training.checkpointer import Checkpointer
+
+    if every == "never":
+        return None
+    try:
+        if every.endswith("s"):
+            return Checkpointer(every_s=float(every[:-1]))
+        return Checkpointer(every_steps=int(every))
+    except (ValueError, UsageError):
+        raise UsageError(
+            f"--checkpoint-every {every!r}; allowed: a whole number of steps such as 500, seconds such as 60s, or never"
+        ) from None
 
 
 def _shown(result: Any, as_json: bool) -> str:
@@ -160,7 +195,7 @@ class _OrRecipe(click.Group):
 
 @_cli.group(cls=_OrRecipe, subcommand_metavar="RECIPE | COMMAND …")
 def check() -> None:
-    """Check RECIPE without running it, or an operator.
+    """Check RECIPE without running it, or an operator, or an optimizer.
 
     `deep5 check RECIPE` is short for `deep5 check recipe RECIPE`.
     """
@@ -267,19 +302,6 @@ def info(as_json: bool, debug: bool) -> None:
         show(json.dumps(found, indent=2) if as_json else "\n".join(_lines(found)))
 
 
-@_cli.command()
-@_debug_option
-def clean(debug: bool) -> None:
-    """Delete what deep5's cache holds of compiled code; it is compiled again when needed.
-
-    The cache is the folder that DEEP5_CACHE names, else deep5 in the user's cache folder (~/.cache).
-    """
-    with _errors(debug, False) as show:
-        from deep5.compiler import cache_folder, clear_cache
-
-        show(f"freed {clear_cache() / 1024:.0f} KiB in {cache_folder()}")
-
-
 def _lines(value: Any, indent: str = "") -> Iterator[str]:
     for key, entry in value.items():
         if isinstance(entry, dict) and entry:
@@ -313,7 +335,9 @@ def _errors(debug: bool, as_json: bool) -> Iterator[Callable[[str], None]]:
         _fail(*_told(error), as_json)
 
 
-_cli.add_command(bench_command(_errors))
+check.add_command(optimizer_command(_errors))
+for _make in (bench_command, clean_command, evaluate_command, predict_command, study_command):
+    _cli.add_command(_make(_errors))
 
 
 def _load_numpy() -> None:

@@ -12,7 +12,17 @@ from deep5.plugins import load, missing_dependency
 from deep5.recipe import Recipe
 from deep5.recipe_file import named_in_file
 
-__all__ = ["check_arguments", "component", "event_components", "is_factory", "make", "make_candidate", "not_a"]
+__all__ = [
+    "check_arguments",
+    "component",
+    "components_of",
+    "is_factory",
+    "make",
+    "make_candidate",
+    "not_a",
+    "schedule_components",
+    "transform_components",
+]
 
 
 def component(recipe: Recipe, key: str, kind: str) -> Any:
@@ -110,11 +120,35 @@ def _taken(made: Any, named: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in named.items() if name in parameters}
 
 
-def event_components(recipe: Recipe) -> list[Any]:
-    """What stands under `events`, one or many, names loaded; `events_args` and `events_kwargs` are for each of them."""
-    value = recipe.value("events")
+def components_of(recipe: Recipe, key: str, kind: str) -> list[Any]:
+    """What stands under a key that holds one or many, names loaded; its `_args` and `_kwargs` are for each of them."""
+    value = recipe.value(key)
     items = value if isinstance(value, (list, tuple)) else [value]
-    return [_resolve(recipe, "events", "events", item) for item in items]
+    return [_resolve(recipe, key, kind, item) for item in items]
+
+
+def transform_components(recipe: Recipe, key: str) -> tuple[Any, ...]:
+    """What stands under `train_transforms` or `test_transforms`: a class is made, a function is a transform itself."""
+    args = recipe.value(f"{key}_args") or recipe.value(f"{key}_kwargs")
+    return tuple(
+        one if inspect.isroutine(one) and not args else make(recipe, key, one)
+        for one in components_of(recipe, key, "transforms")
+    )
+
+
+def schedule_components(recipe: Recipe) -> dict[str, Any]:
+    """The schedules by hyperparameter: names loaded, classes made without arguments."""
+    found = {name: _resolve(recipe, "schedules", "schedules", item) for name, item in recipe.value("schedules").items()}
+    for name, item in found.items():
+        if isinstance(item, type):
+            try:
+                found[name] = item()
+            except TypeError as error:
+                raise RecipeError(
+                    f"{recipe.where('schedules')}the schedule of {name!r} cannot be made without arguments: {error}; "
+                    f"remedy: an object, such as {item.__name__}(…)"
+                ) from error
+    return found
 
 
 def make_candidate(recipe: Recipe, key: str) -> Any:

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
+    "CheckpointError",
     "Deep5Error",
     "GoalError",
     "MissingDependency",
@@ -60,6 +61,10 @@ class MissingDependency(UsageError):
 
 class OutputError(UsageError):
     """An output folder that cannot be written."""
+
+
+class CheckpointError(UsageError):
+    """A checkpoint that is missing, damaged, or of another run."""
 
 
 class NetworkError(Deep5Error):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -72,17 +72,40 @@ class Event:
     def after_epoch(self, trainer: Any, epoch: int) -> None:
         """After the epoch's last step and its evaluation."""
 
+    def before_batch(self, trainer: Any, epoch: int) -> None:
+        """Before the sampler is asked for what the next step learns from, also where there turns out to be no more."""
+
     def before_step(self, trainer: Any, info: StepInfo) -> None:
         """Before a step, its batch at hand."""
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
         """After a step. `outputs` are native values: reading one may force a synchronisation, so read late."""
 
+    def after_batch(self, trainer: Any, info: StepInfo, outputs: Arrays) -> None:
+        """When a batch has been learned from and `after_step` is over everywhere."""
+
     def before_evaluation(self, trainer: Any, epoch: int) -> None:
         """Before the validation batches are run."""
 
+    def after_evaluation_batch(self, trainer: Any, ids: Any, inputs: Arrays, outputs: Arrays) -> None:
+        """After a validation batch: its samples' indices (None where unknown), its inputs, and all outputs, native."""
+
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
         """After evaluation; `scores` holds `accuracy` (percent), `loss` and `samples`."""
+
+    def after_all(self, trainer: Any) -> None:
+        """Between two steps, and after an epoch's end, when every other hook is over: checkpoints are taken here."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resume needs of this event: JSON's types, and NumPy arrays, by name.
+
+        Asked for in `after_all`. A resumed run calls `load_state_dict` with it behind `before_training`;
+        `before_epoch` is not called again for an epoch that a resume goes on in the middle of.
+        """
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`."""
 
     def after_timing(self, rounds: Any) -> None:
         """Once, after the last round of a timing recipe, which has no trainer; `rounds` is a `deep5.timing.Rounds`."""
@@ -108,10 +131,14 @@ class Listeners:
     after_training: tuple[Callable[..., None], ...]
     before_epoch: tuple[Callable[..., None], ...]
     after_epoch: tuple[Callable[..., None], ...]
+    before_batch: tuple[Callable[..., None], ...]
     before_step: tuple[Callable[..., None], ...]
     after_step: tuple[Callable[..., None], ...]
+    after_batch: tuple[Callable[..., None], ...]
     before_evaluation: tuple[Callable[..., None], ...]
+    after_evaluation_batch: tuple[Callable[..., None], ...]
     after_evaluation: tuple[Callable[..., None], ...]
+    after_all: tuple[Callable[..., None], ...]
 
     def __init__(self) -> None:
         self.events: tuple[Event, ...] = ()

@@ -47,6 +47,10 @@ class ParameterGroup:
         self.match, self.frozen = match, frozen
         self.hyper = dict(hyper)
 
+    def describe(self) -> dict[str, Any]:
+        """The group, for a recipe's hash; its predicate has to be a function with a name."""
+        return {"match": self.match, "frozen": self.frozen, **self.hyper}
+
 
 @runtime_checkable
 class TrainStep(Protocol):
@@ -69,13 +73,49 @@ class TrainStep(Protocol):
         ...
 
     def backprop(
-        self, inputs: Arrays, info: StepInfo, on_gradient: Callable[[str, Array], None] | None = None
+        self,
+        inputs: Arrays,
+        info: StepInfo,
+        on_gradient: Callable[[str, Array], None] | None = None,
+        *,
+        accumulate: bool = False,
+        loss_scale: float = 1.0,
     ) -> Arrays:
-        """The first half of a step: outputs, with gradients left in the executor."""
+        """The first half of a step: outputs, with gradients left in the executor.
+
+        Args:
+            inputs: As for `GraphExecutor.inference`.
+            info: The step; the rule's point depends on it.
+            on_gradient: As for `GraphExecutor.inference_and_backprop`.
+            accumulate: Add to the gradients of the call before.
+            loss_scale: The gradient is that of `loss_scale * loss`, times the loss scale of the step itself.
+        """
         ...
 
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
-        """The second half of a step: the update rule on these gradients."""
+        """The second half of a step: the pipeline and the update rule on these gradients.
+
+        Args:
+            gradients: As `backprop` leaves them: scaled by the loss scale of the step, if it has one.
+            info: The step.
+        """
+        ...
+
+    @property
+    def loss_scale(self) -> float:
+        """What the loss of the next step is multiplied by; 1 where it is not scaled."""
+        ...
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps without an update, because a gradient was not finite under a dynamic loss scale."""
+        ...
+
+    def regroup(self, groups: Sequence[ParameterGroup], pipeline: Any) -> None:
+        """Other parameter groups, and stages of the pipeline, from now on; one new trace, the state stays as it is.
+
+        Between two steps: what `backprop` has begun is given up.
+        """
         ...
 
     def averaged(self) -> AbstractContextManager[None]:
@@ -217,6 +257,7 @@ class GraphExecutor(Protocol):
         *,
         groups: Sequence[ParameterGroup] = (),
         modifier: Callable[[str, Array, Array], Array] | None = None,
+        pipeline: Any = None,
     ) -> TrainStep:
         """The whole training step under an update rule.
 
@@ -225,9 +266,11 @@ class GraphExecutor(Protocol):
             loss: Name of the scalar output to differentiate.
             groups: The first group that matches a parameter gives its hyperparameters.
             modifier: `gradient_modifier(name, param, grad) -> grad`, called before the rule.
+            pipeline: A `GradientPipeline`: clipping, decoupled weight decay, loss scaling.
 
         Raises:
-            RuleError: The rule breaks its contract, all parameters are frozen, or a group matches no parameter.
+            RuleError: The rule breaks its contract, the pipeline does not fit it, all parameters are frozen, or a
+                group matches no parameter.
             UsageError: `loss` is no output, or `groups` no sequence of groups.
         """
         ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -35,19 +36,22 @@ class Sample(NamedTuple):
 class FirstCalls:
     """Tells the first training step of each size of batch from all others: that one compiles, chooses and allocates.
 
+    Args:
+        sizes: Those that were met before.
+
     >>> first = FirstCalls()
     >>> [first(StepInfo(step=step, batch_size=size)) for step, size in enumerate((64, 64, 17, 64, 17))]
     [True, False, True, False, False]
     """
 
-    def __init__(self) -> None:
-        self._seen: set[int] = set()
+    def __init__(self, sizes: Iterable[int] = ()) -> None:
+        self.sizes = set(sizes)
 
     def __call__(self, info: StepInfo) -> bool:
         """Whether this step, told of once, is the first of its size of batch."""
-        if info.batch_size in self._seen:
+        if info.batch_size in self.sizes:
             return False
-        self._seen.add(info.batch_size)
+        self.sizes.add(info.batch_size)
         return True
 
 
@@ -65,6 +69,22 @@ class Observer(Event, ABC):
     def interval(self) -> tuple[float, float] | None:
         """An interval for `value` where the samples allow one."""
         return None
+
+    def files(self) -> dict[str, bytes | str]:
+        """Files for the result folder, by plain name, where a number does not say it all: such as a matrix."""
+        return {}
+
+    def missing(self) -> str | None:
+        """Why there is no value, where the machine or the framework does not let it be known; None: nothing to say."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Every attribute. A class that keeps values unread reads them first; moments of a clock it leaves out."""
+        return dict(vars(self))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the attributes as they were."""
+        vars(self).update(state)
 
 
 class Metric(ABC):

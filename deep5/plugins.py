@@ -34,8 +34,10 @@ KINDS = {
     "networks": "network",
     "datasets": "data set",
     "samplers": "sampler",
+    "transforms": "transform",
     "optimizers": "optimizer",
     "events": "event",
+    "schedules": "schedule",
 }
 """What can be registered: the entry point group `deep5.<kind>` and the word for one of them."""
 
@@ -46,8 +48,12 @@ _EXTRAS = {
     "onnxruntime": "onnxruntime",
     "openvino": "openvino",
     "jax": "jax",
+    "optax": "jax",
     "altair": "report",
     "vl_convert": "report",
+    "PIL": "data",
+    "pooch": "data",
+    "tensorboard": "tensorboard",
 }
 
 

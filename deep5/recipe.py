@@ -20,7 +20,7 @@ from deep5.recipe_lines import RecipeLines
 from deep5.recipe_metrics import read_metrics
 from deep5.recipe_settings import changed_by_settings, without_old_arguments
 
-__all__ = ["FULL", "Recipe", "load_recipe"]
+__all__ = ["FULL", "Recipe", "defaults", "load_recipe"]
 
 FULL = "full"
 """The size that a recipe has without `--size`."""
@@ -232,6 +232,12 @@ def _sizes(sizes: Any, lines: RecipeLines) -> dict[str, Mapping[str, Any]]:
         if not isinstance(changes, Mapping) or not all(isinstance(key, str) for key in changes):
             raise RecipeError(f"{at}the size {name!r} is {changes!r}; allowed: a dict such as {{'epochs': 1}}")
     return {name: copied(changes) for name, changes in sizes.items()}
+
+
+def defaults(recipe: Recipe) -> dict[str, Any]:
+    """What stands under each key that a recipe may leave out, in JSON's types."""
+    keys = keys_of(recipe.fixed, recipe.mutable)
+    return {name: canonical(key.default, name, strict=False) for name, key in keys.items() if not key.required}
 
 
 def load_recipe(name_or_path: str | Path) -> Recipe:

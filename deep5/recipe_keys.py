@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,11 @@ class Key:
     flag: bool = False
     optional: bool = False
     fault: Callable[[Any], str | None] | None = None
+
+    @property
+    def required(self) -> bool:
+        """Whether a recipe has to say it."""
+        return self.default is _REQUIRED
 
 
 def _text_fault(value: Any) -> str | None:
@@ -106,20 +112,80 @@ def _limit_fault(value: Any) -> str | None:
     return f"is {value!r}; allowed: a number of GFLOP above 0, or None"
 
 
+def _batch_size_fault(value: Any) -> str | None:
+    """A number, or what gives one for every epoch; the sampler asks it."""
+    if callable(value) or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return None
+    return f"is {value!r}; allowed: a whole number of at least 1, or a function of the epoch such as d5.GrowingBatches"
+
+
+def _schedules_fault(value: Any) -> str | None:
+    """Which schedules and hyperparameters there are is known when they are used."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        return f"is {value!r}; allowed: a dict from hyperparameters to schedules, such as {{'lr': d5.Cosine(0.1)}}"
+    for name, schedule in value.items():
+        number = isinstance(schedule, (int, float)) and not isinstance(schedule, bool)
+        if not number and (fault := _component_fault(f"schedules[{name!r}]", "schedules", schedule)):
+            return f"of {name!r}: {fault}"
+    return None
+
+
+def _groups_fault(value: Any) -> str | None:
+    """What is in them is known by `deep5.executors`."""
+    if isinstance(value, (list, tuple)):
+        return None
+    return f"is {value!r}; allowed: a list of d5.ParameterGroup"
+
+
+def _positive_fault(value: Any) -> str | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf:
+        return None
+    return f"is {value!r}; allowed: a number above 0, or None"
+
+
+def _decay_fault(value: Any) -> str | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf:
+        return None
+    return f"is {value!r}; allowed: a number of at least 0, or None"
+
+
+def _precision_fault(value: Any) -> str | None:
+    return None if value in _PRECISIONS else f"is {value!r}; allowed: {', '.join(map(repr, _PRECISIONS))}, or None"
+
+
+def _loss_scale_fault(value: Any) -> str | None:
+    if value == "dynamic" or _positive_fault(value) is None:
+        return None
+    return f"is {value!r}; allowed: a number above 0, 'dynamic', or None"
+
+
+_PRECISIONS = ("float32", "float64", "bfloat16", "float16")
 _TRAINING = {
     "model": Key(kind="networks"),
     "dataset": Key(kind="datasets"),
     "train_sampler": Key(kind="samplers", default="shuffle"),
     "validation_sampler": Key(kind="samplers", default="ordered"),
+    "train_transforms": Key(kind="transforms", default=()),
+    "test_transforms": Key(kind="transforms", default=()),
+    "prefetch": Key(default=0, least=0),
     "epochs": Key(least=1),
-    "batch_size": Key(least=1),
+    "batch_size": Key(fault=_batch_size_fault),
+    "accumulate": Key(default=1, least=1),
     "framework": Key(kind="frameworks", default=None),
     "executor": Key(kind="frameworks", default=None),
     "device": Key(default="cpu"),
     "threads": Key(default=None, least=1),
     "deterministic": Key(default=True, flag=True),
     "tf32": Key(default=False, flag=True),
+    "precision": Key(default=None, optional=True, fault=_precision_fault),
     "optimizer": Key(kind="optimizers"),
+    "schedules": Key(default={}, fault=_schedules_fault),
+    "parameter_groups": Key(default=(), fault=_groups_fault),
+    "gradient_modifier": Key(kind="gradient_modifiers", default=None, optional=True),
+    "clip_norm": Key(default=None, optional=True, fault=_positive_fault),
+    "clip_value": Key(default=None, optional=True, fault=_positive_fault),
+    "weight_decay": Key(default=None, optional=True, fault=_decay_fault),
+    "loss_scale": Key(default=None, optional=True, fault=_loss_scale_fault),
     "events": Key(kind="events", default=()),
     "init": Key(default=None),
     "seed": Key(default=0, least=0),
@@ -200,7 +266,7 @@ def check_parts(fixed: Mapping[str, Any], mutable: Mapping[str, Any], where: Cal
             if fault is not None:
                 raise RecipeError(f"{where(key)}{fault}")
     both = {**fixed, **mutable}
-    missing = [key for key, about in keys.items() if about.default is _REQUIRED and key not in both]
+    missing = [key for key, about in keys.items() if about.required and key not in both]
     if missing:
         raise RecipeError(
             f"{where('')}the key {missing[0]!r} is missing; allowed: in FIXED or in MUTABLE, one of them; "
@@ -240,7 +306,7 @@ def _fault(key: str, about: Key | None, value: Any) -> str | None:
         return None if isinstance(value, bool) else f"{key!r} is {value!r}; allowed: True or False"
     if about.kind is None:
         return _init_fault(value) if key == "init" else _device_fault(value)
-    if key == "events" and isinstance(value, (list, tuple)):
+    if key in ("events", "train_transforms", "test_transforms") and isinstance(value, (list, tuple)):
         return next((fault for item in value if (fault := _component_fault(key, about.kind, item))), None)
     if value is None and key in ("framework", "executor"):
         return None
@@ -267,8 +333,10 @@ def _component_fault(key: str, kind: str, value: Any) -> str | None:
     """A name must be registered (nothing is loaded); what is an object is seen when it is used."""
     if value is None or isinstance(value, (bool, int, float, complex, bytes, list, tuple, set, Mapping)):
         return f"{key!r} is {value!r}; allowed: the name of a component, a class, a function or an object"
-    if not isinstance(value, str) or ".py:" in value or kind not in KINDS:
+    if not isinstance(value, str) or ".py:" in value:
         return None
+    if kind not in KINDS:  # there are none to be registered
+        return f"{key!r} is {value!r}; allowed: a function, or FILE.py:NAME"
     if key == "optimizer" and value.startswith("native:"):
         return None  # the framework knows its own
     names = registered(kind)

@@ -40,7 +40,8 @@ def changed_by_settings(
         recipe: Its name, for messages.
         fixed: FIXED.
         mutable: MUTABLE; it is not changed.
-        settings: New values by key; `optimizer_kwargs.lr` sets one entry of a `_kwargs`.
+        settings: New values by key; `optimizer_kwargs.lr` sets one entry of a `_kwargs`, `schedules.lr` one
+            schedule.
 
     Raises:
         UsageError: A fixed part, or an unknown key.
@@ -86,7 +87,7 @@ def _check_settable(recipe: str, fixed: Mapping[str, Any], mutable: Mapping[str,
             f"{name!r} is fixed by the recipe {recipe!r}; allowed to change: {', '.join(settable)}; "
             "remedy: copy the recipe and change the copy, which makes it another benchmark"
         )
-    if name not in allowed or (dot and not (name.endswith("_kwargs") and entry)):
+    if name not in allowed or (dot and not ((name.endswith("_kwargs") or name == "schedules") and entry)):
         meant = f"; did you mean '{name}_kwargs.{entry}'?" if f"{name}_kwargs" in settable and entry else ""
         raise UsageError(f"unknown key {key!r}; allowed: {', '.join(settable)}{meant or suggestion(name, settable)}")
 

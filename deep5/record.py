@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from deep5.errors import Deep5Error, OutputError, RecipeError, RunFailed
 from deep5.events import Event, StepInfo
 from deep5.metric import FirstCalls, Metric, Observer
-from deep5.recipe import Recipe
+from deep5.recipe import Recipe, defaults
 from deep5.tensors import Arrays
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class RunRecord:
         recipe: What is run.
         out: Where the folder goes.
         set_up_s: Seconds that it took to get so far.
+        resume: A result folder to go on in, instead of a new one.
         known: Further fields of the document, as `blank_document` takes them.
 
     Attributes:
@@ -41,20 +42,28 @@ class RunRecord:
         document: result.json as it will be written next.
         observers: A fresh observer for each of the recipe's metrics, in their order.
         extra_rows: Samples beside those of the observers.
+        checkpointer: What writes the run's checkpoints, or None.
 
     Raises:
         OutputError: The folder cannot be written; nothing is left behind.
         RecipeError: A metric does not give an observer.
+        CheckpointError: The folder to go on in is of another run.
+        UsageError: It is no result folder, or a run still writes there.
     """
 
-    def __init__(self, recipe: Recipe, out: str | Path, *, set_up_s: float = 0.0, **known: Any) -> None:
+    def __init__(
+        self, recipe: Recipe, out: str | Path, *, set_up_s: float = 0.0, resume: Path | None = None, **known: Any
+    ) -> None:
         from deep5.environment import describe_software, describe_system, environment_hash
+        from deep5.results.continuing import going_on
         from deep5.results.folder import ResultFolder
+        from deep5.results.result import load
         from deep5.results.schema import blank_document
 
         self.recipe = recipe
         self.observers = [_observer(recipe, metric) for metric, _ in recipe.metrics]
         self.extra_rows: list[SampleRow] = []
+        self.checkpointer: Any = None
         self._begin, self._cpu, self._set_up_s = perf_counter(), process_time(), set_up_s
         system, software = describe_system(), describe_software()
         provenance = {
@@ -77,11 +86,27 @@ class RunRecord:
             started=_now(),
             **known,
         )
+        # Of the processes before, where a run goes on.
+        self._before = {"wall_time_s": 0.0, "cpu_time_s": 0.0}
+        self._resumed = resume is not None
+        if resume is not None:
+            self.folder = ResultFolder.open(resume)
+            try:
+                self.document = going_on(load(resume).document, self.document, defaults(recipe))
+            except BaseException:
+                self.folder.close()
+                raise
+            return
         name = "".join(
             letter if (letter.isascii() and letter.isalnum()) or letter in "_-" else "_" for letter in recipe.name
         )
         self.folder = ResultFolder.create(out, name.lstrip("-") or "recipe", self.document)
         self.document["run_id"] = self.folder.run_id
+
+    def warn(self, *told: str) -> None:
+        """Note what makes the numbers less certain; each once."""
+        warnings = self.document["warnings"]
+        warnings += [sentence for sentence in told if sentence not in warnings]
 
     def _rows(self, *, judged: bool, valued: bool) -> list[dict[str, Any]]:
         from deep5.results.schema import metric_row
@@ -107,22 +132,66 @@ class RunRecord:
             yield
         except KeyboardInterrupt as interruption:
             self._end("aborted", str(interruption) or "interrupted by the user")
-            raise KeyboardInterrupt(f"interrupted; what the run left is in {self.folder.path}") from None
+            told = f"interrupted; what the run left is in {self.folder.path}{self._resumable()}"
+            raise KeyboardInterrupt(told) from None
         except Deep5Error as error:
             self._end("failed", str(error))
-            raise RunFailed(f"the run failed: {error}; what it left is in {self.folder.path}") from error
+            raise RunFailed(
+                f"the run failed: {error}; what it left is in {self.folder.path}{self._resumable()}"
+            ) from error
         except Exception as error:
             self._end("failed", f"{type(error).__name__}: {error}")
             raise RunFailed(
-                f"the run failed: {type(error).__name__}: {error}; what it left is in {self.folder.path}; "
-                "remedy: --debug shows where"
+                f"the run failed: {type(error).__name__}: {error}; what it left is in "
+                f"{self.folder.path}{self._resumable()}; remedy: --debug shows where"
             ) from error
+        finally:
+            self.folder.close()
+
+    def _resumable(self) -> str:
+        """How to go on, where a checkpoint was written."""
+        folder = getattr(self.checkpointer, "folder", None)
+        if folder is None or not any(folder.glob("step-*.safetensors")):
+            return ""
+        return f"; to go on, add --resume {self.folder.path} to the command"
 
     def _write_inputs(self) -> None:
-        if self.recipe.source is not None:
+        if self.recipe.source is not None and not self._resumed:
             self.folder.write_file("recipe.py", self.recipe.source)
         environment = {"system": self.document["system"]["before"], "software": self.document["software"]}
-        self.folder.write_file("environment.json", json.dumps(environment, indent=2) + "\n")
+        times = len(self.document["resumed"])
+        name = f"environment-{times + 1}.json" if times else "environment.json"
+        self.folder.write_file(name, json.dumps(environment, indent=2) + "\n")
+
+    def position(self) -> dict[str, Any]:
+        """What a checkpoint holds of this record: how long the run took so far, and how far its events were written."""
+        return {
+            "wall_time_s": self._before["wall_time_s"] + perf_counter() - self._begin,
+            "cpu_time_s": self._before["cpu_time_s"] + process_time() - self._cpu,
+            "events_bytes": self.folder.events_bytes(),
+        }
+
+    def went_on(self, about: Mapping[str, Any] | None, checkpoint: Path | None) -> None:
+        """Note that the run goes on from a checkpoint, and take back what was written behind it.
+
+        Args:
+            about: What the checkpoint says, `position` included; None: from the beginning.
+            checkpoint: Its file.
+        """
+        about = about or {"events_bytes": 0, "step": 0, "epoch": 0}
+        self.folder.cut_events(about["events_bytes"])
+        self._before = {name: about.get(name, 0.0) for name in self._before}
+        self.document["resumed"].append(
+            {
+                "time": _now(),
+                "checkpoint": None if checkpoint is None else checkpoint.name,
+                "step": about["step"],
+                "epoch": about["epoch"],
+                "environment": self.document["provenance"]["environment"],
+            }
+        )
+        # Whoever reads the folder while the run goes on, or after it was killed again, is told of it.
+        self.folder.write_result(self.document)
 
     def save_samples(self) -> None:
         """Write every sample so far."""
@@ -136,15 +205,28 @@ class RunRecord:
             rows += sample_rows(name, metric.unit, observer.samples())
         self.folder.write_samples(rows)
 
+    def _write_files(self) -> None:
+        for (metric, _), observer in zip(self.recipe.metrics, self.observers, strict=True):
+            try:
+                found = observer.files()
+            except Exception as error:
+                raise RunFailed(f"the metric {metric.name!r} raised {type(error).__name__}: {error}") from error
+            for name, content in found.items():
+                self.folder.write_file(name, content)
+
     def _close(self) -> None:
         from deep5.environment import describe_system
 
         self.document["system"]["after"] = describe_system()
         self.document["finished"] = _now()
+        if self.checkpointer is not None:
+            keeper = self.checkpointer
+            names = ("written", "seconds", "left_out")
+            self.document["checkpoints"] = {name: getattr(keeper, name) for name in names}
+            self.document["checkpoints"]["left_out"] = list(keeper.left_out)
         self.document["resources"] = {
             "set_up_s": self._set_up_s,
-            "wall_time_s": perf_counter() - self._begin,
-            "cpu_time_s": process_time() - self._cpu,
+            **{name: value for name, value in self.position().items() if name != "events_bytes"},
         }
 
     def _end(self, status: str, reason: str) -> None:
@@ -176,6 +258,7 @@ class RunRecord:
 
         rows = self._rows(judged=True, valued=True)
         self.save_samples()
+        self._write_files()
         self._close()
         failed = [row["name"] for row in rows if row["passed"] is False]
         judged = any(row["passed"] is not None for row in rows)
@@ -247,6 +330,7 @@ def _observer(recipe: Recipe, metric: Metric) -> Observer:
 def _seen(metric: Metric, observer: Observer) -> dict[str, Any]:
     try:
         value, interval, samples = observer.value(), observer.interval(), observer.samples()
+        missing = observer.missing() if value is None else None
         numbers = [] if value is None else [value]
         numbers += [] if interval is None else [interval[0], interval[1]]
         numbers += [sample.value for sample in samples]
@@ -255,7 +339,7 @@ def _seen(metric: Metric, observer: Observer) -> dict[str, Any]:
         raise RunFailed(f"the metric {metric.name!r} raised {type(error).__name__}: {error}") from error
     if odd:
         raise RunFailed(f"the metric {metric.name!r} gave {odd[0]!r}; allowed: numbers, or None")
-    return {"value": value, "interval": interval, "samples": len(samples)}
+    return {"value": value, "interval": interval, "samples": len(samples), "missing": missing}
 
 
 def _parameters(metric: Metric) -> str:

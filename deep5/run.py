@@ -10,10 +10,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from deep5.canonical import canonical, canonical_hash
-from deep5.errors import Deep5Error, RecipeError
+from deep5.errors import CheckpointError, Deep5Error, RecipeError, UsageError
 from deep5.events import Event
 from deep5.recipe import FULL, Recipe
 from deep5.record import RunRecord, SampleSaver
@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from deep5.assemble import Components
     from deep5.communicator import Communicator
     from deep5.results.result import Result
+    from deep5.training.checkpointer import Checkpointer
     from deep5.training.trainer import Trainer
 
 __all__ = ["execute", "progress", "run_recipe"]
 
 _CLOCK = "time.perf_counter_ns"
+# Of what an executor reads back, that which decides the bits.
+_NUMERICS = ("dtype", "compute_dtype", "tf32", "deterministic")
 
 
 def run_recipe(
@@ -100,32 +103,66 @@ def progress(recipe: Recipe) -> tuple[Event, ...]:
 
 
 def execute(
-    recipe: Recipe, *, out: str | Path = "results", events: Iterable[Event] = (), quiet: bool = False
+    recipe: Recipe,
+    *,
+    out: str | Path = "results",
+    events: Iterable[Event] = (),
+    quiet: bool = False,
+    resume: str | Path | None = None,
+    checkpointer: Checkpointer | Literal["default"] | None = "default",
 ) -> Result:
-    """Run a recipe into a new result folder.
+    """Run a recipe into a new result folder, or go on in one that a run left before its end.
+
+    A run that trains writes checkpoints, every 30 s where nobody says otherwise; those that nobody asked for are
+    deleted when it is done.
 
     Args:
         recipe: The recipe, at the size and with the settings to run.
         out: Where the folder goes.
         events: Listeners beside those of the recipe; a progress bar that the recipe has already is not doubled.
         quiet: Leave the recipe's own progress bar out.
+        resume: The folder to go on in. Its run has to be of this recipe, at the same size and with the same settings,
+            data and weights; what may change bits all the same (threads, versions) becomes a warning. A run that was
+            finished is returned as it is.
+        checkpointer: Writes checkpoints in place of the recipe's; None: there are none.
 
     Raises:
+        CheckpointError: A run that cannot be gone on with.
         UsageError: The recipe cannot be assembled, or the folder cannot be written; nothing is left behind.
         RunFailed: The run started and could not be completed; its folder is named, marked and readable.
     """
     recipe.describe()  # what cannot be hashed is refused before anything is loaded or built
-    if recipe.operators:
+    if recipe.operators or recipe.timing:
+        if resume is not None or checkpointer not in ("default", None):
+            raise UsageError(
+                f"{recipe.name} times operators or code and trains nothing; allowed: neither --resume nor "
+                "--checkpoint-every; remedy: run it again"
+            )
+        if recipe.timing:
+            return _time(recipe, out)
         from deep5.bench.record import time_operators
 
         return time_operators(recipe, out, quiet=quiet, judged=True)
-    return _time(recipe, out) if recipe.timing else _train(recipe, out, tuple(events), quiet)
+    if resume is not None:
+        from deep5.results.result import load
+
+        if (left := load(resume)).status == "success":
+            return left
+    return _train(recipe, out, tuple(events), quiet, None if resume is None else Path(resume), checkpointer)
 
 
-def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bool) -> Result:
-    from deep5.assemble import assemble, initial_weights
+def _train(
+    recipe: Recipe,
+    out: str | Path,
+    events: tuple[Event, ...],
+    quiet: bool,
+    resume: Path | None,
+    checkpointer: Checkpointer | Literal["default"] | None,
+) -> Result:
+    from deep5.assemble import assemble, initial_weights, length
     from deep5.communicator import SingleRank
     from deep5.results.mllog import MLLog
+    from deep5.training.checkpointer import Checkpointer
     from deep5.training.divergence import NonFiniteLoss
     from deep5.training.progress import ProgressBar
 
@@ -134,7 +171,9 @@ def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bo
     network, epochs = parts.executor.network, recipe.value("epochs")
     init = initial_weights(recipe)
     kinds = {type(event) for event in parts.events}
+    keeper, asked = _keeper(parts.events, checkpointer)
     own = [event for event in parts.events if not (quiet and isinstance(event, ProgressBar))]
+    own = [event for event in own if not isinstance(event, Checkpointer)]
     listeners = (*own, *(event for event in events if type(event) not in kinds))
     communicator = SingleRank()
     trainer = _trainer(recipe, parts, communicator)
@@ -149,7 +188,7 @@ def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bo
         },
         components=_described(trainer, listeners),
         level=2,
-        numerics={key: settings[key] for key in ("dtype", "tf32", "deterministic") if key in settings},
+        numerics={key: settings[key] for key in _NUMERICS if key in settings},
         threads={"asked": parts.threads, "framework": settings.get("threads"), "pools": _pools()},
         measurement={
             "mode": "quick",
@@ -169,32 +208,77 @@ def _train(recipe: Recipe, out: str | Path, events: tuple[Event, ...], quiet: bo
         seeds=parts.seeds,
         ranks=communicator.size,
         set_up_s=perf_counter() - begin,
+        resume=resume,
     )
-    run.document["warnings"] += parts.warnings
+    run.warn(*parts.warnings)
     if _how(trainer) == "numpy":
-        run.document["warnings"].append(
-            "there is no C compiler, so the update rule ran in NumPy; remedy: install gcc or clang"
-        )
+        run.warn("there is no C compiler, so the update rule ran in NumPy; remedy: install gcc or clang")
+    went_on = None
+    if keeper is not None:
+        keeper.folder = keeper.folder or run.folder.path / "checkpoints"
+        keeper.about = lambda: {"run_id": run.folder.run_id, **run.position()}
+        run.checkpointer = keeper
+    if resume is not None:
+        went_on = _go_on(run, trainer, keeper, quiet=quiet)
     log = MLLog(
         run.folder.append_event,
         keys={
             "submission_benchmark": recipe.name,
             "submission_division": run.document["recipe"]["division"],
             "seed": parts.seeds["run"],
-            "global_batch_size": recipe.value("batch_size"),
-            "train_samples": len(parts.splits.train),
-            "eval_samples": len(parts.splits.test),
+            "global_batch_size": parts.batch_size * recipe.value("accumulate"),
+            "train_samples": length(parts.splits.train),
+            "eval_samples": length(parts.splits.test),
             "opt_name": str(run.document["recipe"]["mutable"].get("optimizer", recipe.value("optimizer"))),
             **_learning_rate(run.document["components"]["optimizer"]),
         },
+        resumed=went_on is not None,
     )
     with run.guarded():
         run.folder.write_file("dataset.json", json.dumps(parts.splits.description, indent=2) + "\n")
         watch = NonFiniteLoss(lambda told: _warn(run, told, quiet=quiet))
         # Behind the observers: what it reads is on none of their clocks.
-        trainer.train(epochs, [log, *run.observers, SampleSaver(run), watch, *listeners])
+        saving = [] if keeper is None else [keeper]
+        trainer.train(epochs - trainer.epoch, [log, *run.observers, SampleSaver(run), watch, *listeners, *saving])
         _write_network(run, trainer)
-        return run.finish(stopped=trainer.reason if trainer.status == "stopped" else None)
+        result = run.finish(stopped=trainer.reason if trainer.status == "stopped" else None)
+        if keeper is not None and not asked:
+            keeper.clear()
+        return result
+
+
+def _keeper(
+    events: Iterable[Event], checkpointer: Checkpointer | Literal["default"] | None
+) -> tuple[Checkpointer | None, bool]:
+    """What writes the checkpoints, and whether anybody asked for them."""
+    from deep5.training.checkpointer import Checkpointer
+
+    if checkpointer != "default":
+        return checkpointer, True
+    own = [event for event in events if isinstance(event, Checkpointer)]
+    return (own[0], True) if own else (Checkpointer(), False)
+
+
+def _go_on(run: RunRecord, trainer: Trainer, keeper: Checkpointer | None, *, quiet: bool) -> Mapping[str, Any] | None:
+    """Put the trainer where the last checkpoint stands.
+
+    Returns:
+        What the checkpoint says that it is of; None where there is none, and the run begins again.
+    """
+    from deep5.training.checkpointer import checkpoints, restore
+
+    folder = run.folder.path / "checkpoints" if keeper is None or keeper.folder is None else keeper.folder
+    if not checkpoints(folder):
+        _warn(run, "the run was ended before its first checkpoint: it begins again", quiet=quiet)
+        run.went_on(None, None)
+        return None
+    about, path = restore(trainer, folder, tell=lambda told: _warn(run, told, quiet=quiet))
+    if about.get("run_id") != run.folder.run_id:
+        raise CheckpointError(
+            f"the checkpoint {path} is of the run {about.get('run_id')!r}; allowed: of {run.folder.run_id!r}"
+        )
+    run.went_on(about, path)
+    return about
 
 
 def _trainer(recipe: Recipe, parts: Components, communicator: Communicator) -> Trainer:
@@ -209,6 +293,7 @@ def _trainer(recipe: Recipe, parts: Components, communicator: Communicator) -> T
             parts.validation_sampler,
             seed=parts.seeds["noise"],
             communicator=communicator,
+            accumulate=recipe.value("accumulate"),
         )
     except Deep5Error as error:
         raise RecipeError(f"{recipe.where('optimizer')}{error}") from error
@@ -229,7 +314,7 @@ def _write_network(run: RunRecord, trainer: Trainer) -> None:
     if isinstance(network, NativeNetwork):
         with getattr(trainer.optimizer, "averaged", nullcontext)():
             trained = replace(network, values=executor.state_dict())
-        run.document["warnings"].append("the network is native code: the result holds its weights and no network.onnx")
+        run.warn("the network is native code: the result holds its weights and no network.onnx")
     else:
         trained = executor.export()
         run.folder.write_file("network.onnx", trained.to_onnx().SerializeToString(deterministic=True))
@@ -239,7 +324,7 @@ def _write_network(run: RunRecord, trainer: Trainer) -> None:
 
 def _warn(run: RunRecord, told: str, *, quiet: bool) -> None:
     """Into the result, and to whoever is looking."""
-    run.document["warnings"].append(told)
+    run.warn(told)
     if not quiet:
         print(f"deep5: warning: {told}", file=sys.stderr)  # noqa: T201 - the terminal of the run
 

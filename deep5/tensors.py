@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -197,13 +198,17 @@ def to_numpy(value: Array) -> Any:
         return value
     try:
         if hasattr(value, "detach"):  # PyTorch: autograd and device are left behind
-            return value.detach().cpu().numpy()
+            held = value.detach().cpu()
+            if str(held.dtype) == "torch.bfloat16":  # of which torch makes no array of NumPy's
+                return held.contiguous().view(sys.modules["torch"].uint16).numpy().view(numpy_dtype("bfloat16"))
+            return held.numpy()
         if hasattr(value, "__dlpack__"):
             return np.from_dlpack(value)
     except (TypeError, RuntimeError, BufferError):
         pass  # an element type or a layout that the exchange does not know; NumPy may
     try:
-        array = np.asarray(value)
+        # TensorFlow's own way knows bfloat16, NumPy's does not.
+        array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise Unsupported(f"cannot make a NumPy array of {type(value).__name__} ({error})") from error
     if array.dtype.kind in "OSUMm":

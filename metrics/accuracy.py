@@ -1,15 +1,14 @@
-"""Test accuracy after the last epoch, and the time until a test accuracy was reached."""
+"""Test accuracy after the last epoch, and the time and the epochs until a test accuracy was reached."""
 
 from __future__ import annotations
 
 import math
-from time import perf_counter_ns
 from typing import Any
 
 from deep5.errors import UsageError
 from deep5.metric import Metric, Observer, Sample
 
-__all__ = ["TestAccuracy", "TimeToAccuracy"]
+__all__ = ["EpochsToAccuracy", "TestAccuracy", "TimeToAccuracy"]
 
 
 class _Accuracies(Observer):
@@ -18,12 +17,8 @@ class _Accuracies(Observer):
     def __init__(self) -> None:
         self._samples: list[Sample] = []
 
-    def before_training(self, trainer: Any) -> None:
-        self._begin = perf_counter_ns()
-
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
-        elapsed = (perf_counter_ns() - self._begin) / 1e9
-        self._samples.append(Sample(scores["accuracy"], trainer.step, epoch + 1, elapsed))
+        self._samples.append(Sample(scores["accuracy"], trainer.step, epoch + 1, trainer.elapsed_ns() / 1e9))
 
     def samples(self) -> list[Sample]:
         return list(self._samples)
@@ -48,6 +43,12 @@ class TestAccuracy(Metric):
         return _Accuracies()
 
 
+def _checked(metric: str, target: object) -> float:
+    if isinstance(target, bool) or not isinstance(target, (int, float)) or not 0 < target <= 100:
+        raise UsageError(f"{metric} with target {target!r}; allowed: a number above 0 up to 100, in percent")
+    return float(target)
+
+
 class _TimeToAccuracy(_Accuracies):
     def __init__(self, target: float) -> None:
         super().__init__()
@@ -70,7 +71,9 @@ class _TimeToAccuracy(_Accuracies):
 class TimeToAccuracy(Metric):
     """Seconds of host time from the start of training until an evaluation first reached the target.
 
-    On the clock: training steps, data, and the evaluations on the way. Off it: building the executor, compiling.
+    On the clock: training steps, data, and the evaluations on the way. Off it: building the executor, compiling; and in
+    a run that was resumed, the time between its end and its resume, and the steps since its last checkpoint, which are
+    done anew.
     A run that never reached the target takes infinitely long.
 
     Args:
@@ -82,12 +85,39 @@ class TimeToAccuracy(Metric):
     direction = "lower"
 
     def __init__(self, target: float) -> None:
-        if isinstance(target, bool) or not isinstance(target, (int, float)) or not 0 < target <= 100:
-            raise UsageError(
-                f"time_to_accuracy with target {target!r}; allowed: a number above 0 up to 100, in percent"
-            )
-        self.target = float(target)
+        self.target = _checked(self.name, target)
 
     def observer(self) -> Observer:
         """Samples: the time of every evaluation until the target was reached."""
         return _TimeToAccuracy(self.target)
+
+
+class _EpochsToAccuracy(_Accuracies):
+    def __init__(self, target: float) -> None:
+        super().__init__()
+        self._target = target
+
+    def value(self) -> float | None:
+        reached = (sample.epoch for sample in self._samples if sample.value >= self._target)
+        return next((float(epoch) for epoch in reached if epoch is not None), math.inf)
+
+
+class EpochsToAccuracy(Metric):
+    """Epochs that were trained when an evaluation first reached the target.
+
+    Nothing is on a clock. A run that never reached the target takes infinitely many.
+
+    Args:
+        target: Test accuracy in percent.
+    """
+
+    name = "epochs_to_accuracy"
+    unit = "epochs"
+    direction = "lower"
+
+    def __init__(self, target: float) -> None:
+        self.target = _checked(self.name, target)
+
+    def observer(self) -> Observer:
+        """Samples: the accuracy in percent after every epoch."""
+        return _EpochsToAccuracy(self.target)

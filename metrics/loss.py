@@ -1,8 +1,7 @@
-"""Training loss."""
+"""Training loss and test loss."""
 
 from __future__ import annotations
 
-from time import perf_counter_ns
 from typing import Any
 
 from deep5.errors import UnknownName
@@ -10,7 +9,7 @@ from deep5.events import StepInfo
 from deep5.metric import Metric, Observer, Sample
 from deep5.tensors import Arrays, to_numpy
 
-__all__ = ["TrainingLoss"]
+__all__ = ["TestLoss", "TrainingLoss"]
 
 
 class _Losses(Observer):
@@ -23,11 +22,10 @@ class _Losses(Observer):
     def before_training(self, trainer: Any) -> None:
         if self._output not in trainer.executor.network.outputs:
             raise UnknownName("output", self._output, trainer.executor.network.outputs)
-        self._begin = perf_counter_ns()
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
         # Reading a loss may make a device wait: keep the value, read it when the epoch is over.
-        self._unread.append((outputs[self._output], info.step, info.epoch, info.batch_size, end_ns))
+        self._unread.append((outputs[self._output], info.step, info.epoch, info.batch_size, end_ns - trainer.origin_ns))
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
         self._read()
@@ -35,9 +33,13 @@ class _Losses(Observer):
     def after_training(self, trainer: Any) -> None:
         self._read()
 
+    def state_dict(self) -> dict[str, Any]:
+        self._read()  # a native value cannot be saved
+        return {**super().state_dict(), "_unread": []}
+
     def _read(self) -> None:
-        for loss, step, epoch, size, end_ns in self._unread:
-            self._samples.append(Sample(float(to_numpy(loss)), step, epoch, (end_ns - self._begin) / 1e9))
+        for loss, step, epoch, size, elapsed_ns in self._unread:
+            self._samples.append(Sample(float(to_numpy(loss)), step, epoch, elapsed_ns / 1e9))
             self._weights.append(size)
         self._unread.clear()
 
@@ -75,3 +77,33 @@ class TrainingLoss(Metric):
     def observer(self) -> Observer:
         """Samples: the loss of every step."""
         return _Losses(self.output)
+
+
+class _TestLosses(Observer):
+    def __init__(self) -> None:
+        self._samples: list[Sample] = []
+
+    def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
+        self._samples.append(Sample(scores["loss"], trainer.step, epoch + 1, trainer.elapsed_ns() / 1e9))
+
+    def samples(self) -> list[Sample]:
+        return list(self._samples)
+
+    def value(self) -> float | None:
+        return self._samples[-1].value if self._samples else None
+
+
+class TestLoss(Metric):
+    """Mean loss over the test samples after the last epoch (not the best one), each sample counted once.
+
+    Nothing is on a clock. The network is in evaluation mode, with the weights that the optimizer evaluates by.
+    """
+
+    __test__ = False  # the name is the field's; pytest is not to collect it
+    name = "test_loss"
+    unit = "nat"
+    direction = "lower"
+
+    def observer(self) -> Observer:
+        """Samples: the loss after every epoch."""
+        return _TestLosses()

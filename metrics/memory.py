@@ -34,13 +34,15 @@ class _Peak(Observer):
         return list(self._samples)
 
     def value(self) -> float | None:
-        return self._samples[-1].value if self._samples else None
+        # A run that was resumed has had several processes.
+        return max((sample.value for sample in self._samples), default=None)
 
 
 class PeakMemory(Metric):
     """Largest resident memory of the process since it began, framework and data included, in MiB.
 
-    Nothing is on a clock. Memory of an accelerator is not counted.
+    Nothing is on a clock. Memory of an accelerator is not counted. Of a run that was resumed it is the largest of its
+    processes'.
     """
 
     name = "peak_memory"

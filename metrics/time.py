@@ -1,8 +1,7 @@
-"""Wall-clock time, throughput and step latency, by one host clock (`time.perf_counter_ns`)."""
+"""Wall-clock time, throughput and step latency, by one host clock: the trainer's (`time.perf_counter_ns`)."""
 
 from __future__ import annotations
 
-from time import perf_counter_ns
 from typing import Any
 
 from deep5.events import StepInfo
@@ -12,15 +11,17 @@ from deep5.tensors import Arrays
 __all__ = ["StepLatency", "Throughput", "WallClockTime"]
 
 
+def _in_any_process(state: dict[str, Any]) -> dict[str, Any]:
+    """A state without the sizes of batches that were met: a process that goes on compiles for them anew."""
+    return {name: value for name, value in state.items() if name != "_is_first"}
+
+
 class _WallClock(Observer):
     def __init__(self) -> None:
         self._samples: list[Sample] = []
 
-    def before_training(self, trainer: Any) -> None:
-        self._begin = perf_counter_ns()
-
     def after_epoch(self, trainer: Any, epoch: int) -> None:
-        elapsed = (perf_counter_ns() - self._begin) / 1e9
+        elapsed = trainer.elapsed_ns() / 1e9
         self._samples.append(Sample(elapsed, trainer.step, epoch + 1, elapsed))
 
     def samples(self) -> list[Sample]:
@@ -34,7 +35,8 @@ class WallClockTime(Metric):
     """Seconds of host time from the start of training to the end of the last epoch.
 
     On the clock: data, training steps (the first, which may compile, too), evaluations, events. Off it: building the
-    executor, compiling rules.
+    executor, compiling rules; and in a run that was resumed, the time between its end and its resume, and the steps
+    since its last checkpoint, which are done anew.
     """
 
     name = "wall_clock_time"
@@ -55,7 +57,10 @@ class _Throughput(Observer):
 
     def before_epoch(self, trainer: Any, epoch: int) -> None:
         self._count, self._first, self._first_ns, self._open = 0, 0, 0, True
-        self._begin = perf_counter_ns()
+        self._begin_ns = trainer.elapsed_ns()  # on the run's clock, so that a resume may lie before the epoch's end
+
+    def state_dict(self) -> dict[str, Any]:
+        return _in_any_process(super().state_dict())
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
         if self._is_first(info):
@@ -74,7 +79,7 @@ class _Throughput(Observer):
     def _close(self, trainer: Any, epoch: int) -> None:
         if self._open:
             self._open = False
-            busy = perf_counter_ns() - self._begin
+            busy = trainer.elapsed_ns() - self._begin_ns
             if self._count:
                 self._add(self._steady, self._count, busy - self._first_ns, trainer.step, epoch)
             else:
@@ -97,7 +102,9 @@ class Throughput(Metric):
     """Training samples a second over all epochs, less the first step of each size of batch, which may compile.
 
     On the clock: data, training steps, events. Off it: evaluations, and those first steps (where there are no others,
-    they count). The device is synchronised at the end of every epoch's steps, before the clock is read.
+    they count); and in a run that was resumed, the time between its end and its resume, and the steps since its last
+    checkpoint, which are done anew. The device is synchronised at the end of every epoch's steps, before the clock is
+    read.
     """
 
     name = "throughput"
@@ -120,6 +127,9 @@ class _Latency(Observer):
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
         self._raw.append(Sample((end_ns - begin_ns) / 1e6, info.step, info.epoch))
         self._first.append(self._is_first(info))
+
+    def state_dict(self) -> dict[str, Any]:
+        return _in_any_process(super().state_dict())
 
     def samples(self) -> list[Sample]:
         return list(self._raw)
@@ -152,7 +162,8 @@ class StepLatency(Metric):
     """Median milliseconds of a training step from the second epoch on (of the first, where there is only one).
 
     On the clock: forward, backward, update; the device is synchronised after every step. Off it: data, events, and
-    the first step of each size of batch, which may compile (where there are no others, they count).
+    the first step of each size of batch, which may compile (where there are no others, they count); after a resume
+    there is such a first step again. Steps that are done anew after a resume count once.
     """
 
     name = "step_latency"

@@ -1,26 +1,40 @@
 """ResNet-44 on CIFAR-10 with momentum, to 93 % test accuracy: the tutorial's recipe in deep5's vocabulary.
 
-The files of CIFAR-10's binary version are looked for in `$DEEP5_DATA/cifar-10-batches-bin`. The smoke size needs none:
-it runs a ResNet-8 on made-up images of the same shape.
+The hyperparameters are those of He et al., Deep residual learning for image recognition, CVPR 2016, section 4.2:
+batches of 128, momentum 0.9, a decay of 0.0001, a learning rate of 0.1 that falls to a tenth at 32 000 and again at
+48 000 of 64 000 steps: here after one half and after three quarters of the 180 epochs, which are 70 380 steps of 391 a
+epoch. Each image is normalised, gets a margin of 4 zero pixels, and is cropped at random, and mirrored half of the
+time. The paper has 7.17 % of errors for this depth (table 6), so the goal asks for a little more than it reports.
+
+The optimizer is an update rule instead of the tutorial's `d5fw.MomentumOptimizer`: PyTorch's own takes deep5's
+arguments for momentum, and a decay is none of them. On the host it is the faster of the two, too.
+
+The files of CIFAR-10's binary version are looked for in `$DEEP5_DATA/cifar-10-batches-bin`, else downloaded (170 MB).
+The smoke size needs none: it trains a ResNet-8 for an epoch on made-up files in the same format.
 """
 
 import deep5 as d5
 import deep5.frameworks.pytorch as d5fw
+from deep5.recipes.penalised_momentum import PenalisedMomentum
 
 FIXED = {
     "model": "resnet",
     "model_kwargs": {"depth": 44},
     "dataset": "cifar10",
     "train_sampler": d5.ShuffleSampler,
+    "train_transforms": [d5.RandomCrop(32, padding=4), d5.Flip()],
     "epochs": 180,
 }
 
 MUTABLE = {
-    "batch_size": 64,
+    "batch_size": 128,
     "executor": d5fw.from_model,
     "executor_kwargs": {"device": d5.CPUDevice()},
-    "optimizer": d5fw.MomentumOptimizer,
+    "optimizer": PenalisedMomentum,
     "optimizer_args": (0.1, 0.9),
+    "optimizer_kwargs": {"weight_decay": 0.0001},
+    "schedules": {"lr": d5.Piecewise(epochs={0: 0.1, 90: 0.01, 135: 0.001})},
+    "prefetch": 2,
 }
 
 METRICS = [(d5.TestAccuracy(), 93.0)]
@@ -28,10 +42,11 @@ METRICS = [(d5.TestAccuracy(), 93.0)]
 SIZES = {
     "smoke": {
         "model_kwargs": {"depth": 8},
-        "dataset": "synthetic",
-        "dataset_kwargs": {"shape": (3, 32, 32), "train": 96, "test": 32},
-        "epochs": 1,
+        "dataset": "made_up",
+        "dataset_kwargs": {"like": "cifar10", "train": 96, "test": 32},
+        "epochs": 2,
         "batch_size": 32,
+        "schedules": {"lr": d5.Piecewise(epochs={0: 0.1, 1: 0.01})},
     }
 }
 

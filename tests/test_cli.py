@@ -25,7 +25,7 @@ from deep5.results.schema import schema
 
 COMMAND = str(Path(sys.executable).parent / "deep5")
 SMOKE = ("digits_lenet", "--size", "smoke", "--framework", "reference")
-KINDS = ("recipes", "frameworks", "metrics", "networks", "datasets", "samplers", "optimizers", "events")
+KINDS = tuple(plugins.KINDS)
 
 RECIPE = """\
 import deep5 as d5
@@ -197,7 +197,7 @@ def test_what_cannot_be_is_told_before_anything_runs(
 
 def test_recipes_that_are_none(deep5: Command, tmp_path: Path) -> None:
     named = "cifar10_resnet44, convolution_algorithms, deepbench_conv, deepbench_gemm, deepbench_rnn, digits_lenet"
-    more = "layer_batches, matmul_batches, more by 'deep5 list recipes'"
+    more = "imagenet_resnet50, layer_batches, matmul_batches, optimizer_study, more by 'deep5 list recipes'"
     allowed = f"allowed: {named}, {more}, or the path of a Python file"
     Path("empty").mkdir()
     Path("full").mkdir()

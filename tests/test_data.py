@@ -182,7 +182,7 @@ def test_cifar_files_that_are_not_right(cifar: tuple[Path, dict[str, np.ndarray]
             cifar10()
     changed[2, 0] = 10
     changed.tofile(path)
-    with pytest.raises(UsageError, match=r"data_batch_3\.bin holds the label 10; allowed: 0 to 9"):
+    with pytest.raises(UsageError, match=r"data_batch_3\.bin, record 2, holds the label 10; allowed: 0 to 9"):
         cifar10()
     path.unlink()
     with pytest.raises(UsageError, match=r"data_batch_3\.bin is not there; remedy: unpack the binary version"):

@@ -7,10 +7,12 @@ import importlib
 import pkgutil
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import deep5
@@ -51,14 +53,38 @@ def commands() -> list[tuple[str, str]]:
     return [(page, line) for page, line in lines if line.startswith("deep5 ")]
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run, for what the documents do with one."""
+    from deep5.recipe import load_recipe
+    from deep5.run import execute
+
+    return execute(load_recipe("digits_lenet").at_size("smoke"), out=tmp_path_factory.mktemp("results")).folder
+
+
+def _with_files(words: list[str], finished: Path, folder: Path) -> list[str]:
+    """A command on a result, an image or an array: with real ones."""
+    words = [str(finished) if word.startswith("results/") else word for word in words]
+    if words[0] == "predict":
+        from PIL import Image
+
+        Image.new("L", (28, 28)).save(folder / "photo.png")
+        np.save(folder / "digits.npy", np.zeros((2, 1, 28, 28), np.float32))
+    if words[0] == "clean" and "results" in words:
+        shutil.copytree(finished.parent, folder / "results")
+    return words
+
+
 @pytest.mark.parametrize(("page", "line"), commands())
-def test_commands_are_understood(page: str, line: str, tmp_path: Path) -> None:
+def test_commands_are_understood(page: str, line: str, tmp_path: Path, finished: Path) -> None:
     """Runs are tried at their smoke size, or validated; the rest is run as it stands."""
-    words = shlex.split(line)[1:]
+    words = _with_files(shlex.split(line)[1:], finished, tmp_path)
     if "my_recipe.py" in words:
         recipe = next(body for _, body in blocks("python") if "METRICS" in body)
         (tmp_path / "my_recipe.py").write_text(recipe)
-    elif words[0] == "run" and words[1].startswith("overhead_"):
+    elif words[0] == "study":
+        words += ["--seeds", "1", "--only", "Adam,momentum"]
+    elif words[0] == "run" and (words[1].startswith("overhead_") or {"--resume", "--checkpoint-every"} & {*words}):
         words += ["--size", "smoke"]
     elif words[0] == "run" and "--size" not in words:
         words[0] = "check"
@@ -66,6 +92,9 @@ def test_commands_are_understood(page: str, line: str, tmp_path: Path) -> None:
         cube = "\n\ndef cube(x):\n    return x**3\n"
         operator = next(body for page, body in blocks("python") if page == "operators.md" and "class IPow" in body)
         (tmp_path / "ops.py").write_text(operator.partition("print(")[0] + cube)
+    if any("rules.py:" in word for word in words):
+        rule = next(body for page, body in blocks("python") if page == "README.md" and "class SignMomentum" in body)
+        (tmp_path / "rules.py").write_text(rule)
     if "weights.safetensors" in words:
         deep5.networks.lenet().save_weights(tmp_path / "weights.safetensors")
     done = subprocess.run(

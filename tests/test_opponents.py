@@ -153,10 +153,10 @@ def test_every_opponent_of_a_recipe_is_here() -> None:
     """Of all recipes whose opponent is written by hand."""
     found = set()
     for name in registered("recipes"):
-        fixed = load_recipe(name).fixed
+        recipe = load_recipe(name)
         for framework, module in HAND.items():
-            if fixed.get("baseline") in (module.training_step, module.inference):
-                found.add((framework, fixed["baseline_kwargs"]["network"].__name__))
+            if recipe.fixed.get("baseline") in (module.training_step, module.inference):
+                found.add((framework, recipe.value("baseline_kwargs")["network"].__name__))
     assert found == {tuple(getattr(case, "values", case)) for case in OPPONENTS}
 
 

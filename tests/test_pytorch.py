@@ -727,7 +727,9 @@ def test_native_optimizer_errors() -> None:
     with pytest.raises(UsageError, match=r"torch refuses the optimizer .*'lr': -1.*Invalid learning rate"):
         TORCH.optimizer("sgd")(lr=-1.0).bind(executor())
     optimizer.bind(executor())
-    with pytest.raises(UsageError, match="no hyperparameter 'learning_rate'; allowed: lr, betas"):
+    with pytest.raises(
+        UsageError, match="no hyperparameter 'learning_rate' of this optimizer; allowed: lr, beta1, beta2, epsilon"
+    ):
         optimizer.set_hyper("learning_rate", 0.1)
     with pytest.raises(ShapeError, match=r"unknown entry 'exp_avg/fc9'; allowed: of fc1.weight"):
         optimizer.load_state_dict({"exp_avg/fc9": np.zeros(1)})

@@ -486,10 +486,6 @@ def test_what_cannot_run_is_refused_with_its_reason() -> None:
     assert framework.unsupported(lenet().nodes) == []
     with pytest.raises(Unsupported, match=r"does not run on device 'cuda:0'; allowed: cpu"):
         framework.executor(lenet(), device="cuda")
-    half = NetworkBuilder("half", dtype="float16")
-    network = half.network({"y": half.op("Tanh", half.input("x", (2,)))})
-    with pytest.raises(Unsupported, match="element type FLOAT16; allowed: FLOAT, DOUBLE"):
-        framework.executor(network)
 
 
 @pytest.mark.parametrize("call", ["inference", "inference_and_backprop"])

@@ -433,8 +433,8 @@ def test_every_truncation_of_a_result_is_refused(tmp_path: Path) -> None:
     [
         (b"[]", "schema version None.*not written by deep5"),
         (b'{"name": "x"}', "not written by deep5"),
-        (b'{"schema_version": "1"}', "schema version '1'; this deep5 reads '2'; read it with the deep5 that wrote it"),
-        (b'{"schema_version": "2"}', "the document lacks run_id, recipe"),
+        (b'{"schema_version": "2"}', "schema version '2'; this deep5 reads '3'; read it with the deep5 that wrote it"),
+        (b'{"schema_version": "3"}', "the document lacks run_id, recipe"),
         (b'{"schema_version": NaN}', "NaN is no JSON"),
         (b"\xff\xfe", "is truncated or no JSON"),
         (b"[" * 100_000, "is truncated or no JSON"),
@@ -528,6 +528,7 @@ def test_a_torn_last_line_is_left_out_and_mended(tmp_path: Path) -> None:
     for length in range(last + 1, len(whole) - 1):
         path.write_bytes(whole[:length])
         assert [line.key for line in read_mllog(path)] == ["init_start", "a"]
+    folder.close()
     # A run that goes on begins on a new line, so that the file stays one that MLPerf's tools read.
     again = ResultFolder.open(folder.path)
     again.append_event(whole.decode().splitlines()[-1])

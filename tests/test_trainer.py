@@ -95,7 +95,10 @@ def test_every_sample_is_seen_once_an_epoch_and_the_last_batch_is_trained() -> N
 def test_the_order_of_calls() -> None:
     recorder, run = Recorder(), trainer(batch_size=11)
     run.train(2, [recorder])
-    epoch = ["before_epoch", "before_step", "after_step", "before_evaluation", "after_evaluation", "after_epoch"]
+    step = ["before_batch", "before_step", "after_step", "after_batch", "after_all"]
+    # Asked once more than there are batches: whoever asks cannot know.
+    judged = ["before_evaluation", *["after_evaluation_batch"] * 3, "after_evaluation"]
+    epoch = ["before_epoch", *step, "before_batch", *judged, "after_epoch", "after_all"]
     assert recorder.calls == ["before_training", *epoch, *epoch, "after_training"]
 
 
@@ -525,7 +528,7 @@ def test_the_log(tmp_path: Path) -> None:
     run, recorder = trainer(), Recorder()
     run.train(2, [d5.CSVLogger(str(tmp_path / "log.csv")), recorder])
     table = rows(tmp_path / "log.csv")
-    assert list(table[0]) == ["step", "epoch", "loss", "seconds", "test_accuracy"]
+    assert list(table[0]) == ["step", "epoch", "loss", "seconds", "test_accuracy", "lr"]
     assert [row["step"] for row in table] == list("012345")
     assert [row["epoch"] for row in table] == list("000111")
     assert [bool(row["test_accuracy"]) for row in table] == [False, False, True] * 2

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 import deep5 as d5
 from deep5.errors import UsageError
-from deep5.networks import Network, inception, lenet, lstm, mlp, resnet, resnet18, transformer
+from deep5.networks import Network, inception, lenet, lstm, mlp, resnet, resnet18, resnet50, transformer
 
 SMALL: dict[str, tuple[Callable[..., Network], dict[str, Any]]] = {
     "inception": (inception, {"width": 8, "image": 16}),
@@ -24,6 +24,7 @@ SMALL: dict[str, tuple[Callable[..., Network], dict[str, Any]]] = {
     "mlp": (mlp, {"features": 5, "hidden": 4, "dropout": 0.2}),
     "resnet": (resnet, {"depth": 8}),
     "resnet18": (resnet18, {"width": 4, "image": 16}),
+    "resnet50": (resnet50, {"width": 2, "image": 32, "blocks": (1, 2, 1, 1)}),
     "transformer": (
         transformer,
         {"vocabulary": 11, "length": 6, "width": 8, "heads": 2, "layers": 1, "dropout": 0.1, "causal": True},
@@ -155,6 +156,39 @@ def test_resnet18_is_the_published_one() -> None:
     assert [int(extent) for extent in pooled.shape[1:]] == [512, 4, 4]
 
 
+def test_resnet50_is_the_published_one() -> None:
+    network = resnet50()
+    # Of table 1: a first convolution of 7 x 7, bottlenecks of three, projections; two parameters a normalised channel.
+    assert count(network) == 25_557_032
+    kinds = Counter(node.op_type for node in network.nodes)
+    assert (kinds["Conv"], kinds["Add"], kinds["MaxPool"]) == (49 + 4, 16, 1)
+    assert len(network.buffers) == 2 * 53
+    extents = {
+        node.inputs[1].name: [int(extent) for extent in node.outputs[0].shape[1:]]
+        for node in network.nodes
+        if node.op_type == "Conv"
+    }
+    assert extents["conv0.weight"] == [64, 112, 112]
+    # The stride is in the convolution of 3 x 3, as Goyal et al. have it: the one before it still sees every pixel.
+    assert extents["stage2.block0.conv1.weight"] == [128, 56, 56]
+    assert extents["stage2.block0.conv2.weight"] == [128, 28, 28]
+    assert extents["stage4.block2.conv3.weight"] == [2048, 7, 7]
+    assert count(resnet50(blocks=(3, 4, 23, 3))) == 44_549_160
+    assert resnet50(classes=10, image=64).outputs["logits"].shape == ("N", 10)
+
+
+def test_initial_weights_of_resnet50() -> None:
+    network = resnet50(width=16)
+    for block, count_of in enumerate((3, 4, 6, 3), start=1):
+        for index in range(count_of):
+            assert (network.initial(f"stage{block}.block{index}.conv3.scale") == 0).all()
+            assert (network.initial(f"stage{block}.block{index}.conv2.scale") == 1).all()
+        assert (network.initial(f"stage{block}.block0.shortcut.scale") == 1).all()
+    # 512 000 normal draws: relative standard error of the deviation 0.1 %; four of them.
+    assert network.initial("fc.weight").std() == pytest.approx(0.01, rel=0.004)
+    assert (network.initial("fc.bias") == 0).all()
+
+
 def test_inception_has_the_modules_of_the_paper() -> None:
     network = inception()
     joined = [node.outputs[0].shape for node in network.nodes if node.op_type == "Concat"]
@@ -250,6 +284,10 @@ def test_initial_weights_of_the_transformer() -> None:
         (lambda: resnet(depth=2), "a resnet of depth 2 does not exist"),
         (lambda: resnet(depth="44"), "got depth = '44'; allowed: a whole number"),  # type: ignore[arg-type]
         (lambda: resnet18(width=0), "got width = 0; allowed: a whole number"),
+        (lambda: resnet50(image=0), "got image = 0; allowed: a whole number"),
+        (lambda: resnet50(blocks=(3, 4, 6)), "got blocks = (3, 4, 6); allowed: four whole numbers, such as"),
+        (lambda: resnet50(blocks=(3, 4, 0, 3)), "got blocks = 0; allowed: a whole number of at least 1"),
+        (lambda: resnet50(blocks=50), "got blocks = 50; allowed: four whole numbers"),  # type: ignore[arg-type]
         (lambda: inception(image=-1), "got image = -1; allowed: a whole number"),
         (lambda: transformer(width=10, heads=4), "4 heads do not divide a width of 10; allowed: heads that do"),
         (lambda: transformer(length=8, positions=7), "got 7 positions for 8 tokens; allowed: positions of at least"),

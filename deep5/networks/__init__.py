@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from deep5.networks.builder import ones as ones
     from deep5.networks.builder import zeros as zeros
     from deep5.networks.network import Network as Network
+    from deep5.networks.precision import with_precision as with_precision
     from deep5.networks.zoo import inception as inception
     from deep5.networks.zoo import lenet as lenet
     from deep5.networks.zoo import lstm as lstm
     from deep5.networks.zoo import mlp as mlp
     from deep5.networks.zoo import resnet as resnet
     from deep5.networks.zoo import resnet18 as resnet18
+    from deep5.networks.zoo import resnet50 as resnet50
     from deep5.networks.zoo import transformer as transformer
 
 _HOME = {
@@ -30,7 +32,9 @@ _HOME = {
     "ones": "deep5.networks.builder",
     "resnet": "deep5.networks.zoo",
     "resnet18": "deep5.networks.zoo",
+    "resnet50": "deep5.networks.zoo",
     "transformer": "deep5.networks.zoo",
+    "with_precision": "deep5.networks.precision",
     "zeros": "deep5.networks.builder",
 }
 __all__ = list(_HOME)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, TypeGuard
 
@@ -81,6 +81,23 @@ class NetworkExecutor(ABC):
         found = (_dtype_name(value.dtype) for value in live)
         declared = (spec.dtype for spec in self.network.inputs.values())
         return next((name for name in (*found, *declared) if name.startswith(("float", "bfloat"))), "none")
+
+    def _compute_dtype(self, live: Iterable[Any], kernels: Callable[[str], str] = str) -> dict[str, str]:
+        """What settings say of products in short types, or in other types than that of the parameters.
+
+        Args:
+            live: Parameters.
+            kernels: From the type of a product to that of the kernels which compute it.
+        """
+        from deep5.networks.mixed_precision import compute_dtype
+
+        computes = compute_dtype(self.network) if isinstance(self.network, Network) else None
+        if computes is None:
+            return {}
+        found = {} if computes == self._float_dtype(live) else {"compute_dtype": computes}
+        names = computes.split(", ")
+        used = [kernels(name) if name in ("bfloat16", "float16") else name for name in names]
+        return {**found, "compute_kernels": ", ".join(dict.fromkeys(used))} if used != names else found
 
     def _averaged(self) -> Any:
         """A context in which the live parameters are what evaluation uses."""
@@ -238,6 +255,10 @@ class NetworkExecutor(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Copies of parameters and buffers; see `GraphExecutor.state_dict`."""
         return {name: np.array(to_numpy(self._live(name)), order="C") for name in self._specs}
+
+    def state_views(self) -> dict[str, Any]:
+        """As `state_dict`, but of the live memory where NumPy can look at it: to be read before the next step."""
+        return {name: np.ascontiguousarray(to_numpy(self._live(name))) for name in self._specs}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict`, bit for bit.

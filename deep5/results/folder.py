@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -48,6 +49,17 @@ class ResultFolder:
         self.path = path
         self.run_id = path.name
         self._tail_is_whole = False
+        self._lock = _locked(path)
+
+    def close(self) -> None:
+        """Let another process write here; a process that ends, however it does, has let it."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __del__(self) -> None:
+        if hasattr(self, "_lock"):
+            self.close()
 
     @classmethod
     def create(cls, out: str | Path, name: str, document: Mapping[str, Any]) -> ResultFolder:
@@ -92,7 +104,7 @@ class ResultFolder:
         """Go on writing into a folder that a run left behind.
 
         Raises:
-            UsageError: As `load`.
+            UsageError: As `load`; or a run still writes there.
         """
         return cls(load(path).folder.absolute())
 
@@ -134,6 +146,23 @@ class ResultFolder:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 self._tail_is_whole = True
 
+    def events_bytes(self) -> int:
+        """How long events.mllog is, for `cut_events`."""
+        path = self.path / EVENTS
+        return path.stat().st_size if path.exists() else 0
+
+    def cut_events(self, length_bytes: int) -> None:
+        """Take back the events behind the first so many bytes: a resumed run comes by them again.
+
+        Raises:
+            OutputError: The file cannot be written.
+        """
+        path = self.path / EVENTS
+        with _writing(f"cannot write {path}"):
+            if path.exists() and path.stat().st_size > length_bytes:
+                os.truncate(path, length_bytes)
+            self._tail_is_whole = False
+
     def write_samples(self, rows: Iterable[SampleRow]) -> None:
         """Replace samples.csv by these rows: all samples so far, of all metrics.
 
@@ -163,6 +192,25 @@ class ResultFolder:
     def _write(self, name: str, data: bytes | str) -> None:
         with _writing(f"cannot write {self.path / name}"):
             write_atomically(self.path / name, data)
+
+
+def _locked(path: Path) -> int:
+    """A lock on a folder, held as long as the process lives: two runs in one folder would spoil each other.
+
+    Raises:
+        UsageError: Another holds it.
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            os.close(handle)
+            raise UsageError(
+                f"a run still writes to {path}; allowed: one at a time; remedy: wait for it, or end it first"
+            ) from error
+        # A file system without locks: nothing can be said.
+    return handle
 
 
 def _text(document: Mapping[str, Any]) -> str:

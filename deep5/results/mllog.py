@@ -62,6 +62,7 @@ class MLLog(Event):
         target_percent: Accuracy to reach; MLPerf calls a run a success once an evaluation has reached it. None: a run
             that came to its end is one.
         namespace: Of the writer.
+        resumed: Whether the log goes on where a checkpoint's state says, its beginning written before.
     """
 
     def __init__(
@@ -71,17 +72,19 @@ class MLLog(Event):
         keys: Mapping[str, Any] | None = None,
         target_percent: float | None = None,
         namespace: str = "",
+        resumed: bool = False,
     ) -> None:
-        self._write = write
+        self._write, self._resumed = write, resumed
         self._namespace = namespace
         self._target_percent = target_percent
         self._reached = target_percent is None
         self._open: list[tuple[str, dict[str, Any]]] = []
         self._stopped = False
         self._offset_ns = time.time_ns() - time.perf_counter_ns()
-        self._line("INTERVAL_START", "init_start")
-        for key, value in (keys or {}).items():
-            self.event(key, value)
+        if not resumed:
+            self._line("INTERVAL_START", "init_start")
+            for key, value in (keys or {}).items():
+                self.event(key, value)
 
     def event(self, key: str, value: Any = None, **metadata: Any) -> None:
         """Write a point in time; value and metadata in JSON's types."""
@@ -102,7 +105,9 @@ class MLLog(Event):
             )
 
     def before_training(self, trainer: Any) -> None:
-        """`init_stop`, `run_start`."""
+        """`init_stop`, `run_start`; of a run that goes on they are there."""
+        if self._resumed:
+            return
         self._line("INTERVAL_END", "init_stop")
         self._start("run")
 
@@ -131,6 +136,16 @@ class MLLog(Event):
             if self._target_percent is not None and not math.isnan(percent) and percent >= self._target_percent:
                 self._reached = True
         self._stop_up_to("eval")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The intervals that are open, and whether the target was reached."""
+        return {"open": [list(interval) for interval in self._open], "reached": self._reached}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`, and write that the run goes on."""
+        self._open = [(name, dict(metadata)) for name, metadata in state["open"]]
+        self._reached = bool(state["reached"])
+        self.event("deep5_resumed")
 
     def _start(self, name: str, **metadata: Any) -> None:
         self._open.append((name, metadata))

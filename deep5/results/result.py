@@ -34,6 +34,7 @@ class Verdict:
         confidence: Coverage of the interval, or None where none is stated.
         samples: Number of raw values.
         scope: What the clock covers, or None.
+        missing: Why there is no value, where machine or framework do not let it be known; else None.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Verdict:
     confidence: float | None
     samples: int
     scope: str | None
+    missing: str | None = None
 
     @property
     def word(self) -> str:
@@ -186,4 +188,5 @@ def _verdict(row: dict[str, Any]) -> Verdict:
         confidence=None if ends is None else ends["confidence"],
         samples=row["samples"],
         scope=row["scope"],
+        missing=row["missing"],
     )

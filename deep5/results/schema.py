@@ -14,7 +14,7 @@ from deep5.samples import Interval
 
 __all__ = ["NOT_FINISHED", "SCHEMA_VERSION", "blank_document", "metric_row", "schema"]
 
-SCHEMA_VERSION = "2"
+SCHEMA_VERSION = "3"
 NOT_FINISHED = "the run has not finished"
 
 
@@ -93,6 +93,8 @@ def blank_document(
         "numerics": None if numerics is None else dict(numerics),
         "threads": None if threads is None else dict(threads),
         "measurement": _part("measurement", measurement or {}),
+        "checkpoints": None,
+        "resumed": [],
         "metrics": [dict(row) for row in metrics],
         "provenance": _part("provenance", provenance or {}),
         "seeds": dict(seeds or {}),
@@ -112,6 +114,7 @@ def metric_row(
     interval: Interval | tuple[float, float] | None = None,
     samples: int = 0,
     scope: str | None = None,
+    missing: str | None = None,
 ) -> dict[str, Any]:
     """One entry of `metrics`; `passed` follows from goal and value, so that the two cannot disagree.
 
@@ -123,6 +126,7 @@ def metric_row(
         interval: Of the value; a pair of ends states no confidence.
         samples: Number of raw values.
         scope: What the clock covers, for a metric that reads one.
+        missing: Why there is no value, where machine or framework do not let it be known.
     """
     if isinstance(interval, tuple):
         ends: dict[str, Any] | None = {"low": interval[0], "high": interval[1], "confidence": None}
@@ -140,6 +144,7 @@ def metric_row(
         "interval": ends,
         "samples": samples,
         "scope": scope,
+        "missing": missing,
         "parameters": {key: item for key, item in metric.describe().items() if key != "metric"},
     }
 

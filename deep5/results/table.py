@@ -66,7 +66,7 @@ def to_json(result: Result) -> str:
 
 def _value(verdict: Verdict) -> str:
     if verdict.value is None:
-        return "no value"
+        return "no value" if verdict.missing is None else f"no value: {verdict.missing}"
     text = f"{verdict.value:.6g} {verdict.unit}".rstrip()
     if verdict.interval is None:
         return text

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,17 +13,16 @@ import numpy as np
 from deep5 import compiler
 from deep5.errors import RuleError
 from deep5.events import StepInfo
-from deep5.seeds import generator
 from deep5.tensors import TensorSpec, to_numpy
+from deep5.training.check_problem import Outcome, Problem, half
 from deep5.training.eager import EagerRule
 from deep5.training.expression import topological
 from deep5.training.kernel import RuleKernel, bind_rule
 from deep5.training.rule import UpdateRule
 from deep5.training.trace import TracedRule, trace_rule
 
-__all__ = ["check_optimizer"]
+__all__ = ["check_optimizer", "rule_checks"]
 
-Outcome = dict[str, np.ndarray]
 Schedule = Callable[[int], None]
 
 # Relative to the largest element of a tensor. Scalars round alike and elements nearly so; what may differ is the order
@@ -36,43 +34,13 @@ _INEXACT = {"pow", "exp", "expm1", "log", "log1p", "tanh", "sin", "cos"}
 _LARGE = (1 << 17) + 1000
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Problem:
-    """Quadratic bowls with noise, one an element: the gradient at x is 0.5 (x - target) + noise of the step."""
-
-    start: Outcome
-    target: Outcome
-    noise: tuple[Outcome, ...]
-
-    @classmethod
-    def make(cls, shapes: Mapping[str, tuple[int, ...]], steps: int, seed: int) -> _Problem:
-        def draw(*purpose: str | int) -> Outcome:
-            return {
-                name: np.asarray(generator(seed, "check_optimizer", name, *purpose).standard_normal(shape))
-                for name, shape in shapes.items()
-            }
-
-        return cls(start=draw("start"), target=draw("target"), noise=tuple(draw("noise", k) for k in range(steps)))
-
-    def of(self, function: Callable[[Outcome], Outcome]) -> _Problem:
-        """The same problem with every set of arrays mapped."""
-        return _Problem(
-            start=function(self.start), target=function(self.target), noise=tuple(map(function, self.noise))
-        )
-
-    def gradients(self, points: Mapping[str, Any], step: int, dtype: str) -> Outcome:
-        return {
-            name: np.asarray(0.5 * (to_numpy(x) - self.target[name]) + 0.1 * self.noise[step][name], dtype)
-            for name, x in points.items()
-        }
-
-
 def check_optimizer(rule: UpdateRule, *, steps: int = 20, seed: int = 0) -> None:
     """Check that an update rule keeps its contract, so that every back-end computes what it says.
 
     The rule is traced, and a short trajectory over parameters of several shapes is computed by the kernels (C where
-    there is a compiler, and NumPy) and by the rule itself on arrays of `array_api_strict`. All have to agree, each
-    hyperparameter has to be read at every step, and the sums have to run over the scope that the rule declares.
+    there is a compiler, and NumPy) and by the rule itself on arrays of `array_api_strict` and of NumPy. All have to
+    agree, each hyperparameter has to be read at every step, the sums have to run over the scope that the rule declares,
+    and gradients of zero have to leave every number finite.
 
     Args:
         rule: The rule; its hyperparameters are changed meanwhile and restored.
@@ -82,23 +50,40 @@ def check_optimizer(rule: UpdateRule, *, steps: int = 20, seed: int = 0) -> None
     Raises:
         RuleError: What does not hold, with what was got, what is allowed and how to mend it.
     """
-    traced = trace_rule(rule)
-    suite = _Suite(rule, traced, max(steps, 6), seed)
-    suite.check_deterministic()
-    suite.check_against_itself()
-    suite.check_scope()
-    for name in rule.hyper:
-        suite.check_hyper(name)
+    for _, check in rule_checks(rule, steps=steps, seed=seed):
+        check()
+
+
+def rule_checks(rule: UpdateRule, *, steps: int = 20, seed: int = 0) -> list[tuple[str, Callable[[], None]]]:
+    """The checks of `check_optimizer` one by one: what each is of, and what raises where it does not hold.
+
+    Args:
+        rule: As for `check_optimizer`.
+        steps: As there.
+        seed: As there.
+
+    Raises:
+        RuleError: The rule cannot be traced at all.
+    """
+    suite = _Suite(rule, trace_rule(rule), max(steps, 6), seed)
+    found: list[tuple[str, Callable[[], None]]] = [
+        ("the same twice", suite.check_deterministic),
+        ("kernel against the rule under array_api_strict", suite.check_against_itself),
+        ("kernel against the rule under NumPy", suite.check_against_numpy),
+        (f"scope {rule.scope!r}", suite.check_scope),
+        ("gradients of zero", suite.check_zero),
+        *((f"hyperparameter {name}", partial(suite.check_hyper, name)) for name in rule.hyper),
+    ]
     if compiler.compiler():
-        suite.check_compiled()
-        suite.check_threads()
+        found += [("kernel in C against NumPy", suite.check_compiled), ("threads", suite.check_threads)]
+    return found
 
 
 class _Suite:
     def __init__(self, rule: UpdateRule, traced: TracedRule, steps: int, seed: int) -> None:
         self.rule, self.traced, self.steps, self.seed = rule, traced, steps, seed
         self.name = type(rule).__name__
-        self.problem = _Problem.make({"a": (5, 4), "b": (7,), "c": (1,), "d": ()}, steps, seed)
+        self.problem = Problem.make({"a": (5, 4), "b": (7,), "c": (1,), "d": ()}, steps, seed)
 
     def check_deterministic(self) -> None:
         """Twice the same, by the kernel and by the rule itself."""
@@ -122,6 +107,37 @@ class _Suite:
             "values kept from call to call",
         )
 
+    def check_against_numpy(self) -> None:
+        """The kernel does what the rule's own code does on plain arrays, step by step, in float64."""
+        _same(
+            self.kernel(self.problem),
+            self.eager(self.problem, xp=np),
+            _TOLERANCE["float64"],
+            f"{self.name} as a kernel differs from {self.name} as it stands under NumPy",
+            "the methods must do the same whatever library the arrays are of: no decision by their type",
+        )
+
+    def check_zero(self) -> None:
+        """A gradient of zero, as a weight that nothing depends on has it, leaves every number finite."""
+        start = Problem.make({"a": (3, 2), "zero": (2,)}, 1, self.seed).start
+        start["zero"] = np.zeros_like(start["zero"])
+        for what, scale in {"from the first step on": 0.0, "after a step of another": 1.0}.items():
+            live = {name: value.copy() for name, value in start.items()}
+            specs = {name: TensorSpec(shape=value.shape, dtype="float64") for name, value in live.items()}
+            kernel = bind_rule(self.rule, specs, backend="numpy")
+            kernel.attach(live)
+            for step in range(4):
+                kernel.prepare(_info(step))
+                given = scale if step == 0 else 0.0
+                kernel.update({name: np.full_like(value, given) for name, value in live.items()}, _info(step))
+            for key, value in {**live, **kernel.state_dict()}.items():
+                odd = np.asarray(value)[~np.isfinite(value)]
+                if odd.size:
+                    raise RuleError(
+                        f"{self.name} makes {key!r} {odd.flat[0]} where the gradient is zero {what}; allowed: finite "
+                        "numbers; remedy: an epsilon beside what divides, or xp.where(condition, a, b)"
+                    )
+
     def check_scope(self) -> None:
         """What the rule sums over is what it declares."""
         if self.rule.scope == "element":
@@ -132,7 +148,7 @@ class _Suite:
         self._check_shards()
 
     def _check_split(self) -> None:
-        parts = self.problem.of(lambda arrays: {**_half(arrays, 0), **_half(arrays, 1)})
+        parts = self.problem.of(lambda arrays: {**half(arrays, 0), **half(arrays, 1)})
         for run in (self.kernel, self.eager):
             whole, split = run(self.problem), run(parts)
             joined = {
@@ -149,8 +165,8 @@ class _Suite:
             )
 
     def _check_others(self) -> None:
-        others = _Problem.make({"other1": (3, 3), "other2": (2,)}, self.steps, self.seed)
-        more = _Problem(
+        others = Problem.make({"other1": (3, 3), "other2": (2,)}, self.steps, self.seed)
+        more = Problem(
             start={**others.start, **self.problem.start},
             target={**others.target, **self.problem.target},
             noise=tuple({**a, **b} for a, b in zip(others.noise, self.problem.noise, strict=True)),
@@ -169,8 +185,8 @@ class _Suite:
         """Sums over two shards, added, are the sums over the whole."""
         problem = self.problem.of(lambda arrays: {name: arrays[name] for name in ("a", "b")})
         whole = self.kernel(problem)
-        halves = [problem.of(partial(_half, half=half, rename=False)) for half in (0, 1)]
-        runs = [_KernelRun(self.rule, half, "float64", "numpy") for half in halves]
+        halves = [problem.of(partial(half, part=part, rename=False)) for part in (0, 1)]
+        runs = [_KernelRun(self.rule, own, "float64", "numpy") for own in halves]
         for step in range(self.steps):
             info = _info(step)
             sums = [run.partial_sums(info) for run in runs]
@@ -228,7 +244,7 @@ class _Suite:
 
     def check_threads(self) -> None:
         """The bits do not depend on the number of threads."""
-        problem = _Problem.make({"large": (_LARGE,), "small": (3,)}, 2, self.seed)
+        problem = Problem.make({"large": (_LARGE,), "small": (3,)}, 2, self.seed)
         one, two = (_KernelRun(self.rule, problem, "float32", "c", threads=threads) for threads in (1, 2))
         for step in range(2):
             one.step(step)
@@ -246,13 +262,15 @@ class _Suite:
 
     def kernel(
         self,
-        problem: _Problem,
+        problem: Problem,
         schedule: Schedule | None = None,
         *,
         dtype: str = "float64",
         backend: str = "numpy",
         rule: UpdateRule | None = None,
     ) -> Outcome:
+        if schedule is not None:
+            schedule(0)  # the state before the first step may depend on it
         run = _KernelRun(rule or self.rule, problem, dtype, backend)
         for step in range(self.steps):
             if schedule is not None:
@@ -260,9 +278,13 @@ class _Suite:
             run.step(step)
         return run.outcome()
 
-    def eager(self, problem: _Problem, schedule: Schedule | None = None) -> Outcome:
-        import array_api_strict as xp
+    def eager(self, problem: Problem, schedule: Schedule | None = None, *, xp: Any = None) -> Outcome:
+        if xp is None:
+            import array_api_strict
 
+            xp = array_api_strict
+        if schedule is not None:
+            schedule(0)
         run = EagerRule(self.rule, {name: xp.asarray(value) for name, value in problem.start.items()})
         for step in range(self.steps):
             if schedule is not None:
@@ -277,7 +299,7 @@ class _Suite:
 
 
 class _KernelRun:
-    def __init__(self, rule: UpdateRule, problem: _Problem, dtype: str, backend: str, *, threads: int = 1) -> None:
+    def __init__(self, rule: UpdateRule, problem: Problem, dtype: str, backend: str, *, threads: int = 1) -> None:
         self.problem, self.dtype = problem, dtype
         self.live = {name: np.array(value, dtype) for name, value in problem.start.items()}
         specs = {name: TensorSpec(shape=value.shape, dtype=dtype) for name, value in self.live.items()}
@@ -303,15 +325,6 @@ class _KernelRun:
 
 def _info(step: int) -> StepInfo:
     return StepInfo(step=step, batch_size=1)
-
-
-def _half(arrays: Outcome, half: int, *, rename: bool = True) -> Outcome:
-    """One half of each array, flat; an array of one element is left out, or whole where names are kept."""
-    return {
-        f"{name}[{half}]" if rename else name: np.array_split(value.reshape(-1), 2)[half]
-        for name, value in arrays.items()
-        if value.size > 1
-    }
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.training.emit_c import Phase
+from deep5.training.emit_c import TOTALS, Phase
 from deep5.training.expression import OPERATIONS, Expr, topological
 from deep5.training.trace import TracedRule
 
@@ -19,7 +19,7 @@ def run_chunks(
     phase: Phase,
     traced: TracedRule,
     *,
-    given: Mapping[str, float],
+    given: Sequence[Mapping[str, float]],
     memory: Mapping[str, np.ndarray],
     state: Mapping[str, Sequence[np.ndarray]],
     sizes: Sequence[int],
@@ -32,7 +32,7 @@ def run_chunks(
     Args:
         phase: The pass.
         traced: The rule that it is of.
-        given: Values of hyperparameters and inputs.
+        given: Values of hyperparameters, inputs and the pipeline's numbers, of each group.
         memory: The kernel's memory by the names of the C structure.
         state: The arrays of each state, one a parameter.
         sizes: Elements of each parameter.
@@ -43,19 +43,31 @@ def run_chunks(
     scalar_states = [name for name in traced.states if traced.scalar_state(name)]
     if phase.name == "sums":
         memory["sums"][...] = 0.0
+    total = TOTALS.index(phase.name) if phase.name in TOTALS else None
+    if total is not None:
+        memory["totals"][total] = 0.0
     for tensor, size in enumerate(sizes):
         row, own = memory["sums"][tensor if per_tensor else 0], memory["scalar_state"][tensor]
-        known = {**given, **{f"state:{name}": own[index] for index, name in enumerate(scalar_states)}}
+        known = {
+            **given[int(memory["group"][tensor])],
+            **{f"state:{name}": own[index] for index, name in enumerate(scalar_states)},
+        }
         if phase.name != "sums":
             known |= {f"sum:{name}": row[index] for index, name in enumerate(traced.sums)}
+        known |= {f"total:{name}": memory["totals"][index] for index, name in enumerate(TOTALS)}
         arrays = {name: _view(memory[name][tensor], size, dtype) for name in ("grad", "param", "live")}
         arrays |= {f"state:{name}": views[tensor] for name, views in state.items()}
         for begin in range(0, size, chunk):
             part = {name: array[begin : begin + chunk] for name, array in arrays.items() if array is not None}
             for destination, value in run_phase(phase.elements, known, part, dtype).items():
-                if destination.startswith("sum:"):
+                if destination.startswith(("sum:", "total:")):
                     # A constant under a sum counts once an element.
                     terms = np.broadcast_to(value, (min(chunk, size - begin),))
+                if destination == "total:norm":
+                    memory["totals"][total] += np.sum(np.square(terms, dtype=np.float64))
+                elif total is not None:
+                    memory["totals"][total] += np.sum(terms, dtype=np.float64)
+                elif destination.startswith("sum:"):
                     row[list(traced.sums).index(destination[4:])] += np.sum(terms, dtype=np.float64)
                 else:
                     part[destination][...] = value

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from deep5.training.expression import OPERATIONS, Expr, topological
 from deep5.training.trace import TracedRule
 
-__all__ = ["POINTERS", "KernelArgs", "Phase", "emit_c", "phases"]
+__all__ = ["POINTERS", "TOTALS", "KernelArgs", "Phase", "emit_c", "phases"]
+
+TOTALS = ("norm", "overflow")
+"""Sums over the model for the gradient pipeline, a phase each: of squares, and of zeros where all is finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +21,9 @@ class Phase:
     """One pass over the parameters.
 
     Attributes:
-        name: `"prepare"`, `"sums"`, `"update"` or `"evaluate"`.
-        elements: What each element gets: the destination (`"live"`, `"state:NAME"`, `"sum:NAME"`) and its value.
+        name: `"prepare"`, `"overflow"`, `"norm"`, `"sums"`, `"update"` or `"evaluate"`.
+        elements: What each element gets: the destination (`"live"`, `"state:NAME"`, `"sum:NAME"`, `"total:NAME"`) and
+            its value.
         scalars: Scalar nodes that the element expressions use, in the order of the kernel's scratch.
         new_scalars: New values of states of shape (), by name.
     """
@@ -35,6 +39,10 @@ def phases(traced: TracedRule) -> dict[str, Phase]:
     found = {}
     if traced.prepare is not None:
         found["prepare"] = _phase("prepare", {"live": traced.prepare})
+    if traced.overflow is not None:
+        found["overflow"] = _phase("overflow", {"total:overflow": traced.overflow})
+    if traced.norm is not None:
+        found["norm"] = _phase("norm", {"total:norm": traced.norm})
     if traced.sums:
         found["sums"] = _phase("sums", {f"sum:{name}": value for name, value in traced.sums.items()})
     arrays = {name: value for name, value in traced.new_states.items() if not traced.scalar_state(name)}
@@ -72,7 +80,9 @@ typedef struct {{
     T *const *live;
     T *const *state;
     double *scalar_state;
+    const int64_t *group;
     const double *given;
+    double *totals;
     double *sums;
     double *scratch;
     double *partial;
@@ -88,7 +98,9 @@ POINTERS = (
     "live",
     "state",
     "scalar_state",
+    "group",
     "given",
+    "totals",
     "sums",
     "scratch",
     "partial",
@@ -119,8 +131,7 @@ def _emit_phase(phase: Phase, traced: TracedRule, suffix: str) -> str:
     arrays = [name for name in traced.states if not traced.scalar_state(name)]
     lines = [f"void {phase.name}(const Args *a) {{"]
     lines += _emit_scalars(phase, traced)
-    reduce = phase.name == "sums"
-    sums = list(traced.sums)
+    sums = list(phase.elements) if phase.name in ("sums", *TOTALS) else []
     lines += [
         "    #pragma omp parallel for schedule(static) num_threads(a->threads) if(a->threads > 1)",
         "    for (int64_t c = 0; c < a->chunks; ++c) {",
@@ -139,7 +150,7 @@ def _emit_phase(phase: Phase, traced: TracedRule, suffix: str) -> str:
     for index, node in enumerate(phase.scalars):
         names[node.serial] = f"c{index}"
         lines.append(f"        const T c{index} = (T)a->scratch[t * {len(phase.scalars)} + {index}];")
-    if reduce:
+    if sums:
         lines += [f"        double sum{index} = 0;" for index in range(len(sums))]
         clause = "".join(f" reduction(+:sum{index})" for index in range(len(sums)))
         lines.append(f"        #pragma omp simd{clause}")
@@ -150,24 +161,29 @@ def _emit_phase(phase: Phase, traced: TracedRule, suffix: str) -> str:
     lines += _emit_elements(phase, names, arrays, suffix)
     for destination, root in phase.elements.items():
         value = names[root.serial]
-        if destination.startswith("sum:"):
-            lines.append(f"            sum{sums.index(destination[4:])} += (double){value};")
+        if destination == "total:norm":
+            # Squared in double precision: the square of a gradient in float32 may be more than float32 holds.
+            lines.append(f"            sum0 += (double){value} * (double){value};")
+        elif destination in sums:
+            lines.append(f"            sum{sums.index(destination)} += (double){value};")
         elif destination == "live":
             lines.append(f"            live[i] = {value};")
         else:
             lines.append(f"            state{arrays.index(destination[6:])}[i] = {value};")
     lines.append("        }")
-    if reduce:
-        lines += [f"        a->partial[c * {len(sums)} + {index}] = sum{index};" for index in range(len(sums))]
+    lines += [f"        a->partial[c * {len(sums)} + {index}] = sum{index};" for index in range(len(sums))]
     lines.append("    }")
-    if reduce:
+    if sums:
         # Chunk by chunk in one order, whatever the number of threads: the bits do not depend on it.
-        width = len(sums)
+        width, model = len(sums), phase.name in TOTALS
+        into = f"a->totals + {TOTALS.index(phase.name)}" if model else "a->sums"
         lines += [
-            f"    for (int64_t k = 0; k < (a->sum_stride ? a->tensors : 1) * {width}; ++k) a->sums[k] = 0;",
+            f"    double *const into = {into};",
+            f"    const int64_t stride = {0 if model else 'a->sum_stride'};",
+            f"    for (int64_t k = 0; k < (stride ? a->tensors : 1) * {width}; ++k) into[k] = 0;",
             "    for (int64_t c = 0; c < a->chunks; ++c)",
             f"        for (int64_t k = 0; k < {width}; ++k)",
-            f"            a->sums[a->chunk_tensor[c] * a->sum_stride + k] += a->partial[c * {width} + k];",
+            f"            into[a->chunk_tensor[c] * stride + k] += a->partial[c * {width} + k];",
         ]
     lines.append("}\n")
     return "\n".join(lines)
@@ -177,10 +193,12 @@ def _emit_scalars(phase: Phase, traced: TracedRule) -> list[str]:
     roots = [*phase.scalars, *phase.new_scalars.values()]
     if not roots:
         return []
-    given = [*traced.hyper, *traced.inputs]
+    given = list(traced.given)
     states = [name for name in traced.states if traced.scalar_state(name)]
     sums = list(traced.sums)
     lines = ["    for (int64_t t = 0; t < a->tensors; ++t) {"]
+    if given:
+        lines.append(f"        const double *const given = a->given + a->group[t] * {len(given)};")
     names: dict[int, str] = {}
     for number, node in enumerate(topological(roots)):
         names[node.serial] = f"s{number}"
@@ -190,8 +208,10 @@ def _emit_scalars(phase: Phase, traced: TracedRule) -> list[str]:
             value = f"a->scalar_state[t * {len(states)} + {states.index(node.args[0][6:])}]"
         elif node.op == "input" and node.args[0].startswith("sum:"):
             value = f"a->sums[t * a->sum_stride + {sums.index(node.args[0][4:])}]"
+        elif node.op == "input" and node.args[0].startswith("total:"):
+            value = f"a->totals[{TOTALS.index(node.args[0][6:])}]"
         elif node.op == "input":
-            value = f"a->given[{given.index(node.args[0])}]"
+            value = f"given[{given.index(node.args[0])}]"
         else:
             value = OPERATIONS[node.op][2].format(*(names[arg.serial] for arg in node.args), S="")
         lines.append(f"        const double s{number} = {value};")

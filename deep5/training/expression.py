@@ -38,9 +38,10 @@ OPERATIONS: dict[str, tuple[int, bool, str, Callable[..., Any]]] = {
     "floor": (1, False, "floor{S}({0})", np.floor),
     "ceil": (1, False, "ceil{S}({0})", np.ceil),
     "sign": (1, False, "{0} > 0 ? 1 : {0} < 0 ? -1 : {0} == 0 ? 0 : {0}", np.sign),
-    # As the array API has it: a NaN on either side comes out.
-    "maximum": (2, False, "({0} > {1} || {0} != {0}) ? {0} : {1}", np.maximum),
-    "minimum": (2, False, "({0} < {1} || {0} != {0}) ? {0} : {1}", np.minimum),
+    # As the array API has it: a NaN on either side comes out. Written so that a loop with one in the other, which clips
+    # to an interval, vectorises: with "||" it took a hundred times as long.
+    "maximum": (2, False, "{1} != {1} ? {1} : {0} < {1} ? {1} : {0}", np.maximum),
+    "minimum": (2, False, "{1} != {1} ? {1} : {0} > {1} ? {1} : {0}", np.minimum),
     "where": (3, False, "{0} ? {1} : {2}", np.where),
     "less": (2, True, "{0} < {1}", np.less),
     "less_equal": (2, True, "{0} <= {1}", np.less_equal),

@@ -6,21 +6,22 @@ traces its step. Scalar parts are float64, as in the kernel: `1 - beta2` in floa
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from deep5.errors import RuleError, ShapeError
+from deep5.errors import ShapeError
 from deep5.events import StepInfo
 from deep5.executors import ParameterGroup
 from deep5.networks.executor import check_info
 from deep5.tensors import Array, Arrays, TensorSpec
 from deep5.training.expression import OPERATIONS, Expr, topological
+from deep5.training.given import StepNumbers
 from deep5.training.groups import partition, require_trained
+from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
-from deep5.training.trace import TracedRule, trace_rule
+from deep5.training.trace import TracedRule
 
 __all__ = ["ArrayFunctions", "FunctionalRule"]
 
@@ -40,6 +41,14 @@ class ArrayFunctions(Protocol):
         """The sum of all elements, shape ()."""
         ...
 
+    def square_sum(self, values: Sequence[Array]) -> Array:
+        """The sum of the squares of all elements of all arrays, squared and added in float64, shape ()."""
+        ...
+
+    def all_finite(self, values: Sequence[Array]) -> Array:
+        """Whether every element of every array is finite, a truth value of shape ()."""
+        ...
+
     def broadcast(self, value: Array, like: Array) -> Array:
         """A scalar of the array's dtype repeated to its shape."""
         ...
@@ -50,7 +59,6 @@ class _Part(NamedTuple):
 
     names: tuple[str, ...]
     dtype: str
-    hyper: Mapping[str, float]
     offset: int
 
 
@@ -62,10 +70,12 @@ class FunctionalRule:
         specs: The parameters by name.
         functions: The back-end's functions.
         groups: Parameter groups; frozen parameters are left out.
+        pipeline: What is done to gradients before the rule, and to parameters beside it.
+        modified: Whether gradients come divided by the loss scale, because a modifier has seen them.
 
     Raises:
-        RuleError: The rule breaks its contract, all parameters are frozen, or a group sets an unknown hyperparameter
-            or matches nothing.
+        RuleError: The rule breaks its contract, the pipeline does not fit it, all parameters are frozen, or a group
+            sets an unknown hyperparameter or matches nothing.
         UsageError: `groups` is no sequence of groups, or a group's `match` gives no bool.
 
     Attributes:
@@ -82,45 +92,53 @@ class FunctionalRule:
         functions: ArrayFunctions,
         *,
         groups: Sequence[ParameterGroup] = (),
+        pipeline: GradientPipeline | None = None,
+        modified: bool = False,
     ) -> None:
         self.rule, self._functions, self._specs = rule, functions, dict(specs)
-        self._traced: TracedRule = trace_rule(rule)
+        parts = partition(specs, groups)
+        self._numbers = StepNumbers(rule, pipeline, [hyper for _, hyper in parts], fused=not modified)
+        self._traced: TracedRule = self._numbers.traced
         self.traces = 1
-        width = len(self._traced.hyper) + len(self._traced.inputs)
         self._parts: list[_Part] = []
-        for part, hyper in partition(specs, groups):
-            unknown = set(hyper) - set(rule.hyper)
-            if unknown:
-                raise RuleError(
-                    f"a parameter group sets {sorted(unknown)}; allowed: hyperparameters of {type(rule).__name__}, "
-                    f"{', '.join(rule.hyper) or 'none'}"
-                )
+        for part, _ in parts:
             dtype = next(iter(part.values())).dtype
             if dtype not in ("float32", "float64"):
                 raise ShapeError(f"parameters of dtype {dtype}; allowed: float32, float64")
-            self._parts.append(_Part(tuple(part), dtype, dict(hyper), width * len(self._parts)))
-        self._width = width
+            self._parts.append(_Part(tuple(part), dtype, self._numbers.width * len(self._parts)))
+        self.width = self._numbers.width * len(self._parts)
         self.names = tuple(name for part in self._parts for name in part.names)
         require_trained(rule, specs, self.names)
         self.prepares, self.averages = self._traced.prepare is not None, self._traced.evaluate is not None
 
-    def given(self, info: StepInfo) -> np.ndarray:
-        """Hyperparameters and `new_input` of this step: float64, shape (numbers,); an argument of the compiled step.
+    def given(self, info: StepInfo, scale: float = 1.0) -> np.ndarray:
+        """What the step is given anew: float64, shape (`width`,); an argument of the compiled step.
+
+        Args:
+            info: The step that begins.
+            scale: The loss scale where it is dynamic, and known to the host.
 
         Raises:
             RuleError: The rule gives other names than it was traced with, or no numbers.
-            UsageError: `info` is no `StepInfo`.
+            UsageError: `info` is no `StepInfo`, or a number of the pipeline's is out of range.
         """
         check_info(info)
-        values = np.empty(self._width * len(self._parts))
-        for part in self._parts:
-            rule = self.rule
-            if part.hyper:
-                rule = copy.copy(rule)
-                for name, value in part.hyper.items():
-                    object.__setattr__(rule, name, value)
-            values[part.offset : part.offset + self._width] = self._traced.numbers(rule, info)
-        return values
+        return np.array(self._numbers.values(info, scale), np.float64)
+
+    def scale(self, given: Sequence[Array]) -> Array:
+        """The loss scale among what a step is given; there is one wherever the pipeline scales the loss."""
+        return given[self._scale_places()[0]]
+
+    def with_scale(self, given: Sequence[Array], scale: Array) -> list[Array]:
+        """What a step is given, with a loss scale that only the compiled step knows."""
+        found = [given[index] for index in range(self.width)]
+        for place in self._scale_places():
+            found[place] = scale
+        return found
+
+    def _scale_places(self) -> list[int]:
+        place = self._traced.given.index("stage:loss_scale")
+        return [part.offset + place for part in self._parts]
 
     def initial(self, parameters: Arrays, given: Array) -> dict[str, Array]:
         """The states before the first step, `"<state>/<parameter>"`; those of shape () in float64."""
@@ -152,12 +170,24 @@ class FunctionalRule:
         work = []
         for part in self._parts:
             shared = self._shared(part, given)
+            own = []
             for name in part.names:
                 arrays = {"grad": gradients[name], "param": parameters[name], **self._own(states, name)}
-                work.append((name, _Evaluator(self._functions, part.dtype, shared, arrays)))
-        self._add_sums(work)
+                own.append((name, _Evaluator(self._functions, part.dtype, shared, arrays)))
+            work.append((part, shared, own))
+        if self._traced.norm is not None:
+            values = [evaluate.element(self._traced.norm) for _, _, own in work for _, evaluate in own]
+            total = self._functions.square_sum(values)
+            for part, shared, own in work:
+                # What depends on the norm alone is computed once, too.
+                more = self._shared(part, given, {"total:norm": total}, shared)
+                for _, evaluate in own:
+                    evaluate.known.update(more)
+                    evaluate.arrays["total:norm"] = total
+        each = [pair for _, _, own in work for pair in own]
+        self._add_sums(each)
         new_parameters, new_states = {}, {}
-        for name, evaluate in work:
+        for name, evaluate in each:
             new_parameters[name] = evaluate.element(self._traced.param)
             for key, expression in self._traced.new_states.items():
                 whole = self._traced.states[key].element
@@ -201,11 +231,17 @@ class FunctionalRule:
                 found[name] = _Evaluator(self._functions, part.dtype, shared, arrays).element(expression)
         return found
 
-    def _shared(self, part: _Part, given: Array) -> dict[int, Array]:
+    def _shared(
+        self,
+        part: _Part,
+        given: Array,
+        totals: Mapping[str, Array] | None = None,
+        known: Mapping[int, Array] | None = None,
+    ) -> dict[int, Array]:
         """The scalars that are the same for all parameters of a part, by their serial number; evaluated once."""
-        names = (*self._traced.hyper, *self._traced.inputs)
-        inputs = {name: given[part.offset + index] for index, name in enumerate(names)}
-        evaluate = _Evaluator(self._functions, part.dtype, {}, inputs)
+        inputs = {name: given[part.offset + index] for index, name in enumerate(self._traced.given)}
+        inputs |= totals or {}
+        evaluate = _Evaluator(self._functions, part.dtype, known or {}, inputs)
         for node in topological(self._traced.roots()):
             leaves = (node.args[0] in inputs,) if node.op == "input" else ()
             if (

@@ -29,6 +29,7 @@ from deep5.networks.labels import label_inputs
 from deep5.networks.lowering import lowered
 from deep5.networks.network import Network
 from deep5.tensors import Array, Arrays, Device, aligned_empty, to_numpy
+from deep5.training.pipeline import GradientPipeline
 from deep5.training.step import KernelStep
 
 __all__ = ["GradientExecutor", "Notify", "Run", "has_gradient"]
@@ -281,6 +282,7 @@ class GradientExecutor(NetworkExecutor):
         *,
         groups: Sequence[ParameterGroup] = (),
         modifier: Callable[[str, Array, Array], Array] | None = None,
+        pipeline: GradientPipeline | None = None,
     ) -> TrainStep:
         """The training step under an update rule, which runs in place on the parameters.
 
@@ -296,6 +298,7 @@ class GradientExecutor(NetworkExecutor):
             loss=loss,
             groups=groups,
             modifier=modifier,
+            pipeline=pipeline,
             threads=self._threads(),
             locate=self._locate,
             spend=self.spend,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence, Sized
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Sized
+from typing import Any
 
 import numpy as np
 
@@ -11,13 +12,17 @@ from deep5.executors import ParameterGroup
 from deep5.tensors import TensorSpec
 from deep5.training.rule import UpdateRule
 
-__all__ = ["partition", "require_trained"]
+__all__ = ["by_dtype", "check_groups", "matches", "owners", "partition", "require_trained"]
+
+Parts = list[tuple[dict[str, TensorSpec], dict[str, float]]]
 
 
 def partition(
     specs: Mapping[str, TensorSpec], groups: Sequence[ParameterGroup], present: Container[str] | None = None
-) -> list[tuple[dict[str, TensorSpec], dict[str, float]]]:
+) -> Parts:
     """Parameters by (group, dtype), with their group's hyperparameters; those of a frozen group are left out.
+
+    The dict of hyperparameters is the group's own: who reads it at every step sees what it holds then.
 
     Args:
         specs: The parameters by name.
@@ -28,15 +33,11 @@ def partition(
         RuleError: A group matches no parameter.
         UsageError: `groups` is no sequence of groups, or a group's `match` gives no bool.
     """
-    if not isinstance(groups, Sequence) or not all(isinstance(group, ParameterGroup) for group in groups):
-        raise UsageError(
-            f"groups: got {brief(groups)}; allowed: a sequence of ParameterGroup; remedy: groups=[ParameterGroup(…)]"
-        )
+    check_groups(groups)
     parts: dict[tuple[int, str], dict[str, TensorSpec]] = {}
-    for name, spec in specs.items():
-        if present is None or name in present:
-            group = next((index for index, group in enumerate(groups) if _matches(group, index, name)), -1)
-            parts.setdefault((group, spec.dtype), {})[name] = spec
+    owned = owners([name for name in specs if present is None or name in present], groups)
+    for name, group in owned.items():
+        parts.setdefault((group, specs[name].dtype), {})[name] = specs[name]
     empty = set(range(len(groups))) - {group for group, _ in parts}
     if empty:
         raise RuleError(f"parameter group {min(empty)} matches no parameter; allowed: {', '.join(specs)}")
@@ -45,6 +46,38 @@ def partition(
         for (group, _), part in parts.items()
         if group < 0 or not groups[group].frozen
     ]
+
+
+def owners(names: Iterable[str], groups: Sequence[ParameterGroup]) -> dict[str, int]:
+    """Which group each parameter belongs to: the first that matches its name; -1 where none does.
+
+    Raises:
+        UsageError: A group's `match` gives no bool.
+    """
+    return {
+        name: next((index for index, group in enumerate(groups) if matches(group.match, name, f"group {index}")), -1)
+        for name in names
+    }
+
+
+def check_groups(groups: Any) -> None:
+    """Refuse what is no sequence of groups.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if not isinstance(groups, Sequence) or not all(isinstance(group, ParameterGroup) for group in groups):
+        raise UsageError(
+            f"groups: got {brief(groups)}; allowed: a sequence of ParameterGroup; remedy: groups=[ParameterGroup(…)]"
+        )
+
+
+def by_dtype(parts: Parts) -> list[Parts]:
+    """The parts of each element type: what one kernel works on."""
+    found: dict[str, Parts] = {}
+    for part, hyper in parts:
+        found.setdefault(next(iter(part.values())).dtype, []).append((part, hyper))
+    return list(found.values())
 
 
 def require_trained(rule: UpdateRule, parameters: Sized, trained: Sized) -> None:
@@ -59,11 +92,16 @@ def require_trained(rule: UpdateRule, parameters: Sized, trained: Sized) -> None
         )
 
 
-def _matches(group: ParameterGroup, index: int, name: str) -> bool:
-    answer = group.match(name)
+def matches(match: Callable[[str], bool], name: str, whose: str) -> bool:
+    """What a predicate says of a parameter's name.
+
+    Raises:
+        UsageError: No bool.
+    """
+    answer = match(name)
     if not isinstance(answer, (bool, np.bool_)):
         raise UsageError(
-            f"parameter group {index}: match({name!r}) gave {brief(answer)}; allowed: True or False; remedy: bool(…) "
+            f"parameter {whose}: match({name!r}) gave {brief(answer)}; allowed: True or False; remedy: bool(…) "
             "around it"
         )
     return bool(answer)

@@ -6,7 +6,6 @@ emitted as C and compiled once; without a compiler the same expressions run in N
 
 from __future__ import annotations
 
-import copy
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,15 +14,18 @@ from typing import Any
 import numpy as np
 
 from deep5 import compiler
-from deep5.errors import RuleError, ShapeError, UsageError
+from deep5.errors import ShapeError, UsageError
 from deep5.events import StepInfo
 from deep5.tensors import TensorSpec, aligned_empty
 from deep5.training.chunked import run_chunks, run_phase
-from deep5.training.emit_c import POINTERS, KernelArgs, emit_c, phases
+from deep5.training.emit_c import POINTERS, TOTALS, KernelArgs, emit_c, phases
+from deep5.training.given import StepNumbers
+from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
-from deep5.training.trace import trace_rule
 
-__all__ = ["RuleKernel", "bind_rule"]
+__all__ = ["RuleKernel", "bind_groups", "bind_rule"]
+
+Parts = Sequence[tuple[Mapping[str, TensorSpec], Mapping[str, float]]]
 
 # A chunk of every array that a rule touches stays in the second-level cache.
 _CHUNK = 8192
@@ -37,6 +39,7 @@ def bind_rule(
     *,
     threads: int = 1,
     hyper: Mapping[str, float] | None = None,
+    pipeline: GradientPipeline | None = None,
     backend: str | None = None,
 ) -> RuleKernel:
     """Trace a rule and make it a kernel for these parameters.
@@ -46,13 +49,41 @@ def bind_rule(
         specs: The parameters by name, of one floating dtype, every extent known.
         threads: How many threads the kernel may use; results do not depend on it.
         hyper: Values that replace the rule's hyperparameters (a parameter group's).
+        pipeline: Clipping, decay and scaling, in the same kernel.
         backend: `"c"` or `"numpy"`; None takes C where there is a compiler.
 
     Raises:
-        RuleError: The rule breaks its contract.
+        RuleError: The rule breaks its contract, or the pipeline does not fit it.
         ShapeError: Parameters of several dtypes, or of one that is not float32 or float64.
     """
-    return RuleKernel(rule, specs, threads=threads, hyper=hyper or {}, backend=backend)
+    return bind_groups(rule, [(specs, hyper or {})], threads=threads, pipeline=pipeline, backend=backend)
+
+
+def bind_groups(
+    rule: UpdateRule,
+    parts: Parts,
+    *,
+    threads: int = 1,
+    pipeline: GradientPipeline | None = None,
+    fused: bool = True,
+    backend: str | None = None,
+) -> RuleKernel:
+    """`bind_rule` for several groups of parameters with hyperparameters of their own: still one kernel.
+
+    Args:
+        rule: As for `bind_rule`.
+        parts: The parameters of each group, and what the group sets for itself, which is read at every step.
+        threads: As for `bind_rule`.
+        pipeline: As for `bind_rule`.
+        fused: Whether the kernel divides gradients by the loss scale; else it is given them divided.
+        backend: As for `bind_rule`.
+
+    Raises:
+        RuleError: As for `bind_rule`, or a group sets an unknown hyperparameter.
+        ShapeError: As for `bind_rule`.
+    """
+    numbers = StepNumbers(rule, pipeline, [hyper for _, hyper in parts], fused=fused)
+    return RuleKernel(numbers, [specs for specs, _ in parts], threads=threads, backend=backend)
 
 
 class RuleKernel:
@@ -64,33 +95,29 @@ class RuleKernel:
         names: The parameters, in the order of `update_from`.
         prepares: Whether the gradient is taken at another point than the parameter (`prepare` must be called).
         averages: Whether evaluation uses another value than the parameter (`averaged`).
+        clips_norm: Whether the pipeline clips by the norm of all gradients.
     """
 
     def __init__(
         self,
-        rule: UpdateRule,
-        specs: Mapping[str, TensorSpec],
+        numbers: StepNumbers,
+        groups: Sequence[Mapping[str, TensorSpec]],
         *,
         threads: int,
-        hyper: Mapping[str, float],
         backend: str | None,
     ) -> None:
-        self._traced, self.traces = trace_rule(rule), 1
+        self._numbers, self._traced, self.rule, self.traces = numbers, numbers.traced, numbers.rule, 1
+        specs = {name: spec for group in groups for name, spec in group.items()}
         dtypes = {spec.dtype for spec in specs.values()}
         if len(dtypes) != 1 or not dtypes <= {"float32", "float64"}:
             raise ShapeError(f"parameters of dtype {sorted(dtypes)}; allowed: all float32 or all float64")
-        unknown = set(hyper) - set(rule.hyper)
-        if unknown:
-            raise RuleError(
-                f"a parameter group sets {sorted(unknown)}; allowed: hyperparameters of {type(rule).__name__}, "
-                f"{', '.join(rule.hyper) or 'none'}"
-            )
-        self.rule, self._overrides = rule, dict(hyper)
         self.names, self.dtype = tuple(specs), dtypes.pop()
+        self._groups = [index for index, group in enumerate(groups) for _ in group]
         self.sizes = [spec.size for spec in specs.values()]
         self._shapes = [tuple(map(int, spec.shape)) for spec in specs.values()]
         self._phases = phases(self._traced)
         self.prepares, self.averages = "prepare" in self._phases, "evaluate" in self._phases
+        self.clips_norm = "norm" in self._phases
         self.how = backend or ("c" if compiler.compiler() else "numpy")
         self._library = compiler.load_library(emit_c(self._traced, self.dtype)) if self.how == "c" else None
         self._calls = {name: getattr(self._library, name) for name in self._phases} if self._library else {}
@@ -114,7 +141,7 @@ class RuleKernel:
             for begin in range(0, size, _CHUNK)
         ]
         table = np.ascontiguousarray(np.array(chunks, dtype=np.int64).reshape(-1, 3).T)
-        width, given = len(traced.sums), len(traced.hyper) + len(traced.inputs)
+        width, given = len(traced.sums), (max(self._groups, default=0) + 1) * self._numbers.width
         per_tensor = self.rule.scope == "tensor"
         scratch = max(len(phase.scalars) for phase in self._phases.values())
         self._memory = {
@@ -126,10 +153,12 @@ class RuleKernel:
             "live": np.zeros(tensors, np.uint64),
             "state": np.array([[_address(view) for view in self._state[name]] for name in self._arrays], np.uint64),
             "scalar_state": np.zeros((tensors, len(self._scalars))),
+            "group": np.array(self._groups, np.int64),
             "given": np.zeros(given),
+            "totals": np.zeros(len(TOTALS)),
             "sums": np.zeros((tensors if per_tensor else 1, width)),
             "scratch": np.zeros((tensors, scratch)),
-            "partial": np.zeros((len(chunks), width)),
+            "partial": np.zeros((len(chunks), max(width, 1))),
         }
         self._args = KernelArgs(
             tensors=tensors,
@@ -173,30 +202,26 @@ class RuleKernel:
         # Where nothing is prepared, `_master` is filled for the time of `averaged` alone.
         self._memory["param"][:] = [_address(view) for view in (self._master if self.prepares else None) or live]
         self._set_given(StepInfo(batch_size=1))
-        for index, name in enumerate(self._scalars):
-            self._memory["scalar_state"][:, index] = self._initial(name, None)
-        for name in self._arrays:
-            for view, parameter in zip(self._state[name], live, strict=True):
-                view[...] = self._initial(name, parameter)
+        given = self._given_by_name()
+        for tensor, (group, parameter) in enumerate(zip(self._groups, live, strict=True)):
+            for index, name in enumerate(self._scalars):
+                self._memory["scalar_state"][tensor, index] = self._initial(name, given[group], np.zeros(1))
+            for name in self._arrays:
+                self._state[name][tensor][...] = self._initial(name, given[group], parameter)
 
-    def _initial(self, name: str, parameter: np.ndarray | None) -> Any:
-        return run_phase(
-            {"value": self._traced.states[name]},
-            self._given_by_name(),
-            {"param": parameter if parameter is not None else np.zeros(1)},
-            self.dtype,
-        )["value"]
+    def _initial(self, name: str, given: Mapping[str, float], parameter: np.ndarray) -> Any:
+        return run_phase({"value": self._traced.states[name]}, given, {"param": parameter}, self.dtype)["value"]
 
-    def _given_by_name(self) -> dict[str, float]:
-        return dict(zip((*self._traced.hyper, *self._traced.inputs), self._memory["given"].tolist(), strict=True))
+    def _given_by_name(self) -> list[dict[str, float]]:
+        names, values = self._traced.given, self._memory["given"].tolist()
+        width = len(names)
+        return [
+            dict(zip(names, values[group * width : (group + 1) * width], strict=True))
+            for group in range(max(self._groups, default=0) + 1)
+        ]
 
-    def _set_given(self, info: StepInfo) -> None:
-        rule = self.rule
-        if self._overrides:
-            rule = copy.copy(rule)
-            for name, value in self._overrides.items():
-                object.__setattr__(rule, name, value)
-        if values := self._traced.numbers(rule, info):
+    def _set_given(self, info: StepInfo, scale: float = 1.0) -> None:
+        if values := self._numbers.values(info, scale):
             self._given[:] = values
 
     def prepare(self, info: StepInfo) -> None:
@@ -264,27 +289,60 @@ class RuleKernel:
         Raises:
             UsageError: `attach`, or `prepare` where the rule needs it, was not called.
         """
-        self._begin(addresses, info)
+        self.begin(addresses, info)
+        if self.clips_norm:
+            self._run("norm")
         if "sums" in self._phases:
             self._run("sums")
         self._run("update")
         self._prepared = False
 
-    def _begin(self, addresses: Sequence[int], info: StepInfo) -> None:
+    def begin(self, addresses: Sequence[int], info: StepInfo, scale: float = 1.0) -> None:
+        """The first part of `update_from`, for who adds up over several kernels: the numbers of the step.
+
+        Args:
+            addresses: As for `update_from`.
+            info: As for `update_from`.
+            scale: The loss scale where it is dynamic.
+
+        Raises:
+            UsageError: As for `update_from`.
+        """
         if not self._live or self._prepared != self.prepares:
             call = "prepare(info)" if self._live else "attach(parameters)"
             raise UsageError(f"an update by {type(self.rule).__name__} before {call}; remedy: call it first")
         self._grad[:] = addresses
-        self._set_given(info)
+        self._set_given(info, scale)
 
-    def partial_sums(self, addresses: Sequence[int], info: StepInfo) -> np.ndarray:
-        """The rule's sums over these gradients, shape (parameters or 1, sums); to be added across shards and written
-        back into the array that is returned, before `update_after_sums`."""
-        self._begin(addresses, info)
+    def finite(self) -> bool:
+        """After `begin`, where the pipeline scales the loss: whether every element of the gradients is finite."""
+        self._run("overflow")
+        return bool(self._memory["totals"][TOTALS.index("overflow")] == 0.0)
+
+    def norm_square(self) -> np.ndarray:
+        """After `begin`, where the pipeline clips by norm: the square of the norm over this kernel's parameters.
+
+        Shape (1,); to be added across kernels and shards and written back into the array that is returned.
+        """
+        self._run("norm")
+        index = TOTALS.index("norm")
+        total: np.ndarray = self._memory["totals"][index : index + 1]
+        return total
+
+    def rule_sums(self) -> np.ndarray:
+        """After `begin`, and after the norm is known: the rule's sums, as `partial_sums` gives them."""
         if "sums" in self._phases:
             self._run("sums")
         sums: np.ndarray = self._memory["sums"]
         return sums
+
+    def partial_sums(self, addresses: Sequence[int], info: StepInfo) -> np.ndarray:
+        """The rule's sums over these gradients, shape (parameters or 1, sums); to be added across shards and written
+        back into the array that is returned, before `update_after_sums`."""
+        self.begin(addresses, info)
+        if self.clips_norm:
+            self._run("norm")
+        return self.rule_sums()
 
     def update_after_sums(self) -> None:
         """The second half of `update_from`, after `partial_sums`."""
@@ -333,14 +391,18 @@ class RuleKernel:
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """The state as copies, `"<state>/<parameter>"`; states of shape () in float64."""
+        return {key: view.copy() for key, view in self.state_views().items()}
+
+    def state_views(self) -> dict[str, np.ndarray]:
+        """As `state_dict`, but of the live memory: to be read before the next update."""
         found = {
-            f"{state}/{name}": view.reshape(shape).copy()
+            f"{state}/{name}": view.reshape(shape)
             for state, views in self._state.items()
             for name, view, shape in zip(self.names, views, self._shapes, strict=True)
         }
         for index, state in enumerate(self._scalars):
             for tensor, name in enumerate(self.names):
-                found[f"{state}/{name}"] = self._memory["scalar_state"][tensor, index].copy()
+                found[f"{state}/{name}"] = np.asarray(self._memory["scalar_state"][tensor, index])
         return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

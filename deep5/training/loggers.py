@@ -2,73 +2,182 @@
 
 from __future__ import annotations
 
-import csv
+import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
-from deep5.errors import OutputError, UnknownName
+from deep5.errors import OutputError, UnknownName, UsageError, brief
 from deep5.events import Event, StepInfo
 from deep5.tensors import Arrays, to_numpy
+from deep5.training.hyper import hyper_reader, hyper_value
+from deep5.training.schedules.scheduled import Scheduled
 
-__all__ = ["CSVLogger"]
+__all__ = ["CSVLogger", "logged_hyper"]
+
+# Losses to keep unread: an epoch may have millions of steps.
+_MOST = 1024
 
 
 class CSVLogger(Event):
-    """Writes `step,epoch,loss,seconds,test_accuracy` rows; losses are read and written once an epoch.
+    """Writes a row a step: `step,epoch,loss,seconds,test_accuracy`, then the learning rate and what else is scheduled.
+
+    Steps and epochs are counted from 0; the accuracy of an epoch's evaluation, in percent, stands in the row of its
+    last step. Losses are read and written once an epoch, or when a thousand are unread, and at every checkpoint.
+
+    A training that begins at step 0 replaces the file. One that goes on, after a resume too, continues it: rows of
+    steps that will be done anew are cut off, so that each step has one row.
 
     Args:
-        path: The file; what was there is replaced when training begins.
+        path: The file.
         loss: Name of the output to log.
+
+    Raises:
+        UsageError: The path is none.
     """
 
-    def __init__(self, path: str, *, loss: str = "loss") -> None:
-        self._path, self._loss = path, loss
-        self._file: TextIO | None = None
-        self._rows: list[tuple[int, int, Any, int]] = []
+    def __init__(self, path: str | Path, *, loss: str = "loss") -> None:
+        if not isinstance(path, (str, os.PathLike)) or not str(path):
+            raise UsageError(f"CSVLogger: got path={brief(path)}; allowed: the name of a file, such as 'log.csv'")
+        self._path, self._loss = Path(path), loss
+        self._file: BinaryIO | None = None
+        self._rows: list[tuple[StepInfo, Any, int, tuple[Any, ...]]] = []
+        # The row that an accuracy would still be put into, and where it begins.
+        self._last, self._last_begin = "", 0
 
     def describe(self) -> dict[str, Any]:
         """The event; where it writes does not matter to a result."""
         return {"event": "csv_logger"}
 
     def before_training(self, trainer: Any) -> None:
-        """Open the file.
+        """Open the file, and cut off what will be written anew.
 
         Raises:
-            OutputError: It cannot be written.
+            OutputError: It cannot be written, or is the log of another training.
             UnknownName: The network has no such output.
         """
         if self._loss not in trainer.executor.network.outputs:
             raise UnknownName("output", self._loss, trainer.executor.network.outputs)
+        names, self._hyper = logged_hyper(trainer)
+        head = ",".join(["step", "epoch", "loss", "seconds", "test_accuracy", *names]).encode() + b"\n"
+        self._rows, self._last = [], ""
         try:
-            self._file = Path(self._path).open("w", newline="", encoding="utf-8")  # noqa: SIM115 - closed when training ends
+            begins = trainer.step == 0 or not self._path.exists()
+            self._file = self._path.open("w+b" if begins else "r+b")
+            if begins:
+                self._file.write(head)
+                self._file.flush()
+            else:
+                self._cut(head, trainer.step)
         except OSError as error:
+            self._close()
+            raise self._unwritable(error) from error
+        except OutputError:
+            self._close()
+            raise
+
+    def _cut(self, head: bytes, step: int) -> None:
+        """Keep the rows before a step; a row that was half written is none."""
+        file: Any = self._file
+        if file.readline() != head:
             raise OutputError(
-                f"the log {self._path} cannot be written ({error.strerror}); allowed: a writable file"
-            ) from error
-        self._writer = csv.writer(self._file)
-        self._writer.writerow(["step", "epoch", "loss", "seconds", "test_accuracy"])
-        self._rows = []
+                f"the log {self._path} has other columns than {head.decode().strip()}; allowed: the log of the "
+                "training that goes on; remedy: name another file"
+            )
+        end = file.tell()
+        for line in file:
+            number = line.partition(b",")[0]
+            if not (line.endswith(b"\n") and number.isdigit() and int(number) < step):
+                break
+            self._last, self._last_begin, end = line.decode(), end, end + len(line)
+        file.seek(end)
+        file.truncate()
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
         """Keep the loss, unread."""
-        self._rows.append((info.step, info.epoch, outputs[self._loss], end_ns - begin_ns))
+        self._rows.append((info, outputs[self._loss], end_ns - begin_ns, self._hyper()))
+        if len(self._rows) >= _MOST:
+            self._write()
+
+    def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
+        """Write the epoch's rows, and the accuracy into the last one."""
+        self._write(scores.get("accuracy"))
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
-        """Write the epoch's rows; the accuracy stands in the last one."""
-        self._write(trainer.scores.get("accuracy", ""))
+        """Write the epoch's rows, where there was no evaluation."""
+        self._write()
 
     def after_training(self, trainer: Any) -> None:
         """Write what an unfinished epoch left, and close."""
         if self._file is not None:
-            with self._file:
-                self._write("")
-            self._file = None
+            try:
+                self._write()
+            finally:
+                self._close()
 
-    def _write(self, accuracy: float | str) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing, but the rows of all steps so far are on the disk when it returns: a resume finds them there."""
+        if self._file is not None:
+            self._write()
+            self._guarded(lambda file: os.fsync(file.fileno()))
+        return {}
+
+    def _write(self, accuracy: float | None = None) -> None:
         if self._file is None:
             return
-        for number, (step, at, loss, nanoseconds) in enumerate(self._rows, start=1):
-            last = accuracy if number == len(self._rows) else ""
-            self._writer.writerow([step, at, repr(float(to_numpy(loss))), nanoseconds / 1e9, last])
+        lines = []
+        for info, loss, nanoseconds, hyper in self._rows:
+            cells = "".join("," if value is None else f",{float(value)!r}" for value in hyper)
+            lines.append(f"{info.step},{info.epoch},{float(to_numpy(loss))!r},{nanoseconds / 1e9!r},{cells}\n")
         self._rows.clear()
-        self._file.flush()
+        again = accuracy is not None and not lines and bool(self._last)
+        if again:
+            lines = [self._last]
+        if not lines:
+            return
+        if accuracy is not None:
+            # The fifth of the columns; the rows were written without it.
+            before, after = lines[-1].split(",")[:4], lines[-1].rstrip("\n").split(",")[5:]
+            lines[-1] = ",".join([*before, repr(float(accuracy)), *after]) + "\n"
+
+        def write(file: BinaryIO) -> None:
+            begin = file.seek(self._last_begin if again else 0, os.SEEK_SET if again else os.SEEK_END)
+            file.write("".join(lines).encode())
+            file.truncate()
+            file.flush()
+            self._last, self._last_begin = lines[-1], begin + sum(map(len, lines[:-1]))
+
+        self._guarded(write)
+
+    def _guarded(self, write: Callable[[BinaryIO], None]) -> None:
+        file: Any = self._file
+        try:
+            write(file)
+        except OSError as error:
+            self._close()
+            raise self._unwritable(error) from error
+
+    def _close(self) -> None:
+        """Close whatever the file makes of it: what could not be written has been told."""
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()
+
+    def _unwritable(self, error: OSError) -> OutputError:
+        return OutputError(f"the log {self._path} cannot be written ({error.strerror}); allowed: a writable file")
+
+
+def logged_hyper(trainer: Any) -> tuple[tuple[str, ...], Callable[[], tuple[Any, ...]]]:
+    """The learning rate and whatever else is scheduled: names, and what reads the values in force.
+
+    Args:
+        trainer: About to train, its events attached.
+    """
+    events = [event for event in trainer.listeners.events if isinstance(event, Scheduled)]
+    names = [name for event in events for name in event.schedules]
+    if hyper_value(trainer.optimizer, "lr") is not None:
+        names.insert(0, "lr")
+    names = list(dict.fromkeys(names))
+    return tuple(names), hyper_reader(trainer.optimizer, names, events)

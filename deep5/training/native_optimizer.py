@@ -1,18 +1,19 @@
-"""What the native optimizers of all frameworks share: deep5's names and defaults of their hyperparameters."""
+"""What the native optimizers of all frameworks share: they are called as deep5's own of the same name."""
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from deep5.arguments import is_finite
-from deep5.errors import UsageError
+from deep5.errors import UsageError, brief
 from deep5.events import StepInfo
 from deep5.executors import GraphExecutor
 from deep5.tensors import Arrays
 
-__all__ = ["AdamSignature", "GradientDescentSignature", "MomentumSignature", "NativeOptimizer", "Unbound"]
+__all__ = ["NativeOptimizer", "Unbound"]
 
 
 class Unbound:
@@ -25,31 +26,87 @@ class Unbound:
 class NativeOptimizer(ABC):
     """An optimizer of a framework's own that owns its step; a `StepOptimizer`.
 
+    A subclass names its `twin`, deep5's own optimizer that computes the same, and takes its arguments under the same
+    names with the same defaults: `class AdamOptimizer(TorchOptimizer, twin=Adam)`. What the framework does not have is
+    listed in `lacks`, and is no argument then.
+
     Args:
+        args: The twin's arguments in their order.
         loss: Name of the scalar output to differentiate.
-        hyper: Its hyperparameters by deep5's names.
+        named: The twin's arguments by name.
 
     Raises:
-        UsageError: One is no finite number.
+        UsageError: One is no finite number where the twin's default is a number.
 
     Attributes:
         framework: Name of the back-end whose executors it drives.
+        twin: deep5's own optimizer.
+        loss: As given.
         hyper: As given, for `native` and for the record.
     """
 
     framework: ClassVar[str]
+    twin: ClassVar[type]
+    __signature__: ClassVar[inspect.Signature]
+    # What the framework reads when it begins, and never again.
+    initial: ClassVar[tuple[str, ...]] = ("initial",)
 
-    def __init__(self, loss: str = "loss", **hyper: float | bool) -> None:
-        for name, value in hyper.items():
-            if not isinstance(value, bool) and not is_finite(value):
-                raise UsageError(f"{type(self).__name__}: got {name}={value!r:.60}; allowed: a finite number")
-        self.loss, self.hyper = loss, hyper
+    def __init_subclass__(cls, *, twin: type | None = None, lacks: Collection[str] = (), **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if twin is not None:
+            taken = inspect.signature(twin).parameters.values()
+            own = [parameter for parameter in taken if parameter.name not in (*lacks, "loss")]
+            loss = inspect.Parameter("loss", inspect.Parameter.KEYWORD_ONLY, default="loss", annotation="str")
+            cls.twin, cls.__signature__ = twin, inspect.Signature([*own, loss])
+
+    def __init__(self, *args: Any, loss: str = "loss", **named: Any) -> None:
+        bound = self.__signature__.bind(*args, loss=loss, **named)
+        bound.apply_defaults()
+        self.hyper: dict[str, Any] = {name: value for name, value in bound.arguments.items() if name != "loss"}
+        for name, value in self.hyper.items():
+            self._check(name, value)
+        self.loss = loss
+        self._now = dict(self.hyper)
         self._executor: Any = Unbound()
         self._optimizer: Any = Unbound()
 
+    def _check(self, name: str, value: Any) -> None:
+        default = self.__signature__.parameters[name].default
+        if isinstance(default, bool):
+            if not isinstance(value, bool):
+                raise UsageError(f"{type(self).__name__}: got {name}={brief(value)}; allowed: True or False")
+        elif isinstance(default, int):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise UsageError(f"{type(self).__name__}: got {name}={brief(value)}; allowed: a whole number")
+        elif isinstance(value, bool) or not is_finite(value):
+            raise UsageError(f"{type(self).__name__}: got {name}={brief(value)}; allowed: a finite number")
+
+    @property
+    def changeable(self) -> tuple[str, ...]:
+        """The hyperparameters that `set_hyper` takes."""
+        found = getattr(self.twin, "hyper", ())
+        return tuple(name for name in self.hyper if name in found and name not in self.initial)
+
+    def set_hyper(self, name: str, value: float) -> None:
+        """Change a hyperparameter for the steps that follow.
+
+        Args:
+            name: deep5's name of it, such as `lr`.
+            value: A finite number.
+
+        Raises:
+            UsageError: No such hyperparameter, one that the framework does not change, or no finite number.
+        """
+        if name not in self.changeable:
+            what = "that may change" if name in self.hyper else "of this optimizer"
+            raise UsageError(f"no hyperparameter {name!r} {what}; allowed: {', '.join(self.changeable)}")
+        self._check(name, value)
+        self._change({**self._now, name: value})
+        self._now[name] = value
+
     @abstractmethod
-    def native(self, given: Any) -> Any:
-        """Make the framework's optimizer, from what its back-end hands over when it binds."""
+    def _change(self, hyper: Mapping[str, Any]) -> None:
+        """Have the framework's optimizer go on with these hyperparameters."""
 
     @abstractmethod
     def bind(self, executor: GraphExecutor) -> None:
@@ -70,26 +127,3 @@ class NativeOptimizer(ABC):
     def describe(self) -> dict[str, Any]:
         """The optimizer and its hyperparameters."""
         return {"native": self.framework, "optimizer": type(self).__name__, **self.hyper}
-
-
-class GradientDescentSignature(NativeOptimizer):
-    """How gradient descent is called in every framework."""
-
-    def __init__(self, lr: float = 0.01, *, loss: str = "loss") -> None:
-        super().__init__(loss, lr=lr)
-
-
-class MomentumSignature(NativeOptimizer):
-    """How momentum is called in every framework."""
-
-    def __init__(self, lr: float = 0.01, momentum: float = 0.9, *, nesterov: bool = False, loss: str = "loss") -> None:
-        super().__init__(loss, lr=lr, momentum=momentum, nesterov=nesterov)
-
-
-class AdamSignature(NativeOptimizer):
-    """How Adam is called in every framework."""
-
-    def __init__(
-        self, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, *, loss: str = "loss"
-    ) -> None:
-        super().__init__(loss, lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Literal
 
-from deep5.errors import UsageError
+from deep5.arguments import is_finite
+from deep5.errors import RuleError, UnknownName, UsageError
 from deep5.events import StepInfo
 from deep5.executors import GraphExecutor, ParameterGroup, StepOptimizer, TrainStep
-from deep5.tensors import Arrays
+from deep5.networks.executor import check_callable
+from deep5.tensors import Array, Arrays
+from deep5.training.accumulation import accumulated_step
+from deep5.training.groups import check_groups, matches, owners
+from deep5.training.pipeline import GROUP_STAGES, STAGES, GradientPipeline, Stages, check_stage
 from deep5.training.rule import UpdateRule
 
 __all__ = ["RuleOptimizer", "as_step_optimizer"]
+
+Modifier = Callable[[str, Array, Array], Array]
+Match = Callable[[str], bool]
+_UNBOUND = "the optimizer is not bound to an executor; remedy: call bind(executor) first"
 
 
 class RuleOptimizer:
@@ -21,12 +30,57 @@ class RuleOptimizer:
     Args:
         rule: The rule; a schedule changes its hyperparameters there.
         loss: Name of the scalar output to differentiate.
-        groups: Parameter groups.
+        groups: Parameter groups: the first that matches a name has the parameter. They may set hyperparameters of the
+            rule, `clip_value` and `weight_decay`.
+        modifier: `gradient_modifier(name, param, grad) -> grad` on native arrays; traced where the framework compiles.
+        clip_norm: See `GradientPipeline`, as the following.
+        clip_value: Largest absolute value of an element of the gradient.
+        weight_decay: Decoupled from the gradient.
+        loss_scale: A number, or `"dynamic"`.
+
+    Raises:
+        RuleError: `rule` is none, or the pipeline does not fit it.
+        UsageError: A value that is not allowed.
+
+    Attributes:
+        rule: As given.
+        loss: As given.
+        pipeline: Clipping, decay and scaling; its numbers may change between steps.
+
+    >>> import deep5 as d5
+    >>> bias = d5.ParameterGroup(lambda name: name.endswith("bias"), weight_decay=0.0)
+    >>> optimizer = RuleOptimizer(d5.Adam(lr=0.001), groups=[bias], weight_decay=0.01, clip_norm=1.0)
+    >>> optimizer.set_parameter("lr", 0.0005)
+    >>> optimizer.hyper["lr"], optimizer.hyper["clip_norm"]
+    (0.0005, 1.0)
     """
 
-    def __init__(self, rule: UpdateRule, *, loss: str = "loss", groups: Sequence[ParameterGroup] = ()) -> None:
-        self.rule = rule
-        self._loss, self._groups = loss, tuple(groups)
+    def __init__(
+        self,
+        rule: UpdateRule,
+        *,
+        loss: str = "loss",
+        groups: Sequence[ParameterGroup] = (),
+        modifier: Modifier | None = None,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        weight_decay: float | None = None,
+        loss_scale: float | Literal["dynamic"] | None = None,
+    ) -> None:
+        if not isinstance(rule, UpdateRule):
+            raise RuleError(f"got {rule!r} as an update rule; allowed: an instance of a subclass of d5.UpdateRule")
+        check_groups(groups)
+        check_callable("modifier", modifier, "(name, param, grad) -> grad")
+        self.rule, self.loss, self._modifier = rule, loss, modifier
+        self.pipeline = GradientPipeline(
+            clip_value=clip_value, clip_norm=clip_norm, weight_decay=weight_decay, loss_scale=loss_scale
+        )
+        # Groups of its own: `set_parameter` changes them, and the caller's stay as they are.
+        self._groups = [ParameterGroup(own.match, frozen=own.frozen, **own.hyper) for own in groups]
+        Stages.of(self.pipeline, rule, [group.hyper for group in self._groups])
+        # What was set for some parameters before their names were known.
+        self._waiting: list[tuple[str, float, Match]] = []
+        self._executor: GraphExecutor | None = None
         self._step: TrainStep | None = None
 
     @property
@@ -37,12 +91,39 @@ class RuleOptimizer:
             UsageError: `bind` was not called.
         """
         if self._step is None:
-            raise UsageError("the optimizer is not bound to an executor; remedy: call bind(executor) first")
+            raise UsageError(_UNBOUND)
         return self._step
+
+    def _bound(self) -> GraphExecutor:
+        if self._executor is None:
+            raise UsageError(_UNBOUND)
+        return self._executor
+
+    @property
+    def hyper(self) -> dict[str, Any]:
+        """Hyperparameters of the rule and of the pipeline as they are now, groups' own values aside."""
+        return {**{name: getattr(self.rule, name) for name in self.rule.hyper}, **self.pipeline.describe()}
+
+    @property
+    def loss_scale(self) -> float:
+        """What the loss of the next step is multiplied by; reading a dynamic one may wait for the device."""
+        return self.train_step.loss_scale
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps whose update was left out under a dynamic loss scale; reading it may wait for the device."""
+        return self.train_step.skipped_steps
 
     def bind(self, executor: GraphExecutor) -> None:
         """Make the executor's whole step under this rule."""
-        self._step = executor.train_step(self.rule, self._loss, groups=self._groups)
+        self._executor = executor
+        for name, value, match in self._waiting:
+            self._split(name, value, match)
+        self._waiting = []
+        options = {"pipeline": self.pipeline} if self._asks() else {}
+        self._step = executor.train_step(
+            self.rule, self.loss, groups=tuple(self._groups), modifier=self._modifier, **options
+        )
         # The trainer calls `step` every step: the way through this class is paid for once.
         self.step = self._step.__call__  # type: ignore[method-assign]
 
@@ -50,21 +131,144 @@ class RuleOptimizer:
         """One whole step."""
         return self.train_step(inputs, info)
 
+    def accumulated_step(self, batches: Sequence[Arrays], info: StepInfo) -> Arrays:
+        """One step from several micro-batches; see `deep5.training.accumulation.accumulated_step`."""
+        return accumulated_step(self.train_step, self._bound(), batches, info)
+
+    def set_hyper(self, name: str, value: float) -> None:
+        """Set a hyperparameter of the rule or of the pipeline, from the next step on; groups keep values of their own.
+
+        Raises:
+            UnknownName: There is no such hyperparameter.
+            UsageError: A value that is not allowed.
+        """
+        self._check(name, value)
+        if name in self.rule.hyper:
+            setattr(self.rule, name, value)
+            return
+        new = getattr(self.pipeline, name) is None
+        setattr(self.pipeline, name, value)
+        if new and self._step is not None:
+            self._regroup()
+
+    def set_parameter(self, name: str, value: float, match: Match | None = None) -> None:
+        """Set a hyperparameter from the next step on, for all parameters or for some.
+
+        The optimizer's state stays as it is, bit for bit. Once bound, nothing is traced again where the parameters in
+        question are whole groups that have a value of their own already; else new groups are made, and the step is
+        traced anew once: setting the same parameters at every step is cheap from the second time on.
+
+        Args:
+            name: Of a hyperparameter of the rule, or of the pipeline; for some parameters, of those that a group may
+                set.
+            value: A number.
+            match: Says of a parameter's name whether it is set for it; None: for all, groups' own values included.
+
+        Raises:
+            RuleError: `match` matches no parameter that is trained.
+            UnknownName: There is no such hyperparameter.
+            UsageError: A value that is not allowed, or `match` is no function or gives no bool.
+        """
+        self._check(name, value)
+        check_callable("match", match, "(name) -> bool")
+        if match is None:
+            for group in self._groups:
+                if name in group.hyper:
+                    group.hyper[name] = value
+            self._waiting = [entry for entry in self._waiting if entry[0] != name]
+            self.set_hyper(name, value)
+            return
+        if name in STAGES and name not in (*self.rule.hyper, *GROUP_STAGES):
+            raise UsageError(f"{name} is one for the model; allowed: match=None, got {match!r}")
+        if self._executor is None:
+            self._waiting.append((name, value, match))
+        elif self._split(name, value, match):
+            self._regroup()
+
     def averaged(self) -> AbstractContextManager[None]:
         """While inside, the executor holds the rule's `eval_param`."""
         return self.train_step.averaged()
 
     def state_dict(self) -> dict[str, Any]:
-        """The rule's state."""
+        """The rule's state, and that of a dynamic loss scale."""
         return self.train_step.state_dict()
+
+    def state_views(self) -> dict[str, Any]:
+        """As `state_dict`, of the live memory where the step's can be looked at: to be read before the next step."""
+        step = self.train_step
+        views: dict[str, Any] = step.state_views() if hasattr(step, "state_views") else step.state_dict()
+        return views
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict`."""
         self.train_step.load_state_dict(state)
 
     def describe(self) -> dict[str, Any]:
-        """The rule and how it runs."""
-        return {**self.rule.describe(), "kernel": getattr(self._step, "how", None)}
+        """The rule, what is around it, and how it runs; in JSON's types."""
+        found = {**self.rule.describe(), **self.pipeline.describe()}
+        if self._groups:
+            names = [] if self._executor is None else list(self._executor.network.parameters)
+            owned = owners(names, self._groups)
+            found["groups"] = [
+                {
+                    **({"frozen": True} if group.frozen else {}),
+                    **group.hyper,
+                    **({"parameters": [name for name, own in owned.items() if own == index]} if names else {}),
+                }
+                for index, group in enumerate(self._groups)
+            ]
+        if self._modifier is not None:
+            found["gradient_modifier"] = getattr(self._modifier, "__qualname__", type(self._modifier).__qualname__)
+        return {**found, "kernel": getattr(self._step, "how", None)}
+
+    def _asks(self) -> bool:
+        """Whether there is anything of a pipeline; a framework that knows none is not asked for it."""
+        return bool(Stages.of(self.pipeline, self.rule, [group.hyper for group in self._groups]).names)
+
+    def _check(self, name: str, value: Any) -> None:
+        allowed = (*self.rule.hyper, *(stage for stage in STAGES if stage not in self.rule.hyper))
+        if name not in allowed:
+            raise UnknownName(f"hyperparameter of {type(self.rule).__name__}", name, allowed)
+        if name in self.rule.hyper:
+            if not is_finite(value):
+                raise UsageError(f"{name}: got {value!r:.60}; allowed: a finite number")
+            return
+        check_stage(name, value)
+        if name == "loss_scale" and self.pipeline.dynamic:
+            raise UsageError(
+                f"loss_scale: got {value!r:.60}, but it is dynamic and the step finds it; remedy: RuleOptimizer(…, "
+                "loss_scale=1024.0), say"
+            )
+        if name == "weight_decay" and "lr" not in self.rule.hyper:
+            Stages.of(GradientPipeline(weight_decay=value), self.rule, ())  # says why not
+
+    def _split(self, name: str, value: float, match: Match) -> bool:
+        """Give the parameters that match a value of their own; whether groups are not what they were."""
+        owned = owners(self._bound().network.parameters, self._groups)
+        chosen = {parameter for parameter in owned if matches(match, parameter, "predicate")}
+        frozen = {parameter for parameter, own in owned.items() if own >= 0 and self._groups[own].frozen}
+        if not chosen - frozen:
+            raise RuleError(f"set_parameter: match matches no parameter that is trained; allowed: {', '.join(owned)}")
+        groups: list[ParameterGroup] = []
+        changed = False
+        for index, group in [*enumerate(self._groups), (-1, None)]:
+            members = frozenset(parameter for parameter, own in owned.items() if own == index)
+            inside = members & chosen
+            if group is not None and inside == members and name in group.hyper:
+                group.hyper[name] = value
+            elif inside and not (group is not None and group.frozen):
+                hyper: dict[str, Any] = {**(group.hyper if group is not None else {}), name: value}
+                groups.append(ParameterGroup(inside.__contains__, **hyper))
+                changed = True
+                if inside == members:
+                    continue  # an empty group would match nothing
+            if group is not None:
+                groups.append(group)
+        self._groups = groups
+        return changed
+
+    def _regroup(self) -> None:
+        self.train_step.regroup(tuple(self._groups), self.pipeline)
 
 
 def as_step_optimizer(optimizer: UpdateRule | StepOptimizer, *, loss: str = "loss") -> StepOptimizer:

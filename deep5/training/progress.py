@@ -1,4 +1,4 @@
-"""`ProgressBar`: epoch, step, loss, accuracy, samples a second, time left."""
+"""`ProgressBar`: epoch, step, loss, accuracy, samples a second, and the time left where it is known."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import sys
 from time import perf_counter_ns
 from typing import Any
 
+from deep5.errors import UsageError
 from deep5.events import Event, StepInfo
 from deep5.tensors import Arrays, to_numpy
+from deep5.training.schedules.scheduled import batches_a_step, plan_of
 
 __all__ = ["ProgressBar"]
 
@@ -22,7 +24,8 @@ class ProgressBar(Event):
     """A bar where the output is a terminal, a line an epoch where it is not.
 
     The loss is read when something is drawn, at most ten times a second, so that the bar never makes a device wait;
-    a slow terminal is drawn on less often, so that drawing takes at most half a percent of the time.
+    a slow terminal is drawn on less often, so that drawing takes at most half a percent of the time. Of a data set
+    without a known length nobody knows how many steps there will be: then neither the bar nor the time left is shown.
 
     Args:
         console: A `rich.console.Console`; None: one for standard error.
@@ -33,7 +36,9 @@ class ProgressBar(Event):
         self._progress: Any = None
         self._task: Any = None
         self._outputs: Arrays | None = None
-        self._begin = self._last = self._gap = self._samples = self._paused = 0
+        self._begin = self._last = self._gap = self._samples = self._paused = self._first_step = 0
+        # Steps when training will be over, those before a resume included; None where nobody knows.
+        self._total: int | None = None
 
     def describe(self) -> dict[str, Any]:
         """The event; where it draws does not matter to a result."""
@@ -47,12 +52,12 @@ class ProgressBar(Event):
         self._console = self._console or Console(file=sys.stderr)
         self._begin = self._last = perf_counter_ns()
         self._gap, self._samples, self._paused = _INTERVAL_NS, 0, 0
-        self._first_step, self._first_epoch = trainer.step, trainer.epoch
+        self._first_step, self._total = trainer.step, _total_steps(trainer)
         if not self._console.is_terminal or self._console.is_dumb_terminal:
             return
         # A terminal of 80 columns has room for all the figures but none for the bar.
         columns: list[Any] = [TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}")]
-        if self._console.width >= _WIDE:
+        if self._total is not None and self._console.width >= _WIDE:
             columns += [BarColumn(bar_width=None), TextColumn("step {task.completed:.0f}/{task.total:.0f}")]
         else:
             columns.append(TextColumn("step {task.completed:.0f}"))
@@ -62,9 +67,8 @@ class ProgressBar(Event):
             console=self._console,
             auto_refresh=False,  # no thread beside the one that is being timed
         )
-        steps = (trainer.epochs - trainer.epoch) * len(trainer.train_sampler)
         self._task = self._progress.add_task(
-            "", total=steps, epoch=trainer.epoch + 1, epochs=trainer.epochs, figures=""
+            "", completed=trainer.step, total=self._total, epoch=trainer.epoch + 1, epochs=trainer.epochs, figures=""
         )
         self._progress.start()
 
@@ -107,7 +111,7 @@ class ProgressBar(Event):
         begin = perf_counter_ns()
         self._progress.update(
             self._task,
-            completed=trainer.step - self._first_step,
+            completed=trainer.step,
             epoch=epoch + 1,
             figures=self._figures(trainer),
             refresh=True,
@@ -120,18 +124,29 @@ class ProgressBar(Event):
         loss = (self._outputs or {}).get(trainer.loss)
         accuracy = trainer.scores.get("accuracy")
         rate = self._samples / max((perf_counter_ns() - self._begin - self._paused) / 1e9, 1e-9)
-        return "  ".join(
-            [
-                f"loss {float(to_numpy(loss)):.4f}" if loss is not None else "loss -",
-                f"accuracy {accuracy:.2f} %" if accuracy is not None else "accuracy -",
-                f"{rate:,.0f} samples/s",
-                f"{self._left_s(trainer):.0f} s left",
-            ]
-        )
+        figures = [
+            f"loss {float(to_numpy(loss)):.4f}" if loss is not None else "loss -",
+            f"accuracy {accuracy:.2f} %" if accuracy is not None else "accuracy -",
+            f"{rate:,.0f} samples/s",
+        ]
+        if self._total is not None:
+            figures.append(f"{self._left_s(trainer, self._total):.0f} s left")
+        return "  ".join(figures)
 
-    def _left_s(self, trainer: Any) -> float:
-        """Seconds to the end, by the time that the steps so far took, evaluations included."""
-        done = trainer.step - self._first_step
-        total = (trainer.epochs - self._first_epoch) * len(trainer.train_sampler)
-        seconds: float = (perf_counter_ns() - self._begin) / 1e9 / max(done, 1) * max(total - done, 0)
+    def _left_s(self, trainer: Any, total: int) -> float:
+        """Seconds to the end, by the time that the steps of this process took, evaluations included."""
+        done, ahead = trainer.step - self._first_step, total - trainer.step
+        seconds: float = (perf_counter_ns() - self._begin) / 1e9 / max(done, 1) * max(ahead, 0)
         return seconds
+
+
+def _total_steps(trainer: Any) -> int | None:
+    plan = plan_of(trainer)
+    try:
+        ahead = sum(plan.epoch_steps(epoch) for epoch in range(trainer.epoch, trainer.epochs))
+    except UsageError:
+        return None
+    # Batches of the epoch that a resume goes on in the middle of, as steps.
+    behind = -(-trainer.batch // batches_a_step(trainer))
+    total: int = trainer.step + ahead - behind
+    return total

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from deep5.errors import UsageError
-from deep5.seeds import generator
+from deep5.errors import UsageError, brief
+from deep5.seeds import derive_seed, generator
+from deep5.training.batch_source import first_batch
 from deep5.training.dataset import Dataset
 
-__all__ = ["OrderedSampler", "Sampler", "ShuffleSampler"]
+__all__ = ["OrderedSampler", "Sampler", "ShuffleSampler", "seeded"]
 
 
 class Sampler(ABC):
@@ -21,43 +22,100 @@ class Sampler(ABC):
 
     Args:
         dataset: The samples.
-        batch_size: Samples a batch.
-        seed: The order is a function of (seed, epoch).
+        batch_size: Samples a batch; or a function of the epoch that gives them, such as `GrowingBatches`, of which
+            more than all samples are never taken.
+        seed: The order is a function of (seed, epoch), and what transforms draw one of (seed, epoch, sample).
+        transforms: Applied to each batch, one after the other: `transform(inputs, ids, epoch) -> inputs`.
 
     Raises:
-        UsageError: A batch size that is not a whole number between 1 and the size of the data set.
+        UsageError: No data set, a batch size that is not a whole number between 1 and the size of the data set, or
+            something that is no transform.
     """
 
-    def __init__(self, dataset: Dataset, batch_size: int, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int | Callable[[int], int],
+        *,
+        seed: int = 0,
+        transforms: Sequence[Callable[..., Any]] = (),
+    ) -> None:
         if not isinstance(dataset, Dataset):
             raise UsageError(
                 f"got a {type(dataset).__name__} as a data set; allowed: a d5.Dataset, such as the part 'train' of "
                 "what a data set's function returns"
             )
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or not 1 <= batch_size <= len(dataset):
-            raise UsageError(
-                f"batch size {batch_size!r}; allowed: a whole number from 1 to {len(dataset)} (all samples)"
-            )
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
+        self.transforms = seeded(transforms, seed)
+        _check_batch_size(batch_size(0) if callable(batch_size) else batch_size, len(dataset))
 
     @abstractmethod
     def order(self, epoch: int) -> np.ndarray:
         """Indices of the samples in this epoch's order, int64, each exactly once."""
 
-    def __len__(self) -> int:
-        """Batches an epoch."""
-        return math.ceil(len(self.dataset) / self.batch_size)
+    def samples(self, epoch: int) -> int:
+        """Number of samples that the epoch takes: the length of its order."""
+        return len(self.dataset)
 
-    def batches(self, epoch: int) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """The epoch's batches: indices, shape (batch,), and the samples by name."""
-        order, size, batch = self.order(epoch), self.batch_size, self.dataset.batch
-        for begin in range(0, len(order), size):
-            ids = order[begin : begin + size]
-            yield ids, batch(ids)
+    def epoch_batch_size(self, epoch: int) -> int:
+        """Samples in the epoch's batches, the last one left aside.
+
+        Raises:
+            UsageError: A function of the epoch gives no whole number of at least 1.
+        """
+        if not callable(self.batch_size):
+            return self.batch_size
+        size = self.batch_size(epoch)
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise UsageError(f"batch size {size!r} of epoch {epoch}; allowed: a whole number of at least 1")
+        return min(size, len(self.dataset))
+
+    def __len__(self) -> int:
+        """Batches of the first epoch."""
+        return self.steps(0)
+
+    def steps(self, epoch: int) -> int:
+        """Batches of the epoch."""
+        return -(-self.samples(epoch) // self.epoch_batch_size(epoch))
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        """The epoch's batches: indices, shape (batch,), and the samples by name.
+
+        Args:
+            epoch: Counted from 0.
+            start: Batches to leave out at the beginning: nothing is gathered for them.
+
+        Raises:
+            UsageError: `start` is no number of batches of this epoch.
+        """
+        ids, make = self.ids(epoch, start), self.make
+        if self.transforms or type(self).make is not Sampler.make:
+            return (make(part, epoch) for part in ids)
+        batch = self.dataset.batch
+        return ((part, batch(part)) for part in ids)
+
+    def ids(self, epoch: int, start: int = 0) -> Iterator[np.ndarray]:
+        """The indices of the epoch's batches; see `batches`."""
+        size, begin = self.epoch_batch_size(epoch), 0
+        if start:
+            begin = first_batch(start, self.steps(epoch)) * size
+        order = self.order(epoch)
+        return (order[first : first + size] for first in range(begin, len(order), size))
+
+    def make(self, ids: np.ndarray, epoch: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """The batch of these samples in this epoch: their indices, and the samples by name."""
+        inputs = self.dataset.batch(ids)
+        for transform in self.transforms:
+            inputs = transform(inputs, ids, epoch)
+        return ids, inputs
 
     def order_hash(self, epochs: int) -> str:
         """SHA-256 over batch size and order of the first epochs."""
-        digest = hashlib.sha256(f"{self.batch_size}".encode())
+        if callable(self.batch_size):
+            sizes = ",".join(str(self.epoch_batch_size(epoch)) for epoch in range(epochs))
+        else:
+            sizes = f"{self.batch_size}"
+        digest = hashlib.sha256(sizes.encode())
         for epoch in range(epochs):
             digest.update(self.order(epoch).tobytes())
         return digest.hexdigest()
@@ -78,3 +136,32 @@ class ShuffleSampler(Sampler):
         """A permutation that is a function of (seed, epoch)."""
         order: np.ndarray = generator(self.seed, "order", epoch).permutation(len(self.dataset)).astype(np.int64)
         return order
+
+
+def seeded(transforms: object, seed: int) -> tuple[Callable[..., Any], ...]:
+    """Transforms with a seed each, a function of the sampler's and of the place; what has a seed of its own keeps it.
+
+    Args:
+        transforms: Functions of (inputs, ids, epoch); those that draw have `seeded(seed)`, which gives a copy.
+        seed: The sampler's.
+
+    Raises:
+        UsageError: No list, or something in it cannot be called with a batch.
+    """
+    listed = transforms if isinstance(transforms, (list, tuple)) else None
+    wrong = next((item for item in listed if isinstance(item, type) or not callable(item)), None) if listed else None
+    if listed is None or wrong is not None:
+        got = transforms if listed is None else wrong
+        raise UsageError(
+            f"got {brief(got)} as {'transforms' if listed is None else 'a transform'}; allowed: a list of transforms, "
+            "or of functions of (inputs, ids, epoch); remedy: transforms=[d5.RandomCrop(32, padding=4)], say"
+        )
+    return tuple(
+        item.seeded(derive_seed(seed, "transform", place)) if hasattr(item, "seeded") else item
+        for place, item in enumerate(listed)
+    )
+
+
+def _check_batch_size(size: object, samples: int) -> None:
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= samples:
+        raise UsageError(f"batch size {size!r}; allowed: a whole number from 1 to {samples} (all samples)")

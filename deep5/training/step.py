@@ -12,8 +12,10 @@ from deep5.events import StepInfo
 from deep5.executors import GraphExecutor, ParameterGroup
 from deep5.networks.executor import check_callable, check_info
 from deep5.tensors import Array, Arrays, to_numpy
-from deep5.training.groups import partition, require_trained
-from deep5.training.kernel import RuleKernel, bind_rule
+from deep5.training.groups import by_dtype, partition, require_trained
+from deep5.training.kernel import RuleKernel, bind_groups
+from deep5.training.loss_scale import KEYS, LossScale, check_scaling
+from deep5.training.pipeline import GradientPipeline, modified
 from deep5.training.rule import UpdateRule
 
 __all__ = ["KernelStep"]
@@ -30,6 +32,7 @@ class KernelStep:
         loss: Name of the scalar output to differentiate.
         groups: Parameter groups; the first that matches a name gives its hyperparameters.
         modifier: `gradient_modifier(name, param, grad) -> grad`.
+        pipeline: Clipping, decay and loss scaling, in the rule's own kernel.
         threads: How many threads the kernel may use.
         locate: Addresses of the executor's own gradients of the last call, by name; None where one is not contiguous.
             Where given, they are not looked at through NumPy, and `gradients` is not even called, so that the executor
@@ -37,8 +40,8 @@ class KernelStep:
         spend: Called after a whole step: its gradients are used up, and `accumulate` must not add to them.
 
     Raises:
-        RuleError: The rule breaks its contract, all parameters are frozen, or a group sets an unknown hyperparameter
-            or matches nothing.
+        RuleError: The rule breaks its contract, the pipeline does not fit it, all parameters are frozen, or a group
+            sets an unknown hyperparameter or matches nothing.
         UsageError: `groups` is no sequence of groups, a group's `match` gives no bool, or `modifier` is no function.
     """
 
@@ -50,28 +53,50 @@ class KernelStep:
         loss: str = "loss",
         groups: Sequence[ParameterGroup] = (),
         modifier: Modifier | None = None,
+        pipeline: GradientPipeline | None = None,
         threads: int = 1,
         locate: Callable[[Sequence[str]], Sequence[int] | None] | None = None,
         spend: Callable[[], None] = lambda: None,
     ) -> None:
         check_callable("modifier", modifier, "(name, param, grad) -> grad")
         self._executor, self.rule, self._loss, self._modifier = executor, rule, loss, modifier
-        self._locate, self._spend = locate, spend
-        live = executor.parameters()
-        self._kernels = [
-            bind_rule(rule, specs, threads=threads, hyper=hyper)
-            for specs, hyper in partition(executor.network.parameters, groups, live)
+        self._locate, self._spend, self._threads = locate, spend, threads
+        self._live = executor.parameters()
+        self._dynamic: LossScale | None = None
+        self._kernels: list[RuleKernel] = []
+        self._traced = 0
+        self._build(groups, pipeline or GradientPipeline())
+
+    def _build(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
+        rule, live = self.rule, self._live
+        kernels = [
+            bind_groups(rule, parts, threads=self._threads, pipeline=pipeline, fused=self._modifier is None)
+            for parts in by_dtype(partition(self._executor.network.parameters, groups, live))
         ]
-        for kernel in self._kernels:
+        for kernel in kernels:
             kernel.attach({name: to_numpy(live[name]) for name in kernel.names})
-        names = tuple(name for kernel in self._kernels for name in kernel.names)
+        names = tuple(name for kernel in kernels for name in kernel.names)
         require_trained(rule, live, names)
+        # What follows cannot fail: a step that is built anew is either the old one or the new one.
+        self._kernels, self.pipeline = kernels, pipeline
+        self._traced += max((kernel.traces for kernel in kernels), default=0)
         # Frozen parameters have no gradient; where there are none, the executor's fast path asks no questions.
         self._wrt: dict[str, Any] = {} if len(names) == len(live) else {"wrt": names}
-        # Sums over the model run over all kernels; each alone knows only its own part.
-        self._shared_sums = rule.scope == "model" and len(self._kernels) > 1
-        self._prepares = any(kernel.prepares for kernel in self._kernels)
-        self.averages = any(kernel.averages for kernel in self._kernels)
+        self._clips_norm = any(kernel.clips_norm for kernel in kernels)
+        # What runs over the model runs over all kernels; each alone knows only its own part.
+        self._shared = len(kernels) > 1 and (rule.scope == "model" or self._clips_norm)
+        self._scales = pipeline.loss_scale is not None
+        if pipeline.dynamic and self._dynamic is None:
+            self._dynamic = LossScale(self._executor.network.outputs[self._loss].dtype)
+        self._prepares = any(kernel.prepares for kernel in kernels)
+        self.averages = any(kernel.averages for kernel in kernels)
+
+    def regroup(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
+        """Other groups and stages from now on; see `TrainStep`."""
+        self._cancel()
+        state = self.state_dict()
+        self._build(groups, pipeline)
+        self.load_state_dict(state)
 
     @property
     def how(self) -> str:
@@ -80,8 +105,20 @@ class KernelStep:
 
     @property
     def traces(self) -> int:
-        """How often the rule was traced; once a group."""
-        return max((kernel.traces for kernel in self._kernels), default=0)
+        """How often the rule was traced: once, and again whenever `regroup` was called."""
+        return self._traced
+
+    @property
+    def loss_scale(self) -> float:
+        """What the loss of the next step is multiplied by; 1 where it is not scaled."""
+        if self._dynamic is not None:
+            return self._dynamic.scale
+        return float(self.pipeline.loss_scale or 1.0)
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps without an update, because a gradient was not finite under a dynamic loss scale."""
+        return 0 if self._dynamic is None else self._dynamic.skipped
 
     def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """One whole step; see `TrainStep`."""
@@ -89,9 +126,12 @@ class KernelStep:
         try:
             addresses = self._located() if self._modifier is None else None
             if addresses is None:
-                self.apply(self._executor.gradients(), info)
+                self._apply(self._executor.gradients(), info)
+            elif self._scales or self._shared:
+                self._update_in_phases(addresses, info)
             else:
-                self._update_from(addresses, info)
+                for kernel, own in zip(self._kernels, addresses, strict=True):
+                    kernel.update_from(own, info)
         except BaseException:
             self._cancel()
             raise
@@ -99,19 +139,30 @@ class KernelStep:
         return outputs
 
     def backprop(
-        self, inputs: Arrays, info: StepInfo, on_gradient: Callable[[str, Array], None] | None = None
+        self,
+        inputs: Arrays,
+        info: StepInfo,
+        on_gradient: Callable[[str, Array], None] | None = None,
+        *,
+        accumulate: bool = False,
+        loss_scale: float = 1.0,
     ) -> Arrays:
         """Forward and backward at the rule's point; see `TrainStep`."""
         check_info(info)
         if self._prepares:
+            own = self._updates(info)
             for kernel in self._kernels:
-                kernel.prepare(info)
+                kernel.prepare(own)
+        # What is not asked for is not handed on: the executor's fast path asks no questions.
+        options: dict[str, Any] = self._wrt
+        if self._scales or accumulate or loss_scale != 1.0:
+            options = {**options, "accumulate": accumulate, "loss_scale": self._scaled(loss_scale)}
         try:
             if on_gradient is not None:
                 return self._executor.inference_and_backprop(
-                    inputs, self._loss, info=info, on_gradient=on_gradient, **self._wrt
+                    inputs, self._loss, info=info, on_gradient=on_gradient, **options
                 )
-            return self._executor.inference_and_backprop(inputs, self._loss, info=info, **self._wrt)
+            return self._executor.inference_and_backprop(inputs, self._loss, info=info, **options)
         except BaseException:
             self._cancel()
             raise
@@ -123,17 +174,42 @@ class KernelStep:
             ShapeError: A gradient is missing, or of another shape or dtype than its parameter.
         """
         check_info(info)
+        self._apply(gradients, info)
+
+    def _apply(self, gradients: Arrays, info: StepInfo) -> None:
         if self._modifier is not None:
-            parameters = self._executor.parameters()
-            gradients = {
-                name: self._modifier(name, parameters[name], grad)
-                for name, grad in gradients.items()
-                if name in parameters
-            }
-        # They come from outside, so every one is looked at, and all before the first update: a step that is refused has
-        # changed nothing. What is copied has to outlive the call.
-        kept = [self._found(kernel, gradients) for kernel in self._kernels]
-        self._update_from([[address for address, _ in own] for own in kept], info)
+            # Whether the step counts is a question to the gradient itself, not to what is made of it.
+            if self._dynamic is not None and not self._begun_finite(self._checked(gradients), info):
+                self._skip()
+                return
+            gradients = self._modified(self._modifier, gradients)
+        kept = self._checked(gradients)
+        self._update_in_phases([[address for address, _ in own] for own in kept], info)
+
+    def _checked(self, gradients: Arrays) -> list[list[tuple[int, Any]]]:
+        """The gradients of each kernel, each with its address and what keeps it there.
+
+        They come from outside, so every one is looked at, and all before the first update: a step that is refused has
+        changed nothing. What is copied has to outlive the call.
+        """
+        return [self._found(kernel, gradients) for kernel in self._kernels]
+
+    def _modified(self, modifier: Modifier, gradients: Arrays) -> dict[str, Array]:
+        parameters = self._live
+        given = [(name, gradients[name]) for kernel in self._kernels for name in kernel.names if name in gradients]
+        if self._scales:
+            factor = 1.0 / self.loss_scale
+            given = [(name, grad * factor) for name, grad in given]
+        return {name: modified(modifier, name, parameters[name], grad) for name, grad in given}
+
+    def _scaled(self, loss_scale: float) -> float:
+        return loss_scale * self.loss_scale if self._scales else loss_scale
+
+    def _updates(self, info: StepInfo) -> StepInfo:
+        """The step as the rule counts it: by updates, so that bias corrections fit the state."""
+        if self._dynamic is None or not self._dynamic.skipped:
+            return info
+        return info._replace(step=max(info.step - self._dynamic.skipped, 0))
 
     def _found(self, kernel: RuleKernel, gradients: Arrays) -> list[tuple[int, Any]]:
         """The gradients of a kernel, each with its address and what keeps it there."""
@@ -150,24 +226,42 @@ class KernelStep:
             found.append(addresses)
         return found
 
-    def _update_from(self, addresses: Sequence[Sequence[int]], info: StepInfo) -> None:
-        if self._shared_sums:
-            self._update_with_shared_sums(addresses, info)
-        else:
-            for kernel, own in zip(self._kernels, addresses, strict=True):
-                kernel.update_from(own, info)
+    def _update_in_phases(self, addresses: Sequence[Sequence[int]], info: StepInfo) -> None:
+        """The update, where what runs over the model runs over several kernels, or the loss is scaled."""
+        own, scale = self._updates(info), self.loss_scale
+        for kernel, places in zip(self._kernels, addresses, strict=True):
+            kernel.begin(places, own, scale)
+        if self._dynamic is not None and self._modifier is None and not self._finite():
+            self._skip()
+            return
+        if self._clips_norm:
+            _add_up([kernel.norm_square() for kernel in self._kernels])
+        sums = [kernel.rule_sums() for kernel in self._kernels]
+        if self.rule.scope == "model":
+            _add_up(sums)
+        for kernel in self._kernels:
+            kernel.update_after_sums()
+        if self._dynamic is not None:
+            self._dynamic.update(finite=True)
+
+    def _begun_finite(self, kept: Sequence[Sequence[tuple[int, Any]]], info: StepInfo) -> bool:
+        for kernel, own in zip(self._kernels, kept, strict=True):
+            kernel.begin([address for address, _ in own], self._updates(info), self.loss_scale)
+        return self._finite()
+
+    def _finite(self) -> bool:
+        return all(kernel.finite() for kernel in self._kernels)
+
+    def _skip(self) -> None:
+        """The gradient is not finite: nothing changes but the scale."""
+        self._cancel()
+        if self._dynamic is not None:
+            self._dynamic.update(finite=False)
 
     def _cancel(self) -> None:
         """Where no update can follow: the live memory holds the parameters again, not the point of the gradient."""
         for kernel in self._kernels:
             kernel.cancel()
-
-    def _update_with_shared_sums(self, addresses: Sequence[Sequence[int]], info: StepInfo) -> None:
-        parts = [kernel.partial_sums(own, info) for kernel, own in zip(self._kernels, addresses, strict=True)]
-        total = np.sum(parts, axis=0)
-        for kernel, part in zip(self._kernels, parts, strict=True):
-            part[...] = total
-            kernel.update_after_sums()
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -178,14 +272,36 @@ class KernelStep:
             yield
 
     def state_dict(self) -> dict[str, Any]:
-        """The rule's state as NumPy arrays, copied."""
-        return {key: value for kernel in self._kernels for key, value in kernel.state_dict().items()}
+        """The rule's state, and that of a dynamic loss scale, as NumPy arrays, copied."""
+        return {key: np.array(value) for key, value in self.state_views().items()}
+
+    def state_views(self) -> dict[str, Any]:
+        """As `state_dict`, but of the live memory: to be read before the next step."""
+        found: dict[str, Any] = {key: value for kernel in self._kernels for key, value in kernel.state_views().items()}
+        return found if self._dynamic is None else {**found, **self._dynamic.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit."""
+        """Restore `state_dict`, bit for bit.
+
+        Raises:
+            ShapeError: An entry is missing, unknown, or of another shape or dtype.
+        """
         rest = dict(state)
+        if self._dynamic is not None:
+            check_scaling(state)  # before anything changes
+            rest = {key: value for key, value in state.items() if key not in KEYS}
         for number, kernel in enumerate(self._kernels, start=1):
             own = set(kernel.names)
             part = {key: rest.pop(key) for key in list(rest) if key.partition("/")[2] in own}
             # What belongs to nobody goes to the last kernel, whose message names it.
             kernel.load_state_dict({**part, **rest} if number == len(self._kernels) else part)
+        if self._dynamic is not None:
+            self._dynamic.load_state_dict(state)
+
+
+def _add_up(parts: Sequence[np.ndarray]) -> None:
+    """Put the sum of the arrays into each of them, added in their order."""
+    if len(parts) > 1:
+        total = np.sum(parts, axis=0)
+        for part in parts:
+            part[...] = total

@@ -14,6 +14,7 @@ from deep5.arguments import is_finite
 from deep5.errors import RuleError
 from deep5.events import StepInfo
 from deep5.training.expression import Expr, lift, topological
+from deep5.training.pipeline import Stages
 from deep5.training.rule import UpdateRule
 
 __all__ = ["TracedRule", "trace_rule"]
@@ -32,6 +33,9 @@ class TracedRule:
         param: The new parameter.
         new_states: The new states.
         evaluate: The value for evaluation, or None where it is the parameter itself.
+        stages: Numbers of the gradient pipeline, behind `inputs` in what a kernel takes.
+        norm: The gradient whose norm over the model is clipped, or None where it is not.
+        overflow: What is zero for every element of a gradient that is finite, and else not a number.
     """
 
     hyper: tuple[str, ...]
@@ -42,6 +46,14 @@ class TracedRule:
     param: Expr
     new_states: dict[str, Expr]
     evaluate: Expr | None
+    stages: tuple[str, ...] = ()
+    norm: Expr | None = None
+    overflow: Expr | None = None
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Names of all numbers that a step is given, in the order in which a kernel takes them."""
+        return (*self.hyper, *self.inputs, *(f"stage:{name}" for name in self.stages))
 
     def scalar_state(self, name: str) -> bool:
         """Whether a state has shape ()."""
@@ -73,13 +85,17 @@ class TracedRule:
 
     def roots(self) -> list[Expr]:
         """Everything that a kernel computes."""
-        points = (self.prepare, self.param, self.evaluate)
+        points = (self.prepare, self.param, self.evaluate, self.norm, self.overflow)
         found = [*self.states.values(), *self.sums.values(), *self.new_states.values()]
         return found + [point for point in points if point is not None]
 
 
-def trace_rule(rule: UpdateRule) -> TracedRule:
+def trace_rule(rule: UpdateRule, stages: Stages | None = None) -> TracedRule:
     """Run a rule once on symbols.
+
+    Args:
+        rule: The rule.
+        stages: Of the gradient pipeline around it: the rule sees the gradient that comes out of them.
 
     Raises:
         RuleError: The rule breaks the contract of `UpdateRule`; the message says how.
@@ -95,7 +111,9 @@ def trace_rule(rule: UpdateRule) -> TracedRule:
     bound = copy.copy(rule)
     for attribute in (*rule.hyper, *inputs):
         object.__setattr__(bound, attribute, Expr("input", (attribute,), element=False))
-    grad, param = Expr("load", ("grad",), element=True), Expr("load", ("param",), element=True)
+    stages = stages or Stages()
+    raw, param = Expr("load", ("grad",), element=True), Expr("load", ("param",), element=True)
+    grad, norm = _conditioned(raw, stages)
 
     initial = _states(_mapping(_call(bound, "init_state", param), name, "init_state"), name, "init_state")
     state = {
@@ -125,15 +143,21 @@ def trace_rule(rule: UpdateRule) -> TracedRule:
         if value.element and not initial[key].element:
             raise RuleError(f"{name}.update_rule made the state {key!r} an array; init_state gave it the shape ()")
     evaluated = _call(bound, "eval_param", param, dict(state))
+    new_param = _element(result[0], name, "update_rule")
+    if "weight_decay" in stages.names:
+        new_param = new_param - (bound.lr * _stage("weight_decay")) * param  # type: ignore[attr-defined]
     traced = TracedRule(
         hyper=tuple(rule.hyper),
         inputs=inputs,
         states=initial,
         sums=sums,
         prepare=None if prepared is param else _element(prepared, name, "prepare_param"),
-        param=_element(result[0], name, "update_rule"),
+        param=new_param,
         new_states=new_states,
         evaluate=None if evaluated is param else _element(evaluated, name, "eval_param"),
+        stages=stages.names,
+        norm=norm,
+        overflow=raw - raw if "loss_scale" in stages.names else None,
     )
     if any(node.op == "sum" for node in topological(traced.roots())):
         raise RuleError(
@@ -141,6 +165,24 @@ def trace_rule(rule: UpdateRule) -> TracedRule:
             "name, declare the scope, and read it as self.<name>"
         )
     return traced
+
+
+def _conditioned(raw: Expr, stages: Stages) -> tuple[Expr, Expr | None]:
+    """The gradient that a rule sees, and the one whose norm is clipped; see `GradientPipeline`."""
+    grad, xp = raw, raw.__array_namespace__()
+    if "loss_scale" in stages.names and stages.fused:
+        grad = grad * (1.0 / _stage("loss_scale"))
+    if "clip_value" in stages.names:
+        grad = xp.clip(grad, -_stage("clip_value"), _stage("clip_value"))
+    if "clip_norm" not in stages.names:
+        return grad, None
+    # A norm that is not a number makes the factor, and all that follows, not a number.
+    norm = xp.sqrt(Expr("input", ("total:norm",), element=False))
+    return grad * xp.minimum(_stage("clip_norm") / norm, 1.0), grad
+
+
+def _stage(name: str) -> Expr:
+    return Expr("input", (f"stage:{name}",), element=False)
 
 
 def _call(bound: UpdateRule, method: str, *args: Any) -> Any:

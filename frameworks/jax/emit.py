@@ -7,6 +7,7 @@ them. Who reads parameters sees ONNX's order of axes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -97,14 +98,25 @@ class Emitter:
         """Whether a value is there with its channels last, and only so."""
         return value is not None and value.name in self._last and value.name not in self._plain
 
+    def is_stored(self, value: ir.Value | None) -> bool:
+        """Whether a value is a layer's weight in the order in which parameters are stored."""
+        return value is not None and value.name in self._weights
+
     def weight(self, value: ir.Value | None) -> tuple[str, bool]:
         """The identifier of a layer's weight, and whether that is in the order in which parameters are stored."""
         name = self._weights.get(str(value.name)) if value is not None else None
         return (self.plain(value), False) if name is None else (name, True)
 
+    def assign_weight(self, value: ir.Value, text: str) -> None:
+        """Append the line that computes a layer's weight, in the order in which parameters are stored."""
+        self._weights[str(value.name)] = name = self.new()
+        self.line(f"{name} = {text}")
+
     def bind(self, what: Any) -> str:
         """The identifier of a function or another object that the source refers to."""
-        name = f"f_{getattr(what, '__name__', type(what).__name__).strip('_<>')}".lower()
+        # The type of an element type that is not NumPy's own is called dtype[bfloat16].
+        own = re.sub(r"\W", "_", getattr(what, "__name__", type(what).__name__))
+        name = f"f_{own.strip('_')}".lower()
         while self.bound.setdefault(name, what) is not what:
             name += "_"
         return name

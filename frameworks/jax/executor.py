@@ -15,9 +15,10 @@ from deep5.events import StepInfo
 from deep5.executors import ParameterGroup, TrainStep
 from deep5.frameworks.jax.failures import named_failures
 from deep5.frameworks.jax.pending import Pending
-from deep5.frameworks.jax.settings import find_device, read_settings
+from deep5.frameworks.jax.settings import find_device, product_kernels, read_settings
 from deep5.networks.executor import NetworkExecutor, check_callable
 from deep5.tensors import Array, Arrays, Device, aligned_empty, to_numpy
+from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
 
 if TYPE_CHECKING:
@@ -274,6 +275,7 @@ class JAXExecutor(NetworkExecutor):
         *,
         groups: Sequence[ParameterGroup] = (),
         modifier: Callable[[str, Array, Array], Array] | None = None,
+        pipeline: GradientPipeline | None = None,
     ) -> TrainStep:
         """Forward, backward and update as one compiled function; see `GraphExecutor.train_step`.
 
@@ -286,7 +288,7 @@ class JAXExecutor(NetworkExecutor):
         from deep5.frameworks.jax.step import JAXStep
 
         self._check_loss(loss)
-        step = JAXStep(self, rule, loss=loss, groups=groups, modifier=modifier)
+        step = JAXStep(self, rule, loss=loss, groups=groups, modifier=modifier, pipeline=pipeline)
         self._step = weakref.ref(step)
         return step
 
@@ -302,10 +304,15 @@ class JAXExecutor(NetworkExecutor):
     def settings(self) -> dict[str, Any]:
         """Read back from JAX and its compiler; see `GraphExecutor.settings`."""
         found = {**read_settings(self.device), "dtype": self._float_dtype(self._values)}
+        found |= self._compute_dtype(self._values, self._kernels)
         for value in self._values[:1]:
             (place,) = value.devices()
             found["device"] = "cpu" if place.platform == "cpu" else f"cuda:{place.id}"
         return found
+
+    def _kernels(self, dtype: str) -> str:
+        """The element type of the kernels that compute products of one."""
+        return product_kernels(dtype, self._place)
 
     def differentiated(self, loss: str, names: Sequence[str]) -> Callable[..., tuple[Any, Any, tuple[Any, ...]]]:
         """The function of (values, buffers, feed, scale) to (outputs, new buffers, gradients as stored)."""

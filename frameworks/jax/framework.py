@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from deep5.backend import Framework, Support
-from deep5.executors import OperatorExecutor
+from deep5.executors import OperatorExecutor, StepOptimizer
 from deep5.tensors import Device
 from deep5.tensors import device as read_device
 
@@ -61,6 +61,12 @@ class JAX(Framework):
         from deep5.frameworks.jax.operator_executor import JAXOperatorExecutor
 
         return JAXOperatorExecutor(operator, device=read_device(device))
+
+    def optimizers(self) -> Mapping[str, Callable[..., StepOptimizer]]:
+        """Optax's."""
+        from deep5.frameworks.jax.optimizers import NATIVE
+
+        return NATIVE
 
     def set_threads(self, threads: int) -> None:
         """Threads within an operator; fixed once a process, when JAX computes first.

@@ -63,7 +63,18 @@ def convolution(x: Array, weight: Array, bias: Array | None, window: Window, gro
         dimension_numbers=(f"N{axes}C", f"{axes}IO" if stored else f"OI{axes}", f"N{axes}C"),
         feature_group_count=groups,
     )
-    return y if bias is None else y + bias
+    return y if bias is None else _with_bias(y, bias)
+
+
+def _with_bias(y: Array, bias: Array) -> Array:
+    """y + bias; of short types in float32, rounded once.
+
+    The gradient by a bias is a sum over the batch, which XLA adds up in bfloat16 on the processor: from 256 equal terms
+    on nothing is added any more.
+    """
+    if jnp.finfo(y.dtype).bits >= 32:
+        return y + bias
+    return (y.astype(jnp.float32) + bias.astype(jnp.float32)).astype(y.dtype)
 
 
 def _around(x: Array, window: Window, fill: Any) -> tuple[Array, tuple[int, ...]]:
@@ -203,7 +214,7 @@ def gemm(a: Array, b: Array, c: Array | None, alpha: float, beta: float, turn_a:
     """ONNX's Gemm: alpha A B + beta C."""
     y = jnp.matmul(a.T if turn_a else a, b.T if turn_b else b)
     y = y if alpha == 1.0 else y * alpha
-    return y if c is None else y + (c if beta == 1.0 else c * beta)
+    return y if c is None else _with_bias(y, c if beta == 1.0 else c * beta)
 
 
 def cross_entropy(

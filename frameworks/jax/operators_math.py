@@ -131,8 +131,12 @@ def _mod(emitter: Emitter, node: ir.Node) -> None:
 
 @operator("Cast")
 def _cast(emitter: Emitter, node: ir.Node) -> None:
-    dtype = node.outputs[0].dtype.numpy()  # type: ignore[union-attr]  # types were inferred
-    pointwise(emitter, node, lax.convert_element_type, emitter.bind(dtype))
+    dtype = emitter.bind(node.outputs[0].dtype.numpy())  # type: ignore[union-attr]  # types were inferred
+    if emitter.is_stored(node.inputs[0]):
+        weight, _ = emitter.weight(node.inputs[0])
+        emitter.assign_weight(node.outputs[0], f"{emitter.bind(lax.convert_element_type)}({weight}, {dtype})")
+    else:
+        pointwise(emitter, node, lax.convert_element_type, dtype)
 
 
 def _check_gelu(node: ir.Node) -> str | None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax._src import xla_bridge  # the one place that says whether JAX has started
 
 from deep5.errors import Unsupported, UsageError
 from deep5.frameworks.jax.threads import count_threads
 from deep5.tensors import Device
 
-__all__ = ["find_device", "read_settings", "set_numerics"]
+__all__ = ["find_device", "product_kernels", "read_settings", "set_numerics"]
 
 _FLAG = "--xla_gpu_deterministic_ops"
 
@@ -56,6 +58,21 @@ def read_settings(device: Device) -> dict[str, Any]:
         "deterministic": host or _deterministic(),
         "x64": bool(jax.config.jax_enable_x64),
     }
+
+
+@functools.cache
+def product_kernels(dtype: str, place: Any) -> str:
+    """The element type of XLA's kernels for products of one, as the program says that it makes of a small product.
+
+    Args:
+        dtype: Element type of the product.
+        place: JAX's own object for a device.
+    """
+    with jax.default_device(place):
+        x = jnp.ones((64, 64), dtype)
+        made = jax.jit(jnp.matmul).lower(x, x).compile().as_text()
+    found = re.search(r" = (\w+)\[[^=]*? dot\(", made or "")
+    return {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}.get(found[1], dtype) if found else dtype
 
 
 def set_numerics(deterministic: bool, tf32: bool) -> None:

@@ -14,7 +14,7 @@ __all__ = ["Storage", "find_flat", "find_storage"]
 
 # What makes an image with its channels last, and what keeps it so.
 _LAYERS = {"AveragePool", "BatchNormalization", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"}
-_KEEPING = {"Add", "Clip", "Elu", "Identity", "LeakyRelu", "Mul", "Relu", "Sigmoid", "Tanh"}
+_KEEPING = {"Add", "Cast", "Clip", "Elu", "Identity", "LeakyRelu", "Mul", "Relu", "Sigmoid", "Tanh"}
 
 
 class Storage(NamedTuple):
@@ -57,7 +57,7 @@ def find_flat(network: Network) -> dict[str, tuple[int, ...]]:
             len(extents) == len(image.shape) - 1 > 1
             and attribute(node, "axis", 1) == 1
             and _is_image(image)
-            and all(_is_layer(network, use.node, alone=True) and use.idx == 0 for use in value.uses())
+            and all(_is_layer(network, use.node, alone=True) and use.idx == 0 for use in _readers(value))
         ):
             found[str(value.name)] = tuple(extents)
     return found
@@ -74,13 +74,13 @@ def find_storage(network: Network, flat: dict[str, tuple[int, ...]]) -> dict[str
     """
     found = {}
     for name, spec in network.parameters.items():
-        uses = list(network.model.graph.initializers[name].uses())
+        uses = _readers(network.model.graph.initializers[name])
         shape = tuple(map(int, spec.shape))
         if uses and all(_kind(use.node) == "Conv" and use.idx == 1 for use in uses):
             order = (*range(2, len(shape)), 1, 0)
             found[name] = Storage(shape, shape, order, tuple(shape[axis] for axis in order))
         elif uses and all(use.idx == 1 and _is_layer(network, use.node) for use in uses):
-            source = uses[0].node.inputs[0]
+            source = _origin(uses[0].node.inputs[0])
             image = flat.get(str(source.name), shape[1:]) if source is not None else shape[1:]
             order = (*range(2, 1 + len(image)), 1, 0)
             found[name] = Storage(shape, (shape[0], *image), order, (shape[1], shape[0]))
@@ -95,10 +95,10 @@ def _is_layer(network: Network, node: ir.Node, *, alone: bool = False) -> bool:
         node: The node.
         alone: Whether the node must be the only one that reads it, row by row.
     """
-    weight = node.inputs[1] if _kind(node) == "Gemm" else None
+    weight = _origin(node.inputs[1]) if _kind(node) == "Gemm" else None
     if weight is None or weight.name not in network.parameters or weight.is_graph_output():
         return False
-    uses = list(weight.uses())
+    uses = _readers(weight)
     kinds = {(_kind(use.node), use.idx, attribute(use.node, "transB", 0)) for use in uses}
     return kinds == {("Gemm", 1, 1)} and not (alone and (len(uses) > 1 or attribute(node, "transA", 0)))
 
@@ -109,6 +109,23 @@ def _is_image(value: ir.Value) -> bool:
     while node is not None and _kind(node) in _KEEPING and node.inputs[0] is not None:
         node = node.inputs[0].producer()
     return node is not None and _kind(node) in _LAYERS
+
+
+def _readers(value: ir.Value) -> list[Any]:
+    """Who reads a value, as it is or cast to another element type."""
+    found: list[Any] = []
+    for use in value.uses():
+        result = use.node.outputs[0]
+        cast = _kind(use.node) == "Cast" and not result.is_graph_output()
+        found += _readers(result) if cast else [use]
+    return found
+
+
+def _origin(value: ir.Value | None) -> ir.Value | None:
+    """What a value was before it was cast."""
+    while value is not None and (node := value.producer()) is not None and _kind(node) == "Cast":
+        value = node.inputs[0]
+    return value
 
 
 def _kind(node: ir.Node) -> str:

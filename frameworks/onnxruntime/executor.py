@@ -10,6 +10,7 @@ import onnxruntime
 
 from deep5.frameworks.onnxruntime.program import Program
 from deep5.frameworks.onnxruntime.rewrite import rewritten
+from deep5.frameworks.onnxruntime.short import check_short
 from deep5.networks.network import Network
 from deep5.tensors import Arrays, Device
 from deep5.training.gradient_executor import GradientExecutor, Run
@@ -46,6 +47,7 @@ class ONNXRuntimeExecutor(GradientExecutor):
         # Whether nobody but `_assign` can write to the parameters.
         self._fixed = True
         super().__init__(network, framework, device=device, seed=seed)
+        check_short(self._forms.evaluation.nodes, device)
 
     def parameters(self) -> Arrays:
         """The live parameters; see `GradientExecutor.parameters`."""
@@ -69,6 +71,7 @@ class ONNXRuntimeExecutor(GradientExecutor):
             "threads": options.intra_op_num_threads,
             "spinning": options.get_session_config_entry("session.intra_op.allow_spinning") == "1",
             "dtype": self._float_dtype(self._values.values()),
+            **self._compute_dtype(self._values.values()),
             "tf32": session.get_provider_options()[provider].get("use_tf32") == "1",
             "deterministic": options.use_deterministic_compute,
         }

@@ -7,17 +7,35 @@ if TYPE_CHECKING:
     from deep5.frameworks.pytorch.framework import PyTorch as PyTorch
     from deep5.frameworks.pytorch.framework import from_model as from_model
     from deep5.frameworks.pytorch.native import from_module as from_module
+    from deep5.frameworks.pytorch.optimizers import AdaDeltaOptimizer as AdaDeltaOptimizer
+    from deep5.frameworks.pytorch.optimizers import AdaGradOptimizer as AdaGradOptimizer
     from deep5.frameworks.pytorch.optimizers import AdamOptimizer as AdamOptimizer
+    from deep5.frameworks.pytorch.optimizers import AdamWOptimizer as AdamWOptimizer
+    from deep5.frameworks.pytorch.optimizers import AMSGradOptimizer as AMSGradOptimizer
+    from deep5.frameworks.pytorch.optimizers import AveragedSGDOptimizer as AveragedSGDOptimizer
     from deep5.frameworks.pytorch.optimizers import GradientDescentOptimizer as GradientDescentOptimizer
+    from deep5.frameworks.pytorch.optimizers import LBFGSOptimizer as LBFGSOptimizer
     from deep5.frameworks.pytorch.optimizers import MomentumOptimizer as MomentumOptimizer
+    from deep5.frameworks.pytorch.optimizers import NadamOptimizer as NadamOptimizer
+    from deep5.frameworks.pytorch.optimizers import NesterovOptimizer as NesterovOptimizer
+    from deep5.frameworks.pytorch.optimizers import RMSPropOptimizer as RMSPropOptimizer
 
 _HOME = {
     "PyTorch": "framework",
     "from_model": "framework",
     "from_module": "native",
+    "AMSGradOptimizer": "optimizers",
+    "AdaDeltaOptimizer": "optimizers",
+    "AdaGradOptimizer": "optimizers",
     "AdamOptimizer": "optimizers",
+    "AdamWOptimizer": "optimizers",
+    "AveragedSGDOptimizer": "optimizers",
     "GradientDescentOptimizer": "optimizers",
+    "LBFGSOptimizer": "optimizers",
     "MomentumOptimizer": "optimizers",
+    "NadamOptimizer": "optimizers",
+    "NesterovOptimizer": "optimizers",
+    "RMSPropOptimizer": "optimizers",
 }
 __all__ = list(_HOME)
 

@@ -16,12 +16,14 @@ from deep5.events import StepInfo
 from deep5.executors import ParameterGroup, TrainStep
 from deep5.frameworks.pytorch.host_step import HostStep
 from deep5.frameworks.pytorch.numerics import deterministic, tf32
+from deep5.frameworks.pytorch.short import from_numpy
 from deep5.frameworks.pytorch.step import DeviceStep
 from deep5.networks.executor import NetworkExecutor, check_callable
 from deep5.networks.labels import label_inputs
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
 from deep5.tensors import Array, Arrays, Device
+from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
 
 __all__ = ["TorchExecutor"]
@@ -71,7 +73,7 @@ class TorchExecutor(NetworkExecutor):
             value = value.detach() if value.requires_grad else value
         elif isinstance(value, np.ndarray) and value.flags.carray:
             try:
-                value = torch.from_numpy(value)
+                value = from_numpy(value)
             except (TypeError, ValueError):  # of another byte order, or no numbers
                 value = _tensor(name, value)
         else:
@@ -83,7 +85,7 @@ class TorchExecutor(NetworkExecutor):
 
     def _assign(self, name: str, value: np.ndarray) -> None:
         with torch.no_grad():
-            self._live(name).copy_(torch.from_numpy(value if value.flags.writeable else value.copy()))
+            self._live(name).copy_(from_numpy(value if value.flags.writeable else value.copy()))
 
     def _averaged(self) -> Any:
         step = self._step() if self._step is not None else None
@@ -179,6 +181,7 @@ class TorchExecutor(NetworkExecutor):
         *,
         groups: Sequence[ParameterGroup] = (),
         modifier: Callable[[str, Array, Array], Array] | None = None,
+        pipeline: GradientPipeline | None = None,
     ) -> TrainStep:
         """Forward and backward by torch; see `GraphExecutor.train_step`.
 
@@ -197,12 +200,13 @@ class TorchExecutor(NetworkExecutor):
                 loss=loss,
                 groups=groups,
                 modifier=modifier,
+                pipeline=pipeline,
                 threads=torch.get_num_threads(),
                 locate=self._locate,
                 spend=self.spend,
             )
         else:
-            step = DeviceStep(self, rule, loss=loss, groups=groups, modifier=modifier)
+            step = DeviceStep(self, rule, loss=loss, groups=groups, modifier=modifier, pipeline=pipeline)
         self._step = weakref.ref(step)
         return step
 
@@ -224,9 +228,14 @@ class TorchExecutor(NetworkExecutor):
             "device": str(live[0].device if live else self.device),
             "threads": torch.get_num_threads(),
             "dtype": self._float_dtype(live),
+            **self._compute_dtype(live, self._kernels),
             "tf32": self._place.type == "cuda" and tf32(),
             "deterministic": self._place.type == "cpu" or deterministic(),
         }
+
+    def _kernels(self, dtype: str) -> str:
+        """The element type of the kernels that compute products of one."""
+        return "float32" if dtype == "float16" and self._place.type == "cpu" else dtype
 
     def _locate(self, names: Sequence[str]) -> list[int] | None:
         """Where the gradients of the last call lie; None where one is not contiguous, or is not there."""
@@ -268,7 +277,7 @@ def _tensor(name: str, value: Any) -> Any:
     """A copy of what torch cannot share: memory that is read-only, not C-contiguous or of another byte order."""
     try:
         array = np.asarray(value)
-        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
+        return from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
     except (TypeError, ValueError) as error:
         raise ShapeError(f"input {name!r}: got {type(value).__name__} that torch cannot take ({error})") from error
 

@@ -11,6 +11,7 @@ import torch
 from deep5.errors import Unsupported
 from deep5.frameworks.pytorch.custom import check_operator, on_tensors
 from deep5.frameworks.pytorch.fusing import steps
+from deep5.frameworks.pytorch.short import in_float32, tensor, through_float32
 from deep5.networks.constants import constant_value
 from deep5.networks.custom import operator_of
 from deep5.networks.network import Network
@@ -57,7 +58,7 @@ class Emitter:
         if key not in self._names:
             self._names[key] = f"v{len(self._names)}"
             if key not in self._known and (constant := constant_value(value)) is not None:
-                self._known[key] = torch.tensor(constant).to(self._place)
+                self._known[key] = tensor(constant).to(self._place)
             if key in self._known:
                 self.bound[self._names[key]] = self._known[key]
         return self._names[key]
@@ -68,6 +69,10 @@ class Emitter:
         while self.bound.setdefault(name, function) is not function:
             name += "_"
         return name
+
+    def product(self, node: ir.Node, function: Callable[..., Any]) -> str:
+        """The identifier of a function that computes a node's product, in float32 where torch's own kernel is none."""
+        return self.function(in_float32(function) if through_float32(node.outputs[0].dtype, self._place) else function)
 
     def dtype(self, value: ir.Value | None) -> str:
         """The identifier of a value's element type."""

@@ -14,6 +14,7 @@ from deep5.events import StepInfo
 from deep5.frameworks.pytorch.base import TorchExecutor
 from deep5.frameworks.pytorch.custom import check_operator
 from deep5.frameworks.pytorch.emit import Program, compile_forward
+from deep5.frameworks.pytorch.short import from_numpy
 from deep5.networks.custom import operator_of
 from deep5.networks.forms import Forms
 from deep5.networks.network import Network
@@ -53,7 +54,7 @@ class PyTorchExecutor(TorchExecutor):
         _check_operators(self._forms.evaluation, framework.name, place)
         # clone: torch's own allocation, aligned as its kernels like it.
         live = {
-            name: torch.from_numpy(network.initial(name)).clone().to(place)
+            name: from_numpy(network.initial(name)).clone().to(place)
             for name in (*network.parameters, *network.buffers)
         }
         super().__init__(

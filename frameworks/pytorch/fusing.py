@@ -98,7 +98,7 @@ def _linear(node: ir.Node) -> tuple[Step, set[ir.Node]] | None:
 
 
 def _emit_linear(node: ir.Node, x: _Value, weight: _Value, bias: _Value, emitter: Emitter) -> None:
-    function = emitter.function(F.linear)
+    function = emitter.product(node, F.linear)
     emitter.assign(node, f"{function}({emitter.name(x)}, {emitter.name(weight)}.t(), {emitter.name(bias)})")
 
 

@@ -17,18 +17,27 @@ class HostStep(KernelStep):
     """`KernelStep` that reads torch's own gradients where they lie, and a modifier's, without a view of NumPy's."""
 
     def _found(self, kernel: RuleKernel, gradients: Arrays) -> list[tuple[int, Any]]:
-        specs = self._executor.network.parameters
-        tensors = [_fitting(gradients.get(name), specs[name]) for name in kernel.names]
+        specs, live = self._executor.network.parameters, self._live
+        tensors = [_fitting(gradients.get(name), specs[name], live[name]) for name in kernel.names]
         if all(tensor is not None for tensor in tensors):
             return [(tensor.data_ptr(), tensor) for tensor in tensors]
         # Arrays of somebody else's, or some that do not fit, which the kernel refuses.
         return super()._found(kernel, gradients)
 
 
-def _fitting(value: Any, spec: TensorSpec) -> Any:
+def _fitting(value: Any, spec: TensorSpec, live: Any) -> Any:
     """A gradient of torch's in contiguous memory of the host; None where it is none for this parameter."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
+    # What a modifier gives is nearly always as its parameter is: then nothing else is asked.
+    if (
+        value.is_cpu
+        and value.dtype is live.dtype
+        and value.shape == live.shape
+        and value.is_contiguous()
+        and not value.is_neg()
+    ):
+        return value
     if spec.mismatch(tuple(value.shape), str(value.dtype).removeprefix("torch.")):
         return None
     return value.detach().cpu().resolve_neg().contiguous()

@@ -15,7 +15,7 @@ __all__ = ["OPERATORS", "supports"]
 
 _DTYPES = {
     getattr(ir.DataType, name)
-    for name in ("BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FLOAT16", "FLOAT", "DOUBLE")
+    for name in ("BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE")
 }
 # Named, so that nobody takes the imports away: they fill the table.
 _FILLED_BY = (operators_layers, operators_math, operators_shape)

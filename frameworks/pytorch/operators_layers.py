@@ -25,15 +25,15 @@ def _gemm(emitter: Emitter, node: ir.Node) -> None:
     a = f"{a}.t()" if attribute(node, "transA", 0) else a
     vector = c is None or (c.shape is not None and len(c.shape) == 1)
     if trans_b and vector and alpha == 1.0 and beta == 1.0:
-        emitter.assign(node, f"{emitter.function(F.linear)}({a}, {b}, {emitter.name(c)})")
+        emitter.assign(node, f"{emitter.product(node, F.linear)}({a}, {b}, {emitter.name(c)})")
         return
     b = f"{b}.t()" if trans_b else b
     if c is None:
         scaled = "" if alpha == 1.0 else f" * {number(alpha)}"
-        emitter.assign(node, f"{emitter.function(torch.mm)}({a}, {b}){scaled}")
+        emitter.assign(node, f"{emitter.product(node, torch.mm)}({a}, {b}){scaled}")
     else:
         factors = f"beta={number(beta)}, alpha={number(alpha)}"
-        emitter.assign(node, f"{emitter.function(torch.addmm)}({emitter.name(c)}, {a}, {b}, {factors})")
+        emitter.assign(node, f"{emitter.product(node, torch.addmm)}({emitter.name(c)}, {a}, {b}, {factors})")
 
 
 def _kernel(node: ir.Node) -> list[int | None]:
@@ -99,7 +99,7 @@ def _steps(node: ir.Node, name: str) -> tuple[int, ...]:
 def _conv(emitter: Emitter, node: ir.Node) -> None:
     axes, pads = rank(node) - 2, _even(node)
     x = _padded(emitter, node, 0.0) if pads is None else emitter.name(node.inputs[0])
-    function = emitter.function((F.conv1d, F.conv2d, F.conv3d)[axes - 1])
+    function = emitter.product(node, (F.conv1d, F.conv2d, F.conv3d)[axes - 1])
     weight, bias = emitter.name(node.inputs[1]), emitter.name(node.inputs[2] if len(node.inputs) > 2 else None)
     how = (
         f"{_steps(node, 'strides')}, {pads or (0,) * axes}, {_steps(node, 'dilations')}, {attribute(node, 'group', 1)}"

@@ -52,7 +52,6 @@ for _name, _function in {
     "Less": torch.lt,
     "LessOrEqual": torch.le,
     "Log": torch.log,
-    "MatMul": torch.matmul,
     "Neg": torch.neg,
     "Not": torch.logical_not,
     "Or": torch.logical_or,
@@ -74,6 +73,12 @@ _as_it_is("HardSigmoid", _hard_sigmoid, alpha=0.2, beta=0.5)
 _as_it_is("LeakyRelu", F.leaky_relu, alpha=0.01)
 _as_it_is("LogSoftmax", F.log_softmax, axis=-1)
 _as_it_is("Softmax", F.softmax, axis=-1)
+
+
+@operator("MatMul")
+def _matmul(emitter: Emitter, node: ir.Node) -> None:
+    operands = ", ".join(emitter.name(value) for value in node.inputs)
+    emitter.assign(node, f"{emitter.product(node, torch.matmul)}({operands})")
 
 
 def _scalar(value: ir.Value | None) -> str | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,20 +13,57 @@ from deep5.errors import ShapeError, UsageError
 from deep5.events import StepInfo
 from deep5.executors import GraphExecutor, StepOptimizer
 from deep5.tensors import Arrays
-from deep5.training.native_optimizer import (
-    AdamSignature,
-    GradientDescentSignature,
-    MomentumSignature,
-    NativeOptimizer,
-)
+from deep5.training.lbfgs import LBFGS
+from deep5.training.native_optimizer import NativeOptimizer
+from deep5.training.rules.adadelta import AdaDelta
+from deep5.training.rules.adagrad import AdaGrad
+from deep5.training.rules.adam import Adam
+from deep5.training.rules.adamw import AdamW
+from deep5.training.rules.amsgrad import AMSGrad
+from deep5.training.rules.averaged_sgd import AveragedSGD
+from deep5.training.rules.momentum import Momentum
+from deep5.training.rules.nadam import Nadam
+from deep5.training.rules.nesterov import Nesterov
+from deep5.training.rules.rmsprop import RMSProp
+from deep5.training.rules.sgd import SGD
 
-__all__ = ["NATIVE", "AdamOptimizer", "GradientDescentOptimizer", "MomentumOptimizer", "TorchOptimizer"]
+__all__ = [
+    "NATIVE",
+    "AMSGradOptimizer",
+    "AdaDeltaOptimizer",
+    "AdaGradOptimizer",
+    "AdamOptimizer",
+    "AdamWOptimizer",
+    "AveragedSGDOptimizer",
+    "GradientDescentOptimizer",
+    "LBFGSOptimizer",
+    "MomentumOptimizer",
+    "NadamOptimizer",
+    "NesterovOptimizer",
+    "RMSPropOptimizer",
+    "TorchOptimizer",
+]
 
 
 class TorchOptimizer(NativeOptimizer):
-    """An optimizer of `torch.optim` that owns its step; `native` makes it from the list of parameters."""
+    """An optimizer of `torch.optim` that owns its step."""
 
     framework = "pytorch"
+    made: ClassVar[str]
+    fused: ClassVar[bool] = False
+    # The states of each parameter after a step, those that are there from the first one on.
+    states: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """torch's arguments for deep5's hyperparameters."""
+
+    def native(self, tensors: Sequence[Any]) -> Any:
+        """torch's optimizer over these parameters."""
+        import torch
+
+        further = {"fused": True} if self.fused else {}
+        return getattr(torch.optim, self.made)(tensors, **self.arguments(self.hyper), **further)
 
     def bind(self, executor: GraphExecutor) -> None:
         """Make torch's optimizer over the executor's parameters.
@@ -43,7 +82,7 @@ class TorchOptimizer(NativeOptimizer):
             self._optimizer = self.native(list(tensors.values()))
         except (TypeError, ValueError) as error:
             raise UsageError(f"torch refuses the optimizer {self.describe()}: {error}") from error
-        self._executor, self._names = executor, list(tensors)
+        self._executor, self._names, self._now = executor, list(tensors), dict(self.hyper)
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """Forward, backward, `torch.optim.Optimizer.step`."""
@@ -52,25 +91,18 @@ class TorchOptimizer(NativeOptimizer):
         self._executor.spend()
         return outputs
 
-    def set_hyper(self, name: str, value: float) -> None:
-        """Change a hyperparameter of torch's, such as `lr`, in all groups.
-
-        Raises:
-            UsageError: torch's optimizer has no such hyperparameter.
-        """
+    def _change(self, hyper: Mapping[str, Any]) -> None:
         for group in self._optimizer.param_groups:
-            if name not in group:
-                raise UsageError(
-                    f"no hyperparameter {name!r}; allowed: {', '.join(key for key in group if key != 'params')}"
-                )
-            group[name] = value
+            group.update(self.arguments(hyper))
 
     def state_dict(self) -> dict[str, Any]:
-        """torch's state as NumPy arrays, `"<state>/<parameter>"`."""
+        """torch's state as NumPy arrays, `"<state>/<parameter>"`; `"none/<parameter>"` where others alone have one."""
         import torch
 
         state = self._optimizer.state_dict()["state"]
-        return {
+        # A parameter that the loss does not depend on has no state in torch, which is said: nothing is missing.
+        without = [name for index, name in enumerate(self._names) if state and self.states and not state.get(index)]
+        return dict.fromkeys((f"none/{name}" for name in without), np.asarray(True)) | {
             f"{key}/{self._names[index]}": value.detach().cpu().numpy().copy()
             if isinstance(value, torch.Tensor)
             else np.asarray(value)
@@ -83,60 +115,282 @@ class TorchOptimizer(NativeOptimizer):
         """Restore `state_dict`, bit for bit.
 
         Raises:
-            ShapeError: An entry of an unknown parameter, or of another shape than its parameter.
+            ShapeError: An entry of an unknown parameter, of another shape than its parameter or none of this
+                optimizer's, or one that is missing.
         """
         import torch
 
-        document = self._optimizer.state_dict()
-        position = {name: index for index, name in enumerate(self._names)}
-        loaded: dict[int, dict[str, Any]] = {}
+        leaves = self._executor.leaves()
+        loaded: dict[str, dict[str, Any]] = {}
         for key, value in state.items():
             kind, _, name = key.partition("/")
-            if name not in position:
+            if name not in leaves:
                 raise ShapeError(
                     f"the optimizer's state has an unknown entry {key!r}; allowed: of {', '.join(self._names)}"
                 )
-            array, shape = np.array(value), tuple(self._executor.leaves()[name].shape)
-            if array.shape not in ((), shape):
-                raise ShapeError(f"the optimizer's state {key!r} has shape {array.shape}; allowed: {shape} or ()")
-            loaded.setdefault(position[name], {})[kind] = torch.from_numpy(array)
-        document["state"] = loaded
-        self._optimizer.load_state_dict(document)
+            array, leaf = np.array(value), leaves[name]
+            if array.shape not in ((), tuple(leaf.shape)):
+                raise ShapeError(
+                    f"the optimizer's state {key!r} has shape {array.shape}; allowed: {tuple(leaf.shape)} or ()"
+                )
+            # Not by torch's own load_state_dict: it rounds every state to the parameter's type, the scalars too.
+            tensor = torch.from_numpy(array)
+            loaded.setdefault(name, {})[kind] = tensor.to(leaf.device) if array.shape or self.fused else tensor
+        for name in leaves if loaded else ():
+            found = set(loaded.get(name, ()))
+            if found not in ({"none"}, set(self.states)):
+                raise ShapeError(
+                    f"the optimizer's state of {name!r} has missing or unknown entries: "
+                    f"{sorted(found ^ set(self.states))}; allowed: {', '.join(self.states) or 'none'}"
+                )
+        self._optimizer.state.clear()
+        for name, kept in loaded.items():
+            if "none" not in kept:
+                self._optimizer.state[leaves[name]] = kept
 
 
-def _torch_optim() -> Any:
-    import torch
-
-    return torch.optim
-
-
-class GradientDescentOptimizer(GradientDescentSignature, TorchOptimizer):
+class GradientDescentOptimizer(TorchOptimizer, twin=SGD):
     """`torch.optim.SGD`, fused."""
 
-    def native(self, given: list[Any]) -> Any:
-        """Over these parameters."""
-        return _torch_optim().SGD(given, lr=self.hyper["lr"], fused=True)
+    made, fused = "SGD", True
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `TorchOptimizer`."""
+        return {"lr": hyper["lr"]}
 
 
-class MomentumOptimizer(MomentumSignature, TorchOptimizer):
+class MomentumOptimizer(TorchOptimizer, twin=Momentum):
     """`torch.optim.SGD` with momentum, fused."""
 
-    def native(self, given: list[Any]) -> Any:
-        """Over these parameters."""
-        return _torch_optim().SGD(given, **self.hyper, fused=True)
+    made, fused, states = "SGD", True, ("momentum_buffer",)
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `TorchOptimizer`."""
+        return dict(hyper)
 
 
-class AdamOptimizer(AdamSignature, TorchOptimizer):
+class NesterovOptimizer(TorchOptimizer, twin=Nesterov):
+    """`torch.optim.SGD` with Nesterov's momentum, fused."""
+
+    made, fused, states = "SGD", True, ("momentum_buffer",)
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `TorchOptimizer`."""
+        return {**hyper, "nesterov": True}
+
+
+class AdaGradOptimizer(TorchOptimizer, twin=AdaGrad):
+    """`torch.optim.Adagrad`."""
+
+    made, states = "Adagrad", ("step", "sum")
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `TorchOptimizer`."""
+        return {"lr": hyper["lr"], "eps": hyper["epsilon"], "initial_accumulator_value": hyper["initial"]}
+
+    def native(self, tensors: Sequence[Any]) -> Any:
+        """Fused where there is a fused form: in the host's memory."""
+        import torch
+
+        fused = all(tensor.device.type == "cpu" for tensor in tensors)
+        return torch.optim.Adagrad(tensors, **self.arguments(self.hyper), fused=fused)
+
+
+class AdaDeltaOptimizer(TorchOptimizer, twin=AdaDelta):
+    """`torch.optim.Adadelta`."""
+
+    made, states = "Adadelta", ("step", "square_avg", "acc_delta")
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `TorchOptimizer`."""
+        return {"lr": hyper["lr"], "rho": hyper["rho"], "eps": hyper["epsilon"]}
+
+
+class RMSPropOptimizer(TorchOptimizer, twin=RMSProp):
+    """`torch.optim.RMSprop`."""
+
+    made, states = "RMSprop", ("step", "square_avg")
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `TorchOptimizer`."""
+        return {"lr": hyper["lr"], "alpha": hyper["rho"], "eps": hyper["epsilon"]}
+
+
+def _adam(hyper: Mapping[str, Any]) -> dict[str, Any]:
+    return {"lr": hyper["lr"], "betas": (hyper["beta1"], hyper["beta2"]), "eps": hyper["epsilon"]}
+
+
+class AdamOptimizer(TorchOptimizer, twin=Adam):
     """`torch.optim.Adam`, fused."""
 
-    def native(self, given: list[Any]) -> Any:
-        """Over these parameters."""
-        lr, beta1, beta2, epsilon = (self.hyper[name] for name in ("lr", "beta1", "beta2", "epsilon"))
-        return _torch_optim().Adam(given, lr=lr, betas=(beta1, beta2), eps=epsilon, fused=True)
+    made, fused, states = "Adam", True, ("step", "exp_avg", "exp_avg_sq")
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `TorchOptimizer`."""
+        return _adam(hyper)
+
+
+class AdamWOptimizer(TorchOptimizer, twin=AdamW):
+    """`torch.optim.AdamW`, fused."""
+
+    made, fused, states = "AdamW", True, ("step", "exp_avg", "exp_avg_sq")
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `TorchOptimizer`."""
+        return {**_adam(hyper), "weight_decay": hyper["weight_decay"]}
+
+
+class AMSGradOptimizer(TorchOptimizer, twin=AMSGrad, lacks=("bias_correction",)):
+    """`torch.optim.Adam` with `amsgrad`, fused; it corrects the bias, as deep5's does with `bias_correction=True`."""
+
+    made, fused, states = "Adam", True, ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `TorchOptimizer`."""
+        return {**_adam(hyper), "amsgrad": True}
+
+
+class NadamOptimizer(TorchOptimizer, twin=Nadam):
+    """`torch.optim.NAdam`; the product of its μ is in float32."""
+
+    made, states = "NAdam", ("step", "exp_avg", "exp_avg_sq", "mu_product")
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `TorchOptimizer`."""
+        return {**_adam(hyper), "momentum_decay": hyper["momentum_decay"]}
+
+
+class AveragedSGDOptimizer(TorchOptimizer, twin=AveragedSGD):
+    """`torch.optim.ASGD` without its decays; the shares of its average are in float32.
+
+    torch begins the average one step later than it is told to, and not before the second step: `start` from 1 on is the
+    same in deep5's, and 0 is as 1.
+    """
+
+    made, states = "ASGD", ("step", "eta", "mu", "ax")
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `TorchOptimizer`."""
+        return {"lr": hyper["lr"], "lambd": 0.0, "t0": max(hyper["start"], 1) - 1}
+
+    def _change(self, hyper: Mapping[str, Any]) -> None:
+        super()._change(hyper)
+        for state in self._optimizer.state.values():
+            state["eta"].fill_(hyper["lr"])  # torch looks at its own rate after the step only
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """While inside, the executor's parameters hold the average."""
+        import torch
+
+        leaves = self._executor.leaves().values()
+        pairs = [(leaf, leaf.detach().clone()) for leaf in leaves if leaf in self._optimizer.state]
+        try:
+            with torch.no_grad():
+                for leaf, _ in pairs:
+                    leaf.copy_(self._optimizer.state[leaf]["ax"])
+            yield
+        finally:
+            with torch.no_grad():
+                for leaf, kept in pairs:
+                    leaf.copy_(kept)
+
+
+class LBFGSOptimizer(TorchOptimizer, twin=LBFGS, lacks=("evaluations", "c1", "c2")):
+    """`torch.optim.LBFGS` with its strong Wolfe line search."""
+
+    made = "LBFGS"
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `TorchOptimizer`."""
+        return {
+            "lr": hyper["lr"],
+            "max_iter": hyper["iterations"],
+            "history_size": hyper["history"],
+            "line_search_fn": "strong_wolfe",
+        }
+
+    def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
+        """`iterations` updates on this batch; the outputs before the first."""
+        executor = self._executor
+        seen: list[Arrays] = []
+
+        def closure() -> Any:
+            outputs: Arrays = executor.inference_and_backprop(inputs, self.loss, info=info)
+            seen[1:] = [outputs]  # the first stays
+            return outputs[self.loss]
+
+        self._optimizer.step(closure)
+        executor.spend()
+        return dict(seen[0])
+
+    def state_dict(self) -> dict[str, Any]:
+        """torch's state, one for all parameters, as NumPy arrays; lists of vectors as rows."""
+        return {key: _array(value) for key, value in self._whole().items() if key != "al"}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`, bit for bit.
+
+        Raises:
+            ShapeError: An entry is missing, unknown, or of another shape.
+        """
+        import torch
+
+        first = next(iter(self._executor.leaves().values()))
+        numbers = sum(leaf.numel() for leaf in self._executor.leaves().values())
+        shapes = {**dict.fromkeys(_WHOLE, ()), **dict.fromkeys(_VECTORS, (numbers,))}
+        expected = {*shapes, *_ROWS}
+        if state and set(state) != expected:
+            raise ShapeError(
+                f"the optimizer's state has missing or unknown entries: {sorted(set(state) ^ expected)}; allowed: "
+                f"{', '.join(sorted(expected))}"
+            )
+        loaded: dict[str, Any] = {}
+        for key, value in state.items():
+            array = np.array(value)
+            count = len(np.atleast_1d(state["ro"]))
+            wanted = shapes.get(key, (count, numbers) if count and key != "ro" else (count,))
+            if array.shape != wanted:
+                raise ShapeError(f"the optimizer's state {key!r} has shape {array.shape}; allowed: {wanted}")
+            if key in _WHOLE and (array.dtype.kind in "iu" or key in ("prev_loss", "t")):
+                loaded[key] = array.item()
+            else:
+                tensor = torch.from_numpy(array).to(first.device)
+                # Rows each on memory of its own, aligned as torch aligns it: products of them have equal bits then.
+                loaded[key] = [row.clone() for row in tensor] if key in _ROWS else tensor.clone()
+        self._optimizer.state.clear()
+        if loaded:
+            self._optimizer.state[first] = loaded
+
+    def _whole(self) -> dict[str, Any]:
+        found: dict[str, Any] = next(iter(self._optimizer.state.values()), {})
+        # After a step at a minimum there is no direction yet.
+        return found if "d" in found else {}
+
+
+# What torch keeps of L-BFGS: numbers, vectors, lists of vectors or of numbers.
+_WHOLE = ("func_evals", "n_iter", "t", "H_diag", "prev_loss")
+_VECTORS = ("d", "prev_flat_grad")
+_ROWS = ("old_dirs", "old_stps", "ro")
+
+
+def _array(value: Any) -> np.ndarray:
+    if isinstance(value, list):
+        return np.array([_array(part) for part in value])
+    return value.detach().cpu().numpy().copy() if hasattr(value, "detach") else np.asarray(value)
 
 
 NATIVE: Mapping[str, Callable[..., StepOptimizer]] = {
+    "adadelta": AdaDeltaOptimizer,
+    "adagrad": AdaGradOptimizer,
     "adam": AdamOptimizer,
+    "adamw": AdamWOptimizer,
+    "amsgrad": AMSGradOptimizer,
+    "averaged_sgd": AveragedSGDOptimizer,
+    "lbfgs": LBFGSOptimizer,
     "momentum": MomentumOptimizer,
+    "nadam": NadamOptimizer,
+    "nesterov": NesterovOptimizer,
+    "rmsprop": RMSPropOptimizer,
     "sgd": GradientDescentOptimizer,
 }

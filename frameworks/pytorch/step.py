@@ -17,6 +17,8 @@ from deep5.networks.executor import check_callable
 from deep5.tensors import Array, Arrays, TensorSpec, to_numpy
 from deep5.training.functional import FunctionalRule
 from deep5.training.groups import partition
+from deep5.training.loss_scale import KEYS, LossScale, check_scaling
+from deep5.training.pipeline import GradientPipeline, modified
 from deep5.training.rule import UpdateRule
 from deep5.training.trace import trace_rule
 
@@ -61,6 +63,13 @@ class _Functions:
     def sum(self, value: Array) -> Array:
         return torch.sum(value)
 
+    def square_sum(self, values: Sequence[Array]) -> Array:
+        norms = [torch.linalg.vector_norm(value, dtype=torch.float64) for value in values]
+        return torch.sum(torch.stack(norms) ** 2)
+
+    def all_finite(self, values: Sequence[Array]) -> Array:
+        return torch.stack([torch.isfinite(value).all() for value in values]).all()
+
     def broadcast(self, value: Array, like: Array) -> Array:
         return value.expand(like.shape)
 
@@ -83,7 +92,7 @@ class _Unit(NamedTuple):
 
     name: str
     members: tuple[str, ...]
-    hyper: Mapping[str, float]
+    hyper: dict[str, float]
 
 
 class DeviceStep:
@@ -98,10 +107,12 @@ class DeviceStep:
         loss: Name of the scalar output to differentiate.
         groups: Parameter groups; the first that matches a name gives its hyperparameters.
         modifier: `gradient_modifier(name, param, grad) -> grad`, on torch's tensors.
+        pipeline: Clipping, decay and loss scaling; a dynamic scale waits for the device once a step, as torch's own
+            `GradScaler` does.
 
     Raises:
-        RuleError: The rule breaks its contract, all parameters are frozen, or a group sets an unknown hyperparameter
-            or matches nothing.
+        RuleError: The rule breaks its contract, the pipeline does not fit it, all parameters are frozen, or a group
+            sets an unknown hyperparameter or matches nothing.
         UsageError: `modifier` is no function.
 
     Attributes:
@@ -119,13 +130,20 @@ class DeviceStep:
         loss: str = "loss",
         groups: Sequence[ParameterGroup] = (),
         modifier: Modifier | None = None,
+        pipeline: GradientPipeline | None = None,
     ) -> None:
         check_callable("modifier", modifier, "(name, param, grad) -> grad")
         self._executor, self.rule, self._loss, self._modifier = executor, rule, loss, modifier
         self._leaves, self._place = executor.leaves(), torch.device(str(executor.device))
-        specs, functions = executor.network.parameters, _Functions(self._place)
+        self._inside, self._traced = False, 0
+        self._dynamic: LossScale | None = None
+        self._build(groups, pipeline or GradientPipeline())
+
+    def _build(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
+        rule, specs, functions = self.rule, self._executor.network.parameters, _Functions(self._place)
+        options: dict[str, Any] = {"pipeline": pipeline, "modified": self._modifier is not None}
         # By the parameters' own names: what may be asked for and what a state holds.
-        self._named = FunctionalRule(rule, specs, functions, groups=groups)
+        self._named = FunctionalRule(rule, specs, functions, groups=groups, **options)
         self._names = self._named.names
         # A state of shape () belongs to one parameter.
         whole = rule.scope == "element" and all(state.element for state in trace_rule(rule).states.values())
@@ -135,18 +153,40 @@ class DeviceStep:
             {unit.name: _spec(unit, specs) for unit in self._units},
             functions,
             groups=[_group(unit) for unit in self._units if unit.hyper],
+            **options,
         )
-        self.averages, self._inside = self._rule.averages, False
+        self._traced += self._rule.traces
+        self.pipeline, self._scales = pipeline, pipeline.loss_scale is not None
+        if pipeline.dynamic and self._dynamic is None:
+            self._dynamic = LossScale(self._executor.network.outputs[self._loss].dtype)
+        self.averages = self._rule.averages
         self._wrt: dict[str, Any] = {} if len(self._names) == len(self._leaves) else {"wrt": self._names}
         with torch.no_grad():
             # Cloned: an initial state may be the parameter itself.
             found = self._rule.initial(self._packed(self._leaves), self._given(StepInfo(batch_size=1)))
             self._states = {key: value.clone() for key, value in found.items()}
 
+    def regroup(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
+        """Other groups and stages from now on; see `TrainStep`."""
+        self._refuse_inside()
+        state = self.state_dict()
+        self._build(groups, pipeline)
+        self.load_state_dict(state)
+
     @property
     def traces(self) -> int:
         """How often the rule was traced."""
-        return self._rule.traces
+        return self._traced
+
+    @property
+    def loss_scale(self) -> float:
+        """What the loss of the next step is multiplied by; 1 where it is not scaled."""
+        return float(self.pipeline.loss_scale or 1.0) if self._dynamic is None else self._dynamic.scale
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps without an update, because a gradient was not finite under a dynamic loss scale."""
+        return 0 if self._dynamic is None else self._dynamic.skipped
 
     def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """One whole step; see `TrainStep`."""
@@ -157,15 +197,25 @@ class DeviceStep:
         return outputs
 
     def backprop(
-        self, inputs: Arrays, info: StepInfo, on_gradient: Callable[[str, Array], None] | None = None
+        self,
+        inputs: Arrays,
+        info: StepInfo,
+        on_gradient: Callable[[str, Array], None] | None = None,
+        *,
+        accumulate: bool = False,
+        loss_scale: float = 1.0,
     ) -> Arrays:
         """Forward and backward at the rule's point; see `TrainStep`."""
         self._refuse_inside()
-        run = self._executor.inference_and_backprop
+        run, options = self._executor.inference_and_backprop, {**self._wrt, "on_gradient": on_gradient}
+        options |= {
+            "accumulate": accumulate,
+            "loss_scale": loss_scale * self.loss_scale if self._scales else loss_scale,
+        }
         if not self._rule.prepares:
-            return run(inputs, self._loss, info=info, on_gradient=on_gradient, **self._wrt)
+            return run(inputs, self._loss, info=info, **options)
         with self._holding(self._points(info)):
-            return run(inputs, self._loss, info=info, on_gradient=on_gradient, **self._wrt)
+            return run(inputs, self._loss, info=info, **options)
 
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
         """The update; see `TrainStep`.
@@ -192,8 +242,8 @@ class DeviceStep:
                 self._inside = False
 
     def state_dict(self) -> dict[str, Any]:
-        """The rule's state as NumPy arrays, copied."""
-        found = {}
+        """The rule's state, and that of a dynamic loss scale, as NumPy arrays, copied."""
+        found: dict[str, Any] = {} if self._dynamic is None else self._dynamic.state_dict()
         for key, value in self._states.items():
             state, _, unit = key.partition("/")
             for name, part in self._unpacked({unit: value}).items():
@@ -206,18 +256,35 @@ class DeviceStep:
         Raises:
             ShapeError: An entry is missing, unknown, or of another shape or dtype.
         """
+        if self._dynamic is not None:
+            check_scaling(state)  # before anything changes
+        own = {key: value for key, value in state.items() if self._dynamic is None or key not in KEYS}
         # Copied: torch takes no read-only memory, and shares what it takes.
-        found = {key: torch.from_numpy(value.copy()) for key, value in self._named.check_state(state).items()}
+        found = {key: torch.from_numpy(value.copy()) for key, value in self._named.check_state(own).items()}
+        if self._dynamic is not None:
+            self._dynamic.load_state_dict(state)
         for key in self._states:
             name, _, unit = key.partition("/")
             members = next(own.members for own in self._units if own.name == unit)
             self._states[key] = _joined([found[f"{name}/{member}"] for member in members]).to(self._place)
 
     def _update(self, gradients: Mapping[str, Any], info: StepInfo) -> None:
+        if self._dynamic is not None:
+            finite = bool(_Functions(self._place).all_finite(list(gradients.values())))
+            if finite:
+                self._update_finite(gradients, info)
+            self._dynamic.update(finite=finite)
+        else:
+            self._update_finite(gradients, info)
+
+    def _update_finite(self, gradients: Mapping[str, Any], info: StepInfo) -> None:
+        if self._modifier is not None and self._scales:
+            factor = 1.0 / self.loss_scale
+            gradients = {name: gradient * factor for name, gradient in gradients.items()}
         if self._modifier is not None:
             points = self._points(info) if self._rule.prepares else self._executor.parameters()
             gradients = {
-                name: self._checked(name, {name: self._modifier(name, points[name], gradient)})
+                name: self._checked(name, {name: modified(self._modifier, name, points[name], gradient)})
                 for name, gradient in gradients.items()
             }
         with torch.no_grad():
@@ -227,7 +294,9 @@ class DeviceStep:
             self._write(self._unpacked(values))
 
     def _given(self, info: StepInfo) -> Any:
-        return torch.from_numpy(self._rule.given(info)).to(self._place)
+        if self.skipped_steps:  # the rule counts updates
+            info = info._replace(step=max(info.step - self.skipped_steps, 0))
+        return torch.from_numpy(self._rule.given(info, self.loss_scale)).to(self._place)
 
     def _points(self, info: StepInfo) -> dict[str, Any]:
         """Where the gradient is taken."""
@@ -278,15 +347,16 @@ class DeviceStep:
             raise UsageError("a training step inside averaged(); remedy: leave the block first")
 
 
-def _units(parts: Sequence[tuple[Mapping[str, TensorSpec], Mapping[str, float]]], whole: bool) -> list[_Unit]:
+def _units(parts: Sequence[tuple[Mapping[str, TensorSpec], dict[str, float]]], whole: bool) -> list[_Unit]:
     if whole:
         return [_Unit(f"part{index}", tuple(specs), hyper) for index, (specs, hyper) in enumerate(parts)]
     return [_Unit(name, (name,), hyper) for specs, hyper in parts for name in specs]
 
 
 def _group(unit: _Unit) -> ParameterGroup:
-    hyper: dict[str, Any] = dict(unit.hyper)
-    return ParameterGroup(lambda name: name == unit.name, **hyper)
+    group = ParameterGroup(lambda name: name == unit.name)
+    group.hyper = unit.hyper  # the dict itself, whose values may change between steps
+    return group
 
 
 def _spec(unit: _Unit, specs: Mapping[str, TensorSpec]) -> TensorSpec:

@@ -43,7 +43,12 @@ class ReferenceExecutor(GradientExecutor):
 
     def settings(self) -> dict[str, Any]:
         """Threads of the BLAS library as read back from it, dtype, TF32 and determinism."""
-        return {**settings_of(self.device), "dtype": self._float_dtype(self._values.values())}
+        live = self._values.values()
+        return {
+            **settings_of(self.device),
+            "dtype": self._float_dtype(live),
+            **self._compute_dtype(live, lambda _: "float32"),
+        }
 
     def _compile(self, network: Network, announced: Sequence[str]) -> Run:
         return compiled(network, self._values, self._scratch, announced)

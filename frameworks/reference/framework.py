@@ -22,7 +22,7 @@ __all__ = ["Reference"]
 
 
 class Reference(Framework):
-    """NumPy with deep5's own kernels, on the host processor, in float32 and float64."""
+    """NumPy with deep5's own kernels, on the host processor; in float32 what has fewer bits, each result rounded."""
 
     name = "reference"
     thread_variable = "OPENBLAS_NUM_THREADS"

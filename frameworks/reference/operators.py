@@ -7,6 +7,7 @@ import onnx_ir as ir
 from deep5.backend import Support
 from deep5.frameworks.reference import operators_layers, operators_math, operators_shape
 from deep5.frameworks.reference.operators_custom import custom_operator, supports_custom
+from deep5.frameworks.reference.short import in_float32, is_short
 from deep5.frameworks.reference.table import Operator
 from deep5.networks.custom import is_custom
 
@@ -15,7 +16,6 @@ __all__ = ["OPERATORS", "operator_for", "supports"]
 OPERATORS: dict[str, Operator] = dict(
     sorted({**operators_layers.OPERATORS, **operators_math.OPERATORS, **operators_shape.OPERATORS}.items())
 )
-_OTHER_FLOATS = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
 
 
 def supports(node: ir.Node) -> Support:
@@ -26,13 +26,12 @@ def supports(node: ir.Node) -> Support:
     if operator is None:
         kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         return Support(False, f"the reference has no kernel for {kind}; allowed: {', '.join(OPERATORS)}")
-    for value in node.outputs:
-        if value.dtype in _OTHER_FLOATS:
-            return Support(False, f"got element type {value.dtype.name}; allowed: FLOAT, DOUBLE and integers")
     reason = operator.refusal(node)
     return Support(True) if reason is None else Support(False, reason)
 
 
 def operator_for(node: ir.Node) -> Operator:
     """How to run a node that is supported."""
-    return custom_operator(node) if is_custom(node) else OPERATORS[node.op_type]
+    if is_custom(node):
+        return custom_operator(node)
+    return in_float32(OPERATORS[node.op_type]) if is_short(node) else OPERATORS[node.op_type]

@@ -7,17 +7,35 @@ if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.framework import TensorFlow as TensorFlow
     from deep5.frameworks.tensorflow.framework import from_model as from_model
     from deep5.frameworks.tensorflow.native import from_keras as from_keras
+    from deep5.frameworks.tensorflow.optimizers import AdaDeltaOptimizer as AdaDeltaOptimizer
+    from deep5.frameworks.tensorflow.optimizers import AdaGradOptimizer as AdaGradOptimizer
     from deep5.frameworks.tensorflow.optimizers import AdamOptimizer as AdamOptimizer
+    from deep5.frameworks.tensorflow.optimizers import AdamWOptimizer as AdamWOptimizer
+    from deep5.frameworks.tensorflow.optimizers import AMSGradOptimizer as AMSGradOptimizer
     from deep5.frameworks.tensorflow.optimizers import GradientDescentOptimizer as GradientDescentOptimizer
+    from deep5.frameworks.tensorflow.optimizers import LAMBOptimizer as LAMBOptimizer
+    from deep5.frameworks.tensorflow.optimizers import LionOptimizer as LionOptimizer
     from deep5.frameworks.tensorflow.optimizers import MomentumOptimizer as MomentumOptimizer
+    from deep5.frameworks.tensorflow.optimizers import NadamOptimizer as NadamOptimizer
+    from deep5.frameworks.tensorflow.optimizers import NesterovOptimizer as NesterovOptimizer
+    from deep5.frameworks.tensorflow.optimizers import RMSPropOptimizer as RMSPropOptimizer
 
 _HOME = {
     "TensorFlow": "framework",
     "from_model": "framework",
     "from_keras": "native",
+    "AMSGradOptimizer": "optimizers",
+    "AdaDeltaOptimizer": "optimizers",
+    "AdaGradOptimizer": "optimizers",
     "AdamOptimizer": "optimizers",
+    "AdamWOptimizer": "optimizers",
     "GradientDescentOptimizer": "optimizers",
+    "LAMBOptimizer": "optimizers",
+    "LionOptimizer": "optimizers",
     "MomentumOptimizer": "optimizers",
+    "NadamOptimizer": "optimizers",
+    "NesterovOptimizer": "optimizers",
+    "RMSPropOptimizer": "optimizers",
 }
 __all__ = list(_HOME)
 

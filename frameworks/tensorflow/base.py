@@ -13,11 +13,13 @@ from deep5.events import StepInfo
 from deep5.executors import ParameterGroup, TrainStep
 from deep5.frameworks.tensorflow.functions import TracedNetwork, Values
 from deep5.frameworks.tensorflow.settings import read_settings
+from deep5.frameworks.tensorflow.short import through_float32, xla_kernels
 from deep5.frameworks.tensorflow.step import TensorFlowStep
 from deep5.frameworks.tensorflow.traced import Traced
 from deep5.frameworks.tensorflow.variables import Live
 from deep5.networks.executor import check_callable
 from deep5.tensors import Array, Arrays, Device
+from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
 
 __all__ = ["TracedExecutor"]
@@ -170,6 +172,7 @@ class TracedExecutor(TracedNetwork):
         *,
         groups: Sequence[ParameterGroup] = (),
         modifier: Callable[[str, Array, Array], Array] | None = None,
+        pipeline: GradientPipeline | None = None,
     ) -> TrainStep:
         """The whole training step as one function; see `GraphExecutor.train_step`.
 
@@ -178,7 +181,7 @@ class TracedExecutor(TracedNetwork):
                 hyperparameter or matches nothing.
         """
         self._check_loss(loss)
-        step = TensorFlowStep(self, rule, loss=loss, groups=groups, modifier=modifier)
+        step = TensorFlowStep(self, rule, loss=loss, groups=groups, modifier=modifier, pipeline=pipeline)
         self._step = weakref.ref(step)
         return step
 
@@ -193,7 +196,14 @@ class TracedExecutor(TracedNetwork):
             **read_settings(self.device, xla=self._xla),
             "device": _place(variables[0].device) if variables else str(self.device),
             "dtype": self._float_dtype(variables),
+            **self._compute_dtype(variables, self._kernels),
         }
+
+    def _kernels(self, dtype: str) -> str:
+        """The element type of the kernels that compute products of one."""
+        if self._xla:
+            return xla_kernels(dtype, self.place)
+        return "float32" if through_float32(dtype, self.place, xla=False) else dtype
 
     def _in_onnx_order(self, name: str, value: Any) -> Any:
         return self.live[name].to_onnx(value) if name in self.live else value

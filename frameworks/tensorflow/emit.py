@@ -15,6 +15,7 @@ import tensorflow as tf
 from deep5.frameworks.tensorflow.operators import OPERATORS
 from deep5.frameworks.tensorflow.operators_custom import emit_custom
 from deep5.frameworks.tensorflow.order import Order, between, channels_last, keeps_memory, kernel_order, onnx_order
+from deep5.frameworks.tensorflow.short import in_float32, through_float32
 from deep5.frameworks.tensorflow.table import extents
 from deep5.networks.constants import constant_value
 from deep5.networks.custom import is_custom
@@ -44,7 +45,10 @@ def preferred_orders(network: Network) -> dict[str, Order]:
     """The order in which each parameter and buffer should lie, by name: ONNX's, but for the weights of convolutions."""
     orders = {name: onnx_order(len(spec.shape)) for name, spec in {**network.parameters, **network.buffers}.items()}
     for node in network.nodes:
-        if node.op_type == "Conv" and (weight := node.inputs[1]) is not None and weight.name in orders:
+        weight = node.inputs[1] if node.op_type == "Conv" and not is_custom(node) else None
+        while weight is not None and (cast := weight.producer()) is not None and cast.op_type == "Cast":
+            weight = cast.inputs[0]
+        if weight is not None and weight.name in orders:
             orders[weight.name] = kernel_order(len(orders[weight.name]))
     return orders
 
@@ -127,6 +131,12 @@ class Emitter:
         while self.bound.setdefault(name, function) is not function:
             name += "_"
         return name
+
+    def product(self, node: ir.Node, function: Callable[..., Any]) -> str:
+        """The identifier of a function that computes a node's product, in float32 where a kernel sums in less."""
+        kind = node.outputs[0].dtype
+        wide = kind is not None and through_float32(str(kind.numpy()), self.device, xla=self.xla)
+        return self.function(in_float32(function) if wide else function)
 
     def bind(self, value: Any) -> str:
         """An identifier for something that a function takes as it is."""

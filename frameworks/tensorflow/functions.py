@@ -76,7 +76,7 @@ class TracedNetwork(NetworkExecutor):
             if isinstance(value, tf.Variable):
                 return value.value()
             array = value if type(value) is np.ndarray else to_numpy(value)
-            if array.dtype.kind not in "biufc":
+            if array.dtype.kind not in "biufc" and array.dtype.name != "bfloat16":
                 raise TypeError(f"of {array.dtype}, which are no numbers")
             return self.tensor(array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("=")))
         except (Unsupported, TypeError, ValueError) as error:
@@ -142,6 +142,7 @@ class TracedNetwork(NetworkExecutor):
         points: Callable[[Values, Any], Values] | None = None,
         *,
         width: int,
+        scale: Callable[[Any], Any] | None = None,
     ) -> Traced:
         """A function from inputs, masks and a float64 vector: forward, backward, update.
 
@@ -151,6 +152,7 @@ class TracedNetwork(NetworkExecutor):
             update: Assigns to the variables; gets the gradients, the values before the step, and the vector.
             points: From the parameters and the vector to the points at which the gradients are taken.
             width: Of the vector.
+            scale: From the vector to what the loss is multiplied by before the gradient is taken.
 
         Returns:
             A function that gives the network's outputs.
@@ -160,7 +162,8 @@ class TracedNetwork(NetworkExecutor):
             *feed, vector = tensors
             values = self.values()
             at = values if points is None else values | points(values, vector)
-            results, gradients = self._trained(loss, names, feed, at)
+            factor = None if scale is None else scale(vector)
+            results, gradients = self._trained(loss, names, feed, at, factor)
             update(gradients, values, vector)
             return results
 

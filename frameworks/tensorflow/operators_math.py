@@ -11,6 +11,7 @@ import onnx_ir as ir
 import tensorflow as tf
 
 from deep5.frameworks.tensorflow.order import without
+from deep5.frameworks.tensorflow.short import with_bias
 from deep5.frameworks.tensorflow.table import (
     OPERATORS,
     attribute,
@@ -289,7 +290,7 @@ def _extents(x: Any) -> list[Any]:
 @operator("MatMul")
 def _matmul(emitter: Emitter, node: ir.Node) -> None:
     x, y = (emitter.name(value) for value in node.inputs)
-    emitter.assign(node, f"{emitter.function(_product)}({x}, {y})")
+    emitter.assign(node, f"{emitter.product(node, _product)}({x}, {y})")
 
 
 def _affine(a: Any, b: Any, c: Any, trans_a: bool, trans_b: bool, alpha: float, beta: float) -> Any:
@@ -299,7 +300,7 @@ def _affine(a: Any, b: Any, c: Any, trans_a: bool, trans_b: bool, alpha: float, 
         return y
     c = c if beta == 1.0 else beta * c
     # The gradient of bias_add is a kernel of its own, several times faster than that of a broadcast sum.
-    return tf.nn.bias_add(y, c) if c.shape.rank == 1 and c.shape[0] == y.shape[1] else y + c
+    return with_bias(y, c) if c.shape.rank == 1 and c.shape[0] == y.shape[1] else y + c
 
 
 @operator("Gemm")
@@ -307,4 +308,4 @@ def _gemm(emitter: Emitter, node: ir.Node) -> None:
     a, b, c = (emitter.name(value) for value in (*node.inputs, None)[:3])
     transposed = f"{bool(attribute(node, 'transA', 0))}, {bool(attribute(node, 'transB', 0))}"
     factors = f"{number(attribute(node, 'alpha', 1.0))}, {number(attribute(node, 'beta', 1.0))}"
-    emitter.assign(node, f"{emitter.function(_affine)}({a}, {b}, {c}, {transposed}, {factors})")
+    emitter.assign(node, f"{emitter.product(node, _affine)}({a}, {b}, {c}, {transposed}, {factors})")

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from deep5.frameworks.tensorflow.order import channels_last, kernel_order
 from deep5.frameworks.tensorflow.probe import runs
+from deep5.frameworks.tensorflow.short import with_bias
 from deep5.frameworks.tensorflow.table import attribute, extents, operator, rank, spare
 from deep5.networks.gradients.window import Window
 
@@ -130,7 +131,7 @@ def _convolution(x: Any, weight: Any, bias: Any, window: Window, group: int, dir
     asked = _padding(x, window)[0]
     if explicit and _called(x, window, asked) is None:
         y = tf.nn.conv2d(x, weight, window.strides, [(0, 0), *asked, (0, 0)])
-        return y if bias is None else tf.nn.bias_add(y, bias)
+        return y if bias is None else with_bias(y, bias)
     x, pads = _in_place(x, window, asked, 0.0)
     strides, dilations = window.strides, window.dilations
     if not direct:
@@ -149,7 +150,7 @@ def _convolution(x: Any, weight: Any, bias: Any, window: Window, group: int, dir
     else:
         y = _kernel(x, weight, strides, pads, dilations)
     y = tf.squeeze(y, 1) if flat else y
-    return y if bias is None else tf.nn.bias_add(y, bias)
+    return y if bias is None else with_bias(y, bias)
 
 
 def _kernel(x: Any, weight: Any, strides: Sequence[int], pads: str, dilations: Sequence[int]) -> Any:
@@ -171,7 +172,7 @@ def _conv(emitter: Emitter, node: ir.Node) -> None:
     explicit = axes == 4 and _unnamed(window) and not (emitter.gradients or special or emitter.xla)
     emitter.forward_only |= explicit
     how = f"{emitter.bind(window)}, {group}, {direct}, {explicit}"
-    emitter.assign(node, f"{emitter.function(_convolution)}({x}, {weight}, {bias}, {how})", channels_last(axes))
+    emitter.assign(node, f"{emitter.product(node, _convolution)}({x}, {weight}, {bias}, {how})", channels_last(axes))
 
 
 # Pooling

@@ -5,8 +5,9 @@ from __future__ import annotations
 import collections
 import os
 import sys
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -14,23 +15,57 @@ from deep5.errors import ShapeError, UsageError
 from deep5.events import StepInfo
 from deep5.executors import GraphExecutor, StepOptimizer
 from deep5.tensors import Arrays
-from deep5.training.native_optimizer import (
-    AdamSignature,
-    GradientDescentSignature,
-    MomentumSignature,
-    NativeOptimizer,
-)
+from deep5.training.native_optimizer import NativeOptimizer
+from deep5.training.rules.adadelta import AdaDelta
+from deep5.training.rules.adagrad import AdaGrad
+from deep5.training.rules.adam import Adam
+from deep5.training.rules.adamw import AdamW
+from deep5.training.rules.amsgrad import AMSGrad
+from deep5.training.rules.lamb import LAMB
+from deep5.training.rules.lion import Lion
+from deep5.training.rules.momentum import Momentum
+from deep5.training.rules.nadam import Nadam
+from deep5.training.rules.nesterov import Nesterov
+from deep5.training.rules.rmsprop import RMSProp
+from deep5.training.rules.sgd import SGD
 
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.functions import Values
 
-__all__ = ["NATIVE", "AdamOptimizer", "GradientDescentOptimizer", "KerasOptimizer", "MomentumOptimizer"]
+__all__ = [
+    "NATIVE",
+    "AMSGradOptimizer",
+    "AdaDeltaOptimizer",
+    "AdaGradOptimizer",
+    "AdamOptimizer",
+    "AdamWOptimizer",
+    "GradientDescentOptimizer",
+    "KerasOptimizer",
+    "LAMBOptimizer",
+    "LionOptimizer",
+    "MomentumOptimizer",
+    "NadamOptimizer",
+    "NesterovOptimizer",
+    "RMSPropOptimizer",
+]
 
 
 class KerasOptimizer(NativeOptimizer):
-    """An optimizer of Keras that owns its step, one traced function; `native` makes it from `keras.optimizers`."""
+    """An optimizer of Keras that owns its step, one traced function.
+
+    Keras has its learning rate as a variable, in float32, and makes constants of all other hyperparameters.
+    """
 
     framework = "tensorflow"
+    made: ClassVar[str]
+
+    @abstractmethod
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """Keras's arguments for deep5's hyperparameters, but for the learning rate."""
+
+    def native(self, optimizers: Any) -> Any:
+        """Keras's optimizer, out of `keras.optimizers`."""
+        return getattr(optimizers, self.made)(learning_rate=self.hyper["lr"], **self.arguments(self.hyper))
 
     def bind(self, executor: GraphExecutor) -> None:
         """Make Keras's optimizer over the executor's variables.
@@ -56,7 +91,7 @@ class KerasOptimizer(NativeOptimizer):
         def update(gradients: Values, values: Values, vector: Any) -> None:
             optimizer.apply_gradients([(gradients[name], live[name].variable) for name in names])
 
-        self._executor, self._optimizer = executor, optimizer
+        self._executor, self._optimizer, self._now = executor, optimizer, dict(self.hyper)
         self._step = executor.traced_step(self.loss, names, update, width=0)
         self._nothing = self._executor.tensor(np.empty(0))
         # Keras names a variable of its own after the parameter's, "…_momentum", and has those of one kind in the order
@@ -66,6 +101,8 @@ class KerasOptimizer(NativeOptimizer):
         for variable in optimizer.variables:
             if variable.name == "iteration":
                 self._slots["iteration"] = (variable, "")
+            elif variable is getattr(optimizer, "_u_product", None):
+                self._slots["product"] = (variable, "")  # of Nadam, for all parameters; it has no name
             elif variable.name != "learning_rate":  # a hyperparameter, not a state
                 kind = variable.name.rpartition("_")[2]
                 owner = next(waiting[kind])
@@ -76,16 +113,13 @@ class KerasOptimizer(NativeOptimizer):
         outputs: Arrays = self._executor.run_step(self._step, inputs, info, self._nothing)
         return outputs
 
-    def set_hyper(self, name: str, value: float) -> None:
-        """Change the learning rate, `lr`; Keras makes constants of the others.
+    @property
+    def changeable(self) -> tuple[str, ...]:
+        """The learning rate alone."""
+        return ("lr",)
 
-        Raises:
-            UsageError: Another hyperparameter.
-        """
-        optimizer = self._optimizer
-        if name != "lr":
-            raise UsageError(f"no hyperparameter {name!r} that may change; allowed: lr")
-        optimizer.learning_rate.assign(value)
+    def _change(self, hyper: Mapping[str, Any]) -> None:
+        self._optimizer.learning_rate.assign(hyper["lr"])
 
     def state_dict(self) -> dict[str, Any]:
         """Keras's state as NumPy arrays in ONNX's order, `"<state>/<parameter>"`, and the number of its step."""
@@ -135,34 +169,145 @@ def _keras_optimizers() -> Any:
     return keras.optimizers
 
 
-class GradientDescentOptimizer(GradientDescentSignature, KerasOptimizer):
+class GradientDescentOptimizer(KerasOptimizer, twin=SGD):
     """`keras.optimizers.SGD`."""
 
-    def native(self, given: Any) -> Any:
-        """Out of this module."""
-        return given.SGD(learning_rate=self.hyper["lr"])
+    made = "SGD"
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `KerasOptimizer`."""
+        return {}
 
 
-class MomentumOptimizer(MomentumSignature, KerasOptimizer):
-    """`keras.optimizers.SGD` with momentum."""
+class MomentumOptimizer(KerasOptimizer, twin=Momentum):
+    """`keras.optimizers.SGD` with momentum; the learning rate stands inside the velocity."""
 
-    def native(self, given: Any) -> Any:
-        """Out of this module."""
-        lr, momentum, nesterov = (self.hyper[name] for name in ("lr", "momentum", "nesterov"))
-        return given.SGD(learning_rate=lr, momentum=momentum, nesterov=nesterov)
+    made = "SGD"
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `KerasOptimizer`."""
+        return {"momentum": hyper["momentum"], "nesterov": hyper["nesterov"]}
 
 
-class AdamOptimizer(AdamSignature, KerasOptimizer):
+class NesterovOptimizer(KerasOptimizer, twin=Nesterov):
+    """`keras.optimizers.SGD` with Nesterov's momentum; the learning rate stands inside the velocity."""
+
+    made = "SGD"
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `KerasOptimizer`."""
+        return {"momentum": hyper["momentum"], "nesterov": True}
+
+
+class AdaGradOptimizer(KerasOptimizer, twin=AdaGrad):
+    """`keras.optimizers.Adagrad`; its epsilon stands inside the root."""
+
+    made = "Adagrad"
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `KerasOptimizer`."""
+        return {"epsilon": hyper["epsilon"], "initial_accumulator_value": hyper["initial"]}
+
+
+class AdaDeltaOptimizer(KerasOptimizer, twin=AdaDelta):
+    """`keras.optimizers.Adadelta`."""
+
+    made = "Adadelta"
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `KerasOptimizer`."""
+        return {"rho": hyper["rho"], "epsilon": hyper["epsilon"]}
+
+
+class RMSPropOptimizer(KerasOptimizer, twin=RMSProp):
+    """`keras.optimizers.RMSprop`; its epsilon stands inside the root."""
+
+    made = "RMSprop"
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `KerasOptimizer`."""
+        return {"rho": hyper["rho"], "epsilon": hyper["epsilon"]}
+
+
+def _adam(hyper: Mapping[str, Any]) -> dict[str, Any]:
+    return {"beta_1": hyper["beta1"], "beta_2": hyper["beta2"], "epsilon": hyper["epsilon"]}
+
+
+class AdamOptimizer(KerasOptimizer, twin=Adam):
     """`keras.optimizers.Adam`; its epsilon stands beside a root that is not corrected for bias."""
 
-    def native(self, given: Any) -> Any:
-        """Out of this module."""
-        lr, beta1, beta2, epsilon = (self.hyper[name] for name in ("lr", "beta1", "beta2", "epsilon"))
-        return given.Adam(learning_rate=lr, beta_1=beta1, beta_2=beta2, epsilon=epsilon)
+    made = "Adam"
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `KerasOptimizer`."""
+        return _adam(hyper)
+
+
+class AdamWOptimizer(KerasOptimizer, twin=AdamW):
+    """`keras.optimizers.AdamW`; its epsilon stands beside a root that is not corrected for bias."""
+
+    made = "AdamW"
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `KerasOptimizer`."""
+        return {**_adam(hyper), "weight_decay": hyper["weight_decay"]}
+
+
+class AMSGradOptimizer(KerasOptimizer, twin=AMSGrad, lacks=("bias_correction",)):
+    """`keras.optimizers.Adam` with `amsgrad`; it corrects the bias, as deep5's does with `bias_correction=True`.
+
+    Its epsilon stands beside a root that is not corrected.
+    """
+
+    made = "Adam"
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `KerasOptimizer`."""
+        return {**_adam(hyper), "amsgrad": True}
+
+
+class NadamOptimizer(KerasOptimizer, twin=Nadam, lacks=("momentum_decay",)):
+    """`keras.optimizers.Nadam`, whose momentum rises as deep5's does with `momentum_decay=1`."""
+
+    made = "Nadam"
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `KerasOptimizer`."""
+        return _adam(hyper)
+
+
+class LAMBOptimizer(KerasOptimizer, twin=LAMB, lacks=("weight_decay",)):
+    """`keras.optimizers.Lamb`; its weight decay is not the paper's, and left out."""
+
+    made = "Lamb"
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `KerasOptimizer`."""
+        return _adam(hyper)
+
+
+class LionOptimizer(KerasOptimizer, twin=Lion):
+    """`keras.optimizers.Lion`."""
+
+    made = "Lion"
+
+    def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
+        """See `KerasOptimizer`."""
+        decay = hyper["weight_decay"]
+        return {"beta_1": hyper["beta1"], "beta_2": hyper["beta2"], "weight_decay": decay or None}
 
 
 NATIVE: Mapping[str, Callable[..., StepOptimizer]] = {
+    "adadelta": AdaDeltaOptimizer,
+    "adagrad": AdaGradOptimizer,
     "adam": AdamOptimizer,
+    "adamw": AdamWOptimizer,
+    "amsgrad": AMSGradOptimizer,
+    "lamb": LAMBOptimizer,
+    "lion": LionOptimizer,
     "momentum": MomentumOptimizer,
+    "nadam": NadamOptimizer,
+    "nesterov": NesterovOptimizer,
+    "rmsprop": RMSPropOptimizer,
     "sgd": GradientDescentOptimizer,
 }

@@ -19,6 +19,8 @@ from deep5.frameworks.tensorflow.variables import Live
 from deep5.networks.executor import check_callable, check_info
 from deep5.tensors import Array, Arrays, to_numpy
 from deep5.training.functional import FunctionalRule
+from deep5.training.loss_scale import KEYS, CompiledScale, check_scaling, fitting, next_scaling, scaling_state
+from deep5.training.pipeline import GradientPipeline, modified
 from deep5.training.rule import UpdateRule
 
 if TYPE_CHECKING:
@@ -55,6 +57,12 @@ class _Functions:
     def sum(self, value: Array) -> Array:
         return tf.reduce_sum(value)
 
+    def square_sum(self, values: Sequence[Array]) -> Array:
+        return tf.add_n([tf.reduce_sum(tf.square(tf.cast(value, tf.float64))) for value in values])
+
+    def all_finite(self, values: Sequence[Array]) -> Array:
+        return tf.reduce_all(tf.stack([tf.reduce_all(tf.math.is_finite(value)) for value in values]))
+
     def broadcast(self, value: Array, like: Array) -> Array:
         return tf.broadcast_to(value, like.shape)
 
@@ -72,10 +80,11 @@ class TensorFlowStep:
         loss: Name of the scalar output to differentiate.
         groups: Parameter groups; the first that matches a name gives its hyperparameters.
         modifier: `gradient_modifier(name, param, grad) -> grad`, traced into the step; in ONNX's order.
+        pipeline: Clipping, decay and loss scaling.
 
     Raises:
-        RuleError: The rule breaks its contract, all parameters are frozen, or a group sets an unknown hyperparameter
-            or matches nothing.
+        RuleError: The rule breaks its contract, the pipeline does not fit it, all parameters are frozen, or a group
+            sets an unknown hyperparameter or matches nothing.
         UsageError: `groups` is no sequence of groups, or a group's `match` gives no bool.
     """
 
@@ -87,21 +96,42 @@ class TensorFlowStep:
         loss: str,
         groups: Sequence[ParameterGroup],
         modifier: Modifier | None,
+        pipeline: GradientPipeline | None = None,
     ) -> None:
         check_callable("modifier", modifier, "(name, param, grad) -> grad")
-        self._executor, self.rule, self._modifier = executor, rule, modifier
-        specs = executor.network.parameters
-        self._functions = _Functions()
-        self._rule = FunctionalRule(rule, specs, self._functions, groups=groups)
+        self._executor, self.rule, self._modifier, self._loss = executor, rule, modifier, loss
+        self._functions, self._loss_dtype = _Functions(), executor.network.outputs[loss].dtype
+        self._traced_before = 0
+        self._build(groups, pipeline or GradientPipeline())
+
+    def _build(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
+        executor, specs = self._executor, self._executor.network.parameters
+        modified = self._modifier is not None
+        self._rule = FunctionalRule(
+            self.rule, specs, self._functions, groups=groups, pipeline=pipeline, modified=modified
+        )
+        self.pipeline, self._scales = pipeline, pipeline.loss_scale is not None
+        self._dynamic = CompiledScale(self._rule.given, self._loss_dtype) if pipeline.dynamic else None
+        self._given = self._rule.given if self._dynamic is None else self._dynamic.vector
+        self._scaling: Any = None
+        if self._dynamic is not None:
+            with tf.device(executor.place):
+                self._scaling = tf.Variable(self._dynamic.values(), trainable=False, name="loss_scale")
         names = self._rule.names
-        width = len(self._rule.given(StepInfo(batch_size=1)))
+        width = len(self._given(StepInfo(batch_size=1)))
         self._tensor: Callable[[np.ndarray], Any] = HostVector(width) if executor.waits and width else executor.tensor
         self._states = self._initial()
         points = self._points if self._rule.prepares else None
-        self._whole = executor.traced_step(loss, names, self._update, points, width=width)
-        self._half = executor.traced_gradients(loss, names, points, width)
+        scale = self._scale_of if self._scales else None
+        self._whole = executor.traced_step(self._loss, names, self._update, points, width=width, scale=scale)
+        self._half = executor.traced_gradients(self._loss, names, points, width)
         self._other_half = executor.traced(self._apply, self._signature(width))
-        self._loss = loss
+
+    def regroup(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
+        """Other groups and stages from now on; see `TrainStep`."""
+        state, self._traced_before = self.state_dict(), self.traces
+        self._build(groups, pipeline)
+        self.load_state_dict(state)
 
     @property
     def averages(self) -> bool:
@@ -111,7 +141,7 @@ class TensorFlowStep:
     @property
     def traces(self) -> int:
         """How often the step was traced, with the rule inside."""
-        return max(self._rule.traces, self._whole.traces, self._other_half.traces)
+        return self._traced_before + max(self._rule.traces, self._whole.traces, self._other_half.traces)
 
     @property
     def compilations(self) -> int:
@@ -123,18 +153,40 @@ class TensorFlowStep:
         """The traced `tf.Graph` of the whole step."""
         return self._whole.graph
 
+    @property
+    def loss_scale(self) -> float:
+        """What the loss of the next step is multiplied by; waits for the last step where it is dynamic."""
+        return float(self.pipeline.loss_scale or 1.0) if self._scaling is None else float(self._scaling.numpy()[0])
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps without an update, because a gradient was not finite; waits for the last step."""
+        return 0 if self._scaling is None else int(self._scaling.numpy()[2])
+
     def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """One whole step; see `TrainStep`."""
-        return self._executor.run_step(self._whole, inputs, info, self._vector(info))
+        outputs = self._executor.run_step(self._whole, inputs, info, self._vector(info))
+        if self._dynamic is not None:
+            self._dynamic.done(self._scaling.value())
+        return outputs
 
     def backprop(
-        self, inputs: Arrays, info: StepInfo, on_gradient: Callable[[str, Array], None] | None = None
+        self,
+        inputs: Arrays,
+        info: StepInfo,
+        on_gradient: Callable[[str, Array], None] | None = None,
+        *,
+        accumulate: bool = False,
+        loss_scale: float = 1.0,
     ) -> Arrays:
         """Forward and backward at the rule's point; see `TrainStep`."""
         check_info(info)
-        scale = self._executor.scale(self._loss)
+        # Where the scale is dynamic it is read here, which waits for the last update.
+        number = loss_scale * self.loss_scale if self._scales else loss_scale
+        scale = self._executor.scale(self._loss, number)
+        added = self._rule.names if accumulate else None
         further = (scale, self._vector(info)) if self._rule.prepares else (scale,)
-        return self._executor.run_backprop(self._half, inputs, info, *further, on_gradient=on_gradient)
+        return self._executor.run_backprop(self._half, inputs, info, *further, added=added, on_gradient=on_gradient)
 
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
         """The update; see `TrainStep`.
@@ -152,6 +204,8 @@ class TensorFlowStep:
                 raise ShapeError(f"the gradient of {name!r}: {reason}")
             given.append(tensor)
         self._other_half(*given, self._vector(info))
+        if self._dynamic is not None:
+            self._dynamic.done(self._scaling.value())
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -162,7 +216,7 @@ class TensorFlowStep:
         variables = {name: self._executor.live[name].variable for name in self._rule.names}
         # Nothing is copied: an assignment puts another tensor into a variable, and leaves the one that was there.
         before = {name: variable.value() for name, variable in variables.items()}
-        given = tf.unstack(self._vector(StepInfo(batch_size=1)))
+        given = tf.unstack(tf.constant(self._rule.given(StepInfo(batch_size=1))))
         values = self._rule.evaluate(before, self._state_values(), given)
         self._functions.begin()
         try:
@@ -174,8 +228,9 @@ class TensorFlowStep:
                 variables[name].assign(value, read_value=False)
 
     def state_dict(self) -> dict[str, Any]:
-        """The rule's state as NumPy arrays in ONNX's order, copied."""
-        return {key: state.numpy() for key, state in self._states.items()}
+        """The rule's state in ONNX's order, and that of a dynamic loss scale, as NumPy arrays, copied."""
+        found: dict[str, Any] = {key: state.numpy() for key, state in self._states.items()}
+        return found if self._scaling is None else {**found, **scaling_state(self._scaling.numpy())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict`, bit for bit.
@@ -183,16 +238,21 @@ class TensorFlowStep:
         Raises:
             ShapeError: An entry is missing, unknown, or of another shape or dtype.
         """
-        for key, value in self._rule.check_state(state).items():
+        scaling = None if self._dynamic is None else check_scaling(state)
+        own = {key: value for key, value in state.items() if scaling is None or key not in KEYS}
+        for key, value in self._rule.check_state(own).items():
             self._states[key].assign(value)
+        if self._dynamic is not None and scaling is not None:
+            self._dynamic.load(scaling)
+            self._scaling.assign(scaling)
 
     def _vector(self, info: StepInfo) -> Any:
-        return self._tensor(self._rule.given(info))
+        return self._tensor(self._given(info))
 
     def _initial(self) -> dict[str, Live]:
         executor = self._executor
         with tf.device(executor.place):
-            given = tf.unstack(self._vector(StepInfo(batch_size=1)))
+            given = tf.unstack(tf.constant(self._rule.given(StepInfo(batch_size=1))))
             found = self._rule.initial(executor.values(), given)
             self._functions.begin()
             states = {}
@@ -207,16 +267,51 @@ class TensorFlowStep:
 
     # Traced:
 
+    def _numbers(self, vector: Any) -> Any:
+        """What the rule is given, out of what the step is given."""
+        if self._scaling is None:
+            return tf.unstack(vector)
+        scaling = self._scaling.value()
+        return self._rule.with_scale(tf.unstack(fitting(vector, scaling, self._rule.width, tf.where)), scaling[0])
+
+    def _scale_of(self, vector: Any) -> Any:
+        """What the loss is multiplied by."""
+        return tf.cast(self._rule.scale(self._numbers(vector)), tf.as_dtype(self._loss_dtype))
+
     def _points(self, values: Values, vector: Any) -> Values:
         self._functions.begin()
-        return self._rule.prepare(values, self._state_values(), tf.unstack(vector))
+        return self._rule.prepare(values, self._state_values(), self._numbers(vector))
 
     def _update(self, gradients: Values, values: Values, vector: Any) -> None:
-        given, states = tf.unstack(vector), self._state_values()
+        if self._scaling is None:
+            self._assign_updated(gradients, values, vector)
+            return
+        scaling = self._scaling.value()
+        # Of the gradient itself, not of what is made of it.
+        finite = self._functions.all_finite([gradients[name] for name in self._rule.names])
+
+        def update() -> Any:
+            self._assign_updated(gradients, values, vector)
+            return tf.constant(True)
+
+        tf.cond(finite, update, lambda: tf.constant(False))
+        self._functions.begin()
+        following = next_scaling(tf.unstack(scaling), finite, self._loss_dtype, tf.where)
+        self._scaling.assign(tf.stack(following), read_value=False)
+
+    def _assign_updated(self, gradients: Values, values: Values, vector: Any) -> None:
+        given, states = self._numbers(vector), self._state_values()
         self._functions.begin()
         if self._modifier is not None:
             at = self._rule.prepare(values, states, given) if self._rule.prepares else values
-            gradients = {name: self._modified(name, at[name], gradients[name]) for name in self._rule.names}
+            if self._scales:
+                factor = 1.0 / self._rule.scale(given)
+                gradients = {
+                    name: value * self._functions.cast(factor, value.dtype) for name, value in gradients.items()
+                }
+            gradients = {
+                name: self._modified(self._modifier, name, at[name], gradients[name]) for name in self._rule.names
+            }
         parameters, states = self._rule.update(gradients, values, states, given)
         for name, value in parameters.items():
             self._executor.live[name].variable.assign(value, read_value=False)
@@ -232,9 +327,9 @@ class TensorFlowStep:
         }
         self._update(lying, self._executor.values(), vector)
 
-    def _modified(self, name: str, param: Any, gradient: Any) -> Any:
+    def _modified(self, modifier: Modifier, name: str, param: Any, gradient: Any) -> Any:
         live = self._executor.live[name]
-        made = tf.convert_to_tensor(self._modifier(name, live.to_onnx(param), live.to_onnx(gradient)))  # type: ignore[misc]
+        made = tf.convert_to_tensor(modified(modifier, name, live.to_onnx(param), live.to_onnx(gradient)))
         spec = self._executor.network.parameters[name]
         if reason := spec.mismatch(tuple(made.shape), made.dtype.name):
             raise ShapeError(f"the modified gradient of {name!r}: {reason}")

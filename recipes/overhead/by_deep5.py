@@ -1,4 +1,4 @@
-"""The candidates of the recipes that time networks: steps and inference through an executor, on prepared batches."""
+"""The candidates of the recipes that time networks: steps and inference on prepared batches, and whole trainings."""
 
 from __future__ import annotations
 
@@ -10,13 +10,35 @@ import numpy as np
 import deep5 as d5
 from deep5.networks.network import Network
 from deep5.seeds import generator
+from deep5.training.dataset import ArrayDataset
+from deep5.training.datasets.uci_digits import digits
 
-__all__ = ["batches", "inference", "training_step"]
+__all__ = [
+    "BATCHES",
+    "HORIZON",
+    "JUDGED",
+    "RATE",
+    "batches",
+    "executor",
+    "inference",
+    "labelled_digits",
+    "training_run",
+    "training_step",
+]
 
 Work = Callable[[], object]
 
-# Batches that are used in turn: a step must not find its input in the first-level cache.
-_BATCHES = 8
+RATE = 0.003
+"""The learning rate that the cosine of a whole training begins with."""
+
+HORIZON = 100_000
+"""Steps that the cosine takes: more than are timed, so that the rate changes at every one of them."""
+
+JUDGED = 256
+"""Samples a batch of an evaluation."""
+
+BATCHES = 8
+"""Batches that are used in turn: a step must not find its input in the first-level cache."""
 
 
 def batches(network: Network, batch_size: int, seed: int) -> list[dict[str, np.ndarray]]:
@@ -28,7 +50,7 @@ def batches(network: Network, batch_size: int, seed: int) -> list[dict[str, np.n
         seed: Of the noise.
     """
     found = []
-    for index in range(_BATCHES):
+    for index in range(BATCHES):
         draw, batch = generator(seed, "overhead", "batch", index), {}
         for name, spec in network.inputs.items():
             shape = tuple(batch_size if isinstance(extent, str) else extent for extent in spec.shape)
@@ -40,7 +62,8 @@ def batches(network: Network, batch_size: int, seed: int) -> list[dict[str, np.n
     return found
 
 
-def _executor(framework: str, threads: int, network: Any, network_kwargs: Mapping[str, Any], seed: int) -> Any:
+def executor(framework: str, threads: int, network: Any, network_kwargs: Mapping[str, Any], seed: int) -> Any:
+    """An executor of a network, with as many threads as asked for."""
     found = d5.framework(framework)
     found.set_threads(threads)
     return found.executor(network(**network_kwargs, seed=seed))
@@ -67,15 +90,15 @@ def training_step(
         batch_size: Samples a batch.
         network_kwargs: Arguments of `network`.
     """
-    executor = _executor(framework, threads, network, network_kwargs or {}, seed)
-    step = executor.train_step(d5.Adam(lr=0.001))
-    feeds = batches(executor.network, batch_size, seed)
+    own = executor(framework, threads, network, network_kwargs or {}, seed)
+    step = own.train_step(d5.Adam(lr=0.001))
+    feeds = batches(own.network, batch_size, seed)
     infos = [d5.StepInfo(step=index, batch_size=batch_size) for index in range(steps)]
 
     def work() -> None:
         for info in infos:
-            step(feeds[info.step % _BATCHES], info)
-        executor.synchronize()
+            step(feeds[info.step % BATCHES], info)
+        own.synchronize()
 
     return work
 
@@ -91,12 +114,50 @@ def inference(
     network_kwargs: Mapping[str, Any] | None = None,
 ) -> Work:
     """Inference, arguments as `training_step`."""
-    executor = _executor(framework, threads, network, network_kwargs or {}, seed)
-    feeds = batches(executor.network, batch_size, seed)
+    own = executor(framework, threads, network, network_kwargs or {}, seed)
+    feeds = batches(own.network, batch_size, seed)
 
     def work() -> None:
         for index in range(steps):
-            executor.inference(feeds[index % _BATCHES])
-        executor.synchronize()
+            own.inference(feeds[index % BATCHES])
+        own.synchronize()
+
+    return work
+
+
+def labelled_digits(steps: int, batch_size: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The digits that a whole training learns from, and those it is judged by: images (N, 1, 28, 28) and labels.
+
+    Args:
+        steps: Batches of an epoch, of which the last one is half as large as the others.
+        batch_size: Samples a batch.
+    """
+    splits = digits()
+    count = steps * batch_size - batch_size // 2
+    return splits.train.batch(np.arange(count) % len(splits.train)), splits.test.batch(np.arange(len(splits.test)))
+
+
+def training_run(*, steps: int, seed: int, threads: int, framework: str, batch_size: int) -> Work:
+    """An epoch of LeNet on the digits under the trainer: shuffled, with a cosine schedule, judged at its end.
+
+    Args:
+        steps: Batches of the epoch.
+        seed: Of weights and order.
+        threads: Of the framework.
+        framework: Name of the back-end.
+        batch_size: Samples a batch.
+
+    Returns:
+        A call trains for an epoch more, and returns accuracy in percent and mean loss.
+    """
+    own = executor(framework, threads, d5.networks.lenet, {}, seed)
+    train, test = labelled_digits(steps, batch_size)
+    sampler = d5.ShuffleSampler(ArrayDataset(train), batch_size, seed=seed)
+    judged = d5.OrderedSampler(ArrayDataset(test), JUDGED)
+    trainer = d5.Trainer(own, d5.Adam(), sampler, judged, seed=seed)
+
+    def work() -> tuple[float, float]:
+        trainer.train(1, [d5.Scheduled({"lr": d5.Cosine(RATE, steps=HORIZON)})])
+        return trainer.scores["accuracy"], trainer.scores["loss"]
 
     return work

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 import deep5 as d5
-from deep5.recipes.overhead.by_deep5 import batches
+from deep5.errors import UsageError
+from deep5.recipes.overhead.by_deep5 import HORIZON, JUDGED, RATE, batches, labelled_digits
+from deep5.recipes.overhead.rules import DECAY, PENALTY, twin_of
 from deep5.seeds import generator
 
-__all__ = ["inference", "training_step"]
+__all__ = ["inference", "training_run", "training_step"]
 
 Work = Callable[[], object]
 Tree = Any
@@ -220,6 +222,27 @@ def _prepared(
     return model, feeds, *jax.device_put(model.init(seed))
 
 
+def _optimizer(rule: str | None, variant: str) -> Any:
+    """Optax's optimizer of deep5's name, None for none."""
+    if rule is None:
+        return None
+    import jax
+    import optax
+
+    twin = twin_of("jax", rule)
+    if variant != "groups":
+        return twin.native(optax, twin.hyper)
+    if rule != "adamw":
+        raise UsageError(f"groups with {rule!r:.60} of Optax; allowed: 'adamw', which has a mask of its own")
+    named = {"b1": twin.hyper["beta1"], "b2": twin.hyper["beta2"], "eps": twin.hyper["epsilon"]}
+    return optax.adamw(
+        twin.hyper["lr"],
+        **named,
+        weight_decay=DECAY,
+        mask=lambda tree: jax.tree.map(lambda value: value.ndim > 1, tree),
+    )
+
+
 def training_step(
     *,
     steps: int,
@@ -228,8 +251,21 @@ def training_step(
     network: Callable[..., d5.Network],
     batch_size: int,
     network_kwargs: Mapping[str, Any] | None = None,
+    rule: str | None = None,
+    variant: str = "plain",
 ) -> Work:
-    """Whole training steps with Adam in one compiled function, its state donated; a call returns loss and logits."""
+    """Whole training steps with Adam in one compiled function, its state donated; a call returns loss and logits.
+
+    Args:
+        steps: Steps a call.
+        seed: Of weights and batches.
+        threads: Of JAX.
+        network: Says which network of `deep5.networks`, at its own sizes.
+        batch_size: Samples a batch.
+        network_kwargs: Arguments of `network`.
+        rule: deep5's name of an optimizer of Optax's, instead.
+        variant: As of `rules.step`: biases without weight decay, or gradients with a share of their parameters.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -243,11 +279,21 @@ def training_step(
     def step(parameters: Tree, statistics: Tree, state: Tree, images: Any, labels: Any) -> Any:
         grads_of = jax.value_and_grad(loss_of, has_aux=True)
         (loss, (logits, statistics)), gradients = grads_of(parameters, statistics, images, labels)
-        parameters, state = _adam(parameters, state, gradients)
+        if variant == "modifier":
+            gradients = jax.tree.map(lambda gradient, value: gradient + PENALTY * value, gradients, parameters)
+        if optimizer is None:
+            parameters, state = _adam(parameters, state, gradients)
+        else:
+            changes, state = optimizer.update(gradients, state, parameters)
+            parameters = jax.tree.map(lambda value, change: value + change, parameters, changes)
         return parameters, statistics, state, loss, logits
 
-    state = {name: jax.tree.map(jnp.zeros_like, parameters) for name in ("first", "second")}
-    state["count"] = jnp.zeros((), jnp.int32)
+    optimizer, state = _optimizer(rule, variant), {}
+    if optimizer is None:
+        state = {name: jax.tree.map(jnp.zeros_like, parameters) for name in ("first", "second")}
+        state["count"] = jnp.zeros((), jnp.int32)
+    else:
+        state = optimizer.init(parameters)
     values = [parameters, statistics, state]
 
     def work() -> tuple[Any, Any]:
@@ -285,5 +331,58 @@ def inference(
         for index in range(steps):
             results = evaluate(parameters, statistics, *feeds[index % len(feeds)])
         return jax.block_until_ready(results)
+
+    return work
+
+
+def training_run(*, steps: int, seed: int, threads: int, batch_size: int) -> Work:
+    """An epoch of LeNet on the digits: one `jax.jit` a step, Optax's Adam and cosine schedule, an evaluation.
+
+    Batches are gathered by NumPy, which takes no longer than by index inside the step. Arguments and what a call
+    returns as `by_deep5.training_run`.
+    """
+    d5.framework("jax").set_threads(threads)
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    model = _LeNet()
+    parameters, statistics = jax.device_put(model.init(seed))
+    (images, labels), (judged, truth) = (
+        (part["input"], part["label"].astype(np.int32)) for part in labelled_digits(steps, batch_size)
+    )
+    optimizer = optax.adam(optax.cosine_decay_schedule(RATE, HORIZON))
+
+    def loss_of(parameters: Tree, x: Any, y: Any) -> Any:
+        logits, _ = model.apply(parameters, statistics, x, True)
+        return _cross_entropy(logits, y)
+
+    @partial(jax.jit, donate_argnums=(0, 1))
+    def step(parameters: Tree, state: Tree, x: Any, y: Any) -> Any:
+        loss, gradients = jax.value_and_grad(loss_of)(parameters, x, y)
+        changes, state = optimizer.update(gradients, state, parameters)
+        return optax.apply_updates(parameters, changes), state, loss
+
+    @jax.jit  # type: ignore[untyped-decorator]  # jax is not type-checked
+    def evaluate(parameters: Tree, x: Any, y: Any) -> Any:
+        logits, _ = model.apply(parameters, statistics, x, False)
+        return jnp.sum(jnp.argmax(logits, 1) == y), _cross_entropy(logits, y)
+
+    values = [parameters, optimizer.init(parameters)]
+    draw = np.random.default_rng(seed)
+
+    def work() -> tuple[float, float]:
+        parameters, state = values
+        order = draw.permutation(len(labels))
+        for first in range(0, len(order), batch_size):
+            indices = order[first : first + batch_size]
+            parameters, state, _ = step(parameters, state, images[indices], labels[indices])
+        right = total = 0.0
+        for first in range(0, len(truth), JUDGED):
+            y = truth[first : first + JUDGED]
+            hits, loss = evaluate(parameters, judged[first : first + JUDGED], y)
+            right, total = right + float(hits), total + float(loss) * len(y)
+        values[:] = parameters, state
+        return 100.0 * right / len(truth), total / len(truth)
 
     return work

@@ -10,7 +10,7 @@ import numpy as np
 import deep5 as d5
 from deep5.seeds import generator
 
-__all__ = ["LARGE", "SMALL", "Yogi", "fused", "fused_alone", "rule_alone"]
+__all__ = ["LARGE", "SMALL", "Yogi", "arrays", "fused", "fused_alone", "rule_alone"]
 
 Work = Callable[[], object]
 
@@ -71,7 +71,8 @@ def fused(name: str, parameters: list[Any]) -> Any:
     return torch.optim.Adam(parameters, lr=0.001, fused=True)
 
 
-def _arrays(shapes: tuple[tuple[int, ...], ...], seed: int, purpose: str) -> list[np.ndarray]:
+def arrays(shapes: tuple[tuple[int, ...], ...], seed: int, purpose: str) -> list[np.ndarray]:
+    """Normal numbers of these shapes, float32, the same for whoever asks."""
     rng = generator(seed, "overhead", purpose)
     return [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
 
@@ -88,8 +89,8 @@ def rule_alone(*, steps: int, seed: int, threads: int, rule: Any, shapes: tuple[
     """
     import torch
 
-    parameters = [torch.from_numpy(array).clone() for array in _arrays(shapes, seed, "parameters")]
-    gradients = [torch.from_numpy(array).clone() for array in _arrays(shapes, seed, "gradients")]
+    parameters = [torch.from_numpy(array).clone() for array in arrays(shapes, seed, "parameters")]
+    gradients = [torch.from_numpy(array).clone() for array in arrays(shapes, seed, "gradients")]
     specs = {str(index): d5.TensorSpec(shape=shape) for index, shape in enumerate(shapes)}
     kernel = d5.bind_rule(rule(), specs, threads=threads)
     kernel.attach({str(index): tensor.numpy() for index, tensor in enumerate(parameters)})
@@ -114,8 +115,8 @@ def fused_alone(*, steps: int, seed: int, threads: int, optimizer: str, shapes: 
     import torch
 
     torch.set_num_threads(threads)
-    parameters = [torch.nn.Parameter(torch.from_numpy(array).clone()) for array in _arrays(shapes, seed, "parameters")]
-    for parameter, gradient in zip(parameters, _arrays(shapes, seed, "gradients"), strict=True):
+    parameters = [torch.nn.Parameter(torch.from_numpy(array).clone()) for array in arrays(shapes, seed, "parameters")]
+    for parameter, gradient in zip(parameters, arrays(shapes, seed, "gradients"), strict=True):
         parameter.grad = torch.from_numpy(gradient).clone()
     update = fused(optimizer, parameters)
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import deep5 as d5
-from deep5.recipes.overhead.by_deep5 import batches
+from deep5.recipes.overhead.by_deep5 import HORIZON, JUDGED, RATE, batches, labelled_digits
+from deep5.recipes.overhead.rules import DECAY, PENALTY, twin_of
 
-__all__ = ["inference", "training_step"]
+__all__ = ["inference", "training_run", "training_step"]
 
 Work = Callable[[], object]
 
@@ -116,6 +117,19 @@ def _prepared(
     return _MODULES[network.__name__](), feeds
 
 
+def _optimizer(model: Any, rule: str, variant: str) -> Any:
+    twin = twin_of("pytorch", rule)
+    if variant != "groups":
+        return twin.native(list(model.parameters()))
+    named = dict(model.named_parameters())
+    return twin.native(
+        [
+            {"params": [value for name, value in named.items() if not name.endswith("bias")], "weight_decay": DECAY},
+            {"params": [value for name, value in named.items() if name.endswith("bias")], "weight_decay": 0.0},
+        ]
+    )
+
+
 def training_step(
     *,
     steps: int,
@@ -124,13 +138,30 @@ def training_step(
     network: Callable[..., d5.Network],
     batch_size: int,
     network_kwargs: Mapping[str, Any] | None = None,
+    rule: str | None = None,
+    variant: str = "plain",
 ) -> Work:
-    """Whole training steps with `torch.optim.Adam(fused=True)`; a call returns the last loss and logits."""
+    """Whole training steps with `torch.optim.Adam(fused=True)`; a call returns the last loss and logits.
+
+    Args:
+        steps: Steps a call.
+        seed: Of weights and batches.
+        threads: Of PyTorch.
+        network: Says which network of `deep5.networks`, at its own sizes.
+        batch_size: Samples a batch.
+        network_kwargs: Arguments of `network`.
+        rule: deep5's name of another optimizer, fused where PyTorch has it so.
+        variant: As of `rules.step`: two groups of parameters, or gradients with a share of their parameters.
+    """
     import torch
     from torch.nn import functional
 
     model, feeds = _prepared(network, network_kwargs, batch_size, threads, seed)
-    update = torch.optim.Adam(model.parameters(), lr=0.001, fused=True)
+    if rule is None:
+        update = torch.optim.Adam(model.parameters(), lr=0.001, fused=True)
+    else:
+        update = _optimizer(model, rule, variant)
+    modified = list(model.parameters()) if variant == "modifier" else []
     model.train()
 
     def work() -> tuple[Any, Any]:
@@ -140,6 +171,8 @@ def training_step(
             logits = model(images)
             loss = functional.cross_entropy(logits, labels)
             loss.backward()
+            for parameter in modified:
+                parameter.grad.add_(parameter.detach(), alpha=PENALTY)
             update.step()
         return loss, logits
 
@@ -169,5 +202,44 @@ def inference(
                 logits = model(images)
                 loss = functional.cross_entropy(logits, labels)
         return loss, logits
+
+    return work
+
+
+def training_run(*, steps: int, seed: int, threads: int, batch_size: int) -> Work:
+    """An epoch of LeNet on the digits: `torch.randperm`, fused Adam, `CosineAnnealingLR`, an evaluation.
+
+    Batches are gathered by index, which takes a fifth of what a `DataLoader` does. Arguments and what a call returns as
+    `by_deep5.training_run`.
+    """
+    import torch
+    from torch.nn import functional
+    from torch.optim.lr_scheduler import CosineAnnealingLR
+
+    torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    model = _lenet()
+    update = torch.optim.Adam(model.parameters(), lr=RATE, fused=True)
+    schedule = CosineAnnealingLR(update, T_max=HORIZON)
+    images, labels, judged, truth = (
+        torch.from_numpy(part[name]) for part in labelled_digits(steps, batch_size) for name in ("input", "label")
+    )
+
+    def work() -> tuple[float, float]:
+        model.train()
+        for indices in torch.randperm(len(images)).split(batch_size):
+            update.zero_grad()
+            loss = functional.cross_entropy(model(images[indices]), labels[indices])
+            loss.backward()
+            update.step()
+            schedule.step()
+        model.eval()
+        right = total = 0.0
+        with torch.inference_mode():
+            for x, y in zip(judged.split(JUDGED), truth.split(JUDGED), strict=True):
+                logits = model(x)
+                right += (logits.argmax(1) == y).sum().item()
+                total += functional.cross_entropy(logits, y).item() * len(y)
+        return 100.0 * right / len(truth), total / len(truth)
 
     return work

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 import deep5 as d5
-from deep5.recipes.overhead.by_deep5 import batches
+from deep5.recipes.overhead.by_deep5 import HORIZON, JUDGED, RATE, batches, labelled_digits
+from deep5.recipes.overhead.rules import DECAY, PENALTY, twin_of
 
-__all__ = ["inference", "training_step"]
+__all__ = ["inference", "training_run", "training_step"]
 
 Work = Callable[[], object]
 
@@ -189,6 +190,8 @@ def training_step(
     network: Callable[..., d5.Network],
     batch_size: int,
     network_kwargs: Mapping[str, Any] | None = None,
+    rule: str | None = None,
+    variant: str = "plain",
 ) -> Work:
     """Whole training steps with Keras's Adam inside one `tf.function`; a call returns the last loss and logits.
 
@@ -199,6 +202,8 @@ def training_step(
         network: Says which network of `deep5.networks`, at its own sizes.
         batch_size: Samples a batch.
         network_kwargs: Arguments of `network`.
+        rule: deep5's name of another optimizer of Keras's.
+        variant: As of `rules.step`: biases without weight decay, or gradients with a share of their parameters.
     """
     layers, forward, feeds = _prepared(network, network_kwargs, batch_size, threads, seed)
     tf = layers.tf
@@ -206,6 +211,12 @@ def training_step(
 
     # Keras's own epsilon is ten times the published one, which the other opponents and deep5 have.
     optimizer = keras.optimizers.Adam(learning_rate=0.001, epsilon=1e-8)
+    if rule is not None:
+        twin = twin_of("tensorflow", rule)
+        twin.hyper |= {"weight_decay": DECAY} if variant == "groups" else {}
+        optimizer = twin.native(keras.optimizers)
+    if variant == "groups":
+        optimizer.exclude_from_weight_decay(var_list=[value for value in layers.trained if len(value.shape) == 1])
     optimizer.build(layers.trained)
 
     @tf.function(input_signature=_signature(feeds))  # type: ignore[untyped-decorator]
@@ -215,6 +226,9 @@ def training_step(
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
         # Dense: of a word that occurs twice Keras's Adam adds up the squares of two gradients, not their sum's square.
         gradients = [tf.convert_to_tensor(gradient) for gradient in tape.gradient(loss, layers.trained)]
+        if variant == "modifier":
+            pairs = zip(gradients, layers.trained, strict=True)
+            gradients = [gradient + PENALTY * value for gradient, value in pairs]
         optimizer.apply_gradients(zip(gradients, layers.trained, strict=True))
         return loss, logits
 
@@ -248,5 +262,56 @@ def inference(
         for index in range(steps):
             results = evaluate(*feeds[index % len(feeds)])
         return results
+
+    return work
+
+
+def training_run(*, steps: int, seed: int, threads: int, batch_size: int) -> Work:
+    """An epoch of LeNet on the digits: one `tf.function` a step, Keras's Adam and `CosineDecay`, an evaluation.
+
+    Batches are gathered by index inside the step: `tf.data` took a third longer on images in memory. Arguments and
+    what a call returns as `by_deep5.training_run`.
+    """
+    d5.framework("tensorflow").set_threads(threads)
+    import keras
+    import tensorflow as tf
+
+    layers = _Layers(seed)
+    forward = _lenet(layers)
+    (images, labels), (judged, truth) = (
+        (tf.constant(part["input"].transpose(0, 2, 3, 1)), tf.constant(part["label"]))
+        for part in labelled_digits(steps, batch_size)
+    )
+    decay = keras.optimizers.schedules.CosineDecay(RATE, HORIZON)
+    optimizer = keras.optimizers.Adam(learning_rate=decay, epsilon=1e-8)
+    optimizer.build(layers.trained)
+    cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])  # type: ignore[untyped-decorator]
+    def step(indices: Any) -> Any:
+        with tf.GradientTape() as tape:
+            logits = forward(tf.gather(images, indices), True)
+            loss = tf.reduce_mean(cross_entropy(labels=tf.gather(labels, indices), logits=logits))
+        gradients = tape.gradient(loss, layers.trained)
+        optimizer.apply_gradients(zip(gradients, layers.trained, strict=True))
+        return loss
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 28, 28, 1]), tf.TensorSpec([None], tf.int64)])  # type: ignore[untyped-decorator]
+    def evaluate(x: Any, y: Any) -> Any:
+        logits = forward(x, False)
+        right = tf.reduce_sum(tf.cast(tf.argmax(logits, 1) == y, tf.float32))
+        return right, tf.reduce_sum(cross_entropy(labels=y, logits=logits))
+
+    draw = np.random.default_rng(seed)
+
+    def work() -> tuple[float, float]:
+        order = draw.permutation(len(labels))
+        for first in range(0, len(order), batch_size):
+            step(order[first : first + batch_size])
+        right = total = 0.0
+        for first in range(0, len(truth), JUDGED):
+            hits, loss = evaluate(judged[first : first + JUDGED], truth[first : first + JUDGED])
+            right, total = right + float(hits), total + float(loss)
+        return 100.0 * right / len(truth), total / len(truth)
 
     return work

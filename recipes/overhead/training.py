@@ -76,9 +76,9 @@ class PreparedSampler(d5.OrderedSampler):
         super().__init__(ArrayDataset({"input": np.zeros(steps), "label": np.zeros(steps)}), 1)
         self._batches = [(np.arange(64), {"input": np.zeros(1), "label": np.zeros(1)}) for _ in range(steps)]
 
-    def batches(self, epoch: int) -> Iterator[tuple[Any, dict[str, Any]]]:
+    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[Any, dict[str, Any]]]:
         """The same batches every epoch."""
-        return iter(self._batches)
+        return iter(self._batches[start:]) if start else iter(self._batches)
 
 
 def _metrics() -> list[d5.Event]:
@@ -134,7 +134,8 @@ def bare_loop(*, steps: int, busy_us: float = 0.0) -> Work:
 def _samples(steps: int, batch_size: int) -> dict[str, np.ndarray]:
     """As many of the digits as the steps take, over and over where they take more than there are."""
     train = digits().train
-    return train.batch(np.arange(steps * batch_size) % len(train))
+    found: dict[str, np.ndarray] = train.batch(np.arange(steps * batch_size) % len(train))
+    return found
 
 
 def lenet_by_trainer(*, steps: int, seed: int, threads: int, batch_size: int, optimizer: Any) -> Work:

@@ -1,16 +1,32 @@
-"""Data sets, one a file. Names load when they are first used."""
+"""Data sets by name. Names load when they are first used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deep5.training.datasets.cifar import cifar10 as cifar10
+    from deep5.training.datasets.cifar import cifar100 as cifar100
     from deep5.training.datasets.class_templates import synthetic as synthetic
+    from deep5.training.datasets.folders import image_folder as image_folder
+    from deep5.training.datasets.idx import fashion_mnist as fashion_mnist
+    from deep5.training.datasets.idx import mnist as mnist
+    from deep5.training.datasets.ilsvrc import imagenet as imagenet
+    from deep5.training.datasets.invented import made_up as made_up
+    from deep5.training.datasets.lists import file_list as file_list
+    from deep5.training.datasets.numpy_files import arrays as arrays
     from deep5.training.datasets.uci_digits import digits as digits
 
 _HOME = {
+    "arrays": "deep5.training.datasets.numpy_files",
     "cifar10": "deep5.training.datasets.cifar",
+    "cifar100": "deep5.training.datasets.cifar",
     "digits": "deep5.training.datasets.uci_digits",
+    "fashion_mnist": "deep5.training.datasets.idx",
+    "file_list": "deep5.training.datasets.lists",
+    "image_folder": "deep5.training.datasets.folders",
+    "imagenet": "deep5.training.datasets.ilsvrc",
+    "made_up": "deep5.training.datasets.invented",
+    "mnist": "deep5.training.datasets.idx",
     "synthetic": "deep5.training.datasets.class_templates",
 }
 __all__ = list(_HOME)

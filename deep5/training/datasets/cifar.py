@@ -1,75 +1,173 @@
-"""CIFAR-10 from the files of its binary version."""
+"""CIFAR-10 and CIFAR-100 from the files of their binary versions."""
 
 from __future__ import annotations
 
 import hashlib
-import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from deep5.compiler import cache_folder
 from deep5.errors import UsageError
-from deep5.training.dataset import ArrayDataset, Splits
+from deep5.training.dataset import Splits
+from deep5.training.datasets.pixels import image_arrays, scaling_of
+from deep5.training.datasets.splitting import check_limit
+from deep5.training.downloads import Remote, find_or_fetch
 
-__all__ = ["cifar10"]
+__all__ = ["cifar10", "cifar100"]
 
-_RECORD = 1 + 3 * 32 * 32
+_PIXELS = 3 * 32 * 32
 _TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
-# Mean and standard deviation of the 50 000 training images, a channel, of values in [0, 1].
-_MEAN, _STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+# SHA-256 and sizes: tensorflow/datasets, url_checksums/cifar10.txt and cifar100.txt. The authors publish MD5 of the
+# same files at https://www.cs.toronto.edu/~kriz/cifar.html: c32a1d4ab5d03f1284b67883e8d87530 (CIFAR-10) and
+# 03b5dce01913d631647c71ecec9e9cb8 (CIFAR-100).
+_CIFAR10 = Remote(
+    name="cifar-10-binary.tar.gz",
+    urls=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+    sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    size_bytes=170_052_171,
+    archive_of="cifar-10-batches-bin",
+    unpacked_bytes=200_000_000,
+)
+_CIFAR100 = Remote(
+    name="cifar-100-binary.tar.gz",
+    urls=("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
+    sha256="58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+    size_bytes=168_513_733,
+    archive_of="cifar-100-binary",
+    unpacked_bytes=200_000_000,
+)
 
 
-def cifar10(*, folder: str | None = None) -> Splits:
-    """60 000 colour images of 32 x 32 pixels in ten classes, normalised by channel.
+def cifar10(
+    *,
+    folder: str | None = None,
+    pixels: str = "normalised",
+    limit: int | None = None,
+    test_limit: int | None = None,
+    download: bool = True,
+) -> Splits:
+    """CIFAR-10: 60 000 colour images of 32 x 32 pixels in ten classes (binary version, 170 MB).
 
     Args:
         folder: Where `data_batch_1.bin` … `data_batch_5.bin` and `test_batch.bin` lie; by default
             `cifar-10-batches-bin` in `$DEEP5_DATA`, else in deep5's cache.
+        pixels: "normalised" by mean and deviation of the training images, "unit" for values in [0, 1], or "uint8".
+        limit: Keep only this many training samples, the first ones; None: all.
+        test_limit: Likewise of the test samples.
+        download: Whether to download the files where they are in neither folder.
 
     Returns:
-        Samples `input` float32 (3, 32, 32) and `label` int64 ().
+        Samples `input` float32 or uint8 (3, 32, 32) and `label` int64 ().
 
     Raises:
-        UsageError: A file is missing or is no such file.
+        UsageError: A file is missing, cannot be downloaded, is no such file, or holds a label that is none.
 
     References:
         Krizhevsky, Learning multiple layers of features from tiny images, 2009; binary version, one byte of label
         and 3072 bytes of pixels a record.
     """
-    root = Path(folder) if folder else Path(os.environ.get("DEEP5_DATA") or cache_folder() / "data")
-    root = root if folder else root / "cifar-10-batches-bin"
+    root = find_or_fetch("cifar-10-batches-bin", "cifar10", [_CIFAR10], folder=folder, download=download)
+    # Mean and standard deviation of the 50 000 training images, a channel, of values in [0, 1].
+    statistics = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+    files = [root / name for name in _TRAIN], [root / "test_batch.bin"]
+    return _splits("CIFAR-10", files, [10], 0, pixels, statistics, limit, test_limit)
+
+
+def cifar100(
+    *,
+    folder: str | None = None,
+    labels: str = "fine",
+    pixels: str = "normalised",
+    limit: int | None = None,
+    test_limit: int | None = None,
+    download: bool = True,
+) -> Splits:
+    """CIFAR-100: 60 000 colour images of 32 x 32 pixels in 100 classes, or in 20 coarse ones (binary version, 169 MB).
+
+    Args:
+        folder: Where `train.bin` and `test.bin` lie; by default `cifar-100-binary` in `$DEEP5_DATA`, else in deep5's
+            cache.
+        labels: "fine", 100 classes, or "coarse", the 20 that they are gathered in.
+        pixels: "normalised" by mean and deviation of the training images, "unit" for values in [0, 1], or "uint8".
+        limit: Keep only this many training samples, the first ones; None: all.
+        test_limit: Likewise of the test samples.
+        download: Whether to download the files where they are in neither folder.
+
+    Returns:
+        Samples `input` float32 or uint8 (3, 32, 32) and `label` int64 ().
+
+    Raises:
+        UsageError: A file is missing, cannot be downloaded, is no such file, or holds a label that is none.
+
+    References:
+        Krizhevsky, Learning multiple layers of features from tiny images, 2009; binary version, a byte of coarse
+        label, one of fine label and 3072 bytes of pixels a record.
+    """
+    if labels not in ("coarse", "fine"):
+        raise UsageError(f"cifar100 with labels {labels!r:.60}; allowed: 'fine', 'coarse'")
+    root = find_or_fetch("cifar-100-binary", "cifar100", [_CIFAR100], folder=folder, download=download)
+    statistics = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+    files = [root / "train.bin"], [root / "test.bin"]
+    splits = _splits(
+        "CIFAR-100", files, [20, 100], ("coarse", "fine").index(labels), pixels, statistics, limit, test_limit
+    )
+    splits.description["labels"] = labels
+    return splits
+
+
+def _splits(
+    source: str,
+    files: tuple[list[Path], list[Path]],
+    classes: Sequence[int],
+    chosen: int,
+    pixels: str,
+    statistics: tuple[tuple[float, ...], tuple[float, ...]],
+    limit: int | None,
+    test_limit: int | None,
+) -> Splits:
+    """Both parts; of a record's labels, which have these numbers of classes, the chosen one."""
+    scaling = scaling_of(pixels, *statistics, source)
     digest = hashlib.sha256()
     parts = []
-    for names in (_TRAIN, ("test_batch.bin",)):
-        records = np.concatenate([_records(root / name) for name in names])
+    for paths, name, most in ((files[0], "limit", limit), (files[1], "test_limit", test_limit)):
+        records = np.concatenate([_records(path, classes, source) for path in paths])
+        records = records[: check_limit(source, name, most, len(records))]
         digest.update(records.data)
-        pixels = records[:, 1:].reshape(-1, 3, 32, 32).astype(np.float32) / np.float32(255)
-        mean, std = (np.array(values, np.float32)[:, None, None] for values in (_MEAN, _STD))
-        parts.append(ArrayDataset({"input": (pixels - mean) / std, "label": records[:, 0].astype(np.int64)}))
+        # Copied: one block of bytes from which batches are gathered, nothing else kept.
+        images = np.ascontiguousarray(records[:, len(classes) :]).reshape(-1, 3, 32, 32)
+        parts.append(image_arrays(images, records[:, chosen], scaling))
     return Splits(
         train=parts[0],
         test=parts[1],
         split_hash=digest.hexdigest(),
         description={
-            "source": "CIFAR-10, binary version",
+            "source": f"{source}, binary version",
             "samples": {"train": len(parts[0]), "test": len(parts[1])},
             "split": "the one that the files have",
-            "preparation": f"divided by 255, less {_MEAN}, divided by {_STD}",
+            "preparation": scaling.describe() if scaling else "none",
         },
     )
 
 
-def _records(path: Path) -> np.ndarray:
+def _records(path: Path, classes: Sequence[int], source: str) -> np.ndarray:
+    """A file's records, their labels checked, uint8 of shape (records, labels + 3072)."""
     if not path.is_file():
         raise UsageError(
-            f"the data file {path} is not there; remedy: unpack the binary version of CIFAR-10 and set DEEP5_DATA to "
-            "the folder that holds cifar-10-batches-bin"
+            f"the data file {path} is not there; remedy: unpack the binary version of {source} and set DEEP5_DATA to "
+            f"the folder that holds {path.parent.name}, or delete {path.parent} and let it be downloaded"
         )
-    raw = np.fromfile(path, dtype=np.uint8)
-    if raw.size == 0 or raw.size % _RECORD:
-        raise UsageError(f"{path} holds {raw.size} bytes; allowed: records of {_RECORD} bytes, at least one")
-    records = raw.reshape(-1, _RECORD)
-    if records[:, 0].max() > 9:
-        raise UsageError(f"{path} holds the label {records[:, 0].max()}; allowed: 0 to 9")
+    length = len(classes) + _PIXELS
+    try:
+        raw = np.fromfile(path, dtype=np.uint8)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror or error})") from error
+    if raw.size == 0 or raw.size % length:
+        raise UsageError(f"{path} holds {raw.size} bytes; allowed: records of {length} bytes, at least one")
+    records = raw.reshape(-1, length)
+    for column, count in enumerate(classes):
+        labels = records[:, column]
+        if labels.max() >= count:
+            wrong = int((labels >= count).argmax())
+            raise UsageError(f"{path}, record {wrong}, holds the label {labels[wrong]}; allowed: 0 to {count - 1}")
     return records

@@ -8,8 +8,8 @@ from importlib.resources import files
 import numpy as np
 
 from deep5.errors import UsageError
-from deep5.seeds import generator
 from deep5.training.dataset import ArrayDataset, Splits
+from deep5.training.datasets.splitting import stratified
 
 __all__ = ["digits", "enlarge"]
 
@@ -42,7 +42,7 @@ def digits(*, size: int = 28, test_share: float = 0.2, split_seed: int = 0, limi
         raw, labels = archive["images"], archive["labels"].astype(np.int64)
     images = enlarge(raw.astype(np.float32) / np.float32(16), size)[:, None]
 
-    train, test = _stratified(labels, test_share, split_seed)
+    train, test = stratified(labels, test_share, split_seed)
     if limit is not None:
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= len(train):
             raise UsageError(f"digits with limit {limit!r}; allowed: None or a whole number from 1 to {len(train)}")
@@ -78,17 +78,3 @@ def enlarge(images: np.ndarray, size: int) -> np.ndarray:
         weight = weight[:, None] if axis == 1 else weight
         images = images.take(below, axis) * (1 - weight) + images.take(below + 1, axis) * weight
     return images
-
-
-def _stratified(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of both parts; the training part in rounds of one sample a class, so that its head is balanced."""
-    train, test = [], []
-    for label in np.unique(labels):
-        own = np.flatnonzero(labels == label)
-        own = own[generator(seed, "split", int(label)).permutation(len(own))]
-        cut = min(max(1, round(share * len(own))), len(own) - 1)
-        test.append(own[:cut])
-        train.append(own[cut:])
-    longest = max(map(len, train))
-    rounds = [part[position] for position in range(longest) for part in train if position < len(part)]
-    return np.array(rounds, dtype=np.int64), np.sort(np.concatenate(test)).astype(np.int64)

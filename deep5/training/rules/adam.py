@@ -50,10 +50,10 @@ class Adam(UpdateRule):
         xp = array_namespace(param)
         m = self.beta1 * state["m"] + (1 - self.beta1) * grad
         v = self.beta2 * state["v"] + (1 - self.beta2) * grad * grad
-        # m̂ / (√v̂ + ε) with what does not differ from element to element taken out of the loop.
-        step = self.lr / self.correction1
-        root = xp.sqrt(v) / xp.sqrt(self.correction2)
-        return param - step * m / (root + self.epsilon), {"m": m, "v": v}
+        # m̂ / (√v̂ + ε), multiplied by √(1 − β₂ᵗ) above and below: what is left in the loop is one root, one quotient.
+        root = xp.sqrt(self.correction2)
+        step = self.lr * root / self.correction1 * m / (xp.sqrt(v) + self.epsilon * root)
+        return param - step, {"m": m, "v": v}
 
     correction1: float
     correction2: float

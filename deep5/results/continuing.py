@@ -1,0 +1,105 @@
+"""A run that goes on: the document that it left held against the one that it would have now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from deep5.errors import CheckpointError, suggestion
+
+__all__ = ["going_on"]
+
+# Hashes of what went in: with another of these it would be another run.
+_SAME = ("data", "split", "initial_weights", "init", "batch_order", "network")
+
+
+# Other threads may change bits, and are told of as what the framework has.
+_TOLD = {"threads"}
+
+
+def going_on(left: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of a run that goes on, from the one that it left and the one that it would begin with now.
+
+    Args:
+        left: As it stands in the folder.
+        now: Of the recipe as given again, on this machine; complete but for `run_id`.
+        defaults: What stands under the recipe's keys where it says nothing, in JSON's types.
+
+    Returns:
+        `now`, with what `left` knows of the run: id, beginning, measurement, warnings, earlier resumptions; and a
+        warning for everything that may change bits or times: framework, versions, threads, machine, recipe file.
+
+    Raises:
+        CheckpointError: The run was finished, or it was of another recipe, other settings, data or weights.
+    """
+    name = left["run_id"]
+    if left["status"] == "success":
+        raise CheckpointError(f"the run {name} is finished; allowed: one that was ended before its time")
+    _check_recipe(name, left["recipe"], now["recipe"], defaults)
+    for key in _SAME:
+        if left["provenance"][key] != now["provenance"][key]:
+            raise CheckpointError(
+                f"the run {name} began with other content under {key!r}: its hash was {left['provenance'][key]}, it is "
+                f"{now['provenance'][key]}; remedy: the same data and initial weights as then"
+            )
+    if left["seeds"] != now["seeds"]:
+        raise CheckpointError(f"the run {name} has the seeds {left['seeds']}, got {now['seeds']}; remedy: --seed")
+    document = {**now, **{key: left[key] for key in ("run_id", "started", "measurement", "resumed", "checkpoints")}}
+    changes = [told for told in _changes(left, now) if told not in left["warnings"]]
+    fresh = [told for told in now["warnings"] if told not in left["warnings"]]
+    return {**document, "warnings": [*left["warnings"], *fresh, *changes]}
+
+
+def _check_recipe(name: str, left: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    if left["name"] != now["name"]:
+        raise CheckpointError(f"the run {name} is of the recipe {left['name']!r}; got {now['name']!r}")
+    if left["size"] != now["size"]:
+        raise CheckpointError(
+            f"the run {name} has the size {left['size']!r}, got {now['size']!r}; remedy: --size {left['size']}"
+        )
+    for part, remedy in (("fixed", "the recipe as it was then"), ("mutable", "the same --set as then")):
+        for key in sorted({*left[part], *now[part]} - _TOLD):
+            was, got = (document[part].get(key, defaults.get(key)) for document in (left, now))
+            if was != got:
+                raise CheckpointError(
+                    f"the run {name} has {key!r}: {_brief(was)}, got {_brief(got)}; remedy: {remedy}"
+                    f"{suggestion(key, now[part]) if key not in now[part] else ''}"
+                )
+    if left["hash"] != now["hash"]:
+        raise CheckpointError(f"the fixed part of {name} has another hash; remedy: the recipe as it was then")
+
+
+def _brief(value: Any) -> str:
+    text = "nothing" if value is None else json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _changes(left: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What may change bits: told, for whoever compares runs."""
+    then, here = left["software"] or {}, now["software"] or {}
+    packages, present = then.get("packages", {}), here.get("packages", {})
+    pairs: list[tuple[str, Any, Any]] = [
+        ("framework", _named(left["framework"]), _named(now["framework"])),
+        ("threads", (left["threads"] or {}).get("framework"), (now["threads"] or {}).get("framework")),
+        ("numerics", left["numerics"], now["numerics"]),
+        ("Python", then.get("python"), here.get("python")),
+        ("deep5", then.get("deep5"), here.get("deep5")),
+        *((package, packages.get(package), present.get(package)) for package in sorted({*packages, *present})),
+        ("processor", _processor(left), _processor(now)),
+        ("recipe file", left["provenance"]["recipe_source"], now["provenance"]["recipe_source"]),
+    ]
+    return [
+        f"the run went on with another {what}: {_brief(was)} before, {_brief(got)} now; the same bits are not promised"
+        for what, was, got in pairs
+        if was != got
+    ]
+
+
+def _named(framework: Mapping[str, Any] | None) -> list[Any]:
+    return [] if framework is None else [framework["name"], framework["version"], framework["device"]]
+
+
+def _processor(document: Mapping[str, Any]) -> Any:
+    cpu = (document["system"]["before"] or {}).get("cpu", {})
+    return [cpu.get("model"), cpu.get("architecture")]

@@ -1,0 +1,273 @@
+"""Archives unpacked safely: nothing outside the folder, no links, no more than a stated size, all or nothing."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import re
+import shutil
+import stat
+import struct
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from deep5.errors import OutputError, UsageError
+
+__all__ = ["extract", "inflated"]
+
+_BLOCK = 1 << 20
+# A member of a tar file has headers of some blocks of 512 bytes; so much is counted for each.
+_HEADERS = 4096
+# A tar file ends with two blocks of zeros.
+_END = 1024
+# What the libraries raise on a file that is not what they expect; BadGzipFile is an OSError.
+_CORRUPT = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    gzip.BadGzipFile,
+    struct.error,
+    EOFError,
+    ValueError,
+    OverflowError,
+    RuntimeError,  # NotImplementedError among them: a version or a method of tomorrow
+)
+
+
+class _TooMuch(Exception):
+    """More came out of a compressed stream than is allowed."""
+
+
+def extract(archive: Path, folder: Path, *, max_bytes: int, max_members: int = 100_000) -> Path:
+    """Unpack a .tar, .tar.gz, .tar.bz2, .tar.xz or .zip file into a new folder.
+
+    It is unpacked into a hidden folder beside, which gets its name when everything is there and right. Only files and
+    folders are made, with the rights of new ones; sizes are counted while they are unpacked, whatever the archive says.
+
+    Args:
+        archive: The file.
+        folder: What is to hold its content; where it is there already, nothing is done.
+        max_bytes: How much may come out, all files together.
+        max_members: How many files and folders may come out.
+
+    Returns:
+        `folder`.
+
+    Raises:
+        UsageError: No such archive, or a corrupt one; a member with an absolute path or with `..`, a link or a device;
+            more members or bytes than allowed, or more than the archive says.
+        OutputError: The folder cannot be written.
+    """
+    if folder.is_dir():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        room = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    try:
+        with _told(archive, folder):
+            with archive.open("rb") as file:
+                packed = file.read(2) == b"PK"
+            (_unzip if packed else _untar)(archive, room, max_bytes, max_members)
+            room.chmod(0o755)
+            try:
+                room.rename(folder)
+            except OSError:
+                if not folder.is_dir():  # another process was first: what it unpacked is as good
+                    raise
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+    return folder
+
+
+def inflated(path: Path, max_bytes: int) -> bytes:
+    """The content of a file, decompressed where it is a gzip file.
+
+    Raises:
+        UsageError: It cannot be read, is corrupt, or holds more than `max_bytes`.
+    """
+    content = b""
+    with _told(path, path):
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            source: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=file) if packed else file
+            content = source.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise _TooMuch
+    return content
+
+
+@contextmanager
+def _told(archive: Path, folder: Path) -> Iterator[None]:
+    """Errors of the libraries as ours."""
+    try:
+        yield
+    except _TooMuch as error:
+        raise UsageError(
+            f"{archive} holds more than the bytes allowed for it; it is no such file, or made to fill disks; remedy: "
+            "get the file again from its source"
+        ) from error
+    except _CORRUPT as error:
+        raise UsageError(
+            f"{archive} is corrupt ({type(error).__name__}: {error}); remedy: delete it and get it "
+            "again from its source"
+        ) from error
+    except OSError as error:
+        if error.filename is not None and Path(os.fsdecode(error.filename)) == archive:
+            raise UsageError(f"{archive} cannot be read ({error.strerror})") from error
+        raise _unwritable(folder, error) from error
+
+
+def _untar(archive: Path, room: Path, max_bytes: int, max_members: int) -> None:
+    seen: set[str] = set()
+    total = 0
+    with _decompressed(archive) as stream:
+        limited: Any = _Limited(stream, max_bytes + max_members * _HEADERS)
+        # As a stream: members one after the other, nothing looked up behind.
+        with tarfile.open(fileobj=limited, mode="r|") as tar:
+            for member in tar:
+                target = _target(archive, room, member.name, member.isdir(), seen, max_members)
+                if member.isdir():
+                    target.mkdir(parents=True, exist_ok=True)
+                    continue
+                if not member.isreg() or member.issparse():
+                    raise _refused(archive, member.name, "is a link, a device or the like", "files and folders")
+                total += member.size
+                if total > max_bytes:
+                    raise _TooMuch
+                source = tar.extractfile(member)
+                if source is None:
+                    raise _refused(archive, member.name, "has no content", "whole files")
+                _copy(source, target)
+        # tarfile takes a header that it cannot read for the end. And a gzip's checksum is compared when all is read.
+        limited.drain()
+        if not seen or limited.tail.strip(b"\0"):
+            raise UsageError(
+                f"{archive} is corrupt: it has no members, or does not end as a tar file does; remedy: get it again "
+                "from its source"
+            )
+
+
+def _unzip(archive: Path, room: Path, max_bytes: int, max_members: int) -> None:
+    seen: set[str] = set()
+    with zipfile.ZipFile(archive) as packed:
+        members = packed.infolist()
+        if sum(member.file_size for member in members) > max_bytes:
+            raise _TooMuch
+        for member in members:
+            target = _target(archive, room, member.filename, member.is_dir(), seen, max_members)
+            kind = stat.S_IFMT(member.external_attr >> 16)
+            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+                raise _refused(archive, member.filename, "is a link, a device or the like", "files and folders")
+            if member.flag_bits & 1:
+                raise _refused(archive, member.filename, "is encrypted", "files that are not")
+            if member.is_dir():
+                target.mkdir(parents=True, exist_ok=True)
+                continue
+            try:
+                with packed.open(member) as source:
+                    size = _copy(source, target)
+            except NotImplementedError as error:
+                raise _refused(archive, member.filename, f"cannot be unpacked ({error})", "deflate or store") from error
+            if size != member.file_size:
+                raise _refused(
+                    archive,
+                    member.filename,
+                    f"has not the {member.file_size} bytes that the archive says",
+                    "whole files",
+                )
+
+
+def _target(archive: Path, room: Path, name: str, folder: bool, seen: set[str], max_members: int) -> Path:
+    """Where a member goes; it is inside the room and nothing is there yet, or a folder for a folder."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or "\\" in name or "\0" in name or re.match("[A-Za-z]:", name):
+        raise _refused(archive, name, "has a path that is not relative", "paths inside the archive")
+    if ".." in path.parts:
+        raise _refused(archive, name, "leads out of the archive by '..'", "paths inside the archive")
+    key = str(path)
+    if not folder and (key in seen or key == "."):
+        raise _refused(archive, name, "is there twice, or has no name", "each file once")
+    seen.add(key)
+    if len(seen) > max_members:
+        raise UsageError(f"{archive} has more than {max_members} members; allowed: at most {max_members}")
+    target = room.joinpath(*path.parts)
+    if not folder:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise _refused(archive, name, "lies in what is a file", "files in folders") from error
+    return target
+
+
+def _copy(source: IO[bytes], target: Path) -> int:
+    """Write a new file; both libraries give no more than the size that was stated, and that has been counted."""
+    copied = 0
+    with target.open("xb") as file:
+        while block := source.read(_BLOCK):
+            copied += len(block)
+            file.write(block)
+    return copied
+
+
+@contextmanager
+def _decompressed(archive: Path) -> Iterator[Any]:
+    """The content of a file that is compressed by one of the programs that tar knows, or not at all."""
+    import bz2
+
+    with archive.open("rb") as file:
+        head = file.read(6)
+        file.seek(0)
+        if head[:2] == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=file) as stream:
+                yield stream
+        elif head[:3] == b"BZh":
+            with bz2.BZ2File(file) as stream:
+                yield stream
+        elif head == b"\xfd7zXZ\0":
+            with lzma.LZMAFile(file) as stream:
+                yield stream
+        else:
+            yield file
+
+
+class _Limited:
+    """A stream out of which no more than so many bytes come, whatever asks for them: headers and padding count."""
+
+    def __init__(self, stream: IO[bytes], max_bytes: int) -> None:
+        self._stream, self._left, self.tail = stream, max_bytes, b""
+
+    def read(self, size: int = -1) -> bytes:
+        """At most `size` bytes."""
+        block = self._stream.read(min(size, self._left + 1) if size >= 0 else self._left + 1)
+        self._left -= len(block)
+        if self._left < 0:
+            raise _TooMuch
+        self.tail = (self.tail + block)[-_END:]
+        return block
+
+    def drain(self) -> None:
+        """Read to the end."""
+        while self.read(_BLOCK):
+            pass
+
+
+def _refused(archive: Path, name: str, why: str, allowed: str) -> UsageError:
+    return UsageError(
+        f"{archive} is not unpacked: its member {name[:80]!r} {why}; allowed: {allowed}; remedy: get the file again "
+        "from its source"
+    )
+
+
+def _unwritable(folder: Path, error: OSError) -> OutputError:
+    return OutputError(f"{folder} cannot be written ({error.strerror or error}); remedy: make room, or set DEEP5_CACHE")

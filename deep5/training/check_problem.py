@@ -1,0 +1,57 @@
+"""The problem that an update rule is checked on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from deep5.seeds import generator
+from deep5.tensors import to_numpy
+
+__all__ = ["Outcome", "Problem", "half"]
+
+Outcome = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Quadratic bowls with noise, one an element: the gradient at x is 0.5 (x - target) + noise of the step."""
+
+    start: Outcome
+    target: Outcome
+    noise: tuple[Outcome, ...]
+
+    @classmethod
+    def make(cls, shapes: Mapping[str, tuple[int, ...]], steps: int, seed: int) -> Problem:
+        """One of these shapes, drawn."""
+
+        def draw(*purpose: str | int) -> Outcome:
+            return {
+                name: np.asarray(generator(seed, "check_optimizer", name, *purpose).standard_normal(shape))
+                for name, shape in shapes.items()
+            }
+
+        return cls(start=draw("start"), target=draw("target"), noise=tuple(draw("noise", k) for k in range(steps)))
+
+    def of(self, function: Callable[[Outcome], Outcome]) -> Problem:
+        """The same problem with every set of arrays mapped."""
+        return Problem(start=function(self.start), target=function(self.target), noise=tuple(map(function, self.noise)))
+
+    def gradients(self, points: Mapping[str, Any], step: int, dtype: str) -> Outcome:
+        """The gradients of a step at these points."""
+        return {
+            name: np.asarray(0.5 * (to_numpy(x) - self.target[name]) + 0.1 * self.noise[step][name], dtype)
+            for name, x in points.items()
+        }
+
+
+def half(arrays: Outcome, part: int, *, rename: bool = True) -> Outcome:
+    """One half of each array, flat; an array of one element is left out, or whole where names are kept."""
+    return {
+        f"{name}[{part}]" if rename else name: np.array_split(value.reshape(-1), 2)[part]
+        for name, value in arrays.items()
+        if value.size > 1
+    }

@@ -1,0 +1,217 @@
+"""Checkpoint files: a tree of values and arrays in one safetensors file that is whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deep5.errors import CheckpointError, OutputError
+from deep5.metric import FirstCalls, Sample
+
+__all__ = ["read_checkpoint", "write_checkpoint"]
+
+_VERSION = 1
+_KEY = "deep5"
+# From this length on, a list of numbers is an array: text takes five times the room and twenty times the time.
+_LONG = 32
+
+
+def write_checkpoint(path: str | Path, tree: Mapping[str, Any], about: Mapping[str, Any]) -> tuple[str, ...]:
+    """Write a file that appears whole or not at all, even where the machine stops.
+
+    Arrays become the file's tensors, all else JSON in its header. The bits of every number are kept.
+
+    Args:
+        path: A file that ends in `.safetensors`; its folder must exist.
+        tree: Values by name: dicts, lists, tuples and sets of None, truth values, numbers, texts, NumPy arrays and
+            `Sample`s.
+        about: What the file is of, in JSON's types.
+
+    Returns:
+        The places in the tree whose value is none of these, and was left out.
+
+    Raises:
+        OutputError: The file cannot be written; one of this name that was there is as it was.
+
+    References:
+        https://huggingface.co/docs/safetensors: a header of names, dtypes and shapes, and the bytes.
+    """
+    from safetensors.numpy import save_file
+
+    packer = _Packer()
+    document = {"version": _VERSION, "about": dict(about), "tree": packer.packed(tree, "")}
+    path = Path(path)
+    temporary = ""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        os.close(handle)
+        save_file(packer.arrays, temporary, metadata={_KEY: json.dumps(document)})
+        _flushed(Path(temporary))
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+        _flushed(path.parent)
+    except BaseException as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        # The library tells of a full disk by an exception of its own.
+        if isinstance(error, OSError) or type(error).__name__ == "SafetensorError":
+            told = getattr(error, "strerror", None) or error
+            raise OutputError(
+                f"the checkpoint {path} cannot be written ({told}); allowed: a folder that can be written, with "
+                f"{packer.size_bytes / 2**20:.0f} MiB free; the checkpoints before it are as they were"
+            ) from error
+        raise
+    return tuple(packer.left_out)
+
+
+def read_checkpoint(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `write_checkpoint` was given: the tree, and what it is of. Nothing in the file is executed.
+
+    Raises:
+        CheckpointError: No such file, a truncated one, or none that deep5 wrote.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"the checkpoint {path} is not there; allowed: a file that a run wrote")
+    try:
+        with safe_open(path, "numpy") as file:
+            held = (file.metadata() or {}).get(_KEY)
+            if held is None:
+                raise CheckpointError(f"{path} is no checkpoint of deep5's; allowed: a file that a run wrote")
+            document = json.loads(held)
+            if document["version"] != _VERSION:
+                raise CheckpointError(
+                    f"the checkpoint {path} has version {document['version']!r}; allowed: {_VERSION}; remedy: go on "
+                    "with the deep5 that wrote it"
+                )
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            tree: dict[str, Any] = _unpacked(document["tree"], arrays)
+            about: dict[str, Any] = document["about"]
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(
+            f"the checkpoint {path} is truncated or damaged ({error}); remedy: go on from an earlier one"
+        ) from error
+    return tree, about
+
+
+def _flushed(path: Path) -> None:
+    """What stands under this name reaches the disk before anybody relies on it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class _Packer:
+    """Turns a tree into JSON's types, and its arrays into tensors by the path where they stand."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, np.ndarray] = {}
+        self.left_out: list[str] = []
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def packed(self, value: Any, path: str) -> Any:
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+            return {"$": "array", "at": self._kept(value, path)}
+        if isinstance(value, (np.bool_, np.integer, np.floating)):
+            return {"$": "scalar", "at": self._kept(np.asarray(value), path)}
+        if isinstance(value, FirstCalls):
+            return {"$": "first_calls", "of": sorted(value.sizes)}
+        if isinstance(value, Mapping):
+            return self._mapping(value, path)
+        if isinstance(value, Sample):
+            return {"$": "sample", "of": [self.packed(part, f"{path}/{index}") for index, part in enumerate(value)]}
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return self._sequence(value, path)
+        raise _NotPackable
+
+    def _mapping(self, value: Mapping[Any, Any], path: str) -> Any:
+        pairs = []
+        for key, entry in value.items():
+            where = f"{path}/{key}" if path else str(key)
+            try:
+                pairs.append((self.packed(key, where), self.packed(entry, where)))
+            except _NotPackable:
+                self.left_out.append(where)
+        if all(isinstance(key, str) and not key.startswith("$") for key, _ in pairs):
+            return dict(pairs)
+        return {"$": "dict", "of": pairs}
+
+    def _sequence(self, value: Any, path: str) -> Any:
+        kind = type(value).__name__
+        if kind not in ("list", "tuple", "set", "frozenset"):
+            raise _NotPackable
+        items = sorted(value) if kind in ("set", "frozenset") else list(value)
+        if kind == "list" and len(items) >= _LONG:
+            types = {type(item) for item in items}
+            if types == {Sample}:
+                return {"$": "samples", "at": self._kept(np.array(items, dtype=np.float64), path)}
+            if len(types) == 1 and (only := types.pop()) in _NUMBERS:
+                try:
+                    return {"$": only.__name__, "at": self._kept(np.array(items, dtype=_NUMBERS[only]), path)}
+                except OverflowError:
+                    pass  # whole numbers beyond 64 bits stay text
+        found = [self.packed(item, f"{path}/{index}") for index, item in enumerate(items)]
+        return found if kind == "list" else {"$": kind, "of": found}
+
+    def _kept(self, array: np.ndarray, path: str) -> str:
+        self.arrays[path] = np.ascontiguousarray(array).reshape(array.shape)
+        return path
+
+
+class _NotPackable(Exception):
+    """A value that a checkpoint cannot hold."""
+
+
+_NUMBERS: dict[type, type] = {int: np.int64, float: np.float64, bool: np.bool_}
+
+
+def _unpacked(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    if isinstance(value, list):
+        return [_unpacked(item, arrays) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "$" not in value:
+        return {key: _unpacked(item, arrays) for key, item in value.items()}
+    kind = value["$"]
+    if kind == "array":
+        return arrays[value["at"]]
+    if kind == "scalar":
+        return arrays[value["at"]][()]
+    if kind in ("int", "float", "bool"):
+        return arrays[value["at"]].tolist()
+    if kind == "samples":
+        return [_sample(row) for row in arrays[value["at"]].tolist()]
+    if kind == "sample":
+        return Sample(*(_unpacked(part, arrays) for part in value["of"]))
+    if kind == "first_calls":
+        return FirstCalls(value["of"])
+    if kind == "dict":
+        return {_unpacked(key, arrays): _unpacked(item, arrays) for key, item in value["of"]}
+    items = [_unpacked(item, arrays) for item in value["of"]]
+    return {"tuple": tuple, "set": set, "frozenset": frozenset}[kind](items)
+
+
+def _sample(row: list[float]) -> Sample:
+    """NaN stands for None: a sample's place and time are never NaN."""
+    value, step, epoch, time_s = row
+    return Sample(
+        value,
+        None if step != step else int(step),  # noqa: PLR0124 - NaN alone differs from itself
+        None if epoch != epoch else int(epoch),  # noqa: PLR0124
+        None if time_s != time_s else time_s,  # noqa: PLR0124
+    )

@@ -1,0 +1,199 @@
+"""`Checkpointer`: writes checkpoints while training goes on; `latest_checkpoint` and `restore` go on from one."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal
+
+from deep5.arguments import is_finite
+from deep5.errors import CheckpointError, Deep5Error, OutputError, UsageError
+from deep5.events import Event
+from deep5.training.checkpoint_file import read_checkpoint, write_checkpoint
+
+__all__ = ["BEST", "Checkpointer", "checkpoints", "restore"]
+
+BEST = "best.safetensors"
+_NAME = re.compile(r"step-(\d{10,})\.safetensors")
+# Where nobody says how often.
+_DEFAULT_S = 30.0
+_BETTER: dict[str, Callable[[float, float], bool]] = {"accuracy": lambda a, b: a > b, "loss": lambda a, b: a < b}
+
+
+class Checkpointer(Event):
+    """Writes everything that training goes on from to `step-<steps done>.safetensors`, between two steps.
+
+    A file is whole or not there. Writing is a part of the run's time, and of no step's.
+
+    Args:
+        folder: Where the files go; made where it is not there. None: a run's own folder of checkpoints.
+        every_steps: Write after so many steps.
+        every_s: Write when so many seconds have passed since the last one; with `every_steps`, whatever comes first.
+            Where neither is given: 30 s.
+        keep: How many of the last are kept.
+        best: Keep the one of the best evaluation too, as `best.safetensors`: by the highest `"accuracy"` or the lowest
+            `"loss"`; None: not.
+
+    Raises:
+        UsageError: An argument out of its range.
+
+    Attributes:
+        about: Gives what is written into each file beside its state, in JSON's types; a run puts in its own.
+        written: Checkpoints written.
+        seconds: What writing them took.
+        left_out: Places in the state that no file can hold.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path | None = None,
+        *,
+        every_steps: int | None = None,
+        every_s: float | None = None,
+        keep: int = 2,
+        best: Literal["accuracy", "loss"] | None = None,
+    ) -> None:
+        for name, count in (("every_steps", every_steps), ("keep", keep)):
+            if count is None and name == "every_steps":
+                continue
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise UsageError(f"Checkpointer: got {name}={count!r:.60}; allowed: a whole number of at least 1")
+        if every_s is not None and (not is_finite(every_s) or isinstance(every_s, bool) or every_s < 0):
+            raise UsageError(f"Checkpointer: got every_s={every_s!r:.60}; allowed: seconds, a number of at least 0")
+        if best is not None and best not in _BETTER:
+            raise UsageError(f"Checkpointer: got best={best!r:.60}; allowed: {', '.join(map(repr, _BETTER))}, None")
+        self.folder = None if folder is None else Path(folder)
+        self.every_steps, self.every_s, self.keep, self.best = every_steps, every_s, keep, best
+        self.about: Callable[[], Mapping[str, Any]] = dict
+        self.written, self.seconds = 0, 0.0
+        self.left_out: tuple[str, ...] = ()
+        if every_s is None:
+            every_s = math.inf if every_steps is not None else _DEFAULT_S
+        self._every_s = float(every_s)
+        self._last_s, self._last_step, self._judged = perf_counter(), 0, 0
+        self._best_score: float | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """How often and how many; where does not matter to a result."""
+        names = ("every_steps", "every_s", "keep", "best")
+        return {"event": "checkpointer", **{name: getattr(self, name) for name in names}}
+
+    def before_training(self, trainer: Any) -> None:
+        """Make the folder.
+
+        Raises:
+            UsageError: Nobody said where.
+            OutputError: It cannot be made.
+        """
+        if self.folder is None:
+            raise UsageError(
+                "Checkpointer: got no folder; allowed: the name of one; remedy: Checkpointer('checkpoints')"
+            )
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(
+                f"the folder of checkpoints {self.folder} cannot be made ({error.strerror}); allowed: one that can be "
+                "written"
+            ) from error
+        for torn in self.folder.glob(".step-*.tmp"):
+            torn.unlink(missing_ok=True)  # of a process that was killed while it wrote
+        self._last_s, self._last_step, self._judged = perf_counter(), trainer.step, trainer.epoch
+
+    def after_all(self, trainer: Any) -> None:
+        """Write where it is time, and where an evaluation was the best so far."""
+        due = self.every_steps is not None and trainer.step - self._last_step >= self.every_steps
+        if due or perf_counter() - self._last_s >= self._every_s:
+            self.write(trainer)
+        if self.best is not None and trainer.epoch != self._judged:
+            self._judged = trainer.epoch
+            score = trainer.scores.get(self.best, math.nan)
+            if not math.isnan(score) and (self._best_score is None or _BETTER[self.best](score, self._best_score)):
+                self._best_score = score
+                self._write(trainer, BEST)
+
+    def write(self, trainer: Any) -> Path:
+        """Write a checkpoint now, and delete those that are too many.
+
+        Raises:
+            OutputError: It cannot be written; the ones before it are as they were.
+        """
+        path = self._write(trainer, f"step-{trainer.step:010d}.safetensors")
+        self._last_s, self._last_step = perf_counter(), trainer.step
+        for old in checkpoints(path.parent)[self.keep :]:
+            old.unlink(missing_ok=True)
+        return path
+
+    def _write(self, trainer: Any, name: str) -> Path:
+        begin = perf_counter()
+        path = Path(self.folder or "") / name
+        state = trainer.state_dict(copy=False)
+        position = {key: state["trainer"][key] for key in ("step", "epoch", "batch")}
+        self.left_out = write_checkpoint(path, state, {**self.about(), **position})
+        self.written += 1
+        self.seconds += perf_counter() - begin
+        return path
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best score so far, and where it was judged last; nothing where nobody asks for the best."""
+        return {"best_score": self._best_score, "judged": self._judged} if self.best is not None else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`."""
+        self._best_score, self._judged = state["best_score"], state["judged"]
+
+    def clear(self) -> None:
+        """Delete all checkpoints, and the folder where nothing else is in it."""
+        if self.folder is not None and self.folder.is_dir():
+            for path in [*checkpoints(self.folder), self.folder / BEST]:
+                path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self.folder.rmdir()
+
+
+def checkpoints(folder: str | Path) -> list[Path]:
+    """The checkpoints in a folder, the one of most steps first; `best.safetensors` is not among them."""
+    try:
+        found = [(int(match[1]), path) for path in Path(folder).iterdir() if (match := _NAME.fullmatch(path.name))]
+    except OSError:
+        return []
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def restore(
+    trainer: Any, path: str | Path, *, tell: Callable[[str], None] | None = None
+) -> tuple[dict[str, Any], Path]:
+    """Put a trainer where a checkpoint stands; its next `train` does the rest.
+
+    Args:
+        trainer: Made as the one that wrote it: same network, optimizer, samplers.
+        path: A checkpoint, or a folder of them: then the last that can be read.
+        tell: Takes a sentence about each that cannot be read; None: that is an error.
+
+    Returns:
+        What the checkpoint says that it is of, and its path.
+
+    Raises:
+        CheckpointError: There is none, none can be read, or it is of another network or optimizer.
+    """
+    path = Path(path)
+    candidates = checkpoints(path) if path.is_dir() else [path]
+    if not candidates:
+        raise CheckpointError(f"there is no checkpoint in {path}; allowed: a folder that a Checkpointer wrote to")
+    for number, candidate in enumerate(candidates, start=1):
+        try:
+            state, about = read_checkpoint(candidate)
+            break
+        except CheckpointError as error:
+            if tell is None or number == len(candidates):
+                raise
+            tell(str(error))
+    try:
+        trainer.load_state_dict(state)
+    except (Deep5Error, KeyError, TypeError) as error:
+        raise CheckpointError(f"the checkpoint {candidate} is of another network or optimizer: {error}") from error
+    return about, candidate

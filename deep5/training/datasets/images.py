@@ -1,0 +1,308 @@
+"""Image files to arrays by Pillow, in RGB or grey, at one size; an image that does not decode is named."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deep5.errors import UsageError
+from deep5.plugins import missing_dependency
+from deep5.tensors import TensorSpec, numpy_dtype
+from deep5.training.dataset import Dataset, fitted, sample_ids
+from deep5.training.datasets.pixels import Scaling
+
+__all__ = ["Decoder", "ImageDataset", "image_files"]
+
+# More pixels than this are a file made to fill memory: 3 bytes each, and a copy.
+_MOST_PIXELS = 1 << 27
+# Others run programs (EPS), or are no images of pixels.
+_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+_MOST_WORKERS = 8
+_FITS = ("crop", "stretch")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoder:
+    """What becomes of an image file: its pixels at one size.
+
+    Attributes:
+        size: Height and width of the result.
+        channels: 3 for RGB, 1 for grey.
+        fit: "crop" scales the shorter side to `size` / `share` and takes the middle; "stretch" scales both sides to
+            `size`, whatever becomes of the proportions.
+        share: Of the shorter side that a crop keeps, in (0, 1].
+        turn: Whether the orientation that a camera wrote (EXIF) is followed.
+
+    Raises:
+        UsageError: An attribute out of its range.
+        MissingDependency: Pillow is not installed.
+    """
+
+    size: int
+    channels: int = 3
+    fit: str = "stretch"
+    share: float = 1.0
+    turn: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.size, bool) or not isinstance(self.size, int) or not 1 <= self.size <= 1 << 14:
+            raise UsageError(f"images of size {self.size!r}; allowed: a whole number from 1 to {1 << 14}")
+        if self.channels not in (1, 3):
+            raise UsageError(f"images of {self.channels!r} channels; allowed: 3 (RGB) or 1 (grey)")
+        if self.fit not in _FITS:
+            raise UsageError(f"images with fit {self.fit!r:.60}; allowed: {', '.join(map(repr, _FITS))}")
+        if isinstance(self.share, bool) or not isinstance(self.share, (int, float)) or not 0 < self.share <= 1:
+            raise UsageError(f"images with share {self.share!r}; allowed: a number above 0, at most 1")
+        try:
+            import PIL  # noqa: F401 - asked for here, not after an hour of training
+        except ModuleNotFoundError as error:
+            raise missing_dependency("a data set of image files", error) from error
+
+    def describe(self) -> str:
+        """What is done, for a reader and for hashes."""
+        scaled = f"both sides scaled to {self.size}"
+        if self.fit == "crop":
+            scaled = f"shorter side scaled to {self._scaled()}, middle {self.size} x {self.size}"
+        turned = ", turned as EXIF says" if self.turn else ""
+        return f"{'RGB' if self.channels == 3 else 'grey'}{turned}, {scaled} (bilinear, antialiased; Pillow)"
+
+    @property
+    def library(self) -> str:
+        """What decodes: pixels of JPEG files may differ by a little from one version to the next."""
+        from importlib.metadata import version
+
+        return f"Pillow {version('pillow')}"
+
+    def decode(self, data: bytes, name: str) -> np.ndarray:
+        """The pixels of an encoded image.
+
+        A palette becomes colours; what is transparent stands on white; CMYK and grey become RGB; 16 bits of grey become
+        8, the highest.
+
+        Args:
+            data: The file's bytes: JPEG, PNG, BMP, GIF, TIFF, WebP, or PBM and its kin.
+            name: What messages call it.
+
+        Returns:
+            uint8, shape (channels, size, size).
+
+        Raises:
+            UsageError: It does not decode, or is of a kind that has no range of values; the message names it and says
+                why.
+        """
+        from PIL import Image, ImageOps, UnidentifiedImageError
+
+        try:
+            with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+                if image.width * image.height > _MOST_PIXELS:
+                    raise UsageError(
+                        f"the image {name} has {image.width} x {image.height} pixels; allowed: at most {_MOST_PIXELS}"
+                    )
+                image.load()
+                upright = ImageOps.exif_transpose(image) if self.turn else image
+                plain = _plain(upright, "RGB" if self.channels == 3 else "L", name)
+                pixels = np.asarray(self._sized(plain))
+        except UsageError:
+            raise
+        except UnidentifiedImageError as error:
+            raise _undecodable(name, f"it is none of {', '.join(_FORMATS)}") from error
+        except Exception as error:  # the readers' errors on a file that is cut off or is none have no other base
+            raise _undecodable(name, str(error) or type(error).__name__) from error
+        pixels = pixels[:, :, None] if pixels.ndim == 2 else pixels
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+    def _scaled(self) -> int:
+        return max(self.size, round(self.size / self.share))
+
+    def _sized(self, image: Any) -> Any:
+        from PIL import Image
+
+        bilinear = Image.Resampling.BILINEAR
+        if self.fit == "stretch":
+            return image if image.size == (self.size,) * 2 else image.resize((self.size,) * 2, bilinear)
+        scaled, shorter = self._scaled(), min(image.size)
+        width, height = (max(scaled, round(extent * scaled / shorter)) for extent in image.size)
+        left, top = (width - self.size) // 2, (height - self.size) // 2
+        if image.size == (width, height):
+            return image.crop((left, top, left + self.size, top + self.size))
+        # Of the scaled image only what the crop keeps is computed; it may have been very long.
+        across, down = image.width / width, image.height / height
+        box = (left * across, top * down, (left + self.size) * across, (top + self.size) * down)
+        return image.resize((self.size,) * 2, bilinear, box=box)
+
+
+def _plain(image: Any, mode: str, name: str) -> Any:
+    """The image in RGB or grey, of one byte a channel."""
+    from PIL import Image
+
+    if image.mode.startswith("I;16"):
+        wide = np.asarray(image)
+        image = Image.fromarray((wide >> 8).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        raise UsageError(
+            f"the image {name} holds numbers of 32 bits, whose range nobody knows; allowed: 8 or 16 bits a channel; "
+            "remedy: convert it, or give the numbers as NumPy files (arrays)"
+        )
+    if "transparency" in image.info or image.mode in ("RGBA", "LA", "PA", "RGBa", "La"):
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(white, image)
+    return image if image.mode == mode else image.convert("RGB").convert(mode)
+
+
+def _undecodable(name: str, reason: str) -> UsageError:
+    return UsageError(
+        f"the image {name} does not decode ({' '.join(reason.split())[:200]}); remedy: get the file again, or leave it "
+        "out of the data set"
+    )
+
+
+class ImageDataset(Dataset):
+    """Images that are decoded when a batch asks for them.
+
+    Args:
+        read: Gives an image's bytes, its name for messages, and its label, of the index of a sample.
+        length: How many samples there are.
+        decoder: What becomes of the bytes.
+        scaling: What becomes of the pixels; None: they stay bytes.
+        identity: What the samples are, for the hash: names, sizes and labels of files, say.
+        labels: Of all samples, where they are known.
+        workers: Threads that decode a batch; None: one a processor, up to eight. Samples do not depend on it.
+        dtype: Of the numbers that samples hold; they are computed in float32.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[int], tuple[bytes, str, int]],
+        *,
+        length: int,
+        decoder: Decoder,
+        scaling: Scaling | None,
+        identity: str,
+        labels: np.ndarray | None = None,
+        workers: int | None = None,
+        dtype: str | None = None,
+    ) -> None:
+        if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
+            raise UsageError(f"a data set of images with workers {workers!r}; allowed: None or at least 1")
+        dtype = dtype or ("uint8" if scaling is None else "float32")
+        self._read, self._length, self._decoder, self._scaling = read, length, decoder, scaling
+        self._identity, self._labels, self._workers, self._dtype = identity, labels, workers, dtype
+        self.specs = {
+            "input": TensorSpec(shape=(decoder.channels, decoder.size, decoder.size), dtype=dtype),
+            "label": TensorSpec(shape=(), dtype="int64"),
+        }
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return self._length
+
+    def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        """The samples with these indices, read and decoded now; see `Dataset.batch`.
+
+        Raises:
+            UsageError: Also where a file cannot be read or does not decode.
+        """
+        indices = [int(index) for index in sample_ids(ids, self._length)]
+        size, channels = self._decoder.size, self._decoder.channels
+        pixels = np.empty((len(indices), channels, size, size), np.uint8)
+        labels = np.empty(len(indices), np.int64)
+
+        def one(position: int) -> None:
+            data, name, labels[position] = self._read(indices[position])
+            pixels[position] = self._decoder.decode(data, name)
+
+        workers = min(self._workers or min(os.cpu_count() or 1, _MOST_WORKERS), len(indices))
+        if workers > 1:
+            # Made for this batch: a few of the milliseconds that decoding takes, and no thread outlives it.
+            with ThreadPoolExecutor(workers, thread_name_prefix="deep5-decode") as pool:
+                for _ in pool.map(one, range(len(indices))):
+                    pass
+        else:
+            for position in range(len(indices)):
+                one(position)
+        if self._scaling is None:
+            return {"input": pixels, "label": labels}
+        return {"input": self._scaling.apply(pixels).astype(numpy_dtype(self._dtype), copy=False), "label": labels}
+
+    def labels(self, name: str = "label") -> np.ndarray | None:
+        """The labels, where they are known; see `Dataset.labels`."""
+        return self._labels if name == "label" else None
+
+    def content_hash(self) -> str:
+        """SHA-256 of what names the samples and of what becomes of them; the files are not read."""
+        scaled = self._scaling.describe() if self._scaling else "none"
+        text = f"{self._identity} {self._decoder.describe()} {scaled} {self._dtype}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def cast(self, specs: Mapping[str, TensorSpec]) -> ImageDataset:
+        """The same images; another dtype of what becomes of them."""
+        return ImageDataset(
+            self._read,
+            length=self._length,
+            decoder=self._decoder,
+            scaling=self._scaling,
+            identity=self._identity,
+            labels=self._labels,
+            workers=self._workers,
+            dtype=fitted(self.specs, specs)["input"],
+        )
+
+
+def image_files(
+    root: Path,
+    names: Sequence[str],
+    labels: np.ndarray,
+    *,
+    decoder: Decoder,
+    scaling: Scaling | None,
+    workers: int | None = None,
+) -> ImageDataset:
+    """A data set of image files.
+
+    Args:
+        root: The folder that `names` are relative to.
+        names: A file each, with `/` between folders.
+        labels: A whole number each.
+        decoder: What becomes of the files.
+        scaling: What becomes of the pixels.
+        workers: See `ImageDataset`.
+
+    Raises:
+        UsageError: There are no files, or one cannot be found.
+    """
+    if not names:
+        raise UsageError(f"a data set of no images in {root}; allowed: at least one")
+    labels = np.asarray(labels, dtype=np.int64)
+    digest = hashlib.sha256()
+    for name, label in zip(names, labels.tolist(), strict=True):
+        try:
+            size = (root / name).stat().st_size
+        except OSError as error:
+            raise UsageError(f"the image {root / name} is not there ({error.strerror or error})") from error
+        digest.update(f"{name}\0{size}\0{label}\n".encode("utf-8", "surrogateescape"))
+
+    def read(index: int) -> tuple[bytes, str, int]:
+        path = root / names[index]
+        try:
+            return path.read_bytes(), str(path), int(labels[index])
+        except OSError as error:
+            raise UsageError(f"the image {path} cannot be read ({error.strerror or error})") from error
+
+    return ImageDataset(
+        read,
+        length=len(names),
+        decoder=decoder,
+        scaling=scaling,
+        identity=digest.hexdigest(),
+        labels=labels,
+        workers=workers,
+    )

@@ -1,0 +1,184 @@
+"""Arrays of NumPy's files, mapped into memory where that is possible."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from deep5.errors import UsageError
+from deep5.training.dataset import ArrayDataset, Splits
+from deep5.training.datasets.splitting import check_limit, check_share, split_hash
+
+__all__ = ["arrays"]
+
+# Files up to this size are hashed whole; of larger ones, so many blocks of this size at equal distances.
+_WHOLE_BYTES = 1 << 30
+_BLOCKS, _BLOCK_BYTES = 4096, 1 << 16
+
+
+def arrays(
+    train: str | Mapping[str, str],
+    *,
+    test: str | Mapping[str, str] | None = None,
+    test_share: float = 0.2,
+    split_seed: int = 0,
+    limit: int | None = None,
+    test_limit: int | None = None,
+) -> Splits:
+    """NumPy's files: an .npz with one array a part, or an .npy file a part, mapped instead of read.
+
+    Args:
+        train: An .npz file, whose arrays are named as the network's inputs; or an .npy file for each name. The first
+            extent of all arrays counts the samples.
+        test: Likewise; None: a seeded share of the training samples, drawn without regard to labels.
+        test_share: That share.
+        split_seed: Of that draw.
+        limit: Keep only this many training samples, the first ones; None: all.
+        test_limit: Likewise of the test samples.
+
+    Returns:
+        Samples whose parts are named and typed as the arrays are; `label`, where it is there, as int64.
+
+    Raises:
+        UsageError: A file is missing, corrupt, or holds objects; or the arrays have different numbers of samples.
+    """
+    what = "arrays"
+    read, digest = _read(train)
+    _check_lengths(train, read)
+    length = len(next(iter(read.values())))
+    if test is None:
+        share = check_share(what, test_share)
+        if length < 2:
+            raise UsageError(f"arrays of {length} sample cannot be split; remedy: test= the file of the test samples")
+        from deep5.seeds import generator
+
+        order = generator(split_seed, "split").permutation(length)
+        cut = min(max(1, round(share * length)), length - 1)
+        # In order: what is mapped is read from the front to the back.
+        chosen = [np.sort(order[cut:]), np.sort(order[:cut])]
+        sources = [(read, digest), (read, digest)]
+        split = f"{test_share:g} of the samples to the test set, seed {split_seed}"
+    else:
+        other, other_digest = _read(test)
+        _check_lengths(test, other)
+        chosen = [np.arange(length), np.arange(len(next(iter(other.values()))))]
+        sources = [(read, digest), (other, other_digest)]
+        split = "the files given"
+    parts = []
+    for position, (name, most) in enumerate((("limit", limit), ("test_limit", test_limit))):
+        chosen[position] = chosen[position][: check_limit(what, name, most, len(chosen[position]))]
+        parts.append(_part(*sources[position], chosen[position]))
+    return Splits(
+        train=parts[0],
+        test=parts[1],
+        split_hash=split_hash(*chosen),
+        description={
+            "source": f"NumPy files {_told(train)}" + ("" if test is None else f" and {_told(test)}"),
+            "samples": {"train": len(parts[0]), "test": len(parts[1])},
+            "split": split,
+            "hash": f"all bytes of the arrays; of one above {_WHOLE_BYTES >> 30} GiB, {_BLOCKS} blocks of its bytes",
+        },
+    )
+
+
+def _part(read: Mapping[str, np.ndarray], digest: str, ids: np.ndarray) -> ArrayDataset:
+    """The samples with these indices: all of them as they lie in the files, else copied."""
+    whole = all(len(array) == len(ids) for array in read.values())
+    chosen = {name: array if whole else array[ids] for name, array in read.items()}
+    if "label" in chosen and chosen["label"].dtype.kind in "iu":
+        label = chosen["label"]
+        if label.dtype == np.uint64 and label.size and label.max() > np.iinfo(np.int64).max:
+            raise UsageError(f"the label {label.max()} is out of range; allowed: whole numbers of 64 bits with a sign")
+        chosen["label"] = label.astype(np.int64, copy=False)
+    known = hashlib.sha256(f"{digest} ".encode() + ids.astype(np.int64).tobytes()).hexdigest()
+    return ArrayDataset(chosen, content_hash=known)
+
+
+def _read(given: str | Mapping[str, str]) -> tuple[dict[str, np.ndarray], str]:
+    """Arrays by name, and the SHA-256 of what they hold."""
+    if isinstance(given, str):
+        found = _read_npz(Path(given))
+    elif isinstance(given, Mapping) and given and all(isinstance(text, str) for pair in given.items() for text in pair):
+        found = {name: _read_npy(Path(path)) for name, path in given.items()}
+    else:
+        raise UsageError(f"arrays of {given!r:.80}; allowed: an .npz file, or a dict of names and .npy files")
+    digest = hashlib.sha256()
+    for name, array in sorted(found.items()):
+        digest.update(f"{name} {array.dtype}{array.shape}\n".encode())
+        for block in _sampled(array):
+            digest.update(block)
+    return found, digest.hexdigest()
+
+
+def _sampled(array: np.ndarray) -> list[memoryview]:
+    """The bytes of an array that its hash covers."""
+    raw = array.reshape(-1).view(np.uint8).data
+    if len(raw) <= _WHOLE_BYTES:
+        return [raw]
+    begins = np.linspace(0, len(raw) - _BLOCK_BYTES, _BLOCKS).astype(np.int64).tolist()
+    return [raw[begin : begin + _BLOCK_BYTES] for begin in begins]
+
+
+def _read_npy(path: Path) -> np.ndarray:
+    try:
+        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError, SyntaxError) as error:
+        raise _unreadable(path, error) from error
+    if not isinstance(mapped, np.ndarray):
+        raise UsageError(f"{path} holds several arrays; allowed: an .npy file here; remedy: give the .npz file itself")
+    return _plain(path, mapped)
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    import psutil
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size, room = sum(member.file_size for member in archive.infolist()), psutil.virtual_memory().available
+        if size > room:
+            raise UsageError(
+                f"{path} holds {size} bytes, and {room} are free; remedy: an .npy file for each array, which is mapped"
+            )
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: _plain(f"{path}, array {name!r}", archive[name]) for name in archive.files}
+    except (OSError, ValueError, EOFError, SyntaxError, zlib.error, zipfile.BadZipFile, NotImplementedError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _plain(what: object, array: np.ndarray) -> np.ndarray:
+    """The array with numbers in this machine's byte order, in the order of the samples; mapped where it was."""
+    if array.dtype.kind not in "biuf" or array.ndim == 0:
+        raise UsageError(
+            f"{what} holds {array.dtype}{list(array.shape)}; allowed: numbers, the first extent the samples'"
+        )
+    array = np.asarray(array)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return np.ascontiguousarray(array)
+
+
+def _check_lengths(given: str | Mapping[str, str], read: Mapping[str, np.ndarray]) -> None:
+    lengths = {name: len(array) for name, array in read.items()}
+    if len(set(lengths.values())) != 1 or 0 in lengths.values():
+        told = ", ".join(f"{name}: {length}" for name, length in lengths.items()) or "no array"
+        raise UsageError(f"{_told(given)} holds samples of {told}; allowed: as many of each, at least one")
+
+
+def _told(given: str | Mapping[str, str]) -> str:
+    return Path(given).name if isinstance(given, str) else ", ".join(Path(path).name for path in given.values())
+
+
+def _unreadable(path: Path, error: BaseException) -> UsageError:
+    if isinstance(error, FileNotFoundError):
+        return UsageError(
+            f"the data file {path} is not there; allowed: an .npz file, or a dict of names and .npy files"
+        )
+    return UsageError(
+        f"{path} cannot be read ({' '.join(str(error).split())[:200]}); allowed: a whole file as numpy.save or "
+        "numpy.savez writes it, without objects"
+    )

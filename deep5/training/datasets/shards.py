@@ -1,0 +1,289 @@
+"""Samples in TFRecord files: by index, and as a stream in shuffled order."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from deep5.errors import UsageError, brief
+from deep5.seeds import generator
+from deep5.tensors import TensorSpec, numpy_dtype
+from deep5.training.dataset import StreamDataset, fitted
+from deep5.training.datasets.example import parse_example
+from deep5.training.datasets.images import Decoder, ImageDataset
+from deep5.training.datasets.pixels import Scaling
+from deep5.training.datasets.tfrecord import read_record, record_index, records
+
+__all__ = ["ImageExample", "TFRecordStream", "find_shards", "image_records", "image_stream"]
+
+# Files of a data set whose records' places are looked up at the same time.
+_SCANNERS = 8
+_CHUNK = 32
+
+
+class ImageExample:
+    """An encoded image and its label in a `tf.train.Example`, in either of the two usual layouts.
+
+    `image/encoded` with `image/class/label` counted from 1 is that of TensorFlow's scripts for ImageNet; `image` with
+    `label` counted from 0 that of TensorFlow Datasets.
+
+    Args:
+        classes: How many classes there are.
+        labels_from: The first label; None: 1 or 0, as the layout has it.
+    """
+
+    _LAYOUTS = (("image/encoded", "image/class/label", 1), ("image", "label", 0))
+
+    def __init__(self, classes: int, labels_from: int | None = None) -> None:
+        self.classes, self.labels_from = classes, labels_from
+
+    def read(self, record: bytes, name: str) -> tuple[bytes, str, int]:
+        """The encoded image, its name and its label, counted from 0.
+
+        Raises:
+            UsageError: The record is no Example, has not these features, or its label is of no class; the message
+                holds `name`.
+        """
+        try:
+            features = parse_example(record)
+        except UsageError as error:
+            raise UsageError(f"{name}: {error}") from error
+        for image_key, label_key, first in self._LAYOUTS:
+            image, label = features.get(image_key), features.get(label_key)
+            if isinstance(image, list) and len(image) == 1 and isinstance(label, np.ndarray) and label.size == 1:
+                first = first if self.labels_from is None else self.labels_from  # noqa: PLW2901
+                number = int(label[0]) - first
+                if label.dtype != np.int64 or not 0 <= number < self.classes:
+                    raise UsageError(
+                        f"{name} holds the label {label[0]}; allowed: {first} to {first + self.classes - 1}"
+                    )
+                return image[0], name, number
+        raise UsageError(
+            f"{name} has the features {brief(sorted(features))}; allowed: image/encoded and image/class/label, or "
+            "image and label, one value each"
+        )
+
+
+def find_shards(folder: Path, prefixes: Sequence[str]) -> list[Path]:
+    """The files of one part of a data set, `train-00000-of-01024` and so on, in their order.
+
+    Args:
+        folder: Where they lie.
+        prefixes: What the part may be called; the first that is there is taken.
+
+    Returns:
+        All of them, or none where there is no such part.
+
+    Raises:
+        UsageError: Some are missing, or there are files of two numbers of shards.
+    """
+    for prefix in prefixes:
+        found = {}
+        for path in sorted(folder.glob(f"*{prefix}*-of-*")) if folder.is_dir() else ():
+            match = re.fullmatch(
+                rf"(?:.*[-.])?{re.escape(prefix)}(?:\.tfrecord)?-(\d+)-of-(\d+)(?:\.tfrecord)?", path.name
+            )
+            if match:
+                found[int(match[1]), int(match[2])] = path
+        if not found:
+            continue
+        counts = sorted({count for _, count in found})
+        missing = [number for number in range(counts[0]) if (number, counts[0]) not in found]
+        if len(counts) > 1 or missing:
+            why = f"the shards {missing[:5]} of {counts[0]} are missing" if missing else f"of {counts} shards in all"
+            raise UsageError(f"{folder} holds {len(found)} files of {prefix}, and {why}; allowed: all of one set")
+        return [path for _, path in sorted(found.items())]
+    return []
+
+
+def image_records(
+    paths: Sequence[Path],
+    example: ImageExample,
+    *,
+    decoder: Decoder,
+    scaling: Scaling | None,
+    limit: int | None = None,
+    workers: int | None = None,
+) -> ImageDataset:
+    """The images of TFRecord files as samples by index, in the order of the files.
+
+    Args:
+        paths: The files.
+        example: How a record holds image and label.
+        decoder: What becomes of the images.
+        scaling: What becomes of the pixels.
+        limit: Keep only this many, the first ones; files behind them are not looked at.
+        workers: See `ImageDataset`.
+
+    Raises:
+        UsageError: A file is corrupt, or there is no record.
+    """
+    indices: list[np.ndarray] = []
+    if limit is None:
+        with ThreadPoolExecutor(_SCANNERS, thread_name_prefix="deep5-index") as pool:
+            indices = list(pool.map(record_index, paths))
+    else:
+        for path in paths:
+            indices.append(record_index(path))
+            if sum(map(len, indices)) >= limit:
+                break
+    ends = np.cumsum([len(index) for index in indices])
+    if not indices or ends[-1] == 0:
+        raise UsageError(f"no record in {len(paths)} TFRecord files ({paths[0] if paths else 'none'} …)")
+    length = int(ends[-1])
+    if limit is not None:
+        if limit > length:
+            raise UsageError(f"a limit of {limit} samples; allowed: at most {length}, which the files hold")
+        length = limit
+
+    def read(index: int) -> tuple[bytes, str, int]:
+        shard = int(np.searchsorted(ends, index, side="right"))
+        number = index - (int(ends[shard - 1]) if shard else 0)
+        path = paths[shard]
+        return example.read(read_record(path, int(indices[shard][number]), number), f"{path}, record {number},")
+
+    return ImageDataset(
+        read,
+        length=length,
+        decoder=decoder,
+        scaling=scaling,
+        identity=f"{_identity(paths)} {[len(index) for index in indices]} {length} {example.labels_from}",
+        workers=workers,
+    )
+
+
+class TFRecordStream(StreamDataset):
+    """The records of TFRecord files as a stream: files in a shuffled order, then records within a window.
+
+    Args:
+        paths: The files.
+        decode: Makes a sample, arrays by name, of a record and of its name for messages.
+        specs: Of the samples.
+        window: So many records are read and shuffled at a time; 1: they come as the files have them.
+        seed: The order is a function of (seed, epoch).
+        workers: Threads that decode; samples and their order do not depend on it.
+        identity: What `decode` does, for the hash.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        decode: Callable[[bytes, str], dict[str, np.ndarray]],
+        specs: Mapping[str, TensorSpec],
+        *,
+        window: int = 1,
+        seed: int = 0,
+        workers: int = 1,
+        identity: str = "",
+    ) -> None:
+        for name, value in (("window", window), ("workers", workers)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise UsageError(f"a stream with {name} {value!r}; allowed: a whole number of at least 1")
+        if not paths:
+            raise UsageError("a stream of no files; allowed: at least one")
+        self.specs = dict(specs)
+        self._paths, self._decode, self._window, self._seed = list(paths), decode, window, seed
+        self._workers, self._identity = workers, identity
+
+    def samples(self, epoch: int, start: int = 0) -> Iterator[dict[str, np.ndarray]]:
+        """The epoch's samples from number `start` on; what lies before is passed over unread but for one window."""
+        raw = self._raw(epoch, start)
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="deep5-decode") as pool:
+            while chunk := list(islice(raw, _CHUNK)):
+                yield from pool.map(self._decode, *zip(*chunk, strict=True))
+
+    def content_hash(self) -> str:
+        """SHA-256 over names and sizes of the files, and what is done with their records; the files are not read."""
+        text = f"{_identity(self._paths)} {self._identity} {self.specs}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def cast(self, specs: Mapping[str, TensorSpec]) -> TFRecordStream:
+        """The same records; floating parts converted after they were decoded."""
+        dtypes = fitted(self.specs, specs)
+        decode = self._decode
+
+        def converted(record: bytes, name: str) -> dict[str, np.ndarray]:
+            sample = decode(record, name)
+            return {key: array.astype(numpy_dtype(dtypes[key]), copy=False) for key, array in sample.items()}
+
+        return TFRecordStream(
+            self._paths,
+            converted,
+            {name: TensorSpec(shape=spec.shape, dtype=dtypes[name]) for name, spec in self.specs.items()},
+            window=self._window,
+            seed=self._seed,
+            workers=self._workers,
+            identity=self._identity,
+        )
+
+    def _raw(self, epoch: int, start: int) -> Iterator[tuple[bytes, str]]:
+        """Records and their names in the epoch's order, from number `start` on."""
+        if self._window == 1:
+            yield from self._ordered(self._paths, start)
+            return
+        files = generator(self._seed, "shards", epoch).permutation(len(self._paths)).tolist()
+        # Only a last window may be smaller, so that each begins where its number says.
+        number = start // self._window
+        source = self._ordered([self._paths[file] for file in files], number * self._window)
+        passed = start - number * self._window
+        while window := list(islice(source, self._window)):
+            order = generator(self._seed, "window", epoch, number).permutation(len(window)).tolist()
+            for position in order[passed:]:
+                yield window[position]
+            number, passed = number + 1, 0
+
+    @staticmethod
+    def _ordered(paths: Sequence[Path], start: int) -> Iterator[tuple[bytes, str]]:
+        for path in paths:
+            skip = 0
+            if start:
+                count = len(record_index(path))
+                if start >= count:
+                    start -= count
+                    continue
+                skip, start = start, 0
+            for number, record in enumerate(records(path, skip), start=skip):
+                yield record, f"{path}, record {number},"
+
+
+def image_stream(
+    paths: Sequence[Path],
+    example: ImageExample,
+    *,
+    decoder: Decoder,
+    scaling: Scaling | None,
+    window: int,
+    seed: int,
+    workers: int,
+) -> TFRecordStream:
+    """The images of TFRecord files as a stream of samples `input` (C, size, size) and `label` int64 ()."""
+
+    def decode(record: bytes, name: str) -> dict[str, np.ndarray]:
+        data, name, label = example.read(record, name)
+        pixels = decoder.decode(data, name)
+        numbers = pixels if scaling is None else scaling.apply(pixels[None])[0]
+        return {"input": numbers, "label": np.array(label, dtype=np.int64)}
+
+    specs = {
+        "input": TensorSpec(
+            shape=(decoder.channels, decoder.size, decoder.size), dtype="uint8" if scaling is None else "float32"
+        ),
+        "label": TensorSpec(shape=(), dtype="int64"),
+    }
+    identity = f"{decoder.describe()} {scaling.describe() if scaling else 'bytes'} {example.labels_from}"
+    return TFRecordStream(
+        paths, decode, specs, window=window, seed=seed, workers=workers, identity=f"{identity} {window} {seed}"
+    )
+
+
+def _identity(paths: Sequence[Path]) -> str:
+    try:
+        return " ".join(f"{path.name} {path.stat().st_size}" for path in paths)
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be read ({error.strerror or error})") from error

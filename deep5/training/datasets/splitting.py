@@ -1,0 +1,87 @@
+"""Which sample goes where: stratified splits, and the first samples of all classes in equal measure."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from deep5.errors import UsageError
+from deep5.seeds import generator
+
+__all__ = ["check_limit", "check_share", "evenly", "split_hash", "stratified"]
+
+
+def stratified(labels: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A seeded split that keeps the classes' shares.
+
+    Args:
+        labels: Of all samples, shape (N,).
+        share: Of each class that goes to the test part, at least one sample and not all of them.
+        seed: Of the draw.
+
+    Returns:
+        Indices of the training part, in rounds of one sample a class, so that its head is balanced; and of the test
+        part, in order.
+
+    Raises:
+        UsageError: A class has one sample alone.
+    """
+    train, test = [], []
+    for label in np.unique(labels):
+        own = np.flatnonzero(labels == label)
+        if len(own) < 2:
+            raise UsageError(
+                f"class {label} has one sample alone, which cannot be split; allowed: two of each class at least; "
+                "remedy: say which samples are for the test"
+            )
+        own = own[generator(seed, "split", int(label)).permutation(len(own))]
+        cut = min(max(1, round(share * len(own))), len(own) - 1)
+        test.append(own[:cut])
+        train.append(own[cut:])
+    longest = max(map(len, train))
+    rounds = [part[position] for position in range(longest) for part in train if position < len(part)]
+    return np.array(rounds, dtype=np.int64), np.sort(np.concatenate(test)).astype(np.int64)
+
+
+def evenly(labels: np.ndarray, limit: int | None) -> np.ndarray:
+    """Indices of `limit` samples, the first ones of every class in equal measure, in order; all where it is None.
+
+    >>> evenly(np.array([0, 0, 0, 0, 1, 1, 2]), 4).tolist()
+    [0, 1, 4, 6]
+    """
+    if limit is None:
+        return np.arange(len(labels), dtype=np.int64)
+    order = np.argsort(labels, kind="stable")
+    ordered = labels[order]
+    begins = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    position = np.arange(len(labels)) - np.repeat(begins, np.diff(np.r_[begins, len(labels)]))
+    chosen = order[np.lexsort((ordered, position))[:limit]]
+    return np.sort(chosen).astype(np.int64)
+
+
+def split_hash(*parts: np.ndarray) -> str:
+    """SHA-256 of which sample went where."""
+    return hashlib.sha256(b"|".join(np.asarray(part, dtype=np.int64).tobytes() for part in parts)).hexdigest()
+
+
+def check_limit(what: str, name: str, limit: int | None, available: int) -> int | None:
+    """A number of samples to keep; None: all.
+
+    Raises:
+        UsageError: It is no whole number from 1 to what there is.
+    """
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= available):
+        raise UsageError(f"{what} with {name} {limit!r}; allowed: None or a whole number from 1 to {available}")
+    return limit
+
+
+def check_share(what: str, share: float) -> float:
+    """A share of the samples.
+
+    Raises:
+        UsageError: It is no number between 0 and 1.
+    """
+    if isinstance(share, bool) or not (isinstance(share, (int, float)) and 0.0 < share < 1.0):
+        raise UsageError(f"{what} with test_share {share!r}; allowed: a number between 0 and 1")
+    return share

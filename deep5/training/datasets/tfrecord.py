@@ -1,0 +1,167 @@
+"""TFRecord files without TensorFlow: the framing of records, every length and every record checked by its CRC."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from deep5.compiler import cache_folder
+from deep5.errors import UsageError
+from deep5.files import write_atomically
+from deep5.training.datasets.crc32c import masked_crc32c
+
+__all__ = ["framed", "read_record", "record_index", "records", "write_records"]
+
+_HEADER, _FOOTER = 12, 4  # uint64 length and its CRC; CRC of the record
+
+
+def framed(record: bytes) -> bytes:
+    """A record as it stands in a file: its length, the length's masked CRC-32C, the record, its masked CRC-32C.
+
+    References:
+        TensorFlow, "TFRecord and tf.train.Example", section "TFRecords format details": uint64 length, uint32 masked
+        CRC of length, bytes, uint32 masked CRC of bytes; little endian.
+    """
+    length = struct.pack("<Q", len(record))
+    return b"".join(
+        [length, struct.pack("<I", masked_crc32c(length)), record, struct.pack("<I", masked_crc32c(record))]
+    )
+
+
+def records(path: Path, skip: int = 0) -> Iterator[bytes]:
+    """The records of a file one after the other.
+
+    Args:
+        path: A TFRecord file that is not compressed.
+        skip: So many records are passed over unread.
+
+    Raises:
+        UsageError: The file is cut off or corrupt; the message names it, the record and the byte it begins at.
+    """
+    with _opened(path) as file:
+        size, begin, number = file.seek(0, io.SEEK_END), 0, 0
+        while begin < size:
+            length = _length(path, file, begin, number, size)
+            if number >= skip:
+                yield _record(path, file, begin, length, number)
+            begin += _HEADER + length + _FOOTER
+            number += 1
+
+
+def read_record(path: Path, begin: int, number: int) -> bytes:
+    """One record.
+
+    Args:
+        path: The file.
+        begin: The byte at which the record's frame begins.
+        number: Which record of the file it is, for messages.
+
+    Raises:
+        UsageError: The file is not there any more, cut off or corrupt.
+    """
+    with _opened(path) as file:
+        size = file.seek(0, io.SEEK_END)
+        return _record(path, file, begin, _length(path, file, begin, number, size), number)
+
+
+def record_index(path: Path) -> np.ndarray:
+    """The byte at which each record of a file begins, int64.
+
+    Found by going from length to length. A file of more than 1 MB is gone through once: what was found is kept in
+    deep5's cache under the file's path, size and time of change.
+
+    Raises:
+        UsageError: The file is cut off, or a length is corrupt.
+    """
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    key = hashlib.sha256(f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()).hexdigest()
+    kept = cache_folder() / "tfrecord" / f"{key}.npy"
+    if stat.st_size > 1 << 20:
+        try:
+            found = np.load(kept, allow_pickle=False)
+            if found.dtype == np.int64 and found.ndim == 1:
+                return np.asarray(found)
+        except (OSError, ValueError, EOFError):
+            pass  # not there, or not whole: it is made again
+    begins, begin = [], 0
+    with _opened(path) as file:
+        while begin < stat.st_size:
+            begins.append(begin)
+            begin += _HEADER + _length(path, file, begin, len(begins) - 1, stat.st_size) + _FOOTER
+    index = np.array(begins, dtype=np.int64)
+    if stat.st_size > 1 << 20:
+        _keep(kept, index)
+    return index
+
+
+def _keep(path: Path, index: np.ndarray) -> None:
+    content = io.BytesIO()
+    np.save(content, index, allow_pickle=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content.getvalue())
+    except OSError:
+        pass  # a cache that cannot be written costs time, nothing else
+
+
+def _opened(path: Path) -> io.BufferedReader:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _length(path: Path, file: io.BufferedReader, begin: int, number: int, size: int) -> int:
+    """The length of the record whose frame begins there, checked by its CRC and against the size of the file."""
+    file.seek(begin)
+    header = file.read(_HEADER)
+    if len(header) < _HEADER:
+        raise _broken(path, number, begin, f"the file ends after {len(header)} of its header's {_HEADER} bytes")
+    (length,) = struct.unpack_from("<Q", header)
+    (crc,) = struct.unpack_from("<I", header, 8)
+    if masked_crc32c(header[:8]) != crc:
+        known = " (it is a gzip file)" if begin == 0 and header[:2] == b"\x1f\x8b" else ""
+        raise _broken(path, number, begin, f"the checksum of its length is wrong{known}")
+    if begin + _HEADER + length + _FOOTER > size:
+        raise _broken(path, number, begin, f"it has {length} bytes, but the file ends at byte {size}")
+    return int(length)
+
+
+def _record(path: Path, file: io.BufferedReader, begin: int, length: int, number: int) -> bytes:
+    """The record behind a header that has just been read."""
+    data = file.read(length + _FOOTER)
+    if len(data) < length + _FOOTER:
+        raise _broken(path, number, begin, "the file became shorter while it was read")
+    record = data[:length]
+    if struct.unpack_from("<I", data, length)[0] != masked_crc32c(record):
+        raise _broken(path, number, begin, "its checksum is wrong")
+    return record
+
+
+def _broken(path: Path, number: int, begin: int, reason: str) -> UsageError:
+    return UsageError(
+        f"{path}: record {number}, which begins at byte {begin}, is corrupt: {reason}; allowed: an uncompressed "
+        "TFRecord file; remedy: copy or make the file again"
+    )
+
+
+def _unreadable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"{path} cannot be read ({error.strerror or error}); allowed: a TFRecord file")
+
+
+def write_records(path: Path, contents: Iterable[bytes]) -> None:
+    """Write a TFRecord file.
+
+    Args:
+        path: Where to; its folder must exist.
+        contents: The records.
+    """
+    write_atomically(path, b"".join(framed(record) for record in contents))

@@ -1,0 +1,269 @@
+"""Files of data sets: those one has, else downloaded once over https, checked by SHA-256, its size said before."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+from deep5.compiler import cache_folder
+from deep5.errors import OutputError, UsageError
+from deep5.plugins import missing_dependency
+from deep5.training.archives import extract
+
+__all__ = ["Remote", "data_folders", "download_folder", "fetch", "find_or_fetch", "told_size"]
+
+_CONNECT_S, _SILENCE_S = 20.0, 60.0
+_BLOCK = 1 << 18
+# Slower than this over so long a time, a server only pretends to send.
+_SLOWEST_BYTES_PER_S, _PATIENCE_S = 1_000, 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """A file that can be downloaded.
+
+    Attributes:
+        name: What it is called on disk.
+        urls: Where it is, https only; the next one is asked where one fails.
+        sha256: Of its content.
+        size_bytes: Of the file.
+        archive_of: The folder that it unpacks to, beside it; None: it is no archive.
+        unpacked_bytes: How much may come out of it.
+    """
+
+    name: str
+    urls: tuple[str, ...]
+    sha256: str
+    size_bytes: int
+    archive_of: str | None = None
+    unpacked_bytes: int = 0
+
+
+def download_folder() -> Path:
+    """The one folder that data sets are downloaded to: `data` in deep5's cache."""
+    return cache_folder() / "data"
+
+
+def data_folders() -> tuple[Path, ...]:
+    """Where data sets are looked for: `$DEEP5_DATA`, where it is set, then the folder of downloads."""
+    given = os.environ.get("DEEP5_DATA")
+    return (*((Path(given),) if given else ()), download_folder())
+
+
+def find_or_fetch(name: str, what: str, remotes: Sequence[Remote], *, folder: str | None, download: bool) -> Path:
+    """The folder that holds a data set's files.
+
+    Args:
+        name: What the folder is called in `$DEEP5_DATA` and in the folder of downloads.
+        what: The data set, for messages.
+        remotes: What to download where the folder is in neither.
+        folder: The folder itself, where the caller says it; then nothing is looked for or downloaded.
+        download: Whether to download.
+
+    Raises:
+        UsageError: The folder is nowhere, and it may not or could not be downloaded.
+        MissingDependency: `pooch` is not installed.
+    """
+    if folder is not None:
+        if not Path(folder).is_dir():
+            raise UsageError(f"{what}: the folder {folder} is not there; remedy: folder= the one that holds its files")
+        return Path(folder)
+    for place in data_folders():
+        if (place / name).is_dir():
+            return place / name
+    size = told_size(sum(remote.size_bytes for remote in remotes))
+    if not download:
+        looked = " or ".join(str(place / name) for place in data_folders())
+        raise UsageError(
+            f"the data set {what} is not there: no folder {looked}; remedy: download=True ({size}), or set DEEP5_DATA "
+            f"to the folder that holds {name}"
+        )
+    target = download_folder() / name
+    sys.stderr.write(f"{what}: downloading {size} to {target}; DEEP5_DATA would name a folder that has it\n")
+    fetch(remotes, target)
+    return target
+
+
+def fetch(remotes: Sequence[Remote], target: Path, *, plain_http: bool = False) -> None:
+    """Download files, check them, and unpack those that are archives.
+
+    They come into a hidden folder beside the data set's, which gets its name when all that is in it is whole and right.
+
+    Args:
+        remotes: The files; one that is an archive becomes the folder itself.
+        target: The data set's folder.
+        plain_http: For tests against a server on this machine alone.
+
+    Raises:
+        UsageError: A file cannot be downloaded, is not the one with its checksum, or is an archive that is not safe.
+        OutputError: The folder cannot be written.
+        MissingDependency: `pooch` is not installed.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        waiting = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp"))
+    except OSError as error:
+        raise OutputError(f"{target.parent} cannot be written ({error.strerror}); remedy: set DEEP5_CACHE") from error
+    try:
+        ready = waiting
+        for remote in remotes:
+            _fetch_one(remote, waiting, plain_http)
+            if remote.archive_of is not None:
+                unpacked = extract(waiting / remote.name, waiting / "unpacked", max_bytes=remote.unpacked_bytes)
+                ready = unpacked / remote.archive_of
+                if not ready.is_dir():
+                    raise UsageError(f"{remote.name} holds no folder {remote.archive_of}; allowed: the published one")
+        ready.chmod(0o755)
+        try:
+            ready.rename(target)
+        except OSError as error:
+            if not target.is_dir():  # another process was first: what it has is as good
+                raise OutputError(f"{target} cannot be written ({error.strerror})") from error
+    finally:
+        shutil.rmtree(waiting, ignore_errors=True)
+
+
+def _fetch_one(remote: Remote, folder: Path, plain_http: bool) -> None:
+    """One file into a folder by pooch: into a temporary file, which gets its name when its checksum is right."""
+    try:
+        import pooch
+    except ModuleNotFoundError as error:
+        raise missing_dependency(f"the download of {remote.name}", error) from error
+    failures = []
+    with _quiet(pooch.get_logger()):
+        for url in remote.urls:
+            try:
+                _check_scheme(url, plain_http)
+                pooch.retrieve(
+                    url=url,
+                    known_hash=f"sha256:{remote.sha256}",
+                    fname=remote.name,
+                    path=folder,
+                    downloader=_Downloader(remote, plain_http),
+                )
+            except UsageError as error:
+                failures.append(f"{url}: {error}")
+            except ValueError as error:  # pooch's word for a checksum that is not the known one
+                failures.append(f"{url}: not the file with the SHA-256 {remote.sha256[:16]}… ({_first_line(error)})")
+            except OSError as error:  # requests' errors are among them
+                if error.errno is not None and not isinstance(error, ConnectionError):
+                    raise OutputError(
+                        f"{folder / remote.name} cannot be written ({error.strerror}); remedy: make room for "
+                        f"{told_size(remote.size_bytes)}, or set DEEP5_CACHE to another folder"
+                    ) from error
+                failures.append(f"{url}: {_network_reason(error)}")
+            else:
+                return
+    raise UsageError(
+        f"{remote.name} ({told_size(remote.size_bytes)}) could not be downloaded: {'; '.join(failures)}; remedy: try "
+        "again, or get the file elsewhere and set DEEP5_DATA to the folder that holds it"
+    )
+
+
+class _Downloader:
+    """What pooch calls to write a file: streams it, never more than its size, refusing every way out of https."""
+
+    def __init__(self, remote: Remote, plain_http: bool) -> None:
+        self._remote, self._plain_http = remote, plain_http
+
+    def __call__(self, url: str, output_file: str, _pooch: Any, check_only: bool = False) -> None:
+        """Write the file at `url` to `output_file`."""
+        import requests
+
+        def no_way_out(response: Any, **_: Any) -> None:
+            if response.is_redirect:
+                _check_scheme(requests.compat.urljoin(response.url, response.headers["location"]), self._plain_http)
+
+        with requests.get(
+            url,
+            stream=True,
+            timeout=(_CONNECT_S, _SILENCE_S),
+            headers={"Accept-Encoding": "identity"},
+            hooks={"response": no_way_out},
+        ) as response:
+            response.raise_for_status()
+            with Path(output_file).open("wb") as file, _progress(self._remote) as advance:
+                self._copy(response, file, advance)
+
+    def _copy(self, response: Any, file: IO[bytes], advance: Any) -> None:
+        import urllib3
+
+        size, copied, began = self._remote.size_bytes, 0, time.monotonic()
+        while True:
+            try:
+                # As it came: a Content-Encoding is not undone, the checksum is of the file itself.
+                block = response.raw.read(_BLOCK, decode_content=False)
+            except urllib3.exceptions.HTTPError as error:
+                raise UsageError(f"the connection broke after {copied} of the file's {size} bytes ({error})") from error
+            if not block:
+                break
+            copied += len(block)
+            if copied > size:
+                raise UsageError(f"the server sends more than the {size} bytes of the file")
+            file.write(block)
+            advance(len(block))
+            spent = time.monotonic() - began
+            if spent > _PATIENCE_S and copied < spent * _SLOWEST_BYTES_PER_S:
+                raise UsageError(f"the server sent {copied} bytes in {spent:.0f} s")
+        if copied < size:
+            raise UsageError(f"the server sent {copied} of the file's {size} bytes")
+
+
+def told_size(size_bytes: int) -> str:
+    """A size for a reader.
+
+    >>> told_size(170_052_171), told_size(4_542)
+    ('170.1 MB', '0.005 MB')
+    """
+    return f"{size_bytes / 1e6:.1f} MB" if size_bytes >= 1e5 else f"{size_bytes / 1e6:.3f} MB"
+
+
+def _check_scheme(url: str, plain_http: bool) -> None:
+    scheme = urlsplit(url).scheme
+    if scheme != "https" and not (plain_http and scheme == "http"):
+        raise UsageError(f"the address leads to {url[:120]!r}; allowed: https")
+
+
+@contextmanager
+def _progress(remote: Remote) -> Iterator[Any]:
+    """A bar on a terminal; elsewhere nothing, as the size has been said."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task = bar.add_task(remote.name, total=remote.size_bytes)
+        yield lambda count: bar.advance(task, count)
+
+
+@contextmanager
+def _quiet(logger: Any) -> Iterator[None]:
+    """Pooch's own lines held back: the size has been said, and what goes wrong becomes an error."""
+    level = logger.level
+    logger.setLevel("ERROR")
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _network_reason(error: BaseException) -> str:
+    """What requests' errors say behind the objects that they name."""
+    cause = error.args[0] if error.args and isinstance(error.args[0], BaseException) else error
+    return _first_line(getattr(cause, "reason", None) or cause).rpartition("): ")[2]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

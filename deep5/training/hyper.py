@@ -1,0 +1,73 @@
+"""Hyperparameters of whatever a trainer drives, by name: to be set by schedules and read by loggers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any
+
+from deep5.arguments import is_finite
+from deep5.errors import UnknownName, UsageError
+from deep5.training.rule import UpdateRule
+
+__all__ = ["hyper_reader", "hyper_setter", "hyper_value"]
+
+
+def hyper_setter(optimizer: Any, name: str) -> Callable[[float], None]:
+    """What sets a hyperparameter; it acts from the next step on.
+
+    Args:
+        optimizer: A `RuleOptimizer`, or what has `set_hyper(name, value)`.
+        name: Of the hyperparameter.
+
+    Raises:
+        UnknownName: The rule has no such hyperparameter.
+        UsageError: An optimizer that owns its step and has no `set_hyper`.
+    """
+    rule, set_hyper = getattr(optimizer, "rule", None), getattr(optimizer, "set_hyper", None)
+    if isinstance(rule, UpdateRule) and (name in rule.hyper or not callable(set_hyper)):
+        if name not in rule.hyper:
+            raise UnknownName(f"hyperparameter of {type(rule).__name__}", name, rule.hyper)
+        return partial(setattr, rule, name)
+    if not callable(set_hyper):
+        raise UsageError(
+            f"{type(optimizer).__name__} lets nobody set its hyperparameters; allowed: a d5.UpdateRule, a native "
+            "optimizer, or one that has set_hyper(name, value)"
+        )
+    return partial(set_hyper, name)
+
+
+def hyper_value(optimizer: Any, name: str) -> float | None:
+    """A hyperparameter as the rule has it now, or as a native optimizer was given it; None where nobody knows."""
+    rule = getattr(optimizer, "rule", None)
+    value = getattr(rule, name, None) if isinstance(rule, UpdateRule) else None
+    if value is None:
+        hyper = getattr(optimizer, "hyper", None)
+        value = hyper.get(name) if isinstance(hyper, dict) else None
+    return float(value) if value is not None and is_finite(value) else None
+
+
+def hyper_reader(optimizer: Any, names: Sequence[str], scheduled: Sequence[Any]) -> Callable[[], tuple[Any, ...]]:
+    """What reads several hyperparameters at once, in less than a microsecond; what nobody knows is None.
+
+    Args:
+        optimizer: What the trainer drives.
+        names: Of the hyperparameters.
+        scheduled: Events whose `values` are what they have set.
+    """
+    rule = getattr(optimizer, "rule", None)
+    if not names:
+        return tuple
+    if isinstance(rule, UpdateRule) and set(names) <= set(rule.hyper):
+        read = attrgetter(*names)
+        return (lambda: (read(rule),)) if len(names) == 1 else lambda: read(rule)
+    given = {name: hyper_value(optimizer, name) for name in names}
+
+    def values() -> tuple[Any, ...]:
+        found = dict(given)
+        for event in scheduled:
+            found |= event.values
+        return tuple(found.values())
+
+    return values

@@ -1,0 +1,277 @@
+"""`LBFGS`: quasi-Newton steps from the last changes of parameters and gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from deep5.arguments import is_finite
+from deep5.errors import ShapeError, UsageError, brief
+from deep5.events import StepInfo
+from deep5.executors import GraphExecutor
+from deep5.networks.executor import check_info
+from deep5.tensors import Arrays, aligned_empty, to_numpy
+from deep5.training.line_search import Trial, strong_wolfe
+from deep5.training.packed import Packed, vector
+
+__all__ = ["LBFGS"]
+
+_LINE = 8  # numbers of float64 in 64 bytes
+
+
+class LBFGS:
+    """Limited-memory BFGS with a strong Wolfe line search; a `StepOptimizer`.
+
+    p = −H g, H from the last pairs s = w' − w, y = g' − g by the two-loop recursion, starting from γ = sᵀy / yᵀy;
+    w ← w + α p with α by the line search, which tries `lr` first (on the first step lr · min(1, 1 / ‖g‖)).
+
+    Every evaluation of a step is a forward and a backward pass on the step's own batch, and so is every pair, with the
+    random masks of one step and with the running statistics of its first pass. With small batches the steps follow the
+    batch: L-BFGS is for full batches, or nearly. Vectors are kept in float64.
+
+    Where the line search finds no decrease, the pairs are forgotten and the steepest descent is tried; where that finds
+    none either (the minimum, as far as the loss can be told in its type), the parameters stay. They stay as well where
+    the loss or its gradient is not finite.
+
+    Args:
+        lr: The step length to try first; 1 is Newton's.
+        history: Pairs that are kept, each twice the parameters in float64.
+        iterations: Updates a step.
+        evaluations: How often a line search may run the network.
+        c1: Of sufficient decrease.
+        c2: Of curvature.
+        loss: Name of the scalar output to minimise.
+
+    Raises:
+        UsageError: A number outside of what is allowed.
+
+    Attributes:
+        calls: How often the network ran forward and backward since `bind`, resumed runs included.
+
+    References:
+        Nocedal and Wright, Numerical optimization, 2nd edition, 2006, algorithms 7.4 and 7.5, equation 7.20.
+    """
+
+    hyper: ClassVar[tuple[str, ...]] = ("lr",)
+
+    def __init__(
+        self,
+        lr: float = 1.0,
+        history: int = 10,
+        *,
+        iterations: int = 1,
+        evaluations: int = 20,
+        c1: float = 1e-4,
+        c2: float = 0.9,
+        loss: str = "loss",
+    ) -> None:
+        for name, count in {"history": history, "iterations": iterations, "evaluations": evaluations}.items():
+            if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+                raise UsageError(f"LBFGS: got {name}={brief(count)}; allowed: a whole number of at least 1")
+        if not (is_finite(c1) and is_finite(c2) and 0 < c1 < c2 < 1):
+            raise UsageError(f"LBFGS: got c1={brief(c1)}, c2={brief(c2)}; allowed: 0 < c1 < c2 < 1")
+        self.history, self.iterations, self.evaluations = history, iterations, evaluations
+        self.c1, self.c2, self.loss = float(c1), float(c2), loss
+        self.set_hyper("lr", lr)
+        self.calls = 0
+        self._packed: Packed | None = None
+
+    def set_hyper(self, name: str, value: float) -> None:
+        """Change the step length to try first, `lr`.
+
+        Raises:
+            UsageError: Another hyperparameter, or no positive finite number.
+        """
+        if name != "lr":
+            raise UsageError(f"no hyperparameter {name!r}; allowed: lr")
+        if not is_finite(value) or value <= 0:
+            raise UsageError(f"LBFGS: got lr={brief(value)}; allowed: a positive finite number")
+        self.lr = float(value)
+
+    def bind(self, executor: GraphExecutor) -> None:
+        """Take hold of the executor's parameters.
+
+        Raises:
+            UsageError: Parameters of several types.
+        """
+        self._packed = Packed(executor, self.loss, "LBFGS")
+        self._pairs = _Pairs(self.history, self._packed.size)
+        self.calls = 0
+
+    def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
+        """`iterations` updates on one batch.
+
+        Returns:
+            The outputs before the first of them.
+
+        Raises:
+            UsageError: `bind` was not called, or `info` is no `StepInfo`.
+        """
+        problem = _Problem(self._bound(), inputs, check_info(info))
+        here, outputs = problem.first()
+        for _ in range(self.iterations):
+            after = self._update(problem, here)
+            if after is None:
+                break
+            here = after
+        self.calls += problem.calls
+        problem.settle(here.point)
+        return outputs
+
+    def _update(self, problem: _Problem, here: _Evaluated) -> _Evaluated | None:
+        """One update; None where there is nothing to gain."""
+        if not here.finite or not here.gradient.any():
+            return None
+        after = self._searched(problem, here, -self._pairs.product(here.gradient)) if len(self._pairs) else None
+        if after is None:
+            self._pairs.forget()
+            after = self._searched(problem, here, -here.gradient)
+        if after is not None:
+            self._pairs.add(after.point - here.point, after.gradient - here.gradient)
+        return after
+
+    def _searched(self, problem: _Problem, here: _Evaluated, direction: np.ndarray) -> _Evaluated | None:
+        slope = float(np.dot(here.gradient, direction))
+        if not slope < 0 or not math.isfinite(slope):
+            return None
+        first = self.lr if len(self._pairs) else self.lr * min(1.0, 1.0 / float(np.linalg.norm(here.gradient)))
+        seen: dict[float, _Evaluated] = {}
+
+        def phi(alpha: float) -> tuple[float, float]:
+            found = seen[alpha] = problem.at(here.point + alpha * direction)
+            return found.loss, float(np.dot(found.gradient, direction))
+
+        start = Trial(0.0, here.loss, slope)
+        found = strong_wolfe(phi, start, first, c1=self.c1, c2=self.c2, evaluations=self.evaluations)
+        return None if found is None else seen[found.alpha]
+
+    def _bound(self) -> Packed:
+        if self._packed is None:
+            raise UsageError("the optimizer is not bound to an executor; remedy: call bind(executor) first")
+        return self._packed
+
+    def state_dict(self) -> dict[str, Any]:
+        """The pairs, oldest first: `s` and `y`, float64, shape (pairs, numbers); `calls`, a number."""
+        self._bound()
+        return {**self._pairs.state(), "calls": self.calls}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`, bit for bit.
+
+        Raises:
+            ShapeError: An entry is missing, unknown, or does not fit the network or `history`.
+        """
+        packed = self._bound()
+        if sorted(state) != ["calls", "s", "y"]:
+            odd = sorted(set(state) ^ {"calls", "s", "y"})
+            raise ShapeError(f"the optimizer's state has missing or unknown entries: {odd}; allowed: calls, s, y")
+        s, y, calls = np.asarray(state["s"]), np.asarray(state["y"]), np.asarray(state["calls"])
+        whole = calls.shape == () and calls.dtype.kind in "iu"
+        fits = s.ndim == 2 and s.shape == y.shape and s.dtype == y.dtype == np.float64
+        if not whole or not fits or s.shape[1] != packed.size or len(s) > self.history:
+            raise ShapeError(
+                f"the optimizer's state: got s {s.dtype}{s.shape}, y {y.dtype}{y.shape}, calls {calls.dtype}"
+                f"{calls.shape}; allowed: s and y of float64 with at most {self.history} rows of {packed.size} "
+                "numbers, and a whole number"
+            )
+        self._pairs.load(s, y)
+        self.calls = int(calls)
+
+    def describe(self) -> dict[str, Any]:
+        """The optimizer and its arguments."""
+        names = ("lr", "history", "iterations", "evaluations", "c1", "c2", "loss")
+        return {"optimizer": "LBFGS", **{name: getattr(self, name) for name in names}}
+
+
+class _Evaluated(NamedTuple):
+    """A point with the loss and its gradient there, in float64."""
+
+    point: np.ndarray
+    loss: float
+    gradient: np.ndarray
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.loss) and bool(np.isfinite(self.gradient).all())
+
+
+class _Problem:
+    """The loss of one batch as a function of the packed parameters."""
+
+    def __init__(self, packed: Packed, inputs: Arrays, info: StepInfo) -> None:
+        self._packed, self._inputs, self._info = packed, inputs, info
+        self._written = vector(packed.read())
+        self.calls = 0
+
+    def first(self) -> tuple[_Evaluated, Arrays]:
+        """The parameters as they are, and the outputs there."""
+        outputs = self._packed.backprop(self._inputs, self._info)
+        # Later passes may use the memory again.
+        kept = {name: np.array(to_numpy(value)) for name, value in outputs.items()}
+        self.calls = 1
+        self._packed.keep_buffers()
+        return _Evaluated(self._written, self._packed.loss(kept), vector(self._packed.gradient())), kept
+
+    def at(self, point: np.ndarray) -> _Evaluated:
+        """Another point, rounded to the parameters' type."""
+        self._written = vector(self._packed.write(point))
+        outputs = self._packed.backprop(self._inputs, self._info)
+        self.calls += 1
+        return _Evaluated(self._written, self._packed.loss(outputs), vector(self._packed.gradient()))
+
+    def settle(self, point: np.ndarray) -> None:
+        """Leave the parameters at a point, and the running statistics as the first pass left them."""
+        if self._written is not point:
+            self._packed.write(point)
+        if self.calls > 1:
+            self._packed.restore_buffers()
+
+
+class _Pairs:
+    """The last changes of parameters and gradients, oldest first."""
+
+    def __init__(self, history: int, size: int) -> None:
+        # Rows begin on cache lines, so that equal rows have equal products whichever they are.
+        padded = -(-size // _LINE) * _LINE
+        self._s, self._y = (aligned_empty((history, padded), "float64")[:, :size] for _ in range(2))
+        self._order: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def add(self, s: np.ndarray, y: np.ndarray) -> None:
+        """A new pair in the place of the oldest; one without curvature, which the line search excludes, is left out."""
+        curvature = float(np.dot(s, y))
+        if not curvature > np.finfo(np.float64).eps * float(np.dot(y, y)):
+            return
+        full = len(self._order) == len(self._s)
+        row = self._order.pop(0) if full else len(self._order)
+        self._s[row], self._y[row] = s, y
+        self._order.append(row)
+
+    def forget(self) -> None:
+        self._order = []
+
+    def product(self, gradient: np.ndarray) -> np.ndarray:
+        """H g by the two-loop recursion (algorithm 7.4)."""
+        q, alphas = vector(gradient), {}
+        for row in reversed(self._order):
+            s, y = self._s[row], self._y[row]
+            alphas[row] = float(np.dot(s, q)) / float(np.dot(s, y))
+            q -= alphas[row] * y
+        s, y = self._s[self._order[-1]], self._y[self._order[-1]]
+        q *= float(np.dot(s, y)) / float(np.dot(y, y))
+        for row in self._order:
+            s, y = self._s[row], self._y[row]
+            q += (alphas[row] - float(np.dot(y, q)) / float(np.dot(s, y))) * s
+        return q
+
+    def state(self) -> dict[str, np.ndarray]:
+        return {"s": self._s[self._order].copy(), "y": self._y[self._order].copy()}
+
+    def load(self, s: np.ndarray, y: np.ndarray) -> None:
+        self._s[: len(s)], self._y[: len(y)] = s, y
+        self._order = list(range(len(s)))

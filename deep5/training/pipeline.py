@@ -1,0 +1,191 @@
+"""`GradientPipeline`: what is done to gradients before an update rule sees them, and to parameters beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from deep5.errors import RuleError, UsageError, brief
+from deep5.events import StepInfo
+from deep5.tensors import Array
+from deep5.training.rule import UpdateRule
+
+__all__ = ["GROUP_STAGES", "STAGES", "GradientPipeline", "Stages", "check_stage", "modified"]
+
+STAGES = ("loss_scale", "clip_value", "clip_norm", "weight_decay")
+"""The numbers of a pipeline, in the order in which a step takes them."""
+
+GROUP_STAGES = ("clip_value", "weight_decay")
+"""Those that a parameter group may set for itself; a norm and a scale are one for the model."""
+
+# A stage that only a group asks for does nothing to the other parameters.
+_IDLE = {"clip_value": math.inf, "weight_decay": 0.0}
+
+
+class GradientPipeline:
+    """Loss scaling, clipping and decoupled weight decay around an update rule; the same on every framework.
+
+    With S the loss scale, g' the gradient of S · loss, f the gradient modifier, c and n the thresholds, λ the decay:
+
+    g ← f(g' / S);  g ← min(max(g, −c), c);  g ← g · min(1, n / ‖g‖);  w ← rule(g, w) − lr · λ · w
+
+    ‖g‖ is over all trained parameters, of all groups. The decay does not pass through the rule's state (which is what
+    tells it from a penalty on the loss) and is scaled by the rule's learning rate. All of it is a part of the rule's
+    own kernel, or of the compiled step. A gradient that is not a number makes the norm, and with it every parameter,
+    not a number, so that it shows; with `loss_scale="dynamic"` such a step is skipped.
+
+    The numbers are read at every step, as a rule's hyperparameters are: they may change between steps (a schedule),
+    and nothing is traced again. What is None stays out of the step for good; `math.inf` as threshold clips nothing.
+
+    Args:
+        clip_value: Largest absolute value of an element of the gradient.
+        clip_norm: Largest norm of the whole gradient.
+        weight_decay: λ.
+        loss_scale: A number that the loss is multiplied by before the gradient is taken, and by which the gradient is
+            divided after it: small gradients then do not vanish in half precision. `"dynamic"` starts at 2¹⁶, halves
+            the scale and skips the update when an element of the gradient is not finite, and doubles it after 2000
+            good steps.
+
+    Raises:
+        UsageError: A value that is not allowed.
+
+    References:
+        Pascanu, Mikolov and Bengio, On the difficulty of training recurrent neural networks, ICML 2013, algorithm 1.
+        Loshchilov and Hutter, Decoupled weight decay regularization, ICLR 2019, algorithm 2.
+        Micikevicius et al., Mixed precision training, ICLR 2018, section 3.2.
+
+    >>> GradientPipeline(clip_norm=1.0, weight_decay=0.01)
+    GradientPipeline(clip_norm=1.0, weight_decay=0.01)
+    """
+
+    def __init__(
+        self,
+        *,
+        clip_value: float | None = None,
+        clip_norm: float | None = None,
+        weight_decay: float | None = None,
+        loss_scale: float | Literal["dynamic"] | None = None,
+    ) -> None:
+        self.clip_value, self.clip_norm = clip_value, clip_norm
+        self.weight_decay, self.loss_scale = weight_decay, loss_scale
+        for name, value in vars(self).items():
+            if value is not None and not (name == "loss_scale" and isinstance(value, str) and value == "dynamic"):
+                check_stage(name, value)
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the step finds its loss scale itself."""
+        return isinstance(self.loss_scale, str)
+
+    def describe(self) -> dict[str, Any]:
+        """What is set, in JSON's types; enters a recipe's hash."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def __repr__(self) -> str:
+        return f"GradientPipeline({', '.join(f'{key}={value!r}' for key, value in self.describe().items())})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """The stages of a pipeline that a step holds.
+
+    Attributes:
+        names: Among `STAGES`, in that order.
+        fused: Whether the division by the loss scale is part of the kernel; a modifier needs it done before.
+    """
+
+    names: tuple[str, ...] = ()
+    fused: bool = True
+
+    @classmethod
+    def of(
+        cls, pipeline: GradientPipeline, rule: UpdateRule, hypers: Iterable[Mapping[str, float]], *, fused: bool = True
+    ) -> Stages:
+        """What a rule, a pipeline and the groups' hyperparameters ask for.
+
+        Raises:
+            RuleError: The rule has a hyperparameter of that name itself, or weights are to decay under a rule without
+                a learning rate.
+        """
+        if not isinstance(pipeline, GradientPipeline):
+            raise UsageError(
+                f"pipeline: got {brief(pipeline)}; allowed: a GradientPipeline; remedy: "
+                "deep5.GradientPipeline(clip_norm=1.0), say"
+            )
+        name, hyper = type(rule).__name__, getattr(rule, "hyper", ())
+        asked = {key for key in STAGES if getattr(pipeline, key) is not None}
+        if twice := asked & set(hyper):
+            raise RuleError(
+                f"{name} has a hyperparameter {min(twice)!r} of its own, got another one beside it; remedy: give it to "
+                f"the rule alone, {name}({min(twice)}=…)"
+            )
+        asked |= {key for own in hypers for key in own if key in GROUP_STAGES and key not in hyper}
+        if "weight_decay" in asked and "lr" not in hyper:
+            raise RuleError(
+                f"weight_decay is scaled by the learning rate, and {name} has no hyperparameter 'lr'; got: "
+                f"{', '.join(hyper) or 'none'}; remedy: let the rule decay the weights itself"
+            )
+        return cls(names=tuple(key for key in STAGES if key in asked), fused=fused)
+
+    def numbers(
+        self, pipeline: GradientPipeline, hyper: Mapping[str, float], info: StepInfo, scale: float
+    ) -> list[float]:
+        """The numbers as they are now, for parameters of a group.
+
+        Args:
+            pipeline: As it is now.
+            hyper: The group's own values.
+            info: The step that begins.
+            scale: The loss scale where it is dynamic.
+
+        Raises:
+            UsageError: A value that is not allowed.
+        """
+        values = []
+        for name in self.names:
+            value: Any = hyper.get(name) if name in GROUP_STAGES else None
+            if value is None:
+                value = getattr(pipeline, name)
+            if value is None:
+                value = _IDLE.get(name)
+            if name == "loss_scale" and isinstance(value, str):
+                value = scale
+            check_stage(name, value, f" at step {info.step}")
+            values.append(float(value))
+        return values
+
+
+def modified(modifier: Callable[[str, Array, Array], Array], name: str, param: Array, grad: Array) -> Array:
+    """What a gradient modifier makes of one gradient.
+
+    Raises:
+        UsageError: It returned nothing.
+    """
+    value = modifier(name, param, grad)
+    if value is None:
+        raise UsageError(
+            f"the gradient modifier returned None for {name!r}; allowed: an array of the gradient's shape and element "
+            "type; remedy: return grad"
+        )
+    return value
+
+
+def check_stage(name: str, value: Any, where: str = "") -> None:
+    """Refuse a number that a stage cannot work with.
+
+    Raises:
+        UsageError: It is none, or out of range.
+    """
+    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if name == "weight_decay":
+        good, allowed = number and 0 <= value < math.inf, "a finite number of at least 0"
+    elif name == "loss_scale":
+        good, allowed = number and 0 < value < math.inf, "a finite number above 0, or 'dynamic'"
+    else:
+        good, allowed = number and value > 0, "a number above 0, math.inf to clip nothing"
+    if not good:
+        raise UsageError(f"{name}{where}: got {brief(value)}; allowed: {allowed}")

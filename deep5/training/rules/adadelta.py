@@ -1,0 +1,44 @@
+"""AdaDelta."""
+
+from __future__ import annotations
+
+from deep5.tensors import Array, array_namespace
+from deep5.training.rule import State, UpdateRule
+
+__all__ = ["AdaDelta"]
+
+
+class AdaDelta(UpdateRule):
+    """Steps in the units of the parameter: as long as the last ones, where the gradient is as large as the last ones.
+
+    E[g²] ← ρ E[g²] + (1 − ρ) g²;  Δ = √(E[Δ²] + ε) / √(E[g²] + ε) · g;
+    E[Δ²] ← ρ E[Δ²] + (1 − ρ) Δ²;  w ← w − lr · Δ
+
+    Args:
+        lr: Scale of the step; the paper has none, which is 1.
+        rho: Decay ρ of both averages.
+        epsilon: Added inside both roots.
+
+    References:
+        Zeiler, ADADELTA: an adaptive learning rate method, arXiv:1212.5701, algorithm 1.
+    """
+
+    hyper = ("lr", "rho", "epsilon")
+
+    def __init__(self, lr: float = 1.0, rho: float = 0.95, epsilon: float = 1e-6) -> None:
+        self.lr = lr
+        self.rho = rho
+        self.epsilon = epsilon
+
+    def init_state(self, param: Array) -> dict[str, Array]:
+        """The averages of squared gradients E[g²] and of squared steps E[Δ²], zero."""
+        xp = array_namespace(param)
+        return {"squares": xp.zeros_like(param), "steps": xp.zeros_like(param)}
+
+    def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
+        """One step; see the class."""
+        xp = array_namespace(param)
+        squares = self.rho * state["squares"] + (1 - self.rho) * grad * grad
+        step = xp.sqrt(state["steps"] + self.epsilon) / xp.sqrt(squares + self.epsilon) * grad
+        steps = self.rho * state["steps"] + (1 - self.rho) * step * step
+        return param - self.lr * step, {"squares": squares, "steps": steps}

@@ -1,0 +1,41 @@
+"""AdaGrad."""
+
+from __future__ import annotations
+
+from deep5.tensors import Array, array_namespace
+from deep5.training.rule import State, UpdateRule
+
+__all__ = ["AdaGrad"]
+
+
+class AdaGrad(UpdateRule):
+    """A rate for every element that falls with all the gradients it has seen.
+
+    s ← s + g²;  w ← w − lr · g / (√s + ε)
+
+    Args:
+        lr: Learning rate η.
+        epsilon: The paper's δ, added outside the root. Keras and Optax add theirs inside.
+        initial: What s starts from. The paper has 0; Keras and Optax start from 0.1.
+
+    References:
+        Duchi, Hazan and Singer, Adaptive subgradient methods for online learning and stochastic optimization, JMLR 12,
+        2011, figure 1 with diagonal matrices.
+    """
+
+    hyper = ("lr", "epsilon", "initial")
+
+    def __init__(self, lr: float = 0.01, epsilon: float = 1e-10, initial: float = 0.0) -> None:
+        self.lr = lr
+        self.epsilon = epsilon
+        self.initial = initial
+
+    def init_state(self, param: Array) -> dict[str, Array]:
+        """The sum of the squared gradients s."""
+        return {"squares": self.initial * array_namespace(param).ones_like(param)}
+
+    def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
+        """One step; see the class."""
+        squares = state["squares"] + grad * grad
+        root = array_namespace(param).sqrt(squares)
+        return param - self.lr * grad / (root + self.epsilon), {"squares": squares}

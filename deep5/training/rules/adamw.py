@@ -1,0 +1,71 @@
+"""Adam with decoupled weight decay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from deep5.events import StepInfo
+from deep5.tensors import Array, array_namespace
+from deep5.training.rule import State, UpdateRule
+
+__all__ = ["AdamW"]
+
+
+class AdamW(UpdateRule):
+    """Adam whose weight decay goes past the moments, straight to the weights.
+
+    m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;  w ← w − lr · (m̂ / (√v̂ + ε) + λ w)
+    with m̂ = m / (1 − β₁ᵗ), v̂ = v / (1 − β₂ᵗ), t counted from 1.
+
+    The paper has two factors, a rate α of Adam's part alone and a schedule η of both parts. As in the frameworks, `lr`
+    is of both: α = 1 and η = lr, so that the paper's λ with a rate of α is λ / α here.
+
+    Args:
+        lr: Learning rate, of the decay too.
+        beta1: Decay of the first moment.
+        beta2: Decay of the second moment.
+        epsilon: Added outside the root.
+        weight_decay: λ.
+
+    References:
+        Loshchilov and Hutter, Decoupled weight decay regularization, ICLR 2019, algorithm 2.
+    """
+
+    hyper = ("lr", "beta1", "beta2", "epsilon", "weight_decay")
+
+    def __init__(
+        self,
+        lr: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        weight_decay: float = 0.01,
+    ) -> None:
+        self.lr = lr
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.epsilon = epsilon
+        self.weight_decay = weight_decay
+
+    def new_input(self, info: StepInfo) -> Mapping[str, float]:
+        """The bias corrections 1 − βᵗ."""
+        t = info.step + 1
+        return {"correction1": 1.0 - self.beta1**t, "correction2": 1.0 - self.beta2**t}
+
+    def init_state(self, param: Array) -> dict[str, Array]:
+        """First moment m and second moment v, zero."""
+        xp = array_namespace(param)
+        return {"m": xp.zeros_like(param), "v": xp.zeros_like(param)}
+
+    def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
+        """One step; see the class."""
+        xp = array_namespace(param)
+        m = self.beta1 * state["m"] + (1 - self.beta1) * grad
+        v = self.beta2 * state["v"] + (1 - self.beta2) * grad * grad
+        # m̂ / (√v̂ + ε), multiplied by √(1 − β₂ᵗ) above and below: what is left in the loop is one root, one quotient.
+        root = xp.sqrt(self.correction2)
+        adam = self.lr * root / self.correction1 * m / (xp.sqrt(v) + self.epsilon * root)
+        return param - adam - self.lr * self.weight_decay * param, {"m": m, "v": v}
+
+    correction1: float
+    correction2: float

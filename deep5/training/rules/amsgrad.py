@@ -1,0 +1,76 @@
+"""AMSGrad."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from deep5.events import StepInfo
+from deep5.tensors import Array, array_namespace
+from deep5.training.rule import State, UpdateRule
+
+__all__ = ["AMSGrad"]
+
+
+class AMSGrad(UpdateRule):
+    """Adam whose second moment never falls, which mends its proof of convergence.
+
+    m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;  s ← max(s, v);  w ← w − lr · m / (√s + ε)
+
+    The paper corrects no bias, and neither does this. Frameworks differ: PyTorch and Keras correct both, s after the
+    maximum was taken, w ← w − lr · m̂ / (√ŝ + ε) with m̂ = m / (1 − β₁ᵗ), ŝ = s / (1 − β₂ᵗ), t counted from 1; that is
+    `bias_correction=True`. (Keras adds ε beside the root of s.) Optax corrects v before the maximum unless it is told
+    not to; told so, as deep5's native one is, it is the paper's.
+
+    Args:
+        lr: Learning rate α.
+        beta1: Decay of the first moment.
+        beta2: Decay of the second moment.
+        epsilon: Added outside the root; the paper has none.
+        bias_correction: Correct both moments for their bias, as PyTorch does.
+
+    References:
+        Reddi, Kale and Kumar, On the convergence of Adam and beyond, ICLR 2018, algorithm 2.
+    """
+
+    hyper = ("lr", "beta1", "beta2", "epsilon")
+
+    def __init__(
+        self,
+        lr: float = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        *,
+        bias_correction: bool = False,
+    ) -> None:
+        self.lr = lr
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.epsilon = epsilon
+        self.bias_correction = bias_correction
+
+    def new_input(self, info: StepInfo) -> Mapping[str, float]:
+        """The bias corrections 1 − βᵗ, or 1."""
+        if not self.bias_correction:
+            return {"correction1": 1.0, "correction2": 1.0}
+        t = info.step + 1
+        return {"correction1": 1.0 - self.beta1**t, "correction2": 1.0 - self.beta2**t}
+
+    def init_state(self, param: Array) -> dict[str, Array]:
+        """First moment m, second moment v and the largest one s, zero."""
+        xp = array_namespace(param)
+        return {"m": xp.zeros_like(param), "v": xp.zeros_like(param), "largest": xp.zeros_like(param)}
+
+    def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
+        """One step; see the class."""
+        xp = array_namespace(param)
+        m = self.beta1 * state["m"] + (1 - self.beta1) * grad
+        v = self.beta2 * state["v"] + (1 - self.beta2) * grad * grad
+        largest = xp.maximum(state["largest"], v)
+        # m̂ / (√ŝ + ε), multiplied by √(1 − β₂ᵗ) above and below.
+        root = xp.sqrt(self.correction2)
+        step = self.lr * root / self.correction1 * m / (xp.sqrt(largest) + self.epsilon * root)
+        return param - step, {"m": m, "v": v, "largest": largest}
+
+    correction1: float
+    correction2: float

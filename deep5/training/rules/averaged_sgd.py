@@ -1,0 +1,62 @@
+"""Gradient descent whose result is the average of its path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from deep5.errors import RuleError, brief
+from deep5.events import StepInfo
+from deep5.tensors import Array, array_namespace
+from deep5.training.rule import State, UpdateRule
+
+__all__ = ["AveragedSGD"]
+
+
+class AveragedSGD(UpdateRule):
+    """Stochastic gradient descent, evaluated at the average of its iterates (Polyak and Ruppert).
+
+    w ← w − lr · g;  a ← a + (w − a) / max(1, t − start), t counted from 1
+
+    a is the plain average of the iterates after step `start` + 1 and those that follow, and the last iterate before.
+    Evaluation and export use a, training goes on from w. PyTorch's `ASGD(t0)` with `lambd=0` begins one step later:
+    `start = t0 + 1`.
+
+    Args:
+        lr: Learning rate.
+        start: Steps before the average begins, a whole number.
+
+    Raises:
+        RuleError: `start` is no whole number of at least 0.
+
+    References:
+        Polyak and Juditsky, Acceleration of stochastic approximation by averaging, SIAM Journal on Control and
+        Optimization 30(4), 1992, equation 2.
+        Ruppert, Efficient estimations from a slowly convergent Robbins-Monro process, Cornell University, 1988.
+    """
+
+    hyper = ("lr",)
+
+    def __init__(self, lr: float = 0.01, start: int = 0) -> None:
+        if isinstance(start, bool) or not isinstance(start, int) or start < 0:
+            raise RuleError(f"AveragedSGD: got start={brief(start)}; allowed: a whole number of steps of at least 0")
+        self.lr = lr
+        self.start = start
+
+    def new_input(self, info: StepInfo) -> Mapping[str, float]:
+        """The share of this step's iterate in the average."""
+        return {"share": 1.0 / max(1, info.step + 1 - self.start)}
+
+    def init_state(self, param: Array) -> dict[str, Array]:
+        """The average a, the parameter itself."""
+        return {"average": array_namespace(param).asarray(param, copy=True)}
+
+    def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
+        """One step; see the class."""
+        new = param - self.lr * grad
+        return new, {"average": state["average"] + self.share * (new - state["average"])}
+
+    def eval_param(self, param: Array, state: State) -> Array:
+        """The average a."""
+        return state["average"]
+
+    share: float

@@ -1,0 +1,79 @@
+"""Nadam."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from deep5.events import StepInfo
+from deep5.tensors import Array, array_namespace
+from deep5.training.rule import State, UpdateRule
+
+__all__ = ["Nadam"]
+
+
+class Nadam(UpdateRule):
+    """Adam with Nesterov's momentum, whose strength μₜ rises with the steps.
+
+    μₜ = β₁ (1 − 0.5 · 0.96^(ψ t));  Πₜ = μ₁ ⋯ μₜ, t counted from 1;
+    m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;
+    m̄ = (1 − μₜ) g / (1 − Πₜ) + μₜ₊₁ m / (1 − Πₜ₊₁);  v̂ = v / (1 − β₂ᵗ);  w ← w − lr · m̄ / (√v̂ + ε)
+
+    As in the report and in the frameworks, m decays with the constant β₁. The later workshop paper also multiplies v̂ by
+    β₂, which no framework does. ψ = 0.004 is the report's; Keras has 1; the larger ψ is, the nearer is μₜ to the
+    constant β₁ that Optax has, and from 20000 on it is that in float64.
+
+    Args:
+        lr: Learning rate η.
+        beta1: Decay of the first moment, and the limit of μₜ.
+        beta2: Decay of the second moment.
+        epsilon: Added outside the root.
+        momentum_decay: ψ.
+
+    References:
+        Dozat, Incorporating Nesterov momentum into Adam, Stanford CS229 project report, 2015; ICLR 2016 workshop.
+    """
+
+    hyper = ("lr", "beta1", "beta2", "epsilon", "momentum_decay")
+
+    def __init__(
+        self,
+        lr: float = 0.002,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        momentum_decay: float = 0.004,
+    ) -> None:
+        self.lr = lr
+        self.beta1 = beta1
+        self.beta2 = beta2
+        self.epsilon = epsilon
+        self.momentum_decay = momentum_decay
+
+    def new_input(self, info: StepInfo) -> Mapping[str, float]:
+        """μₜ, μₜ₊₁ and the bias correction 1 − β₂ᵗ."""
+        t = info.step + 1
+        mu, mu_next = (self.beta1 * (1.0 - 0.5 * 0.96 ** (self.momentum_decay * s)) for s in (t, t + 1))
+        return {"mu": mu, "mu_next": mu_next, "correction2": 1.0 - self.beta2**t}
+
+    def init_state(self, param: Array) -> dict[str, Array]:
+        """First moment m and second moment v, zero, and the product Π of the μ so far, one."""
+        xp = array_namespace(param)
+        return {"m": xp.zeros_like(param), "v": xp.zeros_like(param), "product": xp.ones((), dtype=param.dtype)}
+
+    def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
+        """One step; see the class."""
+        xp = array_namespace(param)
+        m = self.beta1 * state["m"] + (1 - self.beta1) * grad
+        v = self.beta2 * state["v"] + (1 - self.beta2) * grad * grad
+        product = state["product"] * self.mu
+        # m̄ / (√v̂ + ε), multiplied by √(1 − β₂ᵗ) above and below.
+        root = xp.sqrt(self.correction2)
+        scale = self.lr * root
+        of_grad = scale * (1 - self.mu) / (1 - product)
+        of_m = scale * self.mu_next / (1 - product * self.mu_next)
+        step = (of_grad * grad + of_m * m) / (xp.sqrt(v) + self.epsilon * root)
+        return param - step, {"m": m, "v": v, "product": product}
+
+    mu: float
+    mu_next: float
+    correction2: float

@@ -1,0 +1,42 @@
+"""RMSProp."""
+
+from __future__ import annotations
+
+from deep5.tensors import Array, array_namespace
+from deep5.training.rule import State, UpdateRule
+
+__all__ = ["RMSProp"]
+
+
+class RMSProp(UpdateRule):
+    """The gradient by the root of a running average of its square.
+
+    s ← ρ s + (1 − ρ) g²;  w ← w − lr · g / (√s + ε)
+
+    Args:
+        lr: Learning rate.
+        rho: Decay ρ of the average; the lecture has 0.9.
+        epsilon: Added outside the root, as PyTorch has it; the lecture has none. Keras adds its own inside, Optax does
+            by default.
+
+    References:
+        Tieleman and Hinton, Neural networks for machine learning, lecture 6e (rmsprop: divide the gradient by a running
+        average of its recent magnitude), Coursera 2012.
+    """
+
+    hyper = ("lr", "rho", "epsilon")
+
+    def __init__(self, lr: float = 0.001, rho: float = 0.9, epsilon: float = 1e-8) -> None:
+        self.lr = lr
+        self.rho = rho
+        self.epsilon = epsilon
+
+    def init_state(self, param: Array) -> dict[str, Array]:
+        """The average of the squared gradient s, zero."""
+        return {"squares": array_namespace(param).zeros_like(param)}
+
+    def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
+        """One step; see the class."""
+        squares = self.rho * state["squares"] + (1 - self.rho) * grad * grad
+        root = array_namespace(param).sqrt(squares)
+        return param - self.lr * grad / (root + self.epsilon), {"squares": squares}

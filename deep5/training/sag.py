@@ -1,0 +1,264 @@
+"""`SAG`: stochastic average gradient, which remembers a gradient for every part of the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import psutil
+
+from deep5.arguments import is_finite
+from deep5.errors import ShapeError, UsageError, brief
+from deep5.events import StepInfo
+from deep5.executors import GraphExecutor
+from deep5.networks.executor import check_info
+from deep5.tensors import Arrays, to_numpy
+from deep5.training.packed import Packed
+
+__all__ = ["SAG"]
+
+# How often there is a look at how much memory is left, in gradients.
+_LOOK_EVERY = 32
+_UNITS = ("sample", "batch")
+
+
+class SAG:
+    """Gradient descent along the average of the last gradient of every part of the data; a `StepOptimizer`.
+
+    For each part i of the batch: d ← d − nᵢ yᵢ + nᵢ ∇fᵢ(w), yᵢ ← ∇fᵢ(w);  then once  w ← w − lr · d / m
+    with fᵢ the mean loss of part i, nᵢ its samples, and m the samples seen so far, which the paper has for its n while
+    the first pass goes on.
+
+    A gradient of all parameters is kept for each part, in the parameters' own type; their sum d is kept in float64.
+    What a part is, `unit` says:
+
+    - `"sample"`: each sample by its id, whatever the batches are. Its gradient is computed alone, a forward and a
+      backward pass a sample.
+    - `"batch"`: each mini-batch by the ids of its samples, one pass a step. The batches have to be the same in every
+      epoch, in any order: a sampler that shuffles samples mixes them anew, which is refused.
+
+    Args:
+        lr: Learning rate α; 1 / L for a loss whose gradient has the Lipschitz constant L, 1 / (16 L) in the proof.
+        unit: What a gradient is kept of.
+        loss: Name of the scalar output to minimise: the mean over the batch of a loss of each sample.
+
+    Raises:
+        UsageError: `unit` is neither of the two, or `lr` no finite number.
+
+    References:
+        Schmidt, Le Roux and Bach, Minimizing finite sums with the stochastic average gradient, Mathematical Programming
+        162, 2017, algorithm 1, and section 4 on re-weighting on early iterations and on mini-batches.
+    """
+
+    hyper: ClassVar[tuple[str, ...]] = ("lr",)
+
+    def __init__(self, lr: float = 0.01, unit: str = "sample", *, loss: str = "loss") -> None:
+        if unit not in _UNITS:
+            raise UsageError(f"SAG: got unit={brief(unit)}; allowed: 'sample', 'batch'")
+        self.unit, self.loss = unit, loss
+        self.set_hyper("lr", lr)
+        self._packed: Packed | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._gradients: list[np.ndarray] = []
+        self._members: list[tuple[int, ...]] = []
+        self._slot: dict[int, int] = {}  # of each sample's id
+        self._sum, self._seen = np.zeros(self._packed.size if self._packed else 0), 0
+
+    def set_hyper(self, name: str, value: float) -> None:
+        """Change the learning rate, `lr`.
+
+        Raises:
+            UsageError: Another hyperparameter, or no finite number.
+        """
+        if name != "lr":
+            raise UsageError(f"no hyperparameter {name!r}; allowed: lr")
+        if not is_finite(value):
+            raise UsageError(f"SAG: got lr={brief(value)}; allowed: a finite number")
+        self.lr = float(value)
+
+    def bind(self, executor: GraphExecutor) -> None:
+        """Take hold of the executor's parameters.
+
+        Raises:
+            UsageError: Parameters of several types; with `unit="sample"`, a network that keeps statistics of batches,
+                which a sample alone has not, or whose inputs have no symbolic batch extent.
+        """
+        packed = Packed(executor, self.loss, "SAG")
+        self._batched = [
+            name for name, spec in executor.network.inputs.items() if len(spec.shape) and isinstance(spec.shape[0], str)
+        ]
+        if self.unit == "sample" and executor.network.buffers:
+            raise UsageError(
+                f"SAG with unit='sample' cannot train a network that keeps statistics of batches "
+                f"({', '.join(list(executor.network.buffers)[:3])} …): a sample alone has none; remedy: unit='batch'"
+            )
+        if self.unit == "sample" and not self._batched:
+            raise UsageError(
+                "SAG with unit='sample' runs single samples, but no input of the network has a symbolic batch extent; "
+                "remedy: unit='batch'"
+            )
+        self._packed = packed
+        self._forget()
+
+    def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
+        """One step; see the class.
+
+        Returns:
+            The outputs before the step; with `unit="sample"` put together from the samples', as NumPy arrays.
+
+        Raises:
+            UsageError: `bind` was not called, `info` names no samples, batches are not those of the epoch before, or
+                there is no memory for another gradient.
+        """
+        packed, ids = self._bound(), _sample_ids(info)
+        parameters = packed.read()
+        if self.unit == "batch":
+            slot = self._batch_slot(ids)
+            outputs = packed.backprop(inputs, info)
+            self._remember(slot, ids, packed.gradient())
+        else:
+            self._check_batch(inputs, len(ids))
+            parts = []
+            for row, sample in enumerate(ids):
+                single = {
+                    name: value[row : row + 1] if name in self._batched else value for name, value in inputs.items()
+                }
+                one = info._replace(batch_size=1, sample_ids=np.array([sample]))
+                parts.append({name: np.array(to_numpy(value)) for name, value in packed.backprop(single, one).items()})
+                self._remember(self._slot.get(sample, len(self._gradients)), (sample,), packed.gradient())
+            outputs = self._joined(parts)
+        packed.write(parameters - self.lr / self._seen * self._sum)
+        return outputs
+
+    def _bound(self) -> Packed:
+        if self._packed is None:
+            raise UsageError("the optimizer is not bound to an executor; remedy: call bind(executor) first")
+        return self._packed
+
+    def _check_batch(self, inputs: Arrays, samples: int) -> None:
+        for name in self._batched:
+            if name in inputs and len(inputs[name]) != samples:
+                raise ShapeError(
+                    f"input {name!r}: got {len(inputs[name])} samples where info.sample_ids names {samples}"
+                )
+
+    def _batch_slot(self, ids: Sequence[int]) -> int:
+        """Where the gradient of a mini-batch is kept; behind the others where it is new."""
+        slots = {self._slot.get(sample) for sample in ids}
+        if slots == {None}:
+            return len(self._gradients)
+        slot = slots.pop()
+        if slots or slot is None or len(self._members[slot]) != len(ids):
+            raise UsageError(
+                "SAG with unit='batch' keeps a gradient of each mini-batch, but got samples of different earlier "
+                f"batches in one (ids {', '.join(map(str, ids[:4]))} …); allowed: the same batches in every epoch; "
+                "remedy: the sampler 'ordered', or unit='sample'"
+            )
+        return slot
+
+    def _remember(self, slot: int, ids: Sequence[int], gradient: np.ndarray) -> None:
+        """Put a gradient in the place of its part's last one."""
+        if slot == len(self._gradients):
+            self._check_room()
+            self._gradients.append(np.zeros_like(gradient))
+            self._members.append(tuple(ids))
+            self._slot.update(dict.fromkeys(ids, slot))
+            self._seen += len(ids)
+        kept = self._gradients[slot]
+        self._sum += len(ids) * (gradient.astype(np.float64) - kept)
+        kept[...] = gradient
+
+    def _check_room(self) -> None:
+        if len(self._gradients) % _LOOK_EVERY == 0:
+            needed, free = _LOOK_EVERY * self._sum.nbytes, psutil.virtual_memory().available
+            if needed > free:
+                raise UsageError(
+                    f"SAG has no memory for more than {len(self._gradients)} gradients: the next {_LOOK_EVERY} need up "
+                    f"to {needed / 2**30:.3g} GiB and {free / 2**30:.3g} GiB are free; remedy: unit='batch', or fewer "
+                    "samples"
+                )
+
+    def _joined(self, parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
+        """The outputs of single samples as those of their batch: means of scalars, the rest one behind the other."""
+        joined: dict[str, Any] = {}
+        for name in parts[0]:
+            values = [part[name] for part in parts]
+            spec = self._bound().executor.network.outputs[name]
+            if len(spec.shape) and isinstance(spec.shape[0], str):
+                joined[name] = np.concatenate(values)
+            elif spec.shape == () and values[0].dtype.kind == "f":
+                joined[name] = np.mean(values, dtype=np.float64).astype(values[0].dtype)
+            else:
+                joined[name] = values[-1]
+        return joined
+
+    def state_dict(self) -> dict[str, Any]:
+        """The gradients, packed in the network's order of parameters, whose they are, and their sum.
+
+        Returns:
+            `gradients`, shape (parts, numbers); `sizes`, the samples of each part; `members`, the parts' ids one behind
+            the other; `sum`, float64.
+        """
+        packed = self._bound()
+        gradients = np.empty((len(self._gradients), packed.size), packed.dtype)
+        for row, gradient in zip(gradients, self._gradients, strict=True):
+            row[...] = gradient
+        return {
+            "gradients": gradients,
+            "sizes": np.array([len(ids) for ids in self._members], np.int64),
+            "members": np.array([sample for ids in self._members for sample in ids], np.int64),
+            "sum": self._sum.copy(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`, bit for bit.
+
+        Raises:
+            ShapeError: An entry is missing, unknown, or does not fit the network or the others.
+        """
+        packed, expected = self._bound(), ("gradients", "members", "sizes", "sum")
+        if tuple(sorted(state)) != expected:
+            raise ShapeError(
+                f"the optimizer's state has missing or unknown entries: {sorted(set(state) ^ set(expected))}; allowed: "
+                f"{', '.join(expected)}"
+            )
+        gradients, members, sizes, total = (np.asarray(state[name]) for name in expected)
+        whole = all(array.ndim == 1 and array.dtype == np.int64 for array in (members, sizes))
+        fits = (gradients.shape, str(gradients.dtype)) == ((len(sizes), packed.size), packed.dtype) if whole else False
+        if (
+            not fits
+            or int(sizes.sum()) != len(members)
+            or (total.shape, str(total.dtype)) != ((packed.size,), "float64")
+        ):
+            raise ShapeError(
+                f"the optimizer's state: got gradients {gradients.dtype}{gradients.shape}, sizes "
+                f"{sizes.dtype}{sizes.shape}, members {members.dtype}{members.shape}, sum {total.dtype}{total.shape}; "
+                f"allowed: gradients of {packed.size} numbers of {packed.dtype}, one a part, with as many members as "
+                "the sizes add up to"
+            )
+        self._forget()
+        ends = np.cumsum(sizes)
+        for slot, (gradient, size, end) in enumerate(zip(gradients, sizes, ends, strict=True)):
+            ids = tuple(members[end - size : end].tolist())
+            self._gradients.append(gradient.copy())
+            self._members.append(ids)
+            self._slot.update(dict.fromkeys(ids, slot))
+        self._sum, self._seen = total.copy(), len(members)
+
+    def describe(self) -> dict[str, Any]:
+        """The optimizer and its arguments."""
+        return {"optimizer": "SAG", "lr": self.lr, "unit": self.unit, "loss": self.loss}
+
+
+def _sample_ids(info: StepInfo) -> tuple[int, ...]:
+    ids = check_info(info).sample_ids
+    array = np.asarray([] if ids is None else ids)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or not array.size:
+        raise UsageError(
+            f"SAG keeps gradients by the ids of samples, but got info.sample_ids={brief(ids)}; allowed: a whole number "
+            "for each sample of the batch, as the samplers of deep5 give"
+        )
+    return tuple(array.tolist())

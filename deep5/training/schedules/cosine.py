@@ -1,0 +1,78 @@
+"""`Cosine`: half a wave down, once or with warm restarts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import KW_ONLY, dataclass
+
+from deep5.errors import UsageError, brief
+from deep5.events import StepInfo
+from deep5.training.schedules.plan import Plan
+from deep5.training.schedules.schedule import Schedule, check_length, check_number, share_done
+
+__all__ = ["Cosine"]
+
+
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """Cosine annealing: end + (start − end) / 2 · (1 + cos(π · t / T)), at every step; from T on, `end`.
+
+    Args:
+        start: Value of the first step, η_max.
+        end: η_min.
+        epochs: T in epochs.
+        steps: T in steps; where neither is given, T is the end of training.
+        restarts: Begin again at T, instead of staying at `end`: SGDR. Needs `epochs` or `steps`.
+        factor: How many times longer each period is than the one before, T_mult; at least 1.
+
+    References:
+        Loshchilov and Hutter, SGDR: stochastic gradient descent with warm restarts, ICLR 2017, equation 5; T_cur is
+        counted in steps, or in epochs and their fractions.
+
+    >>> plan = Plan(epochs=4, steps=10)
+    >>> [round(Cosine(0.4).value(StepInfo(step=step), plan), 9) for step in (0, 20, 40)]
+    [0.4, 0.2, 0.0]
+    >>> sgdr = Cosine(0.4, steps=10, restarts=True, factor=2)
+    >>> [round(sgdr.value(StepInfo(step=step), plan), 9) for step in (0, 5, 10, 20, 30)]
+    [0.4, 0.2, 0.4, 0.2, 0.4]
+    """
+
+    start: float
+    end: float = 0.0
+    _: KW_ONLY
+    epochs: float | None = None
+    steps: int | None = None
+    restarts: bool = False
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("start", "end", "factor"):
+            check_number(self, name)
+        if not isinstance(self.restarts, bool):
+            raise UsageError(f"Cosine: got restarts={brief(self.restarts)}; allowed: True or False")
+        if self.factor < 1 or (self.factor != 1 and not self.restarts):
+            raise UsageError(
+                f"Cosine: got factor={brief(self.factor)}; allowed: a number of at least 1, and 1 without restarts"
+            )
+        check_length(self, required=self.restarts)
+
+    def value(self, info: StepInfo, plan: Plan) -> float:
+        """As the formula says."""
+        share = self._share_of_period(info, plan) if self.restarts else share_done(info, plan, self.steps, self.epochs)
+        part = 0.5 * (1.0 + math.cos(math.pi * share))
+        # Both ends to the last bit, which end + (start − end) · part is not.
+        return self.start * part + self.end * (1.0 - part)
+
+    def _share_of_period(self, info: StepInfo, plan: Plan) -> float:
+        """T_cur / T_i."""
+        done: float
+        length: float
+        if self.epochs is None:
+            done, length = plan.steps_done(info), self.steps or 1
+        else:
+            done, length = plan.epochs_done(info), self.epochs
+        if self.factor == 1:
+            return done % length / length
+        while done >= length:
+            done, length = done - length, length * self.factor
+        return done / length

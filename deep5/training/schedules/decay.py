@@ -1,0 +1,225 @@
+"""Schedules of one formula: constant, in steps, piecewise, exponential, polynomial."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+from deep5.arguments import is_finite
+from deep5.errors import UsageError, brief
+from deep5.events import StepInfo
+from deep5.training.schedules.plan import Plan
+from deep5.training.schedules.schedule import Schedule, check_length, check_number, share_done
+
+__all__ = ["Constant", "Exponential", "Piecewise", "Polynomial", "StepDecay", "as_schedule"]
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """One value throughout: what a warm-up or linear scaling with the batch size may stand around.
+
+    Args:
+        start: The value.
+
+    >>> Constant(0.1).value(StepInfo(step=5), Plan(epochs=1))
+    0.1
+    """
+
+    start: float
+
+    def __post_init__(self) -> None:
+        check_number(self, "start")
+
+    def value(self, info: StepInfo, plan: Plan) -> float:
+        """The value, at any step."""
+        return self.start
+
+
+@dataclass(frozen=True)
+class StepDecay(Schedule):
+    """Multiplies by a factor every n epochs or steps: start · factor^⌊t / n⌋.
+
+    Args:
+        start: Value of the first n.
+        factor: Above 0.
+        epochs: n in epochs; may be a fraction, where the number of steps of an epoch is known.
+        steps: n in steps.
+
+    References:
+        Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1 hour, arXiv:1706.02677, section 5.1: a tenth
+        every 30 epochs.
+
+    >>> [StepDecay(0.4, 0.5, epochs=30).value(StepInfo(epoch=epoch), Plan(epochs=90)) for epoch in (0, 29, 30, 60)]
+    [0.4, 0.4, 0.2, 0.1]
+    """
+
+    start: float
+    factor: float = 0.1
+    _: KW_ONLY
+    epochs: float | None = None
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        check_number(self, "start")
+        check_number(self, "factor", allowed="a number above 0", low=0)
+        check_length(self, required=True)
+
+    def value(self, info: StepInfo, plan: Plan) -> float:
+        """As the formula says."""
+        if self.epochs is None:
+            return self.start * self.factor ** (plan.steps_done(info) // (self.steps or 1))
+        # A whole number of epochs needs no number of steps, which a stream cannot give.
+        done = plan.whole_epochs_done(info) if self.epochs == int(self.epochs) else plan.epochs_done(info)
+        return self.start * self.factor ** int(done // self.epochs)
+
+
+@dataclass(frozen=True, init=False)
+class Piecewise(Schedule):
+    """A value from each of several epochs or steps on, to the next of them.
+
+    Args:
+        epochs: Values by the epoch that they begin with, counted from 0; one of them is 0.
+        steps: Values by step; instead of `epochs`.
+
+    >>> rate = Piecewise(epochs={0: 0.1, 30: 0.01})
+    >>> [rate.value(StepInfo(epoch=epoch), Plan(epochs=90)) for epoch in (0, 29, 30, 89)]
+    [0.1, 0.1, 0.01, 0.01]
+    """
+
+    epochs: tuple[tuple[int, float], ...] | None
+    steps: tuple[tuple[int, float], ...] | None
+
+    def __init__(self, *, epochs: Mapping[int, float] | None = None, steps: Mapping[int, float] | None = None) -> None:
+        if (epochs is None) == (steps is None):
+            got = "neither epochs nor steps" if epochs is None else "epochs and steps"
+            raise UsageError(f"Piecewise: got {got}; allowed: one of them; remedy: epochs={{0: 0.1, 30: 0.01}}, say")
+        # One value for a meaning: sorted pairs may be compared and hashed.
+        object.__setattr__(self, "epochs", None if epochs is None else _pieces("epochs", epochs))
+        object.__setattr__(self, "steps", None if steps is None else _pieces("steps", steps))
+        object.__setattr__(self, "_table", tuple(zip(*(self.epochs or self.steps or ()), strict=True)))
+
+    def value(self, info: StepInfo, plan: Plan) -> float:
+        """The value of the last of the epochs or steps that are not later than this one."""
+        at = plan.steps_done(info) if self.epochs is None else plan.whole_epochs_done(info)
+        begins, values = vars(self)["_table"]
+        found: float = values[bisect_right(begins, at) - 1]
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        """The schedule and its pairs of begin and value."""
+        return {"schedule": "Piecewise", "epochs": self.epochs, "steps": self.steps}
+
+    def __repr__(self) -> str:
+        unit, pieces = ("epochs", self.epochs) if self.epochs is not None else ("steps", self.steps)
+        return f"Piecewise({unit}={dict(pieces or ())!r})"
+
+
+def _pieces(name: str, given: Any) -> tuple[tuple[int, float], ...]:
+    """Pairs of begin and value, in the order of time."""
+    allowed = f"a dict from {name} to values, with 0 among them; remedy: {name}={{0: 0.1, 30: 0.01}}, say"
+    if not isinstance(given, Mapping):
+        raise UsageError(f"Piecewise: got {name}={brief(given)}; allowed: {allowed}")
+    for begin, value in given.items():
+        if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
+            raise UsageError(f"Piecewise: got {brief(begin)} among the {name}; allowed: {allowed}")
+        if not is_finite(value):
+            raise UsageError(f"Piecewise: got {brief(value)} from {begin} on; allowed: a finite number")
+    if 0 not in given:
+        raise UsageError(f"Piecewise: got {name}={brief(dict(given))}, with no value to begin with; allowed: {allowed}")
+    return tuple(sorted(given.items()))
+
+
+@dataclass(frozen=True)
+class Exponential(Schedule):
+    """Falls by a factor over every n epochs or steps, a little at each step: start · factor^(t / n).
+
+    Args:
+        start: Value of the first step.
+        factor: Above 0.
+        epochs: n in epochs.
+        steps: n in steps.
+
+    >>> [Exponential(0.4, 0.25, steps=10).value(StepInfo(step=step), Plan(epochs=9)) for step in (0, 5, 10)]
+    [0.4, 0.2, 0.1]
+    """
+
+    start: float
+    factor: float
+    _: KW_ONLY
+    epochs: float | None = None
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        check_number(self, "start")
+        check_number(self, "factor", allowed="a number above 0", low=0)
+        check_length(self, required=True)
+
+    def value(self, info: StepInfo, plan: Plan) -> float:
+        """As the formula says."""
+        if self.epochs is None:
+            periods = plan.steps_done(info) / (self.steps or 1)
+        else:
+            periods = plan.epochs_done(info) / self.epochs
+        return self.start * math.pow(self.factor, periods)
+
+
+@dataclass(frozen=True)
+class Polynomial(Schedule):
+    """From one value to another: end + (start − end) · (1 − t / T)^power, then `end`. A power of 1 is a straight line.
+
+    Args:
+        start: Value of the first step.
+        end: Value from T on.
+        power: Above 0.
+        epochs: T in epochs.
+        steps: T in steps; where neither is given, T is the end of training.
+
+    References:
+        Chen et al., DeepLab: semantic image segmentation with deep convolutional nets, atrous convolution and fully
+        connected CRFs, TPAMI 2018, section 4.1.2 ("poly").
+
+    >>> [Polynomial(0.4).value(StepInfo(step=step), Plan(epochs=2, steps=10)) for step in (0, 5, 10, 20)]
+    [0.4, 0.30000000000000004, 0.2, 0.0]
+    """
+
+    start: float
+    end: float = 0.0
+    _: KW_ONLY
+    power: float = 1.0
+    epochs: float | None = None
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        check_number(self, "start")
+        check_number(self, "end")
+        check_number(self, "power", allowed="a number above 0", low=0)
+        check_length(self, required=False)
+
+    def value(self, info: StepInfo, plan: Plan) -> float:
+        """As the formula says."""
+        part = math.pow(1.0 - share_done(info, plan, self.steps, self.epochs), self.power)
+        # Both ends to the last bit, which end + (start − end) · part is not.
+        return self.start * part + self.end * (1.0 - part)
+
+
+def as_schedule(given: Schedule | type[Schedule] | float, name: str) -> Schedule:
+    """A schedule as it is, one of a class that needs no arguments, a number as a `Constant`.
+
+    Raises:
+        UsageError: None of these.
+    """
+    if isinstance(given, type) and issubclass(given, Schedule):
+        try:
+            return given()
+        except TypeError as error:
+            raise UsageError(
+                f"{name}: got the class {given.__name__}, which needs arguments; remedy: {given.__name__}(…), with them"
+            ) from error
+    if isinstance(given, Schedule):
+        return given
+    if is_finite(given):
+        return Constant(given)
+    raise UsageError(f"{name}: got {brief(given)}; allowed: a schedule, such as d5.Cosine(0.1), or a number")

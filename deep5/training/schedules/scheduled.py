@@ -1,0 +1,146 @@
+"""`Scheduled`: the event that sets hyperparameters before each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deep5.arguments import is_finite
+from deep5.errors import UnknownName, UsageError, brief
+from deep5.events import Event, StepInfo
+from deep5.training.hyper import hyper_setter
+from deep5.training.schedules.decay import as_schedule
+from deep5.training.schedules.plan import Plan
+from deep5.training.schedules.schedule import Schedule
+
+__all__ = ["Scheduled", "batches_a_step", "epoch_batches", "plan_of"]
+
+_INFINITY = float("inf")
+
+
+@dataclass(slots=True)
+class _Track:
+    """A hyperparameter under way."""
+
+    name: str
+    value: Callable[[StepInfo, Plan], float]
+    last: float | None
+    set: Callable[[float], None]
+
+
+class Scheduled(Event):
+    """Sets hyperparameters before each step, where their schedules change them; nothing is traced anew.
+
+    The values are the rule's, or the native optimizer's: a parameter group that has a value of its own keeps it. When
+    training is over they stay as the last step had them. Stands before other events, so that those see the value that
+    the step has.
+
+    Args:
+        schedules: A schedule, or a number, by the name of a hyperparameter such as `"lr"`.
+
+    Attributes:
+        schedules: The schedules by hyperparameter.
+        values: The values in force by hyperparameter; empty before training.
+
+    Raises:
+        UsageError: No schedule, or something that is none.
+    """
+
+    def __init__(self, schedules: Mapping[str, Schedule | float]) -> None:
+        if not isinstance(schedules, Mapping) or not all(isinstance(name, str) for name in schedules):
+            raise UsageError(
+                f"Scheduled: got {brief(schedules)}; allowed: a dict from hyperparameters to schedules; remedy: "
+                "Scheduled({'lr': d5.Cosine(0.1)}), say"
+            )
+        if not schedules:
+            raise UsageError("Scheduled: got no schedule; remedy: Scheduled({'lr': d5.Cosine(0.1)}), say")
+        self.schedules = {name: as_schedule(given, f"schedule of {name!r}") for name, given in schedules.items()}
+        self.values: dict[str, float] = {}
+        self._tracks: list[_Track] = []
+        self._plan = Plan(epochs=1)
+
+    def describe(self) -> dict[str, Any]:
+        """The schedules by hyperparameter."""
+        return {"event": "scheduled", "schedules": dict(self.schedules)}
+
+    def __repr__(self) -> str:
+        return f"Scheduled({self.schedules!r})"
+
+    def before_training(self, trainer: Any) -> None:
+        """Look at everything that can be looked at before a step, and set the values of the first one.
+
+        Raises:
+            UsageError: The optimizer has no such hyperparameter, or a schedule needs to know what nobody knows.
+        """
+        self._plan, self.values = plan_of(trainer), {}
+        self._tracks = [
+            _Track(name, schedule.value, None, _setter(trainer.optimizer, name))
+            for name, schedule in self.schedules.items()
+        ]
+        self.before_step(trainer, StepInfo(step=trainer.step, epoch=trainer.epoch))
+
+    def before_step(self, trainer: Any, info: StepInfo) -> None:
+        """Set what has changed.
+
+        Raises:
+            UsageError: A schedule gives no finite number, or the optimizer refuses it.
+        """
+        plan, values = self._plan, self.values
+        for track in self._tracks:
+            try:
+                value = track.value(info, plan)
+                if value != track.last:
+                    if not (value.__class__ is float and -_INFINITY < value < _INFINITY):
+                        value = self._number(track.name, value)
+                    track.set(value)
+                    track.last = values[track.name] = value
+            except (UsageError, ArithmeticError) as error:
+                raise UsageError(f"schedule of {track.name!r} at step {info.step}: {error}") from error
+
+    def _number(self, name: str, value: object) -> float:
+        if not is_finite(value):
+            raise UsageError(f"{self.schedules[name]!r} gave {brief(value)}; allowed: a finite number")
+        return float(value)  # type: ignore[arg-type]
+
+
+def _setter(optimizer: Any, name: str) -> Callable[[float], None]:
+    try:
+        return hyper_setter(optimizer, name)
+    except UnknownName:
+        raise
+    except UsageError as error:
+        raise UsageError(f"schedule of {name!r}: {error}") from error
+
+
+def plan_of(trainer: Any) -> Plan:
+    """What a trainer's schedules know of its training.
+
+    A step is of as many batches as the trainer accumulates, and its batch size that of all of them.
+    """
+    sampler, count = trainer.train_sampler, batches_a_step(trainer)
+
+    def steps(epoch: int) -> int | None:
+        batches = epoch_batches(sampler, epoch)
+        return None if batches is None else -(-batches // count)
+
+    def batch_size(epoch: int) -> int | None:
+        of_epoch = getattr(sampler, "epoch_batch_size", None)
+        size = of_epoch(epoch) if callable(of_epoch) else getattr(sampler, "batch_size", None)
+        return size * count if isinstance(size, int) else None
+
+    return Plan(epochs=trainer.epochs, steps=steps, batch_size=batch_size)
+
+
+def batches_a_step(trainer: Any) -> int:
+    """Batches that a trainer accumulates into one step; the last step of an epoch may have fewer."""
+    count: int = trainer.accumulate
+    return count
+
+
+def epoch_batches(sampler: Any, epoch: int) -> int | None:
+    """Batches of an epoch, or None where nobody knows; what has a length and no `steps` has as many in every epoch."""
+    if hasattr(sampler, "steps"):
+        found: int | None = sampler.steps(epoch)
+        return found
+    return len(sampler) if hasattr(sampler, "__len__") else None

@@ -1,0 +1,94 @@
+"""`WarmUp`: a straight line to where another schedule goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from deep5.errors import UsageError, brief
+from deep5.events import StepInfo
+from deep5.training.schedules.decay import as_schedule
+from deep5.training.schedules.plan import Plan
+from deep5.training.schedules.schedule import Schedule, check_length, check_number
+
+__all__ = ["WarmUp"]
+
+
+class _End(NamedTuple):
+    """Where a warm-up ends in one plan: the step, the value there, and the plan that the schedule goes on in."""
+
+    owner: Any
+    step: int
+    value: float
+    then: Plan
+
+
+@dataclass(frozen=True, init=False)
+class WarmUp(Schedule):
+    """Gradual warm-up: by the same amount at each step from `start` to what the schedule is at the end of the warm-up.
+
+    After it the schedule is what it would have been without: its first steps are replaced, not put off. With `delay` it
+    begins when the warm-up ends, and what takes the whole training takes the rest of it.
+
+    Args:
+        schedule: What is warmed up to: a schedule or a number.
+        start: Value of the first step.
+        epochs: Length in epochs.
+        steps: Length in steps.
+        delay: The schedule begins at the end of the warm-up.
+
+    References:
+        Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1 hour, arXiv:1706.02677, section 2.2.
+
+    >>> from deep5.training.schedules.decay import StepDecay
+    >>> rate = WarmUp(StepDecay(0.4, epochs=2), start=0.1, steps=3)
+    >>> plan = Plan(epochs=4, steps=5)
+    >>> [round(rate.value(StepInfo(step=step, epoch=step // 5), plan), 9) for step in (0, 1, 2, 3, 9, 10)]
+    [0.1, 0.2, 0.3, 0.4, 0.4, 0.04]
+    """
+
+    schedule: Schedule
+    start: float
+    epochs: float | None
+    steps: int | None
+    delay: bool
+
+    def __init__(
+        self,
+        schedule: Schedule | float,
+        start: float = 0.0,
+        *,
+        epochs: float | None = None,
+        steps: int | None = None,
+        delay: bool = False,
+    ) -> None:
+        if not isinstance(delay, bool):
+            raise UsageError(f"WarmUp: got delay={brief(delay)}; allowed: True or False")
+        schedule = as_schedule(schedule, "WarmUp")
+        for name, value in (("schedule", schedule), ("start", start), ("epochs", epochs), ("steps", steps)):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "delay", delay)
+        check_number(self, "start")
+        check_length(self, required=True)
+
+    def value(self, info: StepInfo, plan: Plan) -> float:
+        """On the line, or the schedule's."""
+        end = plan.kept.get(id(self)) or self._end(plan)
+        if info.step >= end.step:
+            return self.schedule.value(info, end.then)
+        share = (info.step - plan.begin) / (end.step - plan.begin)
+        return self.start * (1.0 - share) + end.value * share
+
+    def _end(self, plan: Plan) -> _End:
+        step = plan.begin + self.steps if self.steps is not None else plan.step_at(self.epochs or 0.0)
+        total = plan.known_steps
+        if total is not None and step >= total:
+            length = f"{self.steps} steps" if self.steps is not None else f"{self.epochs} epochs"
+            raise UsageError(
+                f"WarmUp: got {length}, and the training is over after {total} steps in {plan.epochs} epochs; allowed: "
+                "a warm-up that ends before the training does"
+            )
+        then = plan.beginning(step) if self.delay else plan
+        # Kept together with its owner, so that no other warm-up can get its identity.
+        found = plan.kept[id(self)] = _End(self, step, self.schedule.value(plan.info_at(step), then), then)
+        return found

@@ -1,0 +1,229 @@
+"""Events that end training before its time: no more progress, a target reached, time used up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from deep5.arguments import is_finite
+from deep5.errors import UnknownName, UsageError, brief
+from deep5.events import Event, StopTraining
+from deep5.training.schedules.scheduled import epoch_batches
+
+__all__ = ["EarlyStopping", "StopAfter", "StopAtAccuracy"]
+
+_MODES = {"loss": "min", "accuracy": "max"}
+
+
+class _AfterEvaluation(Event):
+    """Stops before an epoch because of what an evaluation before it gave.
+
+    Not at once: everybody else is told of the evaluation and of the epoch's end first, and a checkpoint that lies
+    between holds the reason, so that a run which goes on from it stops as well.
+    """
+
+    _reason: str | None = None
+
+    def before_training(self, trainer: Any) -> None:
+        """Begin anew with a new training.
+
+        Raises:
+            UsageError: The trainer evaluates nothing.
+        """
+        if trainer.validation_sampler is None:
+            raise UsageError(
+                f"{type(self).__name__} judges evaluations, and the trainer has no validation_sampler; remedy: give it "
+                "one"
+            )
+        if trainer.step == 0:
+            self._reason = None
+
+    def before_epoch(self, trainer: Any, epoch: int) -> None:
+        """Stop where there is a reason.
+
+        Raises:
+            StopTraining: There is one.
+        """
+        if self._reason is not None:
+            raise StopTraining(self._reason)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The reason to stop, or None."""
+        return {"reason": self._reason}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`."""
+        self._reason = state["reason"]
+
+
+class EarlyStopping(_AfterEvaluation):
+    """Stops when evaluations have not become better for a while.
+
+    The weights stay those of the last step; `Checkpointer(best=…)` keeps those of the best evaluation. Where the last
+    epoch is over there is nothing left to stop.
+
+    Args:
+        monitor: What to watch of an evaluation's scores, such as `"loss"` or `"accuracy"`.
+        patience: Stop after so many evaluations in a row that were not better than the best one.
+        min_delta: An evaluation is better where it is so by more than this: for `"accuracy"`, percentage points.
+        mode: `"min"` where lower is better, `"max"` where higher is; None: known for loss and accuracy.
+
+    Attributes:
+        best: The best score so far, or None.
+        best_epoch: Epochs done when it was reached.
+
+    Raises:
+        UsageError: An argument out of its range.
+
+    References:
+        Prechelt, Early stopping - but when?, in Neural networks: tricks of the trade, 1998, section 2.2: criterion UP,
+        held against the best score instead of the one before.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "loss",
+        *,
+        patience: int = 5,
+        min_delta: float = 0.0,
+        mode: Literal["min", "max"] | None = None,
+    ) -> None:
+        if not isinstance(monitor, str) or not monitor:
+            raise UsageError(
+                f"EarlyStopping: got monitor={brief(monitor)}; allowed: the name of a score, such as 'loss'"
+            )
+        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
+            raise UsageError(
+                f"EarlyStopping: got patience={brief(patience)}; allowed: a number of evaluations, at least 1"
+            )
+        if not is_finite(min_delta) or min_delta < 0:
+            raise UsageError(f"EarlyStopping: got min_delta={brief(min_delta)}; allowed: a number of at least 0")
+        if mode is None and monitor not in _MODES:
+            raise UsageError(
+                f"EarlyStopping: got monitor={monitor!r} and no mode; allowed: mode='min' where lower is better, 'max' "
+                "where higher is"
+            )
+        if mode not in (None, "min", "max"):
+            raise UsageError(f"EarlyStopping: got mode={brief(mode)}; allowed: 'min', 'max', None")
+        self.monitor, self.patience, self.min_delta = monitor, patience, float(min_delta)
+        self.mode = mode or _MODES[monitor]
+        self._begin()
+
+    def _begin(self) -> None:
+        self.best: float | None = None
+        self.best_epoch = self._waited = 0
+
+    def describe(self) -> dict[str, Any]:
+        """What is watched, and for how long."""
+        names = ("monitor", "patience", "min_delta", "mode")
+        return {"event": "early_stopping", **{name: getattr(self, name) for name in names}}
+
+    def before_training(self, trainer: Any) -> None:
+        """Begin anew with a new training."""
+        super().before_training(trainer)
+        if trainer.step == 0:
+            self._begin()
+
+    def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
+        """Hold the score against the best one; NaN is never better.
+
+        Raises:
+            UnknownName: There is no such score.
+        """
+        if self.monitor not in scores:
+            raise UnknownName("score", self.monitor, scores)
+        score = scores[self.monitor]
+        if self._better(score):
+            self.best, self.best_epoch, self._waited = score, epoch + 1, 0
+            return
+        self._waited += 1
+        if self._waited >= self.patience:
+            best = "none was a number" if self.best is None else f"the best was {self.best:g} after {self.best_epoch}"
+            self._reason = (
+                f"early stopping after {epoch + 1} epochs: the {self.monitor} has not become better in {self._waited} "
+                f"evaluations; {best}"
+            )
+
+    def _better(self, score: float) -> bool:
+        if math.isnan(score) or self.best is None:
+            return not math.isnan(score)
+        gain = self.best - score if self.mode == "min" else score - self.best
+        return gain > self.min_delta
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best score, how long ago it was, and the reason to stop."""
+        return {"best": self.best, "best_epoch": self.best_epoch, "waited": self._waited, **super().state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`."""
+        super().load_state_dict(state)
+        self.best, self.best_epoch, self._waited = state["best"], state["best_epoch"], state["waited"]
+
+
+class StopAtAccuracy(_AfterEvaluation):
+    """Stops when an evaluation has reached an accuracy.
+
+    Args:
+        target: Percent, above 0 and at most 100.
+
+    Raises:
+        UsageError: The target is out of its range.
+    """
+
+    def __init__(self, target: float) -> None:
+        if not is_finite(target) or not 0 < target <= 100:
+            raise UsageError(
+                f"StopAtAccuracy: got target={brief(target)}; allowed: percent, above 0 and at most 100; remedy: 97.5, "
+                "say"
+            )
+        self.target = float(target)
+
+    def describe(self) -> dict[str, Any]:
+        """The target."""
+        return {"event": "stop_at_accuracy", "target": self.target}
+
+    def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
+        """Look at the accuracy."""
+        if scores["accuracy"] >= self.target:
+            self._reason = (
+                f"accuracy {scores['accuracy']:g} % after {epoch + 1} epochs, and the target is {self.target:g} %"
+            )
+
+
+class StopAfter(Event):
+    """Stops before the first batch for which there is no time left.
+
+    On the clock: everything since training began, on the run's own clock: the time before a resume counts, what lay
+    between does not. A step is never broken off, and an epoch that is complete is evaluated.
+
+    Args:
+        seconds: Above 0.
+
+    Raises:
+        UsageError: No number of seconds above 0.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        if not is_finite(seconds) or seconds <= 0:
+            raise UsageError(f"StopAfter: got seconds={brief(seconds)}; allowed: a number above 0; remedy: 3600, say")
+        self.seconds, self._limit_ns = float(seconds), int(seconds * 1e9)
+
+    def describe(self) -> dict[str, Any]:
+        """The limit."""
+        return {"event": "stop_after", "seconds": self.seconds}
+
+    def before_batch(self, trainer: Any, epoch: int) -> None:
+        """Look at the clock.
+
+        Raises:
+            StopTraining: The time is used up.
+        """
+        elapsed = trainer.elapsed_ns()
+        if elapsed >= self._limit_ns and not self._complete(trainer, epoch):
+            raise StopTraining(f"{elapsed / 1e9:.1f} s of training, and the limit is {self.seconds:g} s")
+
+    @staticmethod
+    def _complete(trainer: Any, epoch: int) -> bool:
+        """Whether the epoch has had its last batch; not known of a data set without a length."""
+        return bool(trainer.batch) and trainer.batch == epoch_batches(trainer.train_sampler, epoch)

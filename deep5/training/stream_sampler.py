@@ -1,0 +1,142 @@
+"""`StreamSampler`: batches of samples whose number nobody knows beforehand."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from deep5.errors import UsageError
+from deep5.seeds import generator
+from deep5.training.batch_source import first_batch
+from deep5.training.dataset import StreamDataset
+from deep5.training.sampler import seeded
+
+__all__ = ["StreamSampler"]
+
+_Numbered = tuple[int, dict[str, np.ndarray]]
+
+
+class StreamSampler:
+    """Batches of a stream, each sample exactly once an epoch; the last batch may be smaller and is never dropped.
+
+    A batch's identities are the places of its samples in the epoch's stream. To start in the middle of an epoch, the
+    samples before it are left out by the stream itself where it is not shuffled; else they are read and dropped, since
+    what waits in the buffer comes from anywhere before.
+
+    Args:
+        dataset: The stream.
+        batch_size: Samples a batch, or a function of the epoch.
+        seed: The order is a function of (seed, epoch) and of the stream.
+        transforms: See `Sampler`.
+        buffer: Samples that are held to draw the next one from; 0: in the stream's own order. A sample comes at most
+            this many places earlier than it stands, so that a stream that is sorted needs a large buffer.
+
+    Raises:
+        UsageError: No stream, a batch size below 1, or a buffer below 0.
+    """
+
+    def __init__(
+        self,
+        dataset: StreamDataset,
+        batch_size: int | Callable[[int], int],
+        *,
+        seed: int = 0,
+        transforms: Sequence[Callable[..., Any]] = (),
+        buffer: int = 0,
+    ) -> None:
+        if not isinstance(dataset, StreamDataset):
+            raise UsageError(
+                f"got a {type(dataset).__name__} as a stream; allowed: a d5.StreamDataset; remedy: the samplers "
+                "'shuffle' and 'ordered' for a d5.Dataset"
+            )
+        if isinstance(buffer, bool) or not isinstance(buffer, int) or buffer < 0:
+            raise UsageError(f"buffer: got {buffer!r}; allowed: a whole number of samples from 0")
+        self.dataset, self.batch_size, self.seed, self.buffer = dataset, batch_size, seed, buffer
+        self.transforms = seeded(transforms, seed)
+        self.epoch_batch_size(0)
+
+    def epoch_batch_size(self, epoch: int) -> int:
+        """Samples in the epoch's batches, the last one left aside.
+
+        Raises:
+            UsageError: The batch size is no whole number of at least 1.
+        """
+        size = self.batch_size(epoch) if callable(self.batch_size) else self.batch_size
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise UsageError(f"batch size {size!r}; allowed: a whole number of at least 1")
+        return size
+
+    def steps(self, epoch: int) -> int | None:
+        """None: the stream ends when it ends."""
+        return None
+
+    def order_hash(self, epochs: int) -> str | None:
+        """None: the order is known when the stream has ended."""
+        return None
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        """The epoch's batches from number `start` on; none where the stream ends before.
+
+        Raises:
+            UsageError: `start` is no whole number from 0, or the samples of a batch differ in name, shape or dtype.
+        """
+        return self._batches(epoch, first_batch(start, None), self.epoch_batch_size(epoch))
+
+    def _batches(self, epoch: int, start: int, size: int) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        samples = self._ordered(epoch, start * size)
+        while chunk := list(itertools.islice(samples, size)):
+            ids = np.array([number for number, _ in chunk], dtype=np.int64)
+            inputs = _stacked(chunk)
+            for transform in self.transforms:
+                inputs = transform(inputs, ids, epoch)
+            yield ids, inputs
+
+    def _ordered(self, epoch: int, skip: int) -> Iterator[_Numbered]:
+        """The samples with their places in the stream, in the epoch's order, the first `skip` left out."""
+        if self.buffer < 2:
+            yield from enumerate(self.dataset.samples(epoch, skip), start=skip)
+            return
+        draw = generator(self.seed, "buffer", epoch)
+        held: list[_Numbered] = []
+        for sample in enumerate(self.dataset.samples(epoch)):
+            if len(held) < self.buffer:
+                held.append(sample)
+                continue
+            place = int(draw.integers(len(held)))
+            chosen, held[place] = held[place], sample
+            if skip:
+                skip -= 1
+            else:
+                yield chosen
+        for place in draw.permutation(len(held))[skip:]:
+            yield held[place]
+
+
+def _stacked(chunk: list[_Numbered]) -> dict[str, np.ndarray]:
+    """The samples of a batch, each part in one array."""
+    first = chunk[0][1]
+    batch = {}
+    for name in first:
+        try:
+            parts = [np.asarray(sample[name]) for _, sample in chunk]
+            if any(part.dtype != parts[0].dtype for part in parts):
+                raise ValueError
+            batch[name] = np.stack(parts)
+        except (KeyError, ValueError) as error:
+            number, odd = next(
+                ((number, sample.get(name)) for number, sample in chunk if not _alike(first[name], sample.get(name))),
+                (chunk[0][0], first[name]),
+            )
+            got = "nothing" if odd is None else f"{np.asarray(odd).dtype}{list(np.shape(odd))}"
+            raise UsageError(
+                f"sample {number} of the stream has {got} as {name!r} where sample {chunk[0][0]} has "
+                f"{np.asarray(first[name]).dtype}{list(np.shape(first[name]))}; allowed: one shape and dtype in a batch"
+            ) from error
+    return batch
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return other is not None and np.shape(one) == np.shape(other) and np.asarray(one).dtype == np.asarray(other).dtype

@@ -1,0 +1,212 @@
+"""`TensorBoardLogger`: loss, scores, learning rate and throughput as TensorBoard's scalars."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter_ns, time
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from deep5.errors import OutputError, UsageError, brief
+from deep5.events import Event, StepInfo
+from deep5.plugins import missing_dependency
+from deep5.tensors import Arrays, to_numpy
+from deep5.training.loggers import logged_hyper
+
+__all__ = ["TensorBoardLogger"]
+
+# Losses to keep unread: an epoch may have millions of steps.
+_MOST = 1024
+_NAME = re.compile(r"events\.out\.tfevents\.(\d+)\..*")
+
+
+class TensorBoardLogger(Event):
+    """Writes an event file that `tensorboard --logdir FOLDER` shows.
+
+    Scalars by step, counted from 0: `loss/train`, and the learning rate and what else is scheduled as `hyper/…`; at the
+    last step of an epoch `loss/test` and `accuracy/test` (percent); `throughput/samples_per_second` of training alone,
+    over what was read at once. Losses are read once an epoch, or when a thousand are unread, and at every checkpoint.
+
+    A training that goes on, after a resume too, begins another event file, which has TensorBoard drop what the one
+    before it holds of the steps that are done anew: each step has one point.
+
+    Args:
+        folder: Where the files go, made where it is not there: one folder a run.
+        every: Steps between two points of the training's scalars.
+
+    Raises:
+        UsageError: No name of a folder, or no number of steps.
+    """
+
+    def __init__(self, folder: str | Path, *, every: int = 1) -> None:
+        if not isinstance(folder, (str, os.PathLike)) or not str(folder):
+            raise UsageError(f"TensorBoardLogger: got folder={brief(folder)}; allowed: the name of a folder")
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise UsageError(f"TensorBoardLogger: got every={brief(every)}; allowed: a number of steps, at least 1")
+        self._folder, self._every = Path(folder), every
+        self._file: BinaryIO | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._rows: list[tuple[StepInfo, Any, tuple[Any, ...]]] = []
+        self._samples, self._since_ns, self._last_step = 0, 0, -1
+        # The last step that has a point, and its scalars, which a resume writes again: steps are dropped whole.
+        self._step, self._point = -1, dict[str, float]()
+
+    def describe(self) -> dict[str, Any]:
+        """The event; what it writes where does not matter to a result."""
+        return {"event": "tensorboard_logger"}
+
+    def before_training(self, trainer: Any) -> None:
+        """Make the folder and a file in it.
+
+        Raises:
+            MissingDependency: TensorBoard is not installed.
+            OutputError: The file cannot be written.
+        """
+        try:
+            from tensorboard.compat.proto import event_pb2, summary_pb2
+            from tensorboard.summary.writer.record_writer import RecordWriter
+        except ModuleNotFoundError as error:
+            raise missing_dependency("the event 'tensorboard_logger'", error) from error
+        self._events, self._summaries = event_pb2, summary_pb2
+        self._forget()
+        self._names, self._hyper = logged_hyper(trainer)
+        self._first, self._begun = trainer.step, False
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._file = self._new_path().open("xb")
+        except OSError as error:
+            raise self._unwritable(error) from error
+        self._records = RecordWriter(self._file)
+        self._write_record(file_version="brain.Event:2")
+
+    def _new_path(self) -> Path:
+        """A name that comes behind those of all files that are there, in the order in which TensorBoard reads them."""
+        stamps = [int(match[1]) for path in self._folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+        stamp = max([int(time()), *(known + 1 for known in stamps)])
+        host = re.sub(r"[^A-Za-z0-9-]", "_", socket.gethostname())
+        return self._folder / f"events.out.tfevents.{stamp:010d}.{host}.{os.getpid()}.deep5"
+
+    def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
+        """Keep the loss, unread."""
+        self._samples += info.batch_size
+        self._since_ns, self._last_step = self._since_ns or begin_ns, info.step
+        if info.step % self._every == 0:
+            self._rows.append((info, outputs.get(trainer.loss), self._hyper()))
+            if len(self._rows) >= _MOST:
+                self._write()
+
+    def before_evaluation(self, trainer: Any, epoch: int) -> None:
+        """Write the epoch's points; evaluation is no part of the throughput."""
+        self._write()
+
+    def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
+        """Write the scores."""
+        self._add(trainer.step - 1, {f"{name}/test": scores[name] for name in ("loss", "accuracy") if name in scores})
+        self._flush()
+
+    def after_epoch(self, trainer: Any, epoch: int) -> None:
+        """Write the epoch's points, where there was no evaluation."""
+        self._write()
+        self._since_ns = 0
+
+    def after_training(self, trainer: Any) -> None:
+        """Write what an unfinished epoch left, and close."""
+        if self._file is not None:
+            try:
+                self._write()
+            finally:
+                self._close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The last point; all points so far are on the disk when it returns."""
+        if self._file is not None:
+            self._write()
+            self._flush(to_disk=True)
+        return {
+            "step": self._step,
+            "tags": list(self._point),
+            "values": np.array(list(self._point.values()), np.float64),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from the last point: what other files hold from there on is dropped, and the point written again."""
+        self._step = int(state["step"])
+        self._point = dict(zip(state["tags"], np.asarray(state["values"]).tolist(), strict=True))
+
+    def _write(self) -> None:
+        """Read what is unread and write it; the device has then done the steps, and the throughput is known."""
+        if self._file is None or not self._samples:
+            return
+        rows, self._rows = self._rows, []
+        for info, loss, hyper in rows:
+            scalars = {} if loss is None else {"loss/train": float(to_numpy(loss))}
+            values = zip(self._names, hyper, strict=True)
+            self._add(info.step, scalars | {f"hyper/{name}": value for name, value in values if value is not None})
+        now = perf_counter_ns()
+        if rows:
+            rate = self._samples / max((now - self._since_ns) / 1e9, 1e-9)
+            self._add(self._last_step, {"throughput/samples_per_second": rate})
+            self._samples, self._since_ns = 0, now
+        self._flush()
+
+    def _add(self, step: int, scalars: dict[str, float]) -> None:
+        if not self._begun:
+            self._begun = True
+            self._begin()
+        if step != self._step:
+            self._step, self._point = step, {}
+        self._point |= scalars
+        self._write_scalars(step, scalars)
+
+    def _begin(self) -> None:
+        """Have older files end before this one begins."""
+        goes_on = self._step >= 0
+        start = self._events.SessionLog(status=self._events.SessionLog.START)
+        self._write_record(step=self._step if goes_on else self._first, session_log=start)
+        if goes_on:
+            self._write_scalars(self._step, self._point)
+
+    def _write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        of = self._summaries.Summary
+        values = [of.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        if values:
+            self._write_record(step=step, summary=of(value=values))
+
+    def _write_record(self, **content: Any) -> None:
+        try:
+            self._records.write(self._events.Event(wall_time=time(), **content).SerializeToString())
+        except OSError as error:
+            self._close()
+            raise self._unwritable(error) from error
+
+    def _flush(self, *, to_disk: bool = False) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.flush()
+            if to_disk:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            self._close()
+            raise self._unwritable(error) from error
+
+    def _close(self) -> None:
+        """Close whatever the file makes of it: what could not be written has been told."""
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()
+
+    def _unwritable(self, error: OSError) -> OutputError:
+        return OutputError(
+            f"the event file in {self._folder} cannot be written ({error.strerror}); allowed: a folder that can be "
+            "written"
+        )

@@ -1,0 +1,118 @@
+"""`RandomCrop` and `CenterCrop`: a window of each image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from deep5.errors import UsageError, brief
+from deep5.tensors import TensorSpec
+from deep5.training.transforms import kernels
+from deep5.training.transforms.draws import whole_numbers
+from deep5.training.transforms.transform import RandomTransform, Transform, extents, image
+
+__all__ = ["CenterCrop", "RandomCrop"]
+
+
+@dataclass(frozen=True)
+class RandomCrop(RandomTransform):
+    """A window at a random place of the image, of the image with a margin of filling around it where one is given.
+
+    Every place is equally likely (to 2^-32 times the number of places).
+
+    Attributes:
+        size: Height and width of the window; one number: both.
+        padding: Pixels of margin on each side.
+        fill: Value of the margin's pixels, in the samples' element type.
+
+    Raises:
+        UsageError: A size or a padding that is none.
+
+    References:
+        He et al., Deep residual learning for image recognition, CVPR 2016, section 4.2: size 32, padding 4 on CIFAR-10.
+
+    >>> images = {"input": np.arange(2 * 16, dtype=np.uint8).reshape(2, 1, 4, 4)}
+    >>> RandomCrop(3, padding=1)(images, np.array([7, 8]), epoch=0)["input"].shape
+    (2, 1, 3, 3)
+    """
+
+    size: int | tuple[int, int]
+    padding: int = field(default=0, kw_only=True)
+    fill: float = field(default=0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        extents(self.size, "RandomCrop")
+        if isinstance(self.padding, bool) or not isinstance(self.padding, int) or self.padding < 0:
+            raise UsageError(f"RandomCrop: got padding={brief(self.padding)}; allowed: a whole number of at least 0")
+
+    def spec(self, spec: TensorSpec) -> TensorSpec:
+        """Images of the window's size; see `Transform.specs`."""
+        size = extents(self.size, "RandomCrop")
+        _check_fits("RandomCrop", size, spec, self.padding)
+        _check_fill("RandomCrop", self.fill, spec.dtype)
+        return TensorSpec(shape=(spec.shape[0], *size), dtype=spec.dtype)
+
+    def apply(self, array: np.ndarray, ids: np.ndarray | None, epoch: int) -> np.ndarray:
+        """The windows; see `Transform.__call__`."""
+        height, width = extents(self.size, "RandomCrop")
+        words = self.words(ids, epoch)
+        top, left = (
+            whole_numbers(word, extent + 2 * self.padding - kept + 1) - self.padding
+            for word, extent, kept in zip(words, array.shape[2:], (height, width), strict=False)
+        )
+        return kernels.crop(array, top, left, height=height, width=width, fill=self.fill)
+
+
+@dataclass(frozen=True)
+class CenterCrop(Transform):
+    """The window in the middle of the image; where the margins differ by one, the smaller is above and on the left.
+
+    Attributes:
+        size: Height and width of the window; one number: both.
+
+    Raises:
+        UsageError: A size that is none.
+
+    >>> images = {"input": np.arange(25).reshape(1, 1, 5, 5)}
+    >>> CenterCrop(3)(images, None, epoch=0)["input"][0, 0, 0].tolist()
+    [6, 7, 8]
+    """
+
+    size: int | tuple[int, int]
+
+    def __post_init__(self) -> None:
+        extents(self.size, "CenterCrop")
+
+    def spec(self, spec: TensorSpec) -> TensorSpec:
+        """Images of the window's size; see `Transform.specs`."""
+        size = extents(self.size, "CenterCrop")
+        _check_fits("CenterCrop", size, spec, 0)
+        return TensorSpec(shape=(spec.shape[0], *size), dtype=spec.dtype)
+
+    def apply(self, array: np.ndarray, ids: np.ndarray | None, epoch: int) -> np.ndarray:
+        """The windows; see `Transform.__call__`."""
+        height, width = extents(self.size, "CenterCrop")
+        top, left = (array.shape[2] - height) // 2, (array.shape[3] - width) // 2
+        return np.ascontiguousarray(array[:, :, top : top + height, left : left + width])
+
+
+def _check_fits(what: str, size: tuple[int, int], spec: TensorSpec, padding: int) -> None:
+    height, width = (extent + 2 * padding for extent in image(spec, what))
+    if size[0] > height or size[1] > width:
+        margin = f" with a margin of {padding}" if padding else ""
+        raise UsageError(
+            f"{what}: got size={size} for images of {spec.shape[1]} x {spec.shape[2]} pixels{margin}; allowed: at most "
+            f"{height} x {width}"
+        )
+
+
+def _check_fill(what: str, fill: object, dtype: str) -> None:
+    """Refuse a fill that the element type does not hold."""
+    number = isinstance(fill, (int, float)) and not isinstance(fill, bool)
+    whole = np.dtype(dtype) if dtype in np.sctypeDict else None
+    if whole is not None and whole.kind in "iu" and number:
+        bounds = np.iinfo(whole)
+        number = float(fill).is_integer() and bounds.min <= fill <= bounds.max  # type: ignore[arg-type, operator]
+    if not number:
+        raise UsageError(f"{what}: got fill={brief(fill)}; allowed: a number that {dtype} holds")

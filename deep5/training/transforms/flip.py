@@ -1,0 +1,46 @@
+"""`Flip`: some of the images mirrored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from deep5.errors import UsageError, brief
+from deep5.tensors import TensorSpec
+from deep5.training.transforms import kernels
+from deep5.training.transforms.transform import RandomTransform, image
+
+__all__ = ["Flip"]
+
+
+@dataclass(frozen=True)
+class Flip(RandomTransform):
+    """Left and right exchanged, of each image with the same probability.
+
+    Attributes:
+        p: The probability, met to 2^-32.
+
+    Raises:
+        UsageError: A `p` outside [0, 1].
+
+    >>> images = {"input": np.array([[[[1, 2, 3]]]])}
+    >>> Flip(1.0)(images, np.array([0]), epoch=0)["input"].tolist()
+    [[[[3, 2, 1]]]]
+    """
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        if isinstance(self.p, bool) or not isinstance(self.p, (int, float)) or not 0 <= self.p <= 1:
+            raise UsageError(f"Flip: got p={brief(self.p)}; allowed: a number from 0 to 1")
+
+    def spec(self, spec: TensorSpec) -> TensorSpec:
+        """The same; see `Transform.specs`."""
+        image(spec, "Flip")
+        return spec
+
+    def apply(self, array: np.ndarray, ids: np.ndarray | None, epoch: int) -> np.ndarray:
+        """The images, some of them mirrored; see `Transform.__call__`."""
+        # As whole numbers: 2^32 is the certain flip, which no word reaches.
+        return kernels.flip(array, self.words(ids, epoch)[0].astype(np.uint64) < round(self.p * 2**32))

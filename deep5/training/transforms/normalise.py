@@ -1,0 +1,121 @@
+"""`Normalise`: less the mean, divided by the standard deviation; and `Cast`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from deep5.errors import UsageError, brief
+from deep5.tensors import TensorSpec, numpy_dtype
+from deep5.training.transforms import kernels
+from deep5.training.transforms.transform import Transform
+
+__all__ = ["Cast", "Normalise"]
+
+
+@dataclass(frozen=True)
+class Normalise(Transform):
+    """(value - mean) / std by channel, as value * (1 / std) + (-mean / std), the two numbers rounded once.
+
+    Bytes (uint8) are taken for values from 0 to 1, that is divided by 255, as the means and deviations that papers
+    state presume. Floating values are taken as they are.
+
+    Attributes:
+        mean: One for each channel, or one for all.
+        std: The same.
+
+    Returns:
+        float32, and float64 for float64.
+
+    Raises:
+        UsageError: No finite numbers, or a standard deviation that is not above zero.
+
+    >>> images = {"input": np.full((1, 3, 1, 1), 255, np.uint8)}
+    >>> Normalise(mean=(0.5, 0.0, 1.0), std=(0.5, 0.25, 1.0))(images, None, epoch=0)["input"].ravel().tolist()
+    [1.0, 4.0, 0.0]
+    """
+
+    mean: float | Sequence[float]
+    std: float | Sequence[float]
+
+    def __post_init__(self) -> None:
+        mean, std = (_numbers(name, getattr(self, name)) for name in ("mean", "std"))
+        if len(mean) > 1 and len(std) > 1 and len(mean) != len(std):
+            raise UsageError(f"Normalise: got {len(mean)} means and {len(std)} deviations; allowed: as many")
+        if min(std) <= 0:
+            raise UsageError(f"Normalise: got std={brief(self.std)}; allowed: numbers above 0")
+        object.__setattr__(self, "mean", mean)  # hashable, and nobody else's list
+        object.__setattr__(self, "std", std)
+
+    def spec(self, spec: TensorSpec) -> TensorSpec:
+        """Floating values of the same shape; see `Transform.specs`."""
+        kind = numpy_dtype(spec.dtype).kind
+        if spec.dtype != "uint8" and kind != "f" and spec.dtype != "bfloat16":
+            raise UsageError(f"Normalise: samples are {spec}; allowed: uint8 or floating values")
+        channels = max(len(self.mean), len(self.std))  # type: ignore[arg-type]
+        if not spec.shape or (channels > 1 and spec.shape[0] != channels):
+            raise UsageError(
+                f"Normalise: samples are {spec}, and there are {channels} means or deviations; allowed: one for each "
+                "channel, the first extent, or one for all"
+            )
+        return TensorSpec(shape=spec.shape, dtype="float64" if spec.dtype == "float64" else "float32")
+
+    def apply(self, array: np.ndarray, ids: np.ndarray | None, epoch: int) -> np.ndarray:
+        """The values normalised; see `Transform.__call__`."""
+        scale, shift = _affine(self.mean, self.std, array.shape[1], str(array.dtype))
+        return kernels.normalise(array, scale, shift)
+
+
+@dataclass(frozen=True)
+class Cast(Transform):
+    """Floating values in another width.
+
+    Attributes:
+        dtype: `"float32"`, `"float64"`, `"float16"` or `"bfloat16"`.
+
+    Raises:
+        UsageError: Another element type.
+
+    >>> Cast("float64")({"input": np.zeros(2, np.float32)}, None, epoch=0)["input"].dtype
+    dtype('float64')
+    """
+
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in {"float16", "bfloat16", "float32", "float64"}:
+            raise UsageError(f"Cast: got {brief(self.dtype)}; allowed: float16, bfloat16, float32, float64")
+
+    def spec(self, spec: TensorSpec) -> TensorSpec:
+        """The same shape in the other element type; see `Transform.specs`."""
+        if spec.dtype not in {"float16", "bfloat16", "float32", "float64"}:
+            raise UsageError(f"Cast: samples {self.part!r} are {spec}; allowed: floating values")
+        return TensorSpec(shape=spec.shape, dtype=self.dtype)
+
+    def apply(self, array: np.ndarray, ids: np.ndarray | None, epoch: int) -> np.ndarray:
+        """The values converted; see `Transform.__call__`."""
+        return array.astype(numpy_dtype(self.dtype), copy=False)
+
+
+@functools.lru_cache(maxsize=64)
+def _affine(
+    mean: tuple[float, ...], std: tuple[float, ...], channels: int, dtype: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scale and shift by channel, computed in float64."""
+    middle, width = (np.broadcast_to(np.array(numbers), channels) for numbers in (mean, std))
+    unit = 255.0 if dtype == "uint8" else 1.0
+    result = np.float64 if dtype == "float64" else np.float32
+    return (1.0 / (unit * width)).astype(result), (-middle / width).astype(result)
+
+
+def _numbers(name: str, given: object) -> tuple[float, ...]:
+    try:
+        numbers = np.atleast_1d(np.asarray(given, dtype=np.float64))
+    except (TypeError, ValueError):
+        numbers = np.empty((0, 0))
+    if numbers.ndim != 1 or not numbers.size or not np.isfinite(numbers).all() or isinstance(given, (bool, str)):
+        raise UsageError(f"Normalise: got {name}={brief(given)}; allowed: a finite number, or one for each channel")
+    return tuple(numbers.tolist())

@@ -1,0 +1,138 @@
+"""`Transform`: changes one part of each batch, every sample by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from deep5.errors import UsageError, brief
+from deep5.seeds import derive_seed
+from deep5.tensors import TensorSpec
+from deep5.training.transforms import kernels
+
+__all__ = ["RandomTransform", "Transform", "extents", "image"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Transform(ABC):
+    """A change of one part of the samples. What comes out for a sample does not depend on the rest of its batch.
+
+    Attributes:
+        part: The part of the samples that is changed.
+    """
+
+    part: str = dataclasses.field(default="input", kw_only=True)
+
+    def __call__(self, inputs: Mapping[str, np.ndarray], ids: np.ndarray | None, epoch: int) -> dict[str, np.ndarray]:
+        """The batch with its part changed; the arrays that come in are left as they are.
+
+        Args:
+            inputs: Samples by name, the batch's axis first.
+            ids: Identities of the samples, int64, shape (batch,).
+            epoch: Counted from 0.
+
+        Raises:
+            UsageError: The samples have no such part, or one that cannot be changed so.
+        """
+        array = _part(inputs, self.part, type(self).__name__)
+        self.spec(TensorSpec(shape=array.shape[1:], dtype=str(array.dtype)))  # refuses what cannot be changed so
+        return {**inputs, self.part: self.apply(array, ids, epoch)}
+
+    def specs(self, specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+        """What the samples are after the change.
+
+        Args:
+            specs: What they are before it, without the batch's axis.
+
+        Raises:
+            UsageError: They cannot be changed so.
+        """
+        spec = _part(specs, self.part, type(self).__name__)
+        return {**specs, self.part: self.spec(spec)}
+
+    @abstractmethod
+    def spec(self, spec: TensorSpec) -> TensorSpec:
+        """What the part is after the change; see `specs`."""
+
+    @abstractmethod
+    def apply(self, array: np.ndarray, ids: np.ndarray | None, epoch: int) -> np.ndarray:
+        """The part changed; see `__call__`."""
+
+    def describe(self) -> dict[str, Any]:
+        """What enters a recipe's hash."""
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(self).__name__).lower()
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {"transform": name, **{key: value for key, value in fields.items() if value is not None}}
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomTransform(Transform):
+    """A transform that draws: what it draws is a function of (seed, epoch, sample).
+
+    Attributes:
+        seed: None: the sampler gives one, a function of its own seed and of the transform's place.
+    """
+
+    seed: int | None = dataclasses.field(default=None, kw_only=True)
+
+    def seeded(self, seed: int) -> Self:
+        """The same transform with this seed; one that has a seed keeps it."""
+        return dataclasses.replace(self, seed=seed) if self.seed is None else self
+
+    def words(self, ids: np.ndarray | None, epoch: int, block: int = 0) -> np.ndarray:
+        """Four random words a sample, uint32, shape (4, batch); another block gives other ones.
+
+        Raises:
+            UsageError: The samples have no identities.
+        """
+        if ids is None:
+            raise UsageError(
+                f"{type(self).__name__}: got samples without identities, by which it draws; allowed: batches of a "
+                "d5.Sampler; remedy: let the loader that makes these batches change its samples itself"
+            )
+        return kernels.words(ids, block=block, key=_key(self.seed or 0, type(self).__name__, epoch))
+
+
+@functools.lru_cache(maxsize=256)
+def _key(seed: int, purpose: str, epoch: int) -> int:
+    return derive_seed(seed, purpose, epoch)
+
+
+def _part(parts: Mapping[str, Any], name: str, what: str) -> Any:
+    if name not in parts:
+        raise UsageError(
+            f"{what}: the samples have no part {name!r}; allowed: {', '.join(parts) or 'none'}; remedy: "
+            f"{what}(…, part={next(iter(parts), 'input')!r}), say"
+        )
+    return parts[name]
+
+
+def image(spec: TensorSpec, what: str) -> tuple[int, int]:
+    """Height and width of samples that are images, (channels, height, width).
+
+    Raises:
+        UsageError: They are none.
+    """
+    if len(spec.shape) != 3 or not all(isinstance(extent, int) and extent > 0 for extent in spec.shape):
+        raise UsageError(f"{what}: samples are {spec}; allowed: images, (channels, height, width), all of one size")
+    return int(spec.shape[1]), int(spec.shape[2])
+
+
+def extents(size: object, what: str, name: str = "size") -> tuple[int, int]:
+    """Height and width from one number or a pair.
+
+    Raises:
+        UsageError: They are no whole numbers of at least 1.
+    """
+    pair = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
+    if len(pair) != 2 or any(isinstance(item, bool) or not isinstance(item, int) or item < 1 for item in pair):
+        raise UsageError(
+            f"{what}: got {name}={brief(size)}; allowed: a whole number of at least 1, or two (height, width)"
+        )
+    return pair

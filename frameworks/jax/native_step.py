@@ -1,0 +1,166 @@
+"""`NativeStep`: forward, backward and an update in JAX's own terms as one compiled function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from deep5.errors import ShapeError
+from deep5.events import StepInfo
+from deep5.frameworks.jax.failures import named_failures
+from deep5.networks.executor import check_info
+from deep5.tensors import Arrays
+
+if TYPE_CHECKING:
+    from deep5.frameworks.jax.executor import JAXExecutor
+
+__all__ = ["NativeStep", "Point"]
+
+Tree = Any
+Values = dict[str, Any]
+
+
+class Point(NamedTuple):
+    """What an update is told, while it is traced: the parameters, and the loss there.
+
+    Attributes:
+        values: The parameters by name, as they are stored.
+        gradients: Of the loss, likewise.
+        loss: Its value.
+        function: The loss as a function of parameters by name.
+    """
+
+    values: Values
+    gradients: Values
+    loss: Any
+    function: Callable[[Values], Any]
+
+
+class NativeStep:
+    """A whole training step whose update is a function of JAX's arrays.
+
+    Parameters, buffers and the state are donated, as in `JAXStep`. The parameters lie as they are stored: what the
+    update does element by element, or sums over a parameter, does not depend on that.
+
+    Args:
+        executor: Holds parameters and buffers.
+        loss: Name of the scalar output to differentiate.
+        initial: The state before the first step, of the parameters by name; a tree whose arrays of the parameters'
+            shapes stand in dicts by their names.
+        update: From (point, state, numbers) to the new parameters by name and the new state. The numbers are those of
+            `numbers`, traced: they may change from step to step.
+        numbers: Hyperparameters by name.
+
+    Attributes:
+        numbers: As given; read at every step.
+        traces: How often the step was traced: once for every combination of the inputs' shapes.
+    """
+
+    def __init__(
+        self,
+        executor: JAXExecutor,
+        loss: str,
+        initial: Callable[[Values, Mapping[str, Any]], Tree],
+        update: Callable[[Point, Tree, Mapping[str, Any]], tuple[Values, Tree]],
+        numbers: Mapping[str, float],
+    ) -> None:
+        self._executor, self._apply, self.numbers = executor, update, dict(numbers)
+        self._names, self._outputs = tuple(executor.network.parameters), tuple(executor.network.outputs)
+        self._loss = self._outputs.index(loss)
+        self._differentiated = executor.differentiated(loss, self._names)
+        self.traces = 0
+        self._whole = jax.jit(self._trace, donate_argnums=() if executor.program.fallible else (0, 1, 2))
+        with jax.enable_x64(True):
+            states = initial(dict(zip(self._names, executor._values, strict=True)), self.numbers)
+            # Copied: a state may be the parameter itself, which is donated beside it. Committed to the device as the
+            # parameters are: else the second step would compile again.
+            self._states = jax.tree.map(lambda value: jax.device_put(np.array(value), executor._place), states)
+        self._paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(self._states)[0]]
+
+    def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
+        """One whole step."""
+        check_info(info)
+        executor = self._executor
+        feed, extents = executor._feed(inputs)
+        executor._gradients, executor._why = None, "the last training step was compiled as a whole"
+        with jax.enable_x64(True), named_failures():
+            feed += executor.program.draw(extents, info)
+            outputs, executor._values, executor._buffers, self._states = executor.settled(
+                self._whole(executor._values, executor._buffers, self._states, feed, self.numbers)
+            )
+        executor._pending.results = outputs
+        return dict(zip(self._outputs, outputs, strict=True))
+
+    def _trace(self, values: Any, buffers: Any, states: Tree, feed: Any, numbers: Mapping[str, Any]) -> Any:
+        self.traces += 1
+        executor = self._executor
+        outputs, new_buffers, gradients = self._differentiated(values, buffers, feed, None)
+
+        def function(own: Values) -> Any:
+            # A line search may come with 64-bit numbers, which the network is not of.
+            given = [own[name].astype(value.dtype) for name, value in zip(self._names, values, strict=True)]
+            with executor.types():
+                found, _ = executor.program.training.call(given, buffers, list(feed))
+            return found[self._loss]
+
+        named = dict(zip(self._names, values, strict=True)), dict(zip(self._names, gradients, strict=True))
+        new, new_states = self._apply(Point(*named, outputs[self._loss], function), states, numbers)
+        return outputs, tuple(new[name] for name in self._names), new_buffers, new_states
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """The state as NumPy arrays, `"<where>/<parameter>"` in the network's order of axes, or `"<where>"`."""
+        leaves = jax.tree.leaves(self._states)
+        found = {}
+        for path, leaf in zip(self._paths, leaves, strict=True):
+            key, name, value = *self._key(path), np.asarray(leaf)
+            found[key] = np.array(
+                self._executor.present(name, value) if self._stored(name, value) else value, order="C"
+            )
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`, bit for bit.
+
+        Raises:
+            ShapeError: An entry is missing, unknown, or of another shape or dtype.
+        """
+        expected = self.state_dict()
+        if state.keys() != expected.keys():
+            odd = sorted(state.keys() ^ expected.keys())
+            raise ShapeError(
+                f"the optimizer's state has missing or unknown entries: {odd}; allowed: {sorted(expected)}"
+            )
+        leaves = []
+        for path, leaf in zip(self._paths, jax.tree.leaves(self._states), strict=True):
+            key, name = self._key(path)
+            value, wanted = np.asarray(state[key]), expected[key]
+            if (value.shape, value.dtype) != (wanted.shape, wanted.dtype):
+                raise ShapeError(
+                    f"the optimizer's state {key!r}: got {value.dtype}{value.shape}, expected {wanted.dtype}"
+                    f"{wanted.shape}"
+                )
+            value = self._executor.turn(name, value) if self._stored(name, leaf) else value
+            leaves.append(np.array(value, order="C"))
+        with jax.enable_x64(True):
+            placed = [jax.device_put(value, self._executor._place) for value in leaves]
+            self._states = jax.tree.unflatten(jax.tree.structure(self._states), placed)
+
+    def _key(self, path: Any) -> tuple[str, str]:
+        """The name of a leaf of the state, and of the parameter whose it is."""
+        words, name = [], ""
+        for part in path:
+            if isinstance(part, jax.tree_util.DictKey) and part.key in self._executor.network.parameters:
+                name = str(part.key)
+            else:
+                words.append(str(getattr(part, "name", getattr(part, "idx", getattr(part, "key", part)))))
+        where = ".".join(words)
+        return (f"{where}/{name}" if name else where), name
+
+    def _stored(self, name: str, value: Any) -> bool:
+        """Whether a leaf lies as its parameter is stored."""
+        if not name:
+            return False
+        return tuple(value.shape) == tuple(self._executor._values[self._names.index(name)].shape)

@@ -1,0 +1,53 @@
+"""Operators on short floating-point types: computed in float32, and rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from deep5.frameworks.reference.kernels.memory import Array
+from deep5.frameworks.reference.table import Call, Operator, Site
+
+__all__ = ["in_float32", "is_short"]
+
+_SHORT = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+
+
+def is_short(node: ir.Node) -> bool:
+    """Whether a node reads or makes numbers of fewer bits than float32's."""
+    return any(value is not None and value.dtype in _SHORT for value in (*node.inputs, *node.outputs))
+
+
+def in_float32(operator: Operator) -> Operator:
+    """An operator that takes its short inputs as float32, which holds them exactly, and rounds its results at the end.
+
+    So sums are in float32, whatever their length, and a result is the nearest short number to float32's.
+
+    Args:
+        operator: On float32.
+    """
+
+    def make(site: Site) -> Call:
+        call = operator.make(site)
+        return Call(_rounded(call.function, site.node, site.outputs), call.inputs)
+
+    return Operator(make, refusal=operator.refusal)
+
+
+def _rounded(function: Callable[..., Any], node: ir.Node, count: int) -> Callable[..., Any]:
+    short = {kind.numpy() for kind in _SHORT}
+    kinds = [value.dtype.numpy() if value.dtype in _SHORT else None for value in node.outputs[:count]]
+
+    def run(*values: Array) -> Any:
+        found = function(*(value.astype(np.float32) if value.dtype in short else value for value in values))
+        results = found if count > 1 else (found,)
+        made = [
+            np.asarray(result) if kind is None else np.asarray(result).astype(kind)
+            for result, kind in zip(results, kinds, strict=True)
+        ]
+        return tuple(made) if count > 1 else made[0]
+
+    return run

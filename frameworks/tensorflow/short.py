@@ -1,0 +1,67 @@
+"""Short floating-point types where TensorFlow's own kernels add up in them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["in_float32", "through_float32", "with_bias", "xla_kernels"]
+
+
+def through_float32(dtype: str, device: str, *, xla: bool) -> bool:
+    """Whether products of this type are computed in float32, of operands as they are, and rounded at the end.
+
+    TensorFlow's kernels in float16 on the host take seven times as long as float32's, and add the gradients of a
+    convolution up in float16. XLA's do neither.
+
+    Args:
+        dtype: Element type of the product.
+        device: As TensorFlow names it.
+        xla: Whether XLA compiles it.
+    """
+    return dtype == "float16" and "CPU" in device.upper() and not xla
+
+
+@functools.cache
+def xla_kernels(dtype: str, device: str) -> str:
+    """The element type of XLA's kernels for products of one, as the program says that it makes of a small product."""
+    with tf.init_scope(), tf.device(device):
+        x = tf.ones((64, 64), dtype)
+        product = tf.function(lambda a: tf.matmul(a, a), jit_compile=True)
+        made = product.experimental_get_compiler_ir(x)(stage="optimized_hlo")
+    found = re.search(r" = (\w+)\[[^=]*? dot\(", made)
+    return {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}.get(found[1], dtype) if found else dtype
+
+
+@functools.cache
+def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A product of float16's, computed in float32 and rounded once; its gradients likewise."""
+
+    @functools.wraps(function)
+    def product(*operands: Any) -> Any:
+        wide = [tf.cast(value, tf.float32) if tf.is_tensor(value) else value for value in operands]
+        return tf.cast(function(*wide), tf.float16)
+
+    return product
+
+
+def with_bias(y: Any, bias: Any) -> Any:
+    """`tf.nn.bias_add`: a vector along the last axis.
+
+    The kernel of its gradient adds the batch up in bfloat16, in which nothing is added any more from 256 equal terms
+    on; here that sum is in float32, and rounded once.
+    """
+    return _with_bias(y, bias) if bias.dtype == tf.bfloat16 else tf.nn.bias_add(y, bias)
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow is not type-checked
+def _with_bias(y: Any, bias: Any) -> Any:
+    def gradient(dy: Any) -> tuple[Any, Any]:
+        total = tf.reduce_sum(tf.cast(dy, tf.float32), list(range(dy.shape.rank - 1)))
+        return dy, tf.cast(total, tf.bfloat16)
+
+    return tf.nn.bias_add(y, bias), gradient

@@ -1,0 +1,99 @@
+"""The confusion matrix of the test set."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import numpy as np
+
+from deep5.metric import Metric, Observer, Sample
+from deep5.tensors import Arrays
+from deep5.training.scores import class_rows, confusion, recalls
+
+__all__ = ["ConfusionMatrix", "confusion_text"]
+
+_FILE = "confusion.csv"
+
+
+class _Confusion(Observer):
+    def __init__(self, logits: str, label: str) -> None:
+        self._logits, self._label = logits, label
+        self._samples: list[Sample] = []
+        self._matrix = np.zeros((0, 1), dtype=np.int64)
+        self._fresh = True
+
+    def before_evaluation(self, trainer: Any, epoch: int) -> None:
+        self._fresh = True
+
+    def after_evaluation_batch(self, trainer: Any, ids: Any, inputs: Arrays, outputs: Arrays) -> None:
+        found = confusion(*class_rows(outputs[self._logits], inputs[self._label]))
+        self._matrix = found if self._fresh else self._matrix + found
+        self._fresh = False
+
+    def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
+        if trainer.communicator is not None:
+            trainer.communicator.all_reduce(self._matrix, op="sum", timeout_s=60.0)
+        found = recalls(self._matrix)
+        if not np.isnan(found).all():
+            worst = float(np.nanmin(found))
+            self._samples.append(Sample(worst, trainer.step, epoch + 1, trainer.elapsed_ns() / 1e9))
+
+    def samples(self) -> list[Sample]:
+        return list(self._samples)
+
+    def value(self) -> float | None:
+        return self._samples[-1].value if self._samples else None
+
+    def files(self) -> dict[str, bytes | str]:
+        return {_FILE: confusion_text(self._matrix)} if self._samples else {}
+
+
+def confusion_text(matrix: np.ndarray) -> str:
+    """The matrix as CSV: a row a true class, a column a predicted one, counts of samples.
+
+    Where logits were NaN, a last column `none` counts the samples that nothing was predicted for.
+
+    Args:
+        matrix: As `deep5.training.scores.confusion` gives it.
+
+    >>> print(confusion_text(np.array([[3, 1, 0], [0, 2, 0]])), end="")
+    true\\predicted,0,1
+    0,3,1
+    1,0,2
+    """
+    classes = len(matrix)
+    lost = bool(matrix[:, classes:].any())
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["true\\predicted", *range(classes), *(["none"] if lost else [])])
+    for true, row in enumerate(matrix.tolist()):
+        writer.writerow([true, *row[: classes + lost]])
+    return out.getvalue()
+
+
+class ConfusionMatrix(Metric):
+    """How often each class of the test set was taken for each other, after the last epoch.
+
+    The value is the recall of the worst class: the share of its samples that were predicted right, of the class where
+    that is smallest. The matrix stands in the result's file `confusion.csv`, true classes down, predicted ones across.
+    Classes that the test set has no sample of have no recall.
+
+    Nothing is on a clock.
+
+    Args:
+        logits: Name of the output that holds a number a class.
+        label: Name of the input that holds the true class.
+    """
+
+    name = "confusion_matrix"
+    unit = "%"
+    direction = "higher"
+
+    def __init__(self, *, logits: str = "logits", label: str = "label") -> None:
+        self.logits, self.label = logits, label
+
+    def observer(self) -> Observer:
+        """Samples: the recall of the worst class after every epoch."""
+        return _Confusion(self.logits, self.label)

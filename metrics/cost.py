@@ -1,0 +1,64 @@
+"""What a run costs at a stated price."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deep5.arguments import is_finite
+from deep5.errors import UsageError
+from deep5.metric import Metric, Observer, Sample
+
+__all__ = ["Cost"]
+
+
+class _Cost(Observer):
+    def __init__(self, price_per_hour: float) -> None:
+        self._price = price_per_hour
+        self._samples: list[Sample] = []
+
+    def after_epoch(self, trainer: Any, epoch: int) -> None:
+        elapsed = trainer.elapsed_ns() / 1e9
+        self._samples.append(Sample(self._price * elapsed / 3600, trainer.step, epoch + 1, elapsed))
+
+    def samples(self) -> list[Sample]:
+        return list(self._samples)
+
+    def value(self) -> float | None:
+        return self._samples[-1].value if self._samples else None
+
+
+class _Currency:
+    """The unit of a cost: the currency of the metric, and on the class the default one."""
+
+    def __get__(self, metric: Cost | None, owner: type[Cost]) -> str:
+        return "USD" if metric is None else metric.currency
+
+
+class Cost(Metric):
+    """Money for the time from the start of training to the end of the last epoch, at a stated price an hour.
+
+    On the clock: what `WallClockTime` has on it. Off it: building the executor, compiling rules; the time between a
+    run's end and its resume, and the steps since its last checkpoint, which are done anew, although they may have to be
+    paid for.
+
+    Args:
+        price_per_hour: Of everything that the run holds: of all machines, where it runs on several.
+        currency: What the price is in, such as `"EUR"`: the unit of the value and of a goal.
+    """
+
+    name = "cost"
+    unit = _Currency()  # reads as a string, from the class and from the object
+    direction = "lower"
+
+    def __init__(self, price_per_hour: float, currency: str = "USD") -> None:
+        if not is_finite(price_per_hour) or price_per_hour < 0:
+            raise UsageError(
+                f"cost with price_per_hour={price_per_hour!r:.60}; allowed: a finite number of at least 0, such as 2.5"
+            )
+        if not isinstance(currency, str) or not currency.strip() or not currency.isprintable():
+            raise UsageError(f"cost with currency={currency!r:.60}; allowed: a name such as 'USD'")
+        self.price_per_hour, self.currency = float(price_per_hour), currency
+
+    def observer(self) -> Observer:
+        """Samples: the cost at the end of every epoch."""
+        return _Cost(self.price_per_hour)

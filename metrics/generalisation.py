@@ -1,0 +1,107 @@
+"""What the final weights reach: on the test set, and how much better they do on the training set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deep5.metric import Metric, Observer, Sample
+from deep5.metrics.training_set import dataset_of
+
+__all__ = ["FinalTestAccuracy", "GeneralisationGap"]
+
+
+class _AfterTraining(Observer):
+    """Evaluates once, when training is over in good order."""
+
+    def __init__(self) -> None:
+        self._evaluated = -1
+        self._samples: list[Sample] = []
+        self._missing: str | None = None
+
+    def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
+        self._evaluated = trainer.step
+
+    def after_training(self, trainer: Any) -> None:
+        if trainer.status not in ("success", "stopped"):
+            self._missing = "training did not come to an end"
+        elif trainer.validation_sampler is None:
+            self._missing = "there is no test set"
+        else:
+            # An event may have stopped training within an epoch: the weights are not those of the last evaluation.
+            current = self._evaluated == trainer.step
+            scores = trainer.scores if current else trainer.evaluate(trainer.validation_sampler)
+            value = self._judged(trainer, scores)
+            if value is not None:
+                self._samples = [Sample(value, trainer.step, trainer.epoch)]
+
+    def _judged(self, trainer: Any, scores: dict[str, float]) -> float | None:
+        return scores["accuracy"]
+
+    def samples(self) -> list[Sample]:
+        return list(self._samples)
+
+    def value(self) -> float | None:
+        return self._samples[-1].value if self._samples else None
+
+    def missing(self) -> str | None:
+        return None if self._samples else self._missing
+
+
+class FinalTestAccuracy(Metric):
+    """Share of the test samples whose class the trained network predicts right: that which the result holds.
+
+    Where an event stopped training within an epoch, the test set is evaluated again: `TestAccuracy` is of the last
+    epoch that was completed.
+
+    Nothing is on a clock.
+    """
+
+    name = "final_test_accuracy"
+    unit = "%"
+    direction = "higher"
+
+    def observer(self) -> Observer:
+        """Samples: the value."""
+        return _AfterTraining()
+
+
+class _Gap(_AfterTraining):
+    def _judged(self, trainer: Any, scores: dict[str, float]) -> float | None:
+        from deep5.training.sampler import OrderedSampler
+
+        dataset, validation = dataset_of(trainer.train_sampler), trainer.validation_sampler
+        if dataset is None:
+            self._missing = "the samples of the training set have no index"
+            return None
+        size = getattr(validation, "batch_size", 256)
+        size = min(size if isinstance(size, int) else 256, len(dataset))
+        samples = OrderedSampler(dataset, size, transforms=_transforms(validation))
+        trained = trainer.evaluate(samples)["accuracy"]
+        return float(trained - scores["accuracy"])
+
+
+def _transforms(source: Any) -> tuple[Any, ...]:
+    """What the test samples go through before the network sees them, also behind what prefetches."""
+    while source is not None:
+        if hasattr(source, "transforms"):
+            return tuple(source.transforms)
+        source = getattr(source, "source", getattr(source, "sampler", None))
+    return ()
+
+
+class GeneralisationGap(Metric):
+    """Training accuracy less test accuracy of the trained network, in percentage points.
+
+    Both are of the final weights and in evaluation mode, the training samples prepared as the test samples are, without
+    the augmentation of training; each sample counts once. The training set is evaluated once, when training is over.
+
+    Nothing is on a clock.
+    """
+
+    name = "generalisation_gap"
+    unit = "%"
+    direction = "lower"
+
+    def observer(self) -> Observer:
+        """Samples: the value."""
+        return _Gap()

@@ -1,0 +1,196 @@
+"""Repeatability: whether the same steps from the same state give the same bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, suppress
+from typing import Any
+
+import numpy as np
+
+from deep5.errors import UsageError
+from deep5.events import StepInfo, StopTraining
+from deep5.metric import Metric, Observer, Sample
+from deep5.tensors import Arrays, to_numpy
+
+__all__ = ["Repeatability", "spread"]
+
+
+class _Repeatability(Observer):
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._before: dict[str, Any] = {}
+        self._after: dict[str, Any] = {}
+        self._place = (0, 0)
+        self._seen: list[tuple[StepInfo, Any]] = []
+        self._last: StepInfo | None = None
+        self._samples: list[Sample] = []
+        self._missing: str | None = None
+
+    def before_training(self, trainer: Any) -> None:
+        self._before, self._place = _state(trainer), (trainer.epoch, trainer.batch)
+
+    def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
+        self._last = info
+        if len(self._seen) < self._steps:
+            self._seen.append((info, outputs[trainer.loss]))  # read when training is over: no step waits for it
+            if len(self._seen) == self._steps:
+                self._after = _state(trainer)
+
+    def after_training(self, trainer: Any) -> None:
+        if trainer.status not in ("success", "stopped") or not self._seen:
+            self._missing = "training did not come to an end"
+            return
+        final = _state(trainer)
+        try:
+            self._compare(trainer, self._after or final)
+        finally:
+            _restore(trainer, final)
+            self._steer(trainer, self._last)
+        self._before, self._after, self._seen = {}, {}, []
+
+    def _compare(self, trainer: Any, after: Mapping[str, Any]) -> None:
+        _restore(trainer, self._before)
+        optimizer = trainer.optimizer
+        learn = optimizer.step if trainer.accumulate == 1 else optimizer.accumulated_step
+        with closing(_batches(trainer.train_sampler, *self._place)) as batches:
+            self._learn_again(trainer, learn, batches, after)
+
+    def _learn_again(self, trainer: Any, learn: Any, batches: Iterator[tuple[Any, Any]], after: Any) -> None:
+        for info, loss in self._seen:
+            ids, inputs = _gathered(batches, info.batch_size, trainer.accumulate)
+            if info.sample_ids is not None and not np.array_equal(ids, info.sample_ids):
+                # Another order is another run: no number would say how far it is from the first one.
+                self._samples.append(Sample(math.inf, info.step, info.epoch))
+                return
+            self._steer(trainer, info)
+            again = learn(inputs, info)[trainer.loss]
+            self._samples.append(Sample(spread(to_numpy(loss), to_numpy(again)), info.step, info.epoch))
+        last = self._seen[-1][0]
+        found = _state(trainer)
+        self._samples.append(Sample(_largest(after, found), last.step + 1, last.epoch))
+
+    def _steer(self, trainer: Any, info: StepInfo | None) -> None:
+        """Ask what changes hyperparameters (schedules) once more what they are in this step."""
+        if info is None:
+            return
+        place = trainer.step, trainer.epoch
+        trainer.step, trainer.epoch = info.step, info.epoch
+        try:
+            for event in trainer.listeners.events:
+                if not isinstance(event, Observer):
+                    with suppress(StopTraining):
+                        event.before_step(trainer, info)
+        finally:
+            trainer.step, trainer.epoch = place
+
+    def state_dict(self) -> dict[str, Any]:
+        # A run that goes on from a checkpoint repeats its own first steps.
+        return {}
+
+    def samples(self) -> list[Sample]:
+        return list(self._samples)
+
+    def value(self) -> float | None:
+        return max((sample.value for sample in self._samples), default=None)
+
+    def missing(self) -> str | None:
+        return None if self._samples else self._missing
+
+
+def _state(trainer: Any) -> dict[str, Any]:
+    """Copies: some frameworks' states may be views of what lives."""
+    return {part: _copied(getattr(trainer, part).state_dict()) for part in ("executor", "optimizer")}
+
+
+def _restore(trainer: Any, state: Mapping[str, Any]) -> None:
+    trainer.executor.load_state_dict(state["executor"])
+    trainer.optimizer.load_state_dict(state["optimizer"])
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    return np.array(value) if isinstance(value, np.ndarray) else value
+
+
+def _batches(source: Any, epoch: int, start: int) -> Generator[tuple[Any, Any], None, None]:
+    while True:
+        yield from source.batches(epoch, start) if start else source.batches(epoch)
+        epoch, start = epoch + 1, 0
+
+
+def _gathered(batches: Iterator[tuple[Any, Any]], size: int, accumulate: int) -> tuple[Any, Any]:
+    """What one step learned from: a batch, or as many as make up its samples."""
+    if accumulate == 1:
+        return next(batches)
+    ids: list[Any] = []
+    inputs: list[Any] = []
+    while sum(len(own) for own in ids) < size:
+        own, arrays = next(batches)
+        if own is None:
+            own = np.full(len(next(iter(arrays.values()))), -1)
+        ids.append(own)
+        inputs.append(arrays)
+    return np.concatenate(ids), inputs
+
+
+def _largest(first: Any, second: Any) -> float:
+    """The largest spread of two states."""
+    if isinstance(first, Mapping):
+        return max((_largest(first[key], second[key]) for key in first), default=0.0)
+    if isinstance(first, (list, tuple)):
+        return max((_largest(one, other) for one, other in zip(first, second, strict=True)), default=0.0)
+    if isinstance(first, (np.ndarray, np.generic, int, float)):
+        return spread(np.asarray(first), np.asarray(second))
+    return 0.0 if first == second else math.inf
+
+
+def spread(first: np.ndarray, second: np.ndarray) -> float:
+    """How far two arrays are apart, relative to their largest value; 0 where they are the same bits, and only then.
+
+    >>> spread(np.array([1.0, 4.0]), np.array([1.0, 4.0])), spread(np.array([1.0, 4.0]), np.array([1.0, 5.0]))
+    (0.0, 0.2)
+    """
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return math.inf
+    if first.tobytes() == second.tobytes():
+        return 0.0
+    one, other = (np.asarray(array, dtype=np.float64) for array in (first, second))
+    size = max(float(np.abs(one).max()), float(np.abs(other).max()))
+    with np.errstate(invalid="ignore"):
+        apart = float(np.abs(one - other).max())
+    if not (math.isfinite(apart) and math.isfinite(size)):
+        return math.inf
+    # Zeros of both signs, say: other bits, and no distance.
+    return max(apart / size if size else 0.0, math.ulp(0.0))
+
+
+class Repeatability(Metric):
+    """How far the first steps are from themselves when they are done again: 0 where all bits are the same.
+
+    When training is over, network and optimizer get the state back that they had when it began (in a run that was
+    resumed: when it was resumed), and learn from the same batches again. The value is the largest relative difference
+    of losses, weights and the optimizer's state, 0 where, and only where, all of them are bit-identical; infinite where
+    the sampler gives the samples in another order. Then the trained state is put back as it was. The state at the
+    beginning is kept in the host's memory until then.
+
+    Nothing is on a clock.
+
+    Args:
+        steps: How many are done again; where training has fewer, all of them.
+    """
+
+    name = "repeatability"
+    unit = "relative"
+    direction = "lower"
+
+    def __init__(self, steps: int = 10) -> None:
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise UsageError(f"repeatability with steps={steps!r:.60}; allowed: a whole number of at least 1")
+        self.steps = steps
+
+    def observer(self) -> Observer:
+        """Samples: the difference of every step's loss, then that of weights and optimizer after the last of them."""
+        return _Repeatability(self.steps)

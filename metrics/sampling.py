@@ -1,0 +1,142 @@
+"""Sampling bias: how far what a sampler drew is from the data set."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from deep5.errors import UsageError
+from deep5.events import StepInfo
+from deep5.metric import Metric, Observer, Sample
+from deep5.metrics.training_set import dataset_of, labels_of
+from deep5.tensors import Arrays
+
+__all__ = ["SamplingBias"]
+
+_FILE = "sampling.csv"
+
+
+class _Epoch(NamedTuple):
+    """One epoch's draws; the fields are the columns of the file."""
+
+    epoch: int
+    drawn: int
+    never: int
+    once: int
+    more_than_once: int
+    samples_percent: float
+    labels_percent: float | None
+
+
+class _SamplingBias(Observer):
+    def __init__(self, of: str, label: str) -> None:
+        self._of, self._label = of, label
+        self._ids: list[Any] = []
+        self._epochs: list[tuple[Any, ...]] = []
+        self._steps: list[int] = []
+        self._missing: str | None = None
+        self._dataset: Any = None
+
+    def before_training(self, trainer: Any) -> None:
+        self._dataset = dataset_of(trainer.train_sampler)
+        if self._dataset is None:
+            self._missing = "the samples of the training set have no index"
+
+    def before_epoch(self, trainer: Any, epoch: int) -> None:
+        self._ids = []
+
+    def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
+        self._ids.append(info.sample_ids)
+
+    def after_epoch(self, trainer: Any, epoch: int) -> None:
+        if self._missing is None and any(ids is None for ids in self._ids):
+            self._missing = "the batches do not say which samples are in them"
+        if self._missing is None and self._ids:
+            counts = np.bincount(np.concatenate(self._ids), minlength=len(self._dataset))
+            self._epochs.append(tuple(self._judged(epoch, counts)))
+            self._steps.append(trainer.step)
+        self._ids = []
+
+    def _judged(self, epoch: int, counts: np.ndarray) -> _Epoch:
+        dataset, drawn = self._dataset, int(counts.sum())
+        labels = labels_of(dataset, self._label)
+        bias: float | None = None
+        if labels is not None and labels.ndim == 1:
+            known = labels >= 0
+            own, total = counts[known], int(counts[known].sum())
+            there = np.bincount(labels[known])
+            taken = np.bincount(labels[known], weights=own)
+            bias = _total_variation(taken / max(total, 1), there / max(there.sum(), 1))
+        elif self._of == "labels":
+            self._missing = f"the samples have no whole number as {self._label!r}"
+        return _Epoch(
+            epoch=epoch + 1,
+            drawn=drawn,
+            never=int(np.count_nonzero(counts == 0)),
+            once=int(np.count_nonzero(counts == 1)),
+            more_than_once=int(np.count_nonzero(counts > 1)),
+            samples_percent=_total_variation(counts / drawn, np.full(len(counts), 1 / len(counts))),
+            labels_percent=bias,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._ids and all(ids is not None for ids in self._ids):
+            self._ids = [np.concatenate(self._ids)]
+        return {name: value for name, value in super().state_dict().items() if name != "_dataset"}
+
+    def samples(self) -> list[Sample]:
+        rows = [(_Epoch(*row), step) for row, step in zip(self._epochs, self._steps, strict=True)]
+        biases = [
+            (row.labels_percent if self._of == "labels" else row.samples_percent, row, step) for row, step in rows
+        ]
+        return [Sample(bias, step, row.epoch) for bias, row, step in biases if bias is not None]
+
+    def value(self) -> float | None:
+        return max((sample.value for sample in self.samples()), default=None)
+
+    def missing(self) -> str | None:
+        return None if self._epochs and self._missing is None else self._missing
+
+    def files(self) -> dict[str, bytes | str]:
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(_Epoch._fields)
+        writer.writerows(["" if cell is None else cell for cell in row] for row in self._epochs)
+        return {_FILE: out.getvalue()} if self._epochs else {}
+
+
+def _total_variation(drawn: np.ndarray, there: np.ndarray) -> float:
+    """Half the sum of the differences of two distributions, in percent: 0 alike, 100 without a common element."""
+    return 50.0 * float(np.abs(drawn - there).sum())
+
+
+class SamplingBias(Metric):
+    """How far the frequencies of what the sampler drew in an epoch are from the training set's: of the worst epoch.
+
+    The total variation distance of two distributions, in percent: the share of the draws that would have to be others.
+    0 where each class (or each sample) was drawn as often as it stands in the set. The file `sampling.csv` of the
+    result has both distances of every epoch, and how many samples were drawn never, once and more than once. An epoch
+    that was cut short is left out.
+
+    Nothing is on a clock.
+
+    Args:
+        of: `"labels"`: of classes; `"samples"`: of single samples, 0 where each was drawn equally often.
+        label: Name of the part of a sample that holds its class.
+    """
+
+    name = "sampling_bias"
+    unit = "%"
+    direction = "lower"
+
+    def __init__(self, of: str = "labels", *, label: str = "label") -> None:
+        if of not in ("labels", "samples"):
+            raise UsageError(f"sampling_bias of {of!r:.60}; allowed: 'labels', 'samples'")
+        self.of, self.label = of, label
+
+    def observer(self) -> Observer:
+        """Samples: the distance of every epoch."""
+        return _SamplingBias(self.of, self.label)

@@ -1,0 +1,70 @@
+"""Top-k accuracy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from deep5.errors import UsageError
+from deep5.metric import Metric, Observer, Sample
+from deep5.tensors import Arrays
+from deep5.training.scores import class_rows, top_k_hits
+
+__all__ = ["TopK"]
+
+
+class _TopK(Observer):
+    def __init__(self, k: int, logits: str, label: str) -> None:
+        self._k, self._logits, self._label = k, logits, label
+        self._samples: list[Sample] = []
+        self._counts = np.zeros(2)
+
+    def before_evaluation(self, trainer: Any, epoch: int) -> None:
+        self._counts = np.zeros(2)
+
+    def after_evaluation_batch(self, trainer: Any, ids: Any, inputs: Arrays, outputs: Arrays) -> None:
+        scores, labels = class_rows(outputs[self._logits], inputs[self._label])
+        if self._k > scores.shape[1]:
+            raise UsageError(
+                f"top_k with k={self._k} of a network of {scores.shape[1]} classes; allowed: 1 to {scores.shape[1]}"
+            )
+        self._counts += (top_k_hits(scores, labels, self._k), len(labels))
+
+    def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
+        if trainer.communicator is not None:
+            trainer.communicator.all_reduce(self._counts, op="sum", timeout_s=60.0)
+        hits, rows = self._counts.tolist()
+        self._samples.append(Sample(100.0 * hits / rows, trainer.step, epoch + 1, trainer.elapsed_ns() / 1e9))
+
+    def samples(self) -> list[Sample]:
+        return list(self._samples)
+
+    def value(self) -> float | None:
+        return self._samples[-1].value if self._samples else None
+
+
+class TopK(Metric):
+    """Share of the test samples whose true class is among the k that the network ranks highest, after the last epoch.
+
+    Nothing is on a clock. Of equal logits the lower class ranks higher, so that k=1 is `TestAccuracy`; a sample whose
+    logits are NaN is never right.
+
+    Args:
+        k: From 1 to the number of classes.
+        logits: Name of the output that holds a number a class.
+        label: Name of the input that holds the true class.
+    """
+
+    name = "top_k"
+    unit = "%"
+    direction = "higher"
+
+    def __init__(self, k: int = 5, *, logits: str = "logits", label: str = "label") -> None:
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise UsageError(f"top_k with k={k!r:.60}; allowed: a whole number of at least 1")
+        self.k, self.logits, self.label = k, logits, label
+
+    def observer(self) -> Observer:
+        """Samples: the share after every epoch."""
+        return _TopK(self.k, self.logits, self.label)

@@ -1,0 +1,103 @@
+"""Training accuracy, as training meets the samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from deep5.events import StepInfo
+from deep5.metric import Metric, Observer, Sample
+from deep5.metrics.training_set import dataset_of, labels_of
+from deep5.tensors import Arrays, to_numpy
+
+__all__ = ["TrainingAccuracy"]
+
+# Logits that are kept unread: reading makes a device wait, keeping takes memory.
+_MOST_UNREAD = 32
+
+
+class _TrainingAccuracy(Observer):
+    def __init__(self, logits: str, label: str) -> None:
+        self._logits, self._label = logits, label
+        self._unread: list[tuple[Any, Any]] = []
+        self._labels: Any = None
+        self._right = self._rows = 0
+        self._samples: list[Sample] = []
+        self._missing: str | None = None
+
+    def before_training(self, trainer: Any) -> None:
+        dataset = dataset_of(trainer.train_sampler)
+        self._labels = None if dataset is None else labels_of(dataset, self._label)
+        if self._labels is None:
+            self._missing = f"the samples of the training set have no index, or no whole numbers as {self._label!r}"
+
+    def before_epoch(self, trainer: Any, epoch: int) -> None:
+        self._right = self._rows = 0
+
+    def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
+        if self._missing is None:
+            self._unread.append((outputs.get(self._logits), info.sample_ids))
+            if len(self._unread) >= _MOST_UNREAD:
+                self._read()
+
+    def _read(self) -> None:
+        for native, ids in self._unread:
+            if native is None or ids is None:
+                self._missing = "what the steps give does not say which sample it predicted"
+                break
+            logits, labels = to_numpy(native), self._labels[ids]
+            if logits.shape[:-1] != labels.shape:
+                self._missing = (
+                    f"the logits of a step have the shape {logits.shape} and its labels {labels.shape}: gradients are "
+                    "accumulated over several batches"
+                )
+                break
+            hits = (logits.argmax(axis=-1) == labels) & ~np.isnan(logits).any(axis=-1)
+            self._right += int(np.count_nonzero(hits))
+            self._rows += hits.size
+        self._unread.clear()
+
+    def after_epoch(self, trainer: Any, epoch: int) -> None:
+        self._read()
+        if self._rows and self._missing is None:
+            accuracy = 100.0 * self._right / self._rows
+            self._samples.append(Sample(accuracy, trainer.step, epoch + 1, trainer.elapsed_ns() / 1e9))
+
+    def state_dict(self) -> dict[str, Any]:
+        self._read()  # native values cannot be saved; the labels are the data set's
+        return {name: value for name, value in super().state_dict().items() if name not in ("_unread", "_labels")}
+
+    def samples(self) -> list[Sample]:
+        return list(self._samples)
+
+    def value(self) -> float | None:
+        return self._samples[-1].value if self._samples and self._missing is None else None
+
+    def missing(self) -> str | None:
+        return self._missing
+
+
+class TrainingAccuracy(Metric):
+    """Share of the training samples of the last epoch whose class was predicted right, as training met them.
+
+    Nothing is on a clock. Each sample counts once, by the weights of the step that learned from it, in training mode
+    and augmented; `GeneralisationGap` takes the accuracy of the final weights in evaluation mode. Logits are read some
+    steps late, so that no step waits for them. Labels are taken from the data set when training begins: one that has
+    them not at hand is read once.
+
+    Args:
+        logits: Name of the output that holds a number a class.
+        label: Name of the input that holds the true class.
+    """
+
+    name = "training_accuracy"
+    unit = "%"
+    direction = "higher"
+
+    def __init__(self, *, logits: str = "logits", label: str = "label") -> None:
+        self.logits, self.label = logits, label
+
+    def observer(self) -> Observer:
+        """Samples: the accuracy of every epoch."""
+        return _TrainingAccuracy(self.logits, self.label)

@@ -1,0 +1,61 @@
+"""The training set behind a source of batches: its samples and their labels, for metrics that look at it as a whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from deep5.training.dataset import Dataset
+
+__all__ = ["dataset_of", "first_batch", "labels_of"]
+
+# Samples that are read at a time where labels are not at hand.
+_CHUNK = 256
+
+
+def dataset_of(source: Any) -> Dataset | None:
+    """The data set that a source of batches draws from, also through what prefetches; None where it has none by index.
+
+    Args:
+        source: A trainer's sampler.
+    """
+    while source is not None:
+        found = getattr(source, "dataset", None)
+        if isinstance(found, Dataset):
+            return found
+        source = getattr(source, "source", getattr(source, "sampler", None))
+    return None
+
+
+def first_batch(source: Any) -> tuple[Any, Any]:
+    """Indices and samples of the first epoch's first batch; what reads ahead is told that no more are wanted."""
+    batches = iter(source.batches(0))
+    try:
+        ids, inputs = next(batches)
+    finally:
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
+    return ids, inputs
+
+
+def labels_of(dataset: Dataset, name: str) -> np.ndarray | None:
+    """The labels of all samples; read sample by sample where the data set has them not at hand.
+
+    Args:
+        dataset: The samples.
+        name: The part that holds the labels.
+
+    Returns:
+        Whole numbers of shape (samples, …), or None where there is no such part or it holds no whole numbers.
+    """
+    spec = dataset.specs.get(name)
+    if spec is None or np.dtype(spec.dtype).kind not in "iu":
+        return None
+    found = dataset.labels(name)
+    if found is not None:
+        return found
+    begins = range(0, len(dataset), _CHUNK)
+    parts = [dataset.batch(np.arange(begin, min(begin + _CHUNK, len(dataset))))[name] for begin in begins]
+    return np.concatenate(parts)

@@ -1,0 +1,242 @@
+"""`deep5 study` and its pictures: candidates and seeds side by side."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+
+from command import Command
+from deep5 import cli
+from deep5.errors import RecipeError, UsageError
+from deep5.results.samples_file import SampleRow
+from deep5.results.training_charts import (
+    Point,
+    accuracy_chart,
+    accuracy_points,
+    loss_chart,
+    loss_points,
+    pictures,
+)
+from deep5.study import load_study, run_study, study_command
+
+
+@pytest.fixture(scope="module", autouse=True)
+def command() -> None:
+    if "study" not in cli._cli.commands:
+        assert isinstance(cli._cli, click.Group)
+        cli._cli.add_command(study_command(cli._errors))
+
+
+def result(accuracies: list[float], losses: list[list[float]], step_s: float) -> Any:
+    """What the pictures see of a result: steps that take so long each."""
+    rows: dict[str, list[SampleRow]] = {"training_loss": [], "test_accuracy": []}
+    time_s = 0.0
+    for epoch, own in enumerate(losses):
+        for value in own:
+            time_s += step_s
+            index = len(rows["training_loss"])
+            rows["training_loss"].append(
+                SampleRow(
+                    metric="training_loss", index=index, value=value, unit="nat", step=index, epoch=epoch, time_s=time_s
+                )
+            )
+        rows["test_accuracy"].append(
+            SampleRow(
+                metric="test_accuracy", index=epoch, value=accuracies[epoch], unit="%", epoch=epoch + 1, time_s=time_s
+            )
+        )
+    return SimpleNamespace(folder="somewhere", samples=lambda: rows)
+
+
+RUNS: dict[str, Any] = {
+    "slow": [result([10, 20], [[4, 2], [1, 1]], 1.0), result([30, 60], [[2, 2], [3, 1]], 3.0)],
+    "fast": [result([90, 95], [[0.5, 0.25], [0.1, 0.1]], 0.5)],
+}
+
+
+def test_points_by_hand() -> None:
+    """Means over the seeds, extremes, and the median of the times at which an epoch was over."""
+    assert accuracy_points(RUNS) == [
+        Point("slow", 1, 20.0, 10.0, 30.0, 4.0, 2),  # after 2 s and 6 s
+        Point("slow", 2, 40.0, 20.0, 60.0, 8.0, 2),
+        Point("fast", 1, 90.0, 90.0, 90.0, 1.0, 1),
+        Point("fast", 2, 95.0, 95.0, 95.0, 2.0, 1),
+    ]
+    assert loss_points(RUNS) == [
+        Point("slow", 1, 2.5, 2.0, 3.0, 4.0, 2),
+        Point("slow", 2, 1.5, 1.0, 2.0, 8.0, 2),
+        Point("fast", 1, 0.375, 0.375, 0.375, 1.0, 1),
+        Point("fast", 2, 0.1, 0.1, 0.1, 2.0, 1),
+    ]
+
+
+def test_a_loss_that_is_not_finite_is_no_point() -> None:
+    runs: Any = {"a": [result([1, 2], [[1.0], [math.nan]], 1.0), result([1, 2], [[3.0], [5.0]], 1.0)]}
+    assert [(point.value, point.seeds) for point in loss_points(runs)] == [(2.0, 2), (5.0, 1)]
+    with pytest.raises(UsageError, match="somewhere has no samples of training_loss; remedy: name it in METRICS"):
+        loss_points({"a": [SimpleNamespace(folder="somewhere", samples=dict)]})  # type: ignore[list-item]
+
+
+def marks(svg: bytes, role: str) -> int:
+    found = ET.fromstring(svg)  # noqa: S314 - made a moment ago
+    return sum(role in (element.get("aria-roledescription") or "") for element in found.iter())
+
+
+def test_the_pictures_have_a_line_a_candidate_and_a_band() -> None:
+    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
+    for name, chart in (
+        ("accuracy", accuracy_chart(accuracy_points(RUNS), "a title")),
+        ("loss", loss_chart(loss_points(RUNS))),
+    ):
+        made = pictures(name, chart)
+        assert list(made) == [f"{name}.svg", f"{name}.png", f"{name}.html"]
+        assert made[f"{name}.png"][:8] == b"\x89PNG\r\n\x1a\n"
+        assert marks(made[f"{name}.svg"], "line mark container") >= 1
+        assert marks(made[f"{name}.svg"], "area mark container") >= 1
+        text = "".join(ET.fromstring(made[f"{name}.svg"]).itertext())  # noqa: S314
+        assert "slow" in text
+        assert "fast" in text
+        assert ("epoch" if name == "accuracy" else "time since training began (s)") in text
+        # The page draws by itself: nothing is fetched.
+        assert not re.search(rb"<script[^>]+src=", made[f"{name}.html"])
+    spec = json.loads(accuracy_chart(accuracy_points(RUNS)).to_json())
+    assert len(spec["layer"]) == 2
+    one = {"fast": RUNS["fast"]}
+    assert len(json.loads(accuracy_chart(accuracy_points(one)).to_json())["layer"]) == 1  # no band of one seed
+
+
+def test_many_candidates_are_told_apart() -> None:
+    pytest.importorskip("altair")
+    points = [Point(f"c{number}", 1, 1.0, 1.0, 1.0, 1.0, 1) for number in range(15)]
+    layer = json.loads(accuracy_chart(points).to_json())["layer"][0]["encoding"]
+    colours, dashes = layer["color"]["scale"]["range"], layer["strokeDash"]["scale"]["range"]
+    assert len({(colour, tuple(dash)) for colour, dash in zip(colours, dashes, strict=True)}) == 15
+    with pytest.raises(UsageError, match="there are no points to draw"):
+        accuracy_chart([])
+    with pytest.raises(UsageError, match="no training loss above zero"):
+        loss_chart([Point("a", 1, 0.0, 0.0, 0.0, 1.0, 1)])
+
+
+RECIPE = """
+import deep5 as d5
+SAMPLES = {"shape": (784,), "train": 60, "test": 30}
+FIXED = {"model": "mlp", "dataset": "synthetic", "dataset_kwargs": SAMPLES, "epochs": 2}
+MUTABLE = {"batch_size": 20, "framework": "reference", "optimizer": "sgd"}
+METRICS = [(d5.TestAccuracy(), None), (d5.TrainingLoss(), None)]
+STUDY = {"small": {"optimizer_kwargs": {"lr": 0.001}}, "large": {"optimizer": "adam", "optimizer_kwargs": {"lr": 0.01}}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "both.py").write_text(RECIPE)
+    return tmp_path / "both.py"
+
+
+def test_a_study(file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert")
+    recipe, settings = load_study(file)
+    told: list[str] = []
+    study = run_study(recipe, settings, seeds=(0, 7), out=tmp_path / "out", tell=told.append)
+    assert sorted(told) == ["large, seed 0", "large, seed 7", "small, seed 0", "small, seed 7"]
+    assert {line.split()[-1] for line in told[:2]} == {"0"}  # seed after seed
+    document = json.loads((study.folder / "study.json").read_text())
+    assert document["candidates"]["large"]["seeds"] == [0, 7]
+    assert document["candidates"]["small"]["settings"] == {"optimizer_kwargs": {"lr": 0.001}}
+    for name, candidate in document["candidates"].items():
+        values = candidate["metrics"]["test_accuracy"]["values"]
+        assert values == [result.metric("test_accuracy") for result in study.runs[name]]
+        assert candidate["metrics"]["test_accuracy"]["mean"] == pytest.approx(sum(values) / 2)
+        assert candidate["metrics"]["test_accuracy"]["deviation"] == pytest.approx(
+            abs(values[0] - values[1]) / math.sqrt(2)
+        )
+        assert all((study.folder / run / "result.json").is_file() for run in candidate["runs"])
+    names = {path.name for path in study.folder.iterdir()}
+    assert names == {"runs", "study.json", *(f"{n}.{e}" for n in ("accuracy", "loss") for e in ("svg", "png", "html"))}
+
+
+def test_what_is_infinite_has_no_mean() -> None:
+    from deep5.study import _summary, _told
+
+    assert _summary([1.0, math.inf]) == {"values": [1.0, "inf"], "mean": None, "deviation": None}
+    assert _told([1.0, math.inf, math.nan]) == "2 of 3 without a finite value"
+    assert _summary([2.0]) == {"values": [2.0], "mean": 2.0, "deviation": None}
+
+
+def test_a_candidate_that_fails_is_noted_and_the_others_go_on(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import deep5.run as running
+    from deep5.errors import RunFailed
+
+    real = running.execute
+
+    def execute(recipe: Any, **given: Any) -> Any:
+        if recipe.value("optimizer") == "adam":
+            raise RunFailed("the run failed: broken")
+        return real(recipe, **given)
+
+    monkeypatch.setattr(running, "execute", execute)
+    recipe, settings = load_study(file)
+    study = run_study(recipe, settings, seeds=(0,), out=tmp_path / "out")
+    assert study.failures == {"small": [], "large": ["seed 0: the run failed: broken"]}
+    assert len(study.runs["small"]) == 1
+    assert (study.folder / "accuracy.svg").is_file()
+
+
+def test_studies_that_are_none(file: Path, tmp_path: Path) -> None:
+    for text, told in (
+        ("", "STUDY is None; allowed: a dict such as"),
+        ("STUDY = {}", "STUDY is {}; allowed"),
+        ("STUDY = {'a': 1}", "allowed: a dict such as"),
+        ("STUDY = {'': {}}", "names the candidate ''; allowed: a text"),
+    ):
+        file.write_text(RECIPE.partition("STUDY")[0] + text + "\n")
+        with pytest.raises(RecipeError, match=told):
+            load_study(file)
+    file.write_text(RECIPE.partition("STUDY")[0] + "STUDY = {'a': {'epochs': 3}}\n")
+    with pytest.raises(UsageError, match="'epochs' is fixed by the recipe"):
+        load_study(file)
+    file.write_text(RECIPE)
+    recipe, settings = load_study(file)
+    for seeds in ((), (1, 1)):
+        with pytest.raises(UsageError, match="allowed: at least one each, once"):
+            run_study(recipe, settings, seeds=seeds, out=tmp_path)
+
+
+def test_the_command(file: Path, deep5: Command) -> None:
+    answer = deep5("study", str(file), "--seeds", "2", "--only", "small")
+    assert answer.status == 0
+    assert answer.err.splitlines() == ["small, seed 0", "small, seed 1"]
+    assert re.search(r"small +\S+ ± \S+", answer.out)
+    assert "large" not in answer.out
+    answer = deep5("study", str(file), "--seeds", "1", "--json")
+    assert set(json.loads(answer.out)["candidates"]) == {"small", "large"}
+    answer = deep5("study", str(file), "--only", "smal")
+    assert answer.status == 2
+    assert "unknown candidate 'smal'; allowed: large, small; did you mean 'small'?" in answer.err
+
+
+@pytest.mark.slow
+def test_the_optimizer_study_at_its_smoke_size(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    recipe, settings = load_study("optimizer_study", "smoke")
+    assert {"Adam", "AcceleGrad"} <= set(settings)
+    study = run_study(recipe, settings, seeds=(0,), out=tmp_path)
+    assert not any(study.failures.values())
+    assert (study.folder / "accuracy.svg").is_file()
+    assert (study.folder / "loss.svg").is_file()
+    # Ten steps at the rates of the full size need not lower a loss; every step moves the weights.
+    for name, runs in study.runs.items():
+        losses = [row.value for row in runs[0].samples()["training_loss"]]
+        assert len(set(losses)) == len(losses) == 10, name
+        assert all(map(math.isfinite, losses)), name
