@@ -86,12 +86,12 @@ if TYPE_CHECKING:
     from deep5.training.divergence import StopOnNaN as StopOnNaN
     from deep5.training.generated import GeneratorDataset as GeneratorDataset
     from deep5.training.kernel import bind_rule as bind_rule
-    from deep5.training.optimizer import RuleOptimizer as RuleOptimizer
-    from deep5.training.pipeline import GradientPipeline as GradientPipeline
     from deep5.training.lbfgs import LBFGS as LBFGS
     from deep5.training.loaders import from_dataloader as from_dataloader
     from deep5.training.loaders import from_tf_data as from_tf_data
     from deep5.training.loggers import CSVLogger as CSVLogger
+    from deep5.training.optimizer import RuleOptimizer as RuleOptimizer
+    from deep5.training.pipeline import GradientPipeline as GradientPipeline
     from deep5.training.prefetch import Prefetched as Prefetched
     from deep5.training.progress import ProgressBar as ProgressBar
     from deep5.training.rule import ThreeStepOptimizer as ThreeStepOptimizer

@@ -29,7 +29,7 @@ __all__ = ["execute", "progress", "run_recipe"]
 
 _CLOCK = "time.perf_counter_ns"
 # Of what an executor reads back, that which decides the bits.
-_NUMERICS = ("dtype", "compute_dtype", "tf32", "deterministic")
+_NUMERICS = ("dtype", "compute_dtype", "compute_kernels", "tf32", "deterministic")
 
 
 def run_recipe(

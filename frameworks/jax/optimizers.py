@@ -259,9 +259,7 @@ class LBFGSOptimizer(OptaxOptimizer, twin=LBFGS, lacks=("iterations", "c1", "c2"
 
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
         """See `OptaxOptimizer`."""
-        search = optax.scale_by_zoom_linesearch(
-            max_linesearch_steps=hyper["evaluations"], initial_guess_strategy="one"
-        )
+        search = optax.scale_by_zoom_linesearch(max_linesearch_steps=hyper["evaluations"], initial_guess_strategy="one")
         return optax.lbfgs(hyper["lr"], memory_size=hyper["history"], linesearch=search)
 
 
