@@ -7,7 +7,7 @@ epoch. Each image is normalised, gets a margin of 4 zero pixels, and is cropped 
 time. The paper has 7.17 % of errors for this depth (table 6), so the goal asks for a little more than it reports.
 
 The optimizer is an update rule instead of the tutorial's `d5fw.MomentumOptimizer`: PyTorch's own takes deep5's
-arguments for momentum, and a decay is none of them. On the host it is the faster of the two, too.
+arguments for momentum, and a decay is none of them.
 
 The files of CIFAR-10's binary version are looked for in `$DEEP5_DATA/cifar-10-batches-bin`, else downloaded (170 MB).
 The smoke size needs none: it trains a ResNet-8 for an epoch on made-up files in the same format.

@@ -32,7 +32,7 @@ FIXED = {
     "dataset_kwargs": {"size": 224, "train_size": 256, "pixels": "uint8"},
     "train_sampler": "shuffle",
     "validation_sampler": "ordered",
-    # Bytes are cropped and mirrored four times as fast as numbers.
+    # Cropped and mirrored as bytes, which are a quarter of the memory.
     "train_transforms": [d5.RandomResizedCrop(224), d5.Flip(), PIXELS],
     "test_transforms": [PIXELS],
     "epochs": 90,

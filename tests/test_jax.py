@@ -622,10 +622,10 @@ def test_states_are_refused_or_restored_as_a_whole() -> None:
         again.load_state_dict({})
 
 
-def test_jax_has_no_optimizers_of_its_own() -> None:
-    assert d5.framework("jax").optimizers() == {}
-    with pytest.raises(UnknownName, match="allowed: none"):
-        d5.framework("jax").optimizer("adam")
+def test_the_optimizers_of_jax_are_those_of_optax() -> None:
+    assert {"adam", "lamb", "lbfgs", "sgd"} <= d5.framework("jax").optimizers().keys()
+    with pytest.raises(UnknownName, match="unknown .*'adm'; allowed: .*did you mean 'adam'"):
+        d5.framework("jax").optimizer("adm")
 
 
 # ----------------------------------------------------------------------------------------- memory, types, what is real

@@ -12,7 +12,7 @@ from deep5.training.optimizer import RuleOptimizer
 from optimizer_table import CASES, batch, distance, info, network, one_thread  # noqa: F401 - a fixture
 
 # Tracing and compiling take a second a rule: all of them in the full suite, some always.
-ALWAYS = ("averaged_sgd", "lamb")
+ALWAYS = ("lamb",)
 STEPS = 8
 
 

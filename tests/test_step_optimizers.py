@@ -388,7 +388,7 @@ def learned(optimizer: Any, begin: int, end: int, dtype: str) -> list[float]:
 
 # What compiles takes seconds: one of the three always.
 ALWAYS = [("sag by batch", framework) for framework in FRAMEWORKS]
-ALWAYS += [(name, framework) for name in MADE for framework in ("reference", "pytorch")]
+ALWAYS += [(name, "reference") for name in MADE]
 PAIRS = [
     pytest.param(name, framework, marks=() if (name, framework) in ALWAYS else pytest.mark.slow)
     for name in MADE

@@ -209,7 +209,7 @@ def inference(
 def training_run(*, steps: int, seed: int, threads: int, batch_size: int) -> Work:
     """An epoch of LeNet on the digits: `torch.randperm`, fused Adam, `CosineAnnealingLR`, an evaluation.
 
-    Batches are gathered by index, which takes a fifth of what a `DataLoader` does. Arguments and what a call returns as
+    Batches are gathered by index, without a `DataLoader`'s collation. Arguments and what a call returns as
     `by_deep5.training_run`.
     """
     import torch

@@ -269,8 +269,8 @@ def inference(
 def training_run(*, steps: int, seed: int, threads: int, batch_size: int) -> Work:
     """An epoch of LeNet on the digits: one `tf.function` a step, Keras's Adam and `CosineDecay`, an evaluation.
 
-    Batches are gathered by index inside the step: `tf.data` took a third longer on images in memory. Arguments and
-    what a call returns as `by_deep5.training_run`.
+    Batches are gathered by index inside the step, without `tf.data`. Arguments and what a call returns as
+    `by_deep5.training_run`.
     """
     d5.framework("tensorflow").set_threads(threads)
     import keras
