@@ -624,7 +624,7 @@ def test_states_are_refused_or_restored_as_a_whole() -> None:
 
 def test_the_optimizers_of_jax_are_those_of_optax() -> None:
     assert {"adam", "lamb", "lbfgs", "sgd"} <= d5.framework("jax").optimizers().keys()
-    with pytest.raises(UnknownName, match="unknown .*'adm'; allowed: .*did you mean 'adam'"):
+    with pytest.raises(UnknownName, match=r"unknown .*'adm'; allowed: .*did you mean 'adam'"):
         d5.framework("jax").optimizer("adm")
 
 

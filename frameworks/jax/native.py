@@ -46,7 +46,8 @@ def from_jax(
     The function is traced under the process's own setting of 64-bit types, as it would be without deep5: where they are
     off, whole numbers of 64 bits reach it as 32.
 
-    Update rules make the steps, by a `Trainer` or by `executor.train_step(rule)`, or Optax's optimizers (`native:adam`).
+    Update rules make the steps, by a `Trainer` or by `executor.train_step(rule)`; or Optax's optimizers do
+    (`native:adam`).
 
     Args:
         apply: `apply(parameters, inputs)` gives a dict of outputs by name, the loss among them, such as
