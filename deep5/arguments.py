@@ -7,12 +7,12 @@ import math
 import os
 from array import array
 from collections.abc import Callable
-from numbers import Real
-from typing import Any
+from numbers import Integral, Real
+from typing import Any, TypeGuard
 
 from deep5.errors import UsageError, brief
 
-__all__ = ["THREADS", "bounded_threads", "is_finite", "most_threads", "of_a_network"]
+__all__ = ["THREADS", "bounded_threads", "check_callable", "is_finite", "is_whole", "most_threads", "of_a_network"]
 
 
 THREADS = array("i", [0])
@@ -75,3 +75,25 @@ def is_finite(value: object) -> bool:
         return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
     except OverflowError:
         return False
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether something is a whole number, of Python's or NumPy's."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_callable(name: str, given: object, form: str) -> None:
+    """Refuse what cannot be called where a function may stand.
+
+    Args:
+        name: Of the argument.
+        given: Its value; None is none.
+        form: How it is called.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if given is not None and not callable(given):
+        raise UsageError(
+            f"{name}: got {brief(given)}; allowed: None or a function; remedy: {name}(…) of the form {form}"
+        )

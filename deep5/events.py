@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from deep5.arguments import is_whole
 from deep5.errors import UsageError, brief, suggestion
 from deep5.tensors import Arrays
 
-__all__ = ["HOOKS", "Event", "Listeners", "StepInfo", "StopTraining"]
+__all__ = ["HOOKS", "Event", "Listeners", "StepInfo", "StopTraining", "check_info"]
 
 
 class StepInfo(NamedTuple):
@@ -30,6 +31,29 @@ class StepInfo(NamedTuple):
     batch_size: int = 0
     sample_ids: Any = None
     seed: int = 0
+
+
+def check_info(info: StepInfo) -> StepInfo:
+    """What a step was told about itself.
+
+    Raises:
+        UsageError: It is no `StepInfo`, its numbers are no whole ones, or `step`, `epoch` or `batch_size` is below 0.
+    """
+    if type(info) is StepInfo:
+        step, epoch, batch, _, seed = info
+        # Every step comes this way: what is nearly always there is asked first, in one line.
+        if type(step) is type(epoch) is type(batch) is type(seed) is int and step >= 0 and epoch >= 0 and batch >= 0:
+            return info
+    if not isinstance(info, StepInfo):
+        raise UsageError(f"info: got {brief(info)}; allowed: a StepInfo; remedy: deep5.StepInfo(step=…, batch_size=…)")
+    for name, least in (("step", 0), ("epoch", 0), ("batch_size", 0), ("seed", None)):
+        value = getattr(info, name)
+        if not is_whole(value) or (least is not None and value < least):
+            raise UsageError(
+                f"info: got {name}={brief(value)}; allowed: a whole number{'' if least is None else ' of at least 0'}; "
+                f"remedy: deep5.StepInfo(step=…, batch_size=…), steps counted from 0"
+            )
+    return info
 
 
 class StopTraining(Exception):

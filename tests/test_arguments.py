@@ -14,7 +14,7 @@ import deep5 as d5
 from deep5.arguments import most_threads
 from deep5.assemble import assemble
 from deep5.errors import Deep5Error, RecipeError, RuleError, ShapeError, UnknownName, UsageError
-from deep5.networks.executor import check_info
+from deep5.events import check_info
 from deep5.plugins import mode_fault
 from deep5.recipe import load_recipe
 from deep5.training.groups import partition

@@ -312,8 +312,9 @@ def test_a_peak_is_of_the_product_in_the_plans_element_type(dtype: str, monkeypa
     found = peaks(plan(dtype=dtype), (ENGINE, "reference"))
     assert found.dtype == dtype
     own = {name: flop_s for name, (flop_s, _) in found.seen.items()}
-    # NumPy and the reference have no product in half precision; PyTorch has one.
-    assert (own["numpy"] is None) == (own["reference"] is None) == dtype.endswith("16")
+    # NumPy has no product in half precision; the reference computes one in float32 and rounds, PyTorch has its own.
+    assert (own["numpy"] is None) == dtype.endswith("16")
+    assert own["reference"] is not None
     assert found.flop_s == max(rate for rate in own.values() if rate is not None)
     assert all(byte_s for _, byte_s in found.seen.values())
 

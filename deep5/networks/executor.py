@@ -9,17 +9,18 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
+from deep5.arguments import is_whole
 from deep5.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError, brief, suggestion
-from deep5.events import StepInfo
+from deep5.events import StepInfo, check_info
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
 from deep5.tensors import Array, Arrays, Device, TensorSpec, to_numpy
 
-__all__ = ["NetworkExecutor", "check_callable", "check_info"]
+__all__ = ["NetworkExecutor"]
 
 # Combinations of shapes to remember; a network for sequences may meet many.
 _FITTING = 256
@@ -45,7 +46,7 @@ class NetworkExecutor(ABC):
     """
 
     def __init__(self, network: Network | NativeNetwork, *, device: Device, seed: int = 0) -> None:
-        if not _is_whole(seed) or not 0 <= seed < 1 << 63:
+        if not is_whole(seed) or not 0 <= seed < 1 << 63:
             raise UsageError(f"seed: got {brief(seed)}; allowed: a whole number from 0 to 2**63 - 1; remedy: seed=0")
         self.network: Network | NativeNetwork = network
         self.device, self.seed = device, seed
@@ -316,50 +317,6 @@ class NetworkExecutor(ABC):
             pairs.append((name, packed[start : start + extent]))
             start += extent
         return pairs
-
-
-def check_info(info: StepInfo) -> StepInfo:
-    """What a step was told about itself.
-
-    Raises:
-        UsageError: It is no `StepInfo`, its numbers are no whole ones, or `step`, `epoch` or `batch_size` is below 0.
-    """
-    if type(info) is StepInfo:
-        step, epoch, batch, _, seed = info
-        # Every step comes this way: what is nearly always there is asked first, in one line.
-        if type(step) is type(epoch) is type(batch) is type(seed) is int and step >= 0 and epoch >= 0 and batch >= 0:
-            return info
-    if not isinstance(info, StepInfo):
-        raise UsageError(f"info: got {brief(info)}; allowed: a StepInfo; remedy: deep5.StepInfo(step=…, batch_size=…)")
-    for name, least in (("step", 0), ("epoch", 0), ("batch_size", 0), ("seed", None)):
-        value = getattr(info, name)
-        if not _is_whole(value) or (least is not None and value < least):
-            raise UsageError(
-                f"info: got {name}={brief(value)}; allowed: a whole number{'' if least is None else ' of at least 0'}; "
-                f"remedy: deep5.StepInfo(step=…, batch_size=…), steps counted from 0"
-            )
-    return info
-
-
-def check_callable(name: str, given: object, form: str) -> None:
-    """Refuse what cannot be called where a function may stand.
-
-    Args:
-        name: Of the argument.
-        given: Its value; None is none.
-        form: How it is called.
-
-    Raises:
-        UsageError: It is something else.
-    """
-    if given is not None and not callable(given):
-        raise UsageError(
-            f"{name}: got {brief(given)}; allowed: None or a function; remedy: {name}(…) of the form {form}"
-        )
-
-
-def _is_whole(value: object) -> TypeGuard[int]:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _dtype_name(dtype: Any) -> str:

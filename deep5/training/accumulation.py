@@ -7,9 +7,8 @@ from contextlib import nullcontext
 from typing import Any
 
 from deep5.errors import ShapeError, UsageError, brief
-from deep5.events import StepInfo
+from deep5.events import StepInfo, check_info
 from deep5.executors import GraphExecutor, TrainStep
-from deep5.networks.executor import check_info
 from deep5.seeds import derive_seed
 from deep5.tensors import Array, Arrays, TensorSpec, array_namespace
 

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import onnx_ir as ir
 
+from deep5.arguments import check_callable
 from deep5.backend import Framework, Support
 from deep5.errors import ShapeError, Unsupported
 from deep5.events import StepInfo
 from deep5.executors import ParameterGroup, TrainStep
 from deep5.networks.constants import FLOATS
 from deep5.networks.custom import is_custom
-from deep5.networks.executor import NetworkExecutor, check_callable
+from deep5.networks.executor import NetworkExecutor
 from deep5.networks.forms import Forms
 from deep5.networks.gradients import gradient_network
 from deep5.networks.gradients.rules import CONSTANT, RULES

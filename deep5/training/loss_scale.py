@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from deep5.errors import ShapeError
-from deep5.events import StepInfo
-from deep5.networks.executor import check_info
+from deep5.events import StepInfo, check_info
 from deep5.tensors import Array
 
 __all__ = [

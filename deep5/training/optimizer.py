@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
-from deep5.arguments import is_finite
+from deep5.arguments import check_callable, is_finite
 from deep5.errors import RuleError, UnknownName, UsageError
 from deep5.events import StepInfo
 from deep5.executors import GraphExecutor, ParameterGroup, StepOptimizer, TrainStep
-from deep5.networks.executor import check_callable
 from deep5.tensors import Array, Arrays
 from deep5.training.accumulation import accumulated_step
 from deep5.training.groups import check_groups, matches, owners

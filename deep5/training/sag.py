@@ -10,9 +10,8 @@ import psutil
 
 from deep5.arguments import is_finite
 from deep5.errors import ShapeError, UsageError, brief
-from deep5.events import StepInfo
+from deep5.events import StepInfo, check_info
 from deep5.executors import GraphExecutor
-from deep5.networks.executor import check_info
 from deep5.tensors import Arrays, to_numpy
 from deep5.training.packed import Packed
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from deep5.events import StepInfo
+from deep5.arguments import check_callable
+from deep5.events import StepInfo, check_info
 from deep5.executors import GraphExecutor, ParameterGroup
-from deep5.networks.executor import check_callable, check_info
 from deep5.tensors import Array, Arrays, to_numpy
 from deep5.training.groups import by_dtype, partition, require_trained
 from deep5.training.kernel import RuleKernel, bind_groups

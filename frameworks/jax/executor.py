@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import jax
 import numpy as np
 
+from deep5.arguments import check_callable
 from deep5.errors import ShapeError, Unsupported
 from deep5.events import StepInfo
 from deep5.executors import ParameterGroup, TrainStep
 from deep5.frameworks.jax.failures import named_failures
 from deep5.frameworks.jax.pending import Pending
 from deep5.frameworks.jax.settings import find_device, product_kernels, read_settings
-from deep5.networks.executor import NetworkExecutor, check_callable
+from deep5.networks.executor import NetworkExecutor
 from deep5.tensors import Array, Arrays, Device, aligned_empty, to_numpy
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule

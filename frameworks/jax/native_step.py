@@ -9,9 +9,8 @@ import jax
 import numpy as np
 
 from deep5.errors import ShapeError
-from deep5.events import StepInfo
+from deep5.events import StepInfo, check_info
 from deep5.frameworks.jax.failures import named_failures
-from deep5.networks.executor import check_info
 from deep5.tensors import Arrays
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from deep5.arguments import check_callable
 from deep5.errors import NetworkError, ShapeError, Unsupported
 from deep5.events import StepInfo
 from deep5.executors import ParameterGroup, TrainStep
@@ -18,7 +19,7 @@ from deep5.frameworks.pytorch.host_step import HostStep
 from deep5.frameworks.pytorch.numerics import deterministic, tf32
 from deep5.frameworks.pytorch.short import from_numpy
 from deep5.frameworks.pytorch.step import DeviceStep
-from deep5.networks.executor import NetworkExecutor, check_callable
+from deep5.networks.executor import NetworkExecutor
 from deep5.networks.labels import label_inputs
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network

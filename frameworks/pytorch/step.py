@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from deep5.arguments import check_callable
 from deep5.errors import ShapeError, UsageError
 from deep5.events import StepInfo
 from deep5.executors import ParameterGroup
-from deep5.networks.executor import check_callable
 from deep5.tensors import Array, Arrays, TensorSpec, to_numpy
 from deep5.training.functional import FunctionalRule
 from deep5.training.groups import partition

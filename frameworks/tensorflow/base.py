@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from deep5.arguments import check_callable
 from deep5.errors import Unsupported
 from deep5.events import StepInfo
 from deep5.executors import ParameterGroup, TrainStep
@@ -17,7 +18,6 @@ from deep5.frameworks.tensorflow.short import through_float32, xla_kernels
 from deep5.frameworks.tensorflow.step import TensorFlowStep
 from deep5.frameworks.tensorflow.traced import Traced
 from deep5.frameworks.tensorflow.variables import Live
-from deep5.networks.executor import check_callable
 from deep5.tensors import Array, Arrays, Device
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
