@@ -10,8 +10,8 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,9 @@ from typing import Any
 import click
 
 from deep5.compiler import cache_folder
-from deep5.errors import OutputError, UsageError
+from deep5.errors import Errors, OutputError, UsageError
 
 __all__ = ["KINDS", "Found", "clean_command", "cleaned", "found_in_cache", "found_in_results"]
-
-Errors = Callable[[bool, bool], AbstractContextManager[Callable[[str], None]]]
-"""From "show tracebacks" and "print JSON" to what turns errors into messages, and gives the function that prints."""
 
 KINDS = {
     "compiled": "compiled code",

@@ -6,19 +6,14 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, redirect_stdout
+from importlib import import_module
 from typing import Any, NoReturn
 
 import click
 
-from deep5.bench.command import bench_command
-from deep5.cleaning import clean_command
 from deep5.errors import Deep5Error, UsageError
-from deep5.evaluate import evaluate_command
-from deep5.optimizer_check_command import optimizer_command
-from deep5.predict import predict_command
-from deep5.study import study_command
 
 __all__ = ["main"]
 
@@ -48,7 +43,39 @@ def _whole_number(least: int) -> Callable[[str], int]:
     return read
 
 
-@click.group(context_settings=_CONTEXT, epilog=_STATUS)
+class _Late(click.Group):
+    """A group that imports some of its commands when they are asked for.
+
+    Args:
+        late: By a command's name, the module and the function that make it.
+    """
+
+    def __init__(self, *args: Any, late: Mapping[str, tuple[str, str]], **extra: Any) -> None:
+        super().__init__(*args, **extra)
+        self.late = late
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self.late})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.late and cmd_name not in self.commands:
+            module, function = self.late[cmd_name]
+            self.add_command(getattr(import_module(module), function)(_errors))
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(
+    cls=_Late,
+    late={
+        "bench": ("deep5.bench.command", "bench_command"),
+        "clean": ("deep5.cleaning", "clean_command"),
+        "evaluate": ("deep5.evaluate", "evaluate_command"),
+        "predict": ("deep5.predict", "predict_command"),
+        "study": ("deep5.study", "study_command"),
+    },
+    context_settings=_CONTEXT,
+    epilog=_STATUS,
+)
 @click.version_option(package_name="deep5", message="deep5 %(version)s")
 def _cli() -> None:
     """Run deep-learning recipes, check them, and see what there is to build them from."""
@@ -182,18 +209,22 @@ def _discard(stream: Any) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-class _OrRecipe(click.Group):
+class _OrRecipe(_Late):
     """A group in which what is no command of its own is a recipe: `deep5 check RECIPE`."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        if not args or args[0] not in (*self.commands, "-h", "--help"):
+        if not args or args[0] not in (*self.commands, *self.late, "-h", "--help"):
             return self.commands["recipe"].make_context(info_name, args, parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
 
-@_cli.group(cls=_OrRecipe, subcommand_metavar="RECIPE | COMMAND …")
+@_cli.group(
+    cls=_OrRecipe,
+    late={"optimizer": ("deep5.optimizer_check_command", "optimizer_command")},
+    subcommand_metavar="RECIPE | COMMAND …",
+)
 def check() -> None:
     """Check RECIPE without running it, or an operator, or an optimizer.
 
@@ -333,11 +364,6 @@ def _errors(debug: bool, as_json: bool) -> Iterator[Callable[[str], None]]:
 
             traceback.print_exception(error)
         _fail(*_told(error), as_json)
-
-
-check.add_command(optimizer_command(_errors))
-for _make in (bench_command, clean_command, evaluate_command, predict_command, study_command):
-    _cli.add_command(_make(_errors))
 
 
 def _load_numpy() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 
 __all__ = [
     "CheckpointError",
     "Deep5Error",
+    "Errors",
     "GoalError",
     "MissingDependency",
     "NetworkError",
@@ -24,6 +26,11 @@ __all__ = [
     "brief",
     "suggestion",
 ]
+
+
+Errors = Callable[[bool, bool], AbstractContextManager[Callable[[str], None]]]
+"""From "show tracebacks" and "print JSON" to what turns errors into messages, and gives the function that prints:
+what a command of the command line is given."""
 
 
 class Deep5Error(Exception):

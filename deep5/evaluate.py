@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from deep5.errors import UsageError
+from deep5.errors import Errors, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,9 +20,6 @@ if TYPE_CHECKING:
     from deep5.results.result import Result
 
 __all__ = ["Evaluation", "evaluate_command", "evaluate_result"]
-
-Errors = Callable[[bool, bool], AbstractContextManager[Callable[[str], None]]]
-"""From "show tracebacks" and "print JSON" to what turns errors into messages, and gives the function that prints."""
 
 _TOP = 5
 # More classes fill no terminal: then the worst confusions are listed.

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from io import StringIO
 from typing import Any, NoReturn
 
 import click
 
-__all__ = ["optimizer_command"]
+from deep5.errors import Errors
 
-Errors = Callable[[bool, bool], AbstractContextManager[Callable[[str], None]]]
-"""From "show tracebacks" and "print JSON" to what turns errors into messages, and gives the function that prints."""
+__all__ = ["optimizer_command"]
 
 
 def optimizer_command(errors: Errors) -> click.Command:

@@ -6,15 +6,14 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from deep5.errors import OutputError, UsageError
+from deep5.errors import Errors, OutputError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from deep5.tensors import TensorSpec
 
 __all__ = ["Prediction", "predict_command", "predict_files"]
-
-Errors = Callable[[bool, bool], AbstractContextManager[Callable[[str], None]]]
-"""From "show tracebacks" and "print JSON" to what turns errors into messages, and gives the function that prints."""
 
 _LOGITS, _LABEL = "logits", "label"
 _ARRAYS = (".npy", ".npz")

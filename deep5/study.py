@@ -6,7 +6,6 @@ import json
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deep5.canonical import canonical
-from deep5.errors import MissingDependency, OutputError, RecipeError, RunFailed, UsageError
+from deep5.errors import Errors, MissingDependency, OutputError, RecipeError, RunFailed, UsageError
 from deep5.recipe import FULL, Recipe, load_recipe
 from deep5.recipe_file import read_recipe_file
 from deep5.results.result import Result
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = ["STUDY", "Study", "load_study", "run_study", "study_command"]
-
-Errors = Callable[[bool, bool], AbstractContextManager[Callable[[str], None]]]
-"""From "show tracebacks" and "print JSON" to what turns errors into messages, and gives the function that prints."""
 
 STUDY = "study.json"
 """The file of a study's folder that says what was run and what became of it."""

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 import click
 
-from deep5.errors import UsageError
+from deep5.errors import Errors, UsageError
 
 __all__ = ["bench_command", "ready_recipe"]
-
-Errors = Callable[[bool, bool], AbstractContextManager[Callable[[str], None]]]
-"""From "show tracebacks" and "print JSON" to what turns errors into messages, and gives the function that prints."""
 
 
 def ready_recipe(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Sequence
 from numbers import Integral
@@ -53,11 +54,12 @@ def known(spec: TensorSpec) -> bool:
 
 def spec_of(value: Array) -> TensorSpec:
     """Shape and element type of an array of any library."""
-    dtype = value.dtype
-    return TensorSpec(
-        shape=tuple(int(extent) for extent in value.shape),
-        dtype=str(getattr(dtype, "name", dtype)).removeprefix("torch."),
-    )
+    return TensorSpec(shape=tuple(map(int, value.shape)), dtype=_name(value.dtype))
+
+
+@functools.cache
+def _name(dtype: Any) -> str:
+    return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
 
 
 def check_inputs(operator: Operator, count: int) -> None:

@@ -60,7 +60,8 @@ class Guarded:
         """Where something was written beyond an array; empty where nothing was."""
         for room, start, size in self._around:
             for where, part in (("before the first", room[:start]), ("behind the last", room[start + size :])):
-                if changed := int(np.count_nonzero(part != _AROUND)):
+                if part.tobytes() != bytes((_AROUND,)) * part.size:
+                    changed = int(np.count_nonzero(part != _AROUND))
                     return (
                         f"wrote {changed} bytes {where} element of a tensor; allowed: a tensor's own memory; remedy: "
                         "look for an index beyond a tensor's end"
