@@ -71,7 +71,11 @@ class Observer(Event, ABC):
         return None
 
     def files(self) -> dict[str, bytes | str]:
-        """Files for the result folder, by plain name, where a number does not say it all: such as a matrix."""
+        """Files for the result folder, by plain name, where a number does not say it all: such as a matrix.
+
+        Of two metrics of one name in a recipe, the second's files get `-2` before the suffix, and so on; a file that a
+        metric of another name has as well gets the metric's name there.
+        """
         return {}
 
     def missing(self) -> str | None:

@@ -27,6 +27,7 @@ _DESCRIPTION = "dataset.json"
 _SCALING = re.compile(r"divided by 255, less \(([^()]*)\), divided by \(([^()]*)\)")
 _CROP = re.compile(r"shorter side scaled to (\d+), middle (\d+) x \d+")
 _STRETCH = re.compile(r"both sides scaled to (\d+)")
+_TURNED = "turned as EXIF says"
 # Data sets of numbers in [0, 1] that were no image files.
 _UNIT = ("digits",)
 
@@ -135,7 +136,7 @@ def preparation_of(
     if reason:
         return Preparation(name=None, decoder=None, scaling=None, transforms=(), notes=(), reason=reason, **shared)
     channels, side = int(spec.shape[1]), int(spec.shape[2])
-    told = str(description.get("preparation", ""))
+    told = _told(description)
     transforms = _transforms(run)
     scaling, note = _scaling(run, told, channels, mean, std, bool(transforms))
     return Preparation(
@@ -159,14 +160,15 @@ class _LazyDecoder:
             fit = fit or "crop"
         elif stretched:
             side = int(stretched[1])
-        self._options = {"size": size or side, "channels": channels, "fit": fit or "stretch"}
+        self._options: dict[str, Any] = {"size": size or side, "channels": channels, "fit": fit or "stretch"}
+        self._options["turn"] = _TURNED in told or not (cropped or stretched)
         # The share is of the run's own cropping.
         self._options["share"] = share if cropped and fit == "crop" else 1.0
 
     def decode(self, data: bytes, name: str) -> np.ndarray:
         from deep5.training.datasets.images import Decoder
 
-        return Decoder(**self._options).decode(data, name)  # type: ignore[arg-type]
+        return Decoder(**self._options).decode(data, name)
 
 
 def _scaling(
@@ -218,6 +220,12 @@ def _transforms(run: Trained) -> tuple[Any, ...]:
 
     listed = components_of(run.recipe, "test_transforms", "transforms")
     return seeded([make(run.recipe, "test_transforms", one) for one in listed], 0)
+
+
+def _told(description: Mapping[str, Any]) -> str:
+    """What became of the test samples, where the parts differ in it."""
+    given = description.get("preparation", "")
+    return str(given.get("test", "") if isinstance(given, Mapping) else given)
 
 
 def _description(folder: Path) -> dict[str, Any]:

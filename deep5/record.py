@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -206,13 +208,18 @@ class RunRecord:
         self.folder.write_samples(rows)
 
     def _write_files(self) -> None:
+        written = set(_OWN)
+        numbers: Counter[str] = Counter()
         for (metric, _), observer in zip(self.recipe.metrics, self.observers, strict=True):
             try:
                 found = observer.files()
             except Exception as error:
                 raise RunFailed(f"the metric {metric.name!r} raised {type(error).__name__}: {error}") from error
+            numbers[metric.name] += 1
             for name, content in found.items():
-                self.folder.write_file(name, content)
+                told = _apart(name, metric.name, numbers[metric.name], written)
+                written.add(told)
+                self.folder.write_file(told, content)
 
     def _close(self) -> None:
         from deep5.environment import describe_system
@@ -340,6 +347,40 @@ def _seen(metric: Metric, observer: Observer) -> dict[str, Any]:
     if odd:
         raise RunFailed(f"the metric {metric.name!r} gave {odd[0]!r}; allowed: numbers, or None")
     return {"value": value, "interval": interval, "samples": len(samples), "missing": missing}
+
+
+# The run's own files, which no metric's may replace.
+_OWN = (
+    "result.json",
+    "samples.csv",
+    "events.mllog",
+    "recipe.py",
+    "environment.json",
+    "dataset.json",
+    "network.onnx",
+    "weights.safetensors",
+)
+
+
+def _apart(name: str, metric: str, number: int, taken: Container[str]) -> str:
+    """A metric's file by its name, told apart from those of the recipe's other metrics.
+
+    Args:
+        name: As the metric calls it.
+        metric: The metric's name.
+        number: The metric's place among the recipe's metrics of its name, from 1; from 2 on it is in the file's name.
+        taken: Files that are the run's, or written; where the name is among them, the metric's name comes in as well.
+
+    >>> _apart("confusion.csv", "confusion_matrix", 1, ()), _apart("confusion.csv", "confusion_matrix", 2, ())
+    ('confusion.csv', 'confusion-2.csv')
+    >>> _apart("confusion.csv", "worst_class", 1, ("confusion.csv",))
+    'confusion-worst_class.csv'
+    """
+    suffix = Path(name).suffix
+    stem, tag = name.removesuffix(suffix), "" if number == 1 else f"-{number}"
+    further = (f"-{metric}-{count}" for count in itertools.count(number + 1))
+    names = (f"{stem}{told}{suffix}" for told in itertools.chain((tag, f"-{metric}{tag}"), further))
+    return next(told for told in names if told not in taken)
 
 
 def _parameters(metric: Metric) -> str:

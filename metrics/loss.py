@@ -15,9 +15,13 @@ __all__ = ["TestLoss", "TrainingLoss"]
 class _Losses(Observer):
     def __init__(self, output: str) -> None:
         self._output = output
-        self._unread: list[tuple[Any, int, int, int, int]] = []
-        self._samples: list[Sample] = []
-        self._weights: list[int] = []
+        self._unread: list[Any] = []
+        # A column a quantity: lists of numbers cost least to append to, and nothing to collect.
+        self._losses: list[float] = []
+        self._steps: list[int] = []
+        self._epochs: list[int] = []
+        self._sizes: list[int] = []
+        self._elapsed_ns: list[int] = []
 
     def before_training(self, trainer: Any) -> None:
         if self._output not in trainer.executor.network.outputs:
@@ -25,7 +29,11 @@ class _Losses(Observer):
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
         # Reading a loss may make a device wait: keep the value, read it when the epoch is over.
-        self._unread.append((outputs[self._output], info.step, info.epoch, info.batch_size, end_ns - trainer.origin_ns))
+        self._unread.append(outputs[self._output])
+        self._steps.append(info.step)
+        self._epochs.append(info.epoch)
+        self._sizes.append(info.batch_size)
+        self._elapsed_ns.append(end_ns - trainer.origin_ns)
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
         self._read()
@@ -35,27 +43,25 @@ class _Losses(Observer):
 
     def state_dict(self) -> dict[str, Any]:
         self._read()  # a native value cannot be saved
-        return {**super().state_dict(), "_unread": []}
+        return super().state_dict()
 
     def _read(self) -> None:
-        for loss, step, epoch, size, elapsed_ns in self._unread:
-            self._samples.append(Sample(float(to_numpy(loss)), step, epoch, elapsed_ns / 1e9))
-            self._weights.append(size)
+        self._losses += [float(to_numpy(loss)) for loss in self._unread]
         self._unread.clear()
 
     def samples(self) -> list[Sample]:
-        return list(self._samples)
+        self._read()
+        times = (elapsed_ns / 1e9 for elapsed_ns in self._elapsed_ns)
+        return list(map(Sample, self._losses, self._steps, self._epochs, times))
 
     def value(self) -> float | None:
-        if not self._samples:
+        self._read()
+        if not self._losses:
             return None
-        last = self._samples[-1].epoch
-        own = [
-            (sample.value, weight)
-            for sample, weight in zip(self._samples, self._weights, strict=True)
-            if sample.epoch == last
-        ]
-        return sum(value * weight for value, weight in own) / sum(weight for _, weight in own)
+        last = self._epochs[-1]
+        rows = zip(self._losses, self._sizes, self._epochs, strict=True)
+        own = [(loss, size) for loss, size, epoch in rows if epoch == last]
+        return sum(loss * size for loss, size in own) / sum(size for _, size in own)
 
 
 class TrainingLoss(Metric):

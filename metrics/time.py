@@ -120,32 +120,38 @@ class _Latency(Observer):
     synchronous = True
 
     def __init__(self) -> None:
-        self._raw: list[Sample] = []
+        # A column a quantity: lists of numbers cost least to append to, and nothing to collect.
+        self._times_ns: list[int] = []
+        self._steps: list[int] = []
+        self._epochs: list[int] = []
         self._first: list[bool] = []
         self._is_first = FirstCalls()
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
-        self._raw.append(Sample((end_ns - begin_ns) / 1e6, info.step, info.epoch))
+        self._times_ns.append(end_ns - begin_ns)
+        self._steps.append(info.step)
+        self._epochs.append(info.epoch)
         self._first.append(self._is_first(info))
 
     def state_dict(self) -> dict[str, Any]:
         return _in_any_process(super().state_dict())
 
     def samples(self) -> list[Sample]:
-        return list(self._raw)
+        return list(map(Sample, (ns / 1e6 for ns in self._times_ns), self._steps, self._epochs))
 
     def _steady(self) -> list[float]:
         """Steps that are not the first of their size of batch; of those, where there are any, from the second epoch on.
 
         The first compile and choose; a whole first epoch allocates and fills caches.
         """
-        steady = [sample for sample, first in zip(self._raw, self._first, strict=True) if not first] or self._raw
+        raw = self.samples()
+        steady = [sample for sample, first in zip(raw, self._first, strict=True) if not first] or raw
         return [sample.value for sample in steady if sample.epoch] or [sample.value for sample in steady]
 
     def value(self) -> float | None:
         import statistics
 
-        return statistics.median(self._steady()) if self._raw else None
+        return statistics.median(self._steady()) if self._times_ns else None
 
     def interval(self) -> tuple[float, float] | None:
         from deep5.errors import TooFewSamples

@@ -535,13 +535,13 @@ def test_a_server_that_only_pretends(server: Server, tmp_path: Path, monkeypatch
 def test_pinned_files_are_https_and_whole() -> None:
     from deep5.training.datasets import idx
 
-    pinned = {**idx._MNIST, **{f"fashion {name}": value for name, value in idx._FASHION.items()}}
-    for size_bytes, sha256 in pinned.values():
-        assert size_bytes > 4000
-        assert len(bytes.fromhex(sha256)) == 32
-    for given in (cifar_module._CIFAR10, cifar_module._CIFAR100):
+    archives, files = (cifar_module._CIFAR10, cifar_module._CIFAR100), (*idx._MNIST, *idx._FASHION)
+    assert len(files) == 8
+    for given in (*archives, *files):
+        assert given.size_bytes > 4000
         assert len(bytes.fromhex(given.sha256)) == 32
+        assert given.urls
+        assert all(url.startswith("https://") and url.endswith(f"/{given.name}") for url in given.urls)
+    for given in archives:
         # 60 000 records of 3073 or 3074 bytes, and lists of names.
         assert given.size_bytes < 60_000 * 3074 < given.unpacked_bytes
-    addresses = [*idx._MNIST_AT, *idx._FASHION_AT, *cifar_module._CIFAR10.urls, *cifar_module._CIFAR100.urls]
-    assert all(address.startswith("https://") for address in addresses)

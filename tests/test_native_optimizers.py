@@ -11,14 +11,15 @@ import pytest
 
 import deep5 as d5
 from deep5 import plugins
-from deep5.errors import ShapeError, UsageError
+from deep5.errors import ShapeError, Unsupported, UsageError
 from deep5.events import StepInfo
-from optimizer_table import batch, info, network, one_thread  # noqa: F401 - a fixture
+from optimizer_table import batch, distance, info, network, one_thread  # noqa: F401 - a fixture
 
 FRAMEWORKS = ("pytorch", "tensorflow", "jax")
 INFO = StepInfo(batch_size=2)
 USES: dict[str, Callable[[Any], object]] = {
     "step": lambda optimizer: optimizer.step({}, INFO),
+    "accumulated_step": lambda optimizer: optimizer.accumulated_step([{}], INFO),
     "set_hyper": lambda optimizer: optimizer.set_hyper("lr", 0.1),
     "state_dict": lambda optimizer: optimizer.state_dict(),
     "load_state_dict": lambda optimizer: optimizer.load_state_dict({"momentum_buffer/w": np.zeros(1)}),
@@ -101,8 +102,8 @@ def compiled() -> list[Any]:
     ]
 
 
-def bound(name: str, framework: str, **hyper: Any) -> Any:
-    executor: Any = d5.framework(framework).executor(network("float32"))
+def bound(name: str, framework: str, trained: d5.Network | None = None, **hyper: Any) -> Any:
+    executor: Any = d5.framework(framework).executor(trained or network("float32"))
     optimizer: Any = d5.framework(framework).optimizer(name)(**hyper)
     optimizer.bind(executor)
     return executor, optimizer
@@ -206,6 +207,90 @@ def test_a_parameter_that_the_loss_does_not_depend_on_has_no_state_in_torch() ->
     for missing in state:
         with pytest.raises(ShapeError, match=r"the optimizer's state of '(used|idle)' has missing or unknown entries"):
             optimizer.load_state_dict({key: value for key, value in state.items() if key != missing})
+
+
+# Several micro-batches as one step
+
+# In float64 a gradient in two parts is rounded in another way: some 1e-16, which three steps that divide by roots of
+# it, and Keras's and torch's float32 numbers, which are the same in both, leave far below this.
+ROUNDED = 1e-11
+
+
+def cut(inputs: dict[str, Any], *ends: int) -> list[dict[str, Any]]:
+    begins = (0, *ends[:-1])
+    return [{name: value[begin:end] for name, value in inputs.items()} for begin, end in zip(begins, ends, strict=True)]
+
+
+def check_accumulates(name: str, framework: str, trained: d5.Network, flat: bool) -> Any:
+    """Three steps in two parts each and a plain one, against whole batches throughout; returns the optimizer."""
+    (one, optimizer), (other, twin) = bound(name, framework, trained), bound(name, framework, trained)
+    for step in range(4):
+        whole = batch(step, "float64", flat=flat)
+        expected = twin.step(whole, info(step, 16))
+        if step < 3:
+            outputs = optimizer.accumulated_step(cut(whole, 5, 16), info(step, 16))
+        else:
+            outputs = optimizer.step(whole, info(step, 16))
+        assert outputs.keys() == expected.keys()
+        for key, value in expected.items():
+            np.testing.assert_allclose(d5.to_numpy(outputs[key]), d5.to_numpy(value), rtol=ROUNDED, atol=ROUNDED)
+            assert d5.to_numpy(outputs[key]).dtype == d5.to_numpy(value).dtype
+        assert distance(one.state_dict(), other.state_dict()) <= ROUNDED
+        states = optimizer.state_dict(), twin.state_dict()
+        assert states[0].keys() == states[1].keys()
+        assert not states[1] or distance(*states) <= ROUNDED  # plain SGD has none on PyTorch
+    assert distance(one.state_dict(), {key: trained.initial(key) for key in trained.parameters}) > 1e-4
+    return optimizer
+
+
+@pytest.mark.parametrize(("name", "framework"), [case for case in compiled() if case.values[0] != "lbfgs"])
+def test_two_micro_batches_are_one_step_of_the_whole_batch(name: str, framework: str) -> None:
+    optimizer = check_accumulates(name, framework, network("float64"), flat=True)
+    if framework == "jax":
+        assert optimizer.train_step.traces == 2  # the update alone, then the whole step
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_micro_batches_of_a_network_whose_weights_lie_in_another_order(framework: str) -> None:
+    """Gradients of convolutions come in ONNX's order, which is not the one in which TensorFlow and JAX store them."""
+    check_accumulates("momentum", framework, d5.networks.lenet(dtype="float64"), flat=False)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_micro_batch_that_is_refused_changes_nothing(framework: str) -> None:
+    run, optimizer = bound("momentum", framework)
+    whole = batch(0, "float32")
+    optimizer.accumulated_step(cut(whole, 5, 16), info(0, 16))
+    before = {**run.state_dict()}, optimizer.state_dict()
+    with pytest.raises(ShapeError):
+        optimizer.accumulated_step([whole, {**whole, "input": whole["input"][:, :3]}], info(1, 32))
+    with pytest.raises(UsageError, match="allowed: a list of at least one dict of inputs"):
+        optimizer.accumulated_step(whole, info(1, 16))
+    for got, want in zip((run.state_dict(), optimizer.state_dict()), before, strict=True):
+        assert got.keys() == want.keys()
+        for key, value in want.items():
+            np.testing.assert_array_equal(got[key], value, err_msg=key)
+    # Nothing of the call that failed is added to.
+    other, twin = bound("momentum", framework)
+    twin.accumulated_step(cut(whole, 5, 16), info(0, 16))
+    for going in (optimizer, twin):
+        going.accumulated_step(cut(batch(1, "float32"), 5, 16), info(1, 16))
+    for key, value in other.state_dict().items():
+        np.testing.assert_array_equal(run.state_dict()[key], value, err_msg=key)
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "jax"])
+def test_an_optimizer_that_evaluates_the_loss_again_does_not_accumulate(framework: str) -> None:
+    executor, optimizer = bound("lbfgs", framework)
+    with pytest.raises(Unsupported, match=r"LBFGSOptimizer evaluates the loss again .* allowed: step\(inputs, info\)"):
+        optimizer.accumulated_step([batch(0, "float32")], info(0, 16))
+    data = d5.datasets.synthetic(shape=(784,), classes=10, train=8, test=2)
+    for refused in (d5.framework(framework).optimizer("lbfgs")(), d5.LBFGS()):
+        with pytest.raises(
+            UsageError, match=r"accumulate=2 with LBFGS.*owns its step; allowed: .* takes one gradient a step"
+        ):
+            d5.Trainer(executor, refused, d5.ShuffleSampler(data.train, 4), accumulate=2)
+    d5.Trainer(executor, optimizer, d5.ShuffleSampler(data.train, 4), accumulate=1)
 
 
 @pytest.mark.slow

@@ -164,6 +164,57 @@ def test_an_image_is_prepared_as_the_description_says(tmp_path: Path) -> None:
     assert [one["name"] for one in found[0].document()["top"]] == [names[number] for number, _ in found[0].ranked]
 
 
+@pytest.mark.parametrize("turn", [True, False])
+def test_an_image_is_prepared_as_test_samples_are(turn: bool, tmp_path: Path) -> None:
+    """Where the parts differ, as in ImageNet; and turned as the camera says only where the run's samples were."""
+    image = pytest.importorskip("PIL.Image")
+    from deep5.training.datasets.images import Decoder
+    from deep5.training.datasets.pixels import Scaling
+
+    decoders = {
+        "train": Decoder(size=16, fit="crop", share=0.25, turn=turn),
+        "test": Decoder(size=32, fit="crop", share=0.5, turn=turn),
+    }
+    scaling = Scaling(mean=COLOURS[0], std=COLOURS[1])
+    told = {name: f"{decoder.describe()}; {scaling.describe()}" for name, decoder in decoders.items()}
+    folder = coloured(tmp_path / "out", preparation=told)
+    exif = image.Exif()
+    exif[0x0112] = 6  # a camera that lay on its side
+    pixels = np.random.default_rng(1).integers(0, 256, (128, 64, 3)).astype(np.uint8)
+    image.fromarray(pixels).save(tmp_path / "a.png", exif=exif)
+    np.save(
+        tmp_path / "a.npy", scaling.apply(decoders["test"].decode((tmp_path / "a.png").read_bytes(), "a.png")[None])
+    )
+    found, notes = predict_files(folder, [tmp_path / "a.png", tmp_path / "a.npy"], top=4)
+    assert notes == ()
+    assert found[0].ranked == found[1].ranked
+
+
+def test_bytes_and_units_of_a_description(tmp_path: Path) -> None:
+    """Every way in which data sets of images say what became of pixels is understood."""
+    image = pytest.importorskip("PIL.Image")
+    from deep5.training.datasets.images import Decoder
+    from deep5.training.datasets.pixels import PIXELS, scaling_of
+
+    pixels = np.random.default_rng(1).integers(0, 256, (40, 60, 3)).astype(np.uint8)
+    image.fromarray(pixels).save(tmp_path / "a.png")
+    folder = coloured(tmp_path / "out")
+    for fit in ("stretch", "crop"):
+        for kind in PIXELS:
+            decoder, scaling = Decoder(size=32, fit=fit), scaling_of(kind, *COLOURS, "coloured")
+            told = f"{decoder.describe()}; {scaling.describe() if scaling else 'bytes'}"
+            (folder / "dataset.json").write_text(json.dumps({"preparation": {"test": told}}))
+            decoded = decoder.decode((tmp_path / "a.png").read_bytes(), "a.png")[None]
+            if scaling is None:
+                with pytest.raises(UsageError, match="became uint8"):
+                    predict_files(folder, [tmp_path / "a.png"])
+                continue
+            np.save(tmp_path / "a.npy", scaling.apply(decoded))
+            found, notes = predict_files(folder, [tmp_path / "a.png", tmp_path / "a.npy"], top=4)
+            assert notes == ()
+            assert found[0].ranked == found[1].ranked
+
+
 def test_an_unknown_preparation_is_said(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     folder = coloured(tmp_path / "out", source="invented")

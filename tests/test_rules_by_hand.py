@@ -114,3 +114,17 @@ def test_gradients_of_zero_move_nothing_but_decay(name: str) -> None:
         rule.weight_decay = 0.0
     found, evaluated = run(rule, [1.0, -2.0, 0.0], [[0.0] * 3] * 5)
     assert found == evaluated == [1.0, -2.0, 0.0]
+
+
+@pytest.mark.parametrize("decay", [0.0, 1e-7, 0.004, 1.0, 20000.0])
+def test_the_product_of_nadams_momenta_is_that_of_all_steps(decay: float) -> None:
+    """At the ends of what is computed at once, too, and whichever step is asked for first."""
+    product, reached = 1.0, {}
+    for t in range(1, 5000):
+        product *= 1 - 0.5 * 0.96 ** (decay * t)
+        reached[t] = product
+    rule = d5.Nadam(momentum_decay=decay)
+    for t in (4999, 1, 2, 1023, 1024, 1025, 2047, 2048, 3072, 4096):
+        got = rule.new_input(d5.StepInfo(step=t - 1))["product"]
+        # Some thousand roundings of the plain product, each of half an ulp at most.
+        assert got == pytest.approx(rule.beta1**t * reached[t], rel=t * 2.3e-16, abs=1e-307)

@@ -503,6 +503,62 @@ def test_metrics_that_differ_in_parameters_keep_their_samples_apart(tmp_path: Pa
     assert set(result.samples()) == {"time_to_accuracy[target=1.0]", "time_to_accuracy[target=100.0]"}
 
 
+def test_files_of_two_metrics_never_replace_each_other(tmp_path: Path) -> None:
+    class Words(Observer):
+        def __init__(self, files: dict[str, bytes | str]) -> None:
+            self._files = files
+
+        def samples(self) -> list[Any]:
+            return []
+
+        def value(self) -> None:
+            return None
+
+        def files(self) -> dict[str, bytes | str]:
+            return self._files
+
+    class Told(d5.Metric):
+        name, unit, direction = "told", "", "higher"
+
+        def __init__(self, word: str | None, file: str = "told.csv") -> None:
+            self.file, self.word = file, word
+
+        def observer(self) -> Observer:
+            return Words({} if self.word is None else {self.file: self.word})
+
+    class Other(Told):
+        name = "other"
+
+    class Third(Told):
+        name = "third"
+
+    class Fourth(Told):
+        name = "fourth"
+
+    metrics = [
+        *(Told("first"), Told("second"), Told(None), Told("fourth")),
+        *(Other("other"), Other("other's second")),
+        *(Third("third", file="told-4.csv"), Third("third's second", file="told.csv")),
+        *(Third("third's third", file="told"), Third("third's fourth", file="told-third.csv")),
+        Fourth("no run's own", file="network.onnx"),
+    ]
+    result = execute(recipe(metrics=[(metric, None) for metric in metrics]), out=tmp_path)
+    assert {path.name: path.read_text() for path in result.folder.glob("told*")} == {
+        "told.csv": "first",
+        "told-2.csv": "second",
+        # Numbered by the recipe: the third has no file.
+        "told-4.csv": "fourth",
+        "told-other.csv": "other",
+        "told-other-2.csv": "other's second",
+        "told-4-third.csv": "third",
+        "told-third-2.csv": "third's second",
+        "told-3": "third's third",
+        "told-third-4.csv": "third's fourth",
+    }
+    assert (result.folder / "network-fourth.onnx").read_text() == "no run's own"
+    d5.Network.from_onnx(result.folder / "network.onnx")
+
+
 def test_own_metric_without_a_word_on_the_clock(tmp_path: Path) -> None:
     class Steps(d5.Metric):
         """Steps done."""

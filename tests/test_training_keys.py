@@ -58,12 +58,18 @@ def run(deep5: Command, more: str = "", *words: str) -> tuple[str, dict[str, Any
 
 
 def by_hand(
-    optimizer: Any = None, *, events: Any = (), batch_size: Any = 4, double: bool = False, **options: Any
+    optimizer: Any = None,
+    *,
+    framework: str = "reference",
+    events: Any = (),
+    batch_size: Any = 4,
+    double: bool = False,
+    **options: Any,
 ) -> str:
     """The same without a recipe."""
     seeds = {purpose: derive_seed(0, purpose) for purpose in ("weights", "order", "noise")}
     network = d5.networks.mlp(features=4, hidden=3, classes=3, seed=seeds["weights"])
-    executor = d5.framework("reference").executor(network, seed=seeds["noise"])
+    executor = d5.framework(framework).executor(network, seed=seeds["noise"])
     data = synthetic(shape=(4,), classes=3, train=22, test=9)
 
     def doubled(inputs: Any, ids: Any, epoch: int) -> Any:
@@ -117,6 +123,18 @@ def test_a_key_does_what_its_object_does(key: str, deep5: Command) -> None:
     found, _ = run(deep5, more)
     assert found == hand()
     assert found != by_hand()
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "jax"])
+def test_a_native_optimizer_accumulates(framework: str, deep5: Command) -> None:
+    def hand(accumulate: int) -> str:
+        optimizer = d5.framework(framework).optimizer("momentum")(lr=0.1)
+        return by_hand(optimizer, framework=framework, accumulate=accumulate)
+
+    found, document = run(deep5, f'"framework": "{framework}", "optimizer": "native:momentum", "accumulate": 3')
+    assert found == hand(3)
+    assert found != hand(1)
+    assert document["components"]["optimizer"]["native"] == framework
 
 
 def test_prefetching_changes_no_bit(deep5: Command) -> None:
@@ -186,6 +204,10 @@ WRONG = [
     ('"batch_size": halved', "'batch_size' raised TypeError for epoch 0"),
     ('"batch_size": 23', "'batch_size' is 23; allowed: at most 22, the number of training samples"),
     ('"clip_norm": 1.0, "optimizer": "lbfgs", "optimizer_kwargs": {}', "'clip_norm' is for an update rule, and LBFGS"),
+    (
+        '"accumulate": 2, "framework": "pytorch", "optimizer": "native:lbfgs"',
+        "got accumulate=2 with LBFGSOptimizer, which owns its step; allowed: a d5.UpdateRule, or an optimizer that ",
+    ),
 ]
 
 

@@ -49,7 +49,9 @@ def glorot_uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarr
 
 def he_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     """Normal with variance 2 / fan_in; for ReLU (He et al., ICCV 2015, equation 10). Arguments as `glorot_uniform`."""
-    return rng.standard_normal(shape) * math.sqrt(2.0 / _fans(shape)[0])
+    drawn = rng.standard_normal(shape)
+    drawn *= math.sqrt(2.0 / _fans(shape)[0])  # in place: the largest parameter twice would show in the peak of memory
+    return drawn
 
 
 def zeros(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -122,7 +124,9 @@ class NetworkBuilder:
             )
 
         def draw() -> ir.TensorProtocol:
-            return ir.Tensor(initializer(generator(seed, "weights", name), extents).astype(dtype), name=name)
+            return ir.Tensor(
+                initializer(generator(seed, "weights", name), extents).astype(dtype, copy=False), name=name
+            )
 
         return self._initial(name, ir.LazyTensor(draw, ir.DataType.from_numpy(dtype), ir.Shape(extents), name=name))
 

@@ -13,32 +13,21 @@ from typing import Any
 import numpy as np
 
 from deep5 import compiler
+from deep5.networks.philox import C_SOURCE, philox
 from deep5.seeds import derive_seed
 from deep5.tensors import aligned_empty
 
-__all__ = ["dropout_mask", "philox"]
+__all__ = ["dropout_mask"]
 
-# Multipliers and key increments of Philox4x32 (Salmon et al., table 2 and section 3.3).
-_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
-_ROUNDS = 10
-_LOW = np.uint64(0xFFFFFFFF)
-
-_NUMBERS = {"M0": _MULTIPLIERS[0], "M1": _MULTIPLIERS[1], "I0": _INCREMENTS[0], "I1": _INCREMENTS[1], "ROUNDS": _ROUNDS}
 _C_SOURCE = (
-    "".join(f"#define {name} {value}u\n" for name, value in _NUMBERS.items())
-    + """#include <stdint.h>
-#define LANES 16
+    C_SOURCE
+    + """#define LANES 16
 static void block(uint32_t first, uint32_t high, const uint32_t *step, const uint32_t *key, uint32_t out[4][LANES]) {
     uint32_t a[LANES], b[LANES], c[LANES], d[LANES], k = key[0], l = key[1];
     for (int i = 0; i < LANES; i++) { a[i] = first + i; b[i] = high; c[i] = step[0]; d[i] = step[1]; }
-    for (unsigned round = 0; round < ROUNDS; round++) {
-        for (int i = 0; i < LANES; i++) {
-            uint64_t p = (uint64_t)a[i] * M0, q = (uint64_t)c[i] * M1;
-            uint32_t x = (uint32_t)(q >> 32) ^ b[i] ^ k, z = (uint32_t)(p >> 32) ^ d[i] ^ l;
-            a[i] = x; b[i] = (uint32_t)q; c[i] = z; d[i] = (uint32_t)p;
-        }
-        k += I0; l += I1;
+    for (unsigned round = 0; round < PHILOX_ROUNDS; round++) {
+        for (int i = 0; i < LANES; i++) PHILOX_ROUND(a[i], b[i], c[i], d[i], k, l);
+        k += PHILOX_I0; l += PHILOX_I1;
     }
     for (int i = 0; i < LANES; i++) { out[0][i] = a[i]; out[1][i] = b[i]; out[2][i] = c[i]; out[3][i] = d[i]; }
 }
@@ -85,7 +74,7 @@ def dropout_mask(shape: tuple[int, ...], *, ratio: float, seed: int, step: int, 
     threshold, scale = min(round(ratio * 2**32), 2**32 - 1), 1.0 / (1.0 - ratio)
     call = _compiled(dtype)
     if call is None:
-        words = philox(-(-mask.size // 4), step=step, key=key).reshape(-1)[: mask.size].reshape(shape)
+        words = philox(np.arange(-(-mask.size // 4)), high=step, key=key).T.reshape(-1)[: mask.size].reshape(shape)
         np.multiply(words >= threshold, np.dtype(dtype).type(scale), out=mask)
     else:
         pair = ctypes.c_uint32 * 2
@@ -98,36 +87,6 @@ def dropout_mask(shape: tuple[int, ...], *, ratio: float, seed: int, step: int, 
             scale,
         )
     return mask
-
-
-def philox(blocks: int, *, step: int, key: int) -> Any:
-    """Random words, four a block: block i is Philox4x32-10 of the counter (i, step) under the key.
-
-    Args:
-        blocks: How many.
-        step: Upper 64 bits of the counter.
-        key: 64 bits.
-
-    Returns:
-        Shape (blocks, 4), uint64 that hold 32 bits each.
-
-    References:
-        Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC'11, section 3.3.
-    """
-    index = np.arange(blocks, dtype=np.uint64)
-    a, b = index & _LOW, index >> np.uint64(32)
-    c, d = np.full_like(a, step & 0xFFFFFFFF), np.full_like(a, step >> 32)
-    low, high = key & 0xFFFFFFFF, key >> 32
-    for _ in range(_ROUNDS):
-        p, q = a * np.uint64(_MULTIPLIERS[0]), c * np.uint64(_MULTIPLIERS[1])
-        a, b, c, d = (
-            (q >> np.uint64(32)) ^ b ^ np.uint64(low),
-            q & _LOW,
-            (p >> np.uint64(32)) ^ d ^ np.uint64(high),
-            p & _LOW,
-        )
-        low, high = (low + _INCREMENTS[0]) & 0xFFFFFFFF, (high + _INCREMENTS[1]) & 0xFFFFFFFF
-    return np.stack([a, b, c, d], axis=1)
 
 
 @functools.cache

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 from deep5.errors import ShapeError, UsageError, brief
 from deep5.events import StepInfo, check_info
-from deep5.executors import GraphExecutor, TrainStep
+from deep5.executors import GraphExecutor
 from deep5.seeds import derive_seed
 from deep5.tensors import Array, Arrays, TensorSpec, array_namespace
 
-__all__ = ["accumulated_step"]
+__all__ = ["Halves", "accumulated_step"]
 
 
-def accumulated_step(step: TrainStep, executor: GraphExecutor, batches: Sequence[Arrays], info: StepInfo) -> Arrays:
+class Halves(Protocol):
+    """A training step in two halves, as every `TrainStep` has them.
+
+    What it returns is computed with inside its `arithmetic()`, a context manager, if it has one.
+    """
+
+    def backprop(self, inputs: Arrays, info: StepInfo, *, accumulate: bool, loss_scale: float) -> Arrays:
+        """The outputs, with gradients left in the executor; see `TrainStep.backprop`."""
+        ...
+
+    def apply(self, gradients: Arrays, info: StepInfo) -> None:
+        """The update from these gradients; see `TrainStep.apply`."""
+        ...
+
+
+def accumulated_step(step: Halves, executor: GraphExecutor, batches: Sequence[Arrays], info: StepInfo) -> Arrays:
     """One update from the gradient of the mean over the samples of all micro-batches.
 
     The loss of a micro-batch has to be the mean over its samples; it is weighted by its share of all samples. Dropout
@@ -24,7 +39,7 @@ def accumulated_step(step: TrainStep, executor: GraphExecutor, batches: Sequence
     that of the whole batch.
 
     Args:
-        step: The executor's training step.
+        step: The training step.
         executor: What runs the network.
         batches: A dict of inputs a micro-batch; they may differ in size.
         info: Of the whole step.

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 from deep5.arguments import is_finite
-from deep5.errors import UsageError, brief
+from deep5.errors import Unsupported, UsageError, brief
 from deep5.events import StepInfo
 from deep5.executors import GraphExecutor
 from deep5.tensors import Arrays
+from deep5.training.accumulation import accumulated_step
 
 __all__ = ["NativeOptimizer", "Unbound"]
 
@@ -41,11 +43,13 @@ class NativeOptimizer(ABC):
     Attributes:
         framework: Name of the back-end whose executors it drives.
         twin: deep5's own optimizer.
+        accumulates: Whether one gradient is all that its step takes, so that it may be that of several micro-batches.
         loss: As given.
         hyper: As given, for `native` and for the record.
     """
 
     framework: ClassVar[str]
+    accumulates: ClassVar[bool] = True
     twin: ClassVar[type]
     __signature__: ClassVar[inspect.Signature]
     # What the framework reads when it begins, and never again.
@@ -116,6 +120,27 @@ class NativeOptimizer(ABC):
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """Forward, backward and the framework's update."""
 
+    def accumulated_step(self, batches: Sequence[Arrays], info: StepInfo) -> Arrays:
+        """One step from several micro-batches; see `deep5.training.accumulation.accumulated_step`.
+
+        Raises:
+            Unsupported: The optimizer evaluates the loss again within its step.
+        """
+        if not self.accumulates:
+            raise Unsupported(
+                f"{type(self).__name__} evaluates the loss again within its step, which is of one batch; got "
+                "several micro-batches; allowed: step(inputs, info) on all samples at once"
+            )
+        return accumulated_step(_Halves(self), self._executor, batches, info)
+
+    @abstractmethod
+    def _apply(self, gradients: Arrays) -> None:
+        """The framework's update from the gradients that the executor holds, as `gradients()` gives them."""
+
+    def _arithmetic(self) -> AbstractContextManager[None]:
+        """What the outputs of micro-batches are averaged inside of."""
+        return nullcontext()
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """The framework's state as NumPy arrays."""
@@ -127,3 +152,20 @@ class NativeOptimizer(ABC):
     def describe(self) -> dict[str, Any]:
         """The optimizer and its hyperparameters."""
         return {"native": self.framework, "optimizer": type(self).__name__, **self.hyper}
+
+
+class _Halves:
+    """The step of a native optimizer in two halves; see `deep5.training.accumulation.Halves`."""
+
+    def __init__(self, optimizer: NativeOptimizer) -> None:
+        self._optimizer, self.arithmetic = optimizer, optimizer._arithmetic
+
+    def backprop(self, inputs: Arrays, info: StepInfo, *, accumulate: bool, loss_scale: float) -> Arrays:
+        optimizer = self._optimizer
+        outputs: Arrays = optimizer._executor.inference_and_backprop(
+            inputs, optimizer.loss, info=info, accumulate=accumulate, loss_scale=loss_scale
+        )
+        return outputs
+
+    def apply(self, gradients: Arrays, info: StepInfo) -> None:
+        self._optimizer._apply(gradients)

@@ -327,10 +327,11 @@ def _learning(optimizer: StepOptimizer, accumulate: int) -> Callable[[Any, StepI
     if accumulate == 1:
         return optimizer.step
     learn: Callable[[Any, StepInfo], Arrays] | None = getattr(optimizer, "accumulated_step", None)
-    if learn is None:
+    # Some evaluate the loss again within a step: one gradient of several batches is not enough for them.
+    if learn is None or not getattr(optimizer, "accumulates", True):
         raise UsageError(
             f"Trainer: got accumulate={accumulate} with {type(optimizer).__name__}, which owns its step; allowed: a "
-            "d5.UpdateRule, or an optimizer that has accumulated_step(batches, info)"
+            "d5.UpdateRule, or an optimizer that takes one gradient a step and has accumulated_step(batches, info)"
         )
     return learn
 

@@ -28,14 +28,14 @@ class Point(NamedTuple):
     Attributes:
         values: The parameters by name, as they are stored.
         gradients: Of the loss, likewise.
-        loss: Its value.
-        function: The loss as a function of parameters by name.
+        loss: Its value; None where the gradients are those of an earlier call.
+        function: The loss as a function of parameters by name; None likewise.
     """
 
     values: Values
     gradients: Values
-    loss: Any
-    function: Callable[[Values], Any]
+    loss: Any = None
+    function: Callable[[Values], Any] | None = None
 
 
 class NativeStep:
@@ -55,7 +55,8 @@ class NativeStep:
 
     Attributes:
         numbers: As given; read at every step.
-        traces: How often the step was traced: once for every combination of the inputs' shapes.
+        traces: How often something was traced: the step once for every combination of the inputs' shapes, the update
+            alone once.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class NativeStep:
         self._differentiated = executor.differentiated(loss, self._names)
         self.traces = 0
         self._whole = jax.jit(self._trace, donate_argnums=() if executor.program.fallible else (0, 1, 2))
+        self._update = jax.jit(self._trace_update, donate_argnums=(0, 1))
         with jax.enable_x64(True):
             states = initial(dict(zip(self._names, executor._values, strict=True)), self.numbers)
             # Copied: a state may be the parameter itself, which is donated beside it. Committed to the device as the
@@ -93,6 +95,16 @@ class NativeStep:
         executor._pending.results = outputs
         return dict(zip(self._outputs, outputs, strict=True))
 
+    def apply(self, gradients: Arrays) -> None:
+        """The update alone.
+
+        Args:
+            gradients: By all parameters, in the network's order of axes, as the executor gives them.
+        """
+        executor, found = self._executor, tuple(gradients[name] for name in self._names)
+        with jax.enable_x64(True):
+            executor._values, self._states = self._update(executor._values, self._states, found, self.numbers)
+
     def _trace(self, values: Any, buffers: Any, states: Tree, feed: Any, numbers: Mapping[str, Any]) -> Any:
         self.traces += 1
         executor = self._executor
@@ -105,9 +117,18 @@ class NativeStep:
                 found, _ = executor.program.training.call(given, buffers, list(feed))
             return found[self._loss]
 
-        named = dict(zip(self._names, values, strict=True)), dict(zip(self._names, gradients, strict=True))
-        new, new_states = self._apply(Point(*named, outputs[self._loss], function), states, numbers)
+        point = Point(self._named(values), self._named(gradients), outputs[self._loss], function)
+        new, new_states = self._apply(point, states, numbers)
         return outputs, tuple(new[name] for name in self._names), new_buffers, new_states
+
+    def _trace_update(self, values: Any, states: Tree, gradients: Any, numbers: Any) -> Any:
+        self.traces += 1
+        found = {name: self._executor.turn(name, gradient) for name, gradient in self._named(gradients).items()}
+        new, new_states = self._apply(Point(self._named(values), found), states, numbers)
+        return tuple(new[name] for name in self._names), new_states
+
+    def _named(self, values: Any) -> Values:
+        return dict(zip(self._names, values, strict=True))
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """The state as NumPy arrays, `"<where>/<parameter>"` in the network's order of axes, or `"<where>"`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from deep5.errors import Deep5Error, UsageError
@@ -115,6 +116,16 @@ class OptaxOptimizer(NativeOptimizer):
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """Forward, backward and Optax's update, one function."""
         return self.train_step(inputs, info)
+
+    def _apply(self, gradients: Arrays) -> None:
+        self.train_step.apply(gradients)
+
+    def _arithmetic(self) -> AbstractContextManager[None]:
+        import jax
+
+        # JAX has 64-bit types only where they are asked for.
+        found: AbstractContextManager[None] = jax.enable_x64(True)
+        return found
 
     def _change(self, hyper: Mapping[str, Any]) -> None:
         self.train_step.numbers = {name: float(hyper[name]) for name in self.changeable}
@@ -256,6 +267,8 @@ class LionOptimizer(OptaxOptimizer, twin=Lion):
 
 class LBFGSOptimizer(OptaxOptimizer, twin=LBFGS, lacks=("iterations", "c1", "c2")):
     """`optax.lbfgs` with its zoom line search, one update a step."""
+
+    accumulates = False
 
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
         """See `OptaxOptimizer`."""

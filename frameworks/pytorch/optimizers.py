@@ -91,6 +91,11 @@ class TorchOptimizer(NativeOptimizer):
         self._executor.spend()
         return outputs
 
+    def _apply(self, gradients: Arrays) -> None:
+        # The executor's gradients are the leaves' `.grad`, where torch looks for them.
+        self._optimizer.step()
+        self._executor.spend()
+
     def _change(self, hyper: Mapping[str, Any]) -> None:
         for group in self._optimizer.param_groups:
             group.update(self.arguments(hyper))
@@ -299,7 +304,7 @@ class AveragedSGDOptimizer(TorchOptimizer, twin=AveragedSGD):
 class LBFGSOptimizer(TorchOptimizer, twin=LBFGS, lacks=("evaluations", "c1", "c2")):
     """`torch.optim.LBFGS` with its strong Wolfe line search."""
 
-    made = "LBFGS"
+    made, accumulates = "LBFGS", False
 
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
         """See `TorchOptimizer`."""

@@ -80,7 +80,9 @@ class KerasOptimizer(NativeOptimizer):
                 f"a native optimizer of tensorflow cannot drive a {type(executor).__name__}; allowed: an executor of "
                 "tensorflow"
             )
-        names = list(executor.network.parameters)
+        import tensorflow as tf
+
+        names, specs = list(executor.network.parameters), executor.network.parameters
         variables = [live[name].variable for name in names]
         try:
             optimizer = self.native(_keras_optimizers())
@@ -88,11 +90,19 @@ class KerasOptimizer(NativeOptimizer):
             raise UsageError(f"keras refuses the optimizer {self.describe()}: {error}") from error
         optimizer.build(variables)
 
-        def update(gradients: Values, values: Values, vector: Any) -> None:
+        def change(gradients: Values) -> None:
             optimizer.apply_gradients([(gradients[name], live[name].variable) for name in names])
+
+        def update(gradients: Values, values: Values, vector: Any) -> None:
+            change(gradients)
+
+        def other_half(*gradients: Any) -> None:
+            change({name: live[name].to_variable(value) for name, value in zip(names, gradients, strict=True)})
 
         self._executor, self._optimizer, self._now = executor, optimizer, dict(self.hyper)
         self._step = executor.traced_step(self.loss, names, update, width=0)
+        signature = [tf.TensorSpec(specs[name].shape, live[name].variable.dtype) for name in names]
+        self._other_half = self._executor.traced(other_half, signature)
         self._nothing = self._executor.tensor(np.empty(0))
         # Keras names a variable of its own after the parameter's, "…_momentum", and has those of one kind in the order
         # of the parameters, whose names need not differ.
@@ -112,6 +122,9 @@ class KerasOptimizer(NativeOptimizer):
         """Forward, backward and Keras's `apply_gradients`, one function."""
         outputs: Arrays = self._executor.run_step(self._step, inputs, info, self._nothing)
         return outputs
+
+    def _apply(self, gradients: Arrays) -> None:
+        self._other_half(*(gradients[name] for name in self._executor.network.parameters))
 
     @property
     def changeable(self) -> tuple[str, ...]:

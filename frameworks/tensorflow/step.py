@@ -312,11 +312,17 @@ class TensorFlowStep:
             gradients = {
                 name: self._modified(self._modifier, name, at[name], gradients[name]) for name in self._rule.names
             }
-        parameters, states = self._rule.update(gradients, values, states, given)
-        for name, value in parameters.items():
-            self._executor.live[name].variable.assign(value, read_value=False)
-        for key, value in states.items():
-            self._states[key].variable.assign(value, read_value=False)
+        updates = self._rule.updates(gradients, values, states, given)
+        done: list[Any] = []
+        while True:
+            # One parameter after the other: TensorFlow would begin with the first operation of every one of them, then
+            # come to the second, and hold whatever lies between for all at once.
+            with tf.control_dependencies(done):
+                if (update := next(updates, None)) is None:
+                    break
+                name, value, own = update
+                done = [self._executor.live[name].variable.assign(value, read_value=False)]
+                done += [self._states[key].variable.assign(new, read_value=False) for key, new in own.items()]
         self._functions.begin()
 
     def _apply(self, *tensors: Any) -> None:

@@ -29,18 +29,18 @@ PENALTY = 1e-4
 """What the modifier adds to a gradient, as a share of its parameter."""
 
 _SHAPES = {"small": optimizers.SMALL, "large": optimizers.LARGE}
-# Where a framework's optimizer computes something else than deep5's with the same arguments, those that make it agree.
+# Arguments that a framework's optimizer is given: what both frameworks leave out of the step where it is zero.
+_THEIRS: Mapping[tuple[str, str], Mapping[str, Any]] = {
+    (framework, "lion"): {"weight_decay": DECAY} for framework in ("tensorflow", "jax")
+}
+# Arguments of deep5's with which it computes what the framework's optimizer does.
 _OURS: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("pytorch", "amsgrad"): {"bias_correction": True},
     ("tensorflow", "amsgrad"): {"bias_correction": True},
     ("tensorflow", "nadam"): {"momentum_decay": 1.0},
     ("jax", "nadam"): {"momentum_decay": 1e9},
     ("tensorflow", "lamb"): {"weight_decay": 0.0},
-    # What both frameworks leave out where it is zero.
-    **{(framework, "lion"): {"weight_decay": DECAY} for framework in ("tensorflow", "jax")},
-}
-_THEIRS: Mapping[tuple[str, str], Mapping[str, Any]] = {
-    (framework, "lion"): {"weight_decay": DECAY} for framework in ("tensorflow", "jax")
+    **_THEIRS,
 }
 _TRIALS = 9
 

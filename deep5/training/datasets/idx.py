@@ -20,23 +20,42 @@ __all__ = ["fashion_mnist", "mnist", "read_idx"]
 
 _UNSIGNED_BYTE = 0x08
 _LARGEST_BYTES = 1 << 30
+
+
+def _remotes(addresses: tuple[str, ...], files: dict[str, tuple[int, str]]) -> tuple[Remote, ...]:
+    """The gzipped files of a data set, each with its size in bytes and its SHA-256."""
+    return tuple(
+        Remote(
+            name=f"{file}.gz",
+            urls=tuple(f"{address}{file}.gz" for address in addresses),
+            sha256=sha256,
+            size_bytes=size_bytes,
+        )
+        for file, (size_bytes, sha256) in files.items()
+    )
+
+
 # SHA-256 and sizes: tensorflow/datasets, url_checksums/mnist.txt; the MD5 that torchvision has are of the same files.
-_MNIST = {
-    "train-images-idx3-ubyte": (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
-    "train-labels-idx1-ubyte": (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
-    "t10k-images-idx3-ubyte": (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
-    "t10k-labels-idx1-ubyte": (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
-}
-_MNIST_AT = ("https://storage.googleapis.com/cvdf-datasets/mnist/", "https://ossci-datasets.s3.amazonaws.com/mnist/")
+_MNIST = _remotes(
+    ("https://storage.googleapis.com/cvdf-datasets/mnist/", "https://ossci-datasets.s3.amazonaws.com/mnist/"),
+    {
+        "train-images-idx3-ubyte": (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+        "train-labels-idx1-ubyte": (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+        "t10k-images-idx3-ubyte": (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+        "t10k-labels-idx1-ubyte": (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+    },
+)
 # SHA-256 and sizes: tensorflow/datasets, url_checksums/fashion_mnist.txt; the MD5 that zalandoresearch/fashion-mnist
 # publishes in its README are of the same files.
-_FASHION = {
-    "train-images-idx3-ubyte": (26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
-    "train-labels-idx1-ubyte": (29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
-    "t10k-images-idx3-ubyte": (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
-    "t10k-labels-idx1-ubyte": (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
-}
-_FASHION_AT = ("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",)
+_FASHION = _remotes(
+    ("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",),
+    {
+        "train-images-idx3-ubyte": (26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+        "train-labels-idx1-ubyte": (29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+        "t10k-images-idx3-ubyte": (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+        "t10k-labels-idx1-ubyte": (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+    },
+)
 
 
 def mnist(
@@ -66,7 +85,7 @@ def mnist(
         LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to document recognition, Proceedings of the
         IEEE 86(11), 1998; the IDX format: "The MNIST database of handwritten digits".
     """
-    root = _root("mnist", "mnist", _MNIST, _MNIST_AT, folder, download)
+    root = find_or_fetch("mnist", "mnist", _MNIST, folder=folder, download=download)
     # Mean and deviation of the 60 000 training images, of values in [0, 1].
     return _splits("MNIST", root, pixels, (0.1307, 0.3081), limit, test_limit)
 
@@ -99,28 +118,8 @@ def fashion_mnist(
         Xiao, Rasul and Vollgraf, Fashion-MNIST: a novel image dataset for benchmarking machine learning algorithms,
         arXiv:1708.07747, 2017.
     """
-    root = _root("fashion_mnist", "fashion-mnist", _FASHION, _FASHION_AT, folder, download)
+    root = find_or_fetch("fashion-mnist", "fashion_mnist", _FASHION, folder=folder, download=download)
     return _splits("Fashion-MNIST", root, pixels, (0.2860, 0.3530), limit, test_limit)
-
-
-def _root(
-    what: str,
-    name: str,
-    files: dict[str, tuple[int, str]],
-    addresses: tuple[str, ...],
-    folder: str | None,
-    download: bool,
-) -> Path:
-    remotes = [
-        Remote(
-            name=f"{file}.gz",
-            urls=tuple(f"{address}{file}.gz" for address in addresses),
-            sha256=sha256,
-            size_bytes=size_bytes,
-        )
-        for file, (size_bytes, sha256) in files.items()
-    ]
-    return find_or_fetch(name, what, remotes, folder=folder, download=download)
 
 
 def _splits(

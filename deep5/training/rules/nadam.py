@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Mapping
+
+import numpy as np
 
 from deep5.events import StepInfo
 from deep5.tensors import Array, array_namespace
@@ -18,9 +22,10 @@ class Nadam(UpdateRule):
     m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;
     m̄ = (1 − μₜ) g / (1 − Πₜ) + μₜ₊₁ m / (1 − Πₜ₊₁);  v̂ = v / (1 − β₂ᵗ);  w ← w − lr · m̄ / (√v̂ + ε)
 
-    As in the report and in the frameworks, m decays with the constant β₁. The later workshop paper also multiplies v̂ by
-    β₂, which no framework does. ψ = 0.004 is the report's; Keras has 1; the larger ψ is, the nearer is μₜ to the
-    constant β₁ that Optax has, and from 20000 on it is that in float64.
+    As in the report and in the frameworks, m decays with the constant β₁. The later workshop paper also multiplies v̂
+    by β₂, which no framework does. Πₜ is of the present β₁ and ψ, as β₁ᵗ is Adam's of the present β₁. ψ = 0.004 is the
+    report's; Keras has 1; the larger ψ is, the nearer is μₜ to the constant β₁ that Optax has, and from 20000 on it is
+    that in float64.
 
     Args:
         lr: Learning rate η.
@@ -50,30 +55,60 @@ class Nadam(UpdateRule):
         self.momentum_decay = momentum_decay
 
     def new_input(self, info: StepInfo) -> Mapping[str, float]:
-        """μₜ, μₜ₊₁ and the bias correction 1 − β₂ᵗ."""
+        """μₜ, μₜ₊₁, Πₜ and the bias correction 1 − β₂ᵗ."""
         t = info.step + 1
         mu, mu_next = (self.beta1 * (1.0 - 0.5 * 0.96 ** (self.momentum_decay * s)) for s in (t, t + 1))
-        return {"mu": mu, "mu_next": mu_next, "correction2": 1.0 - self.beta2**t}
+        product = self.beta1**t * _product(self.momentum_decay, t)
+        return {"mu": mu, "mu_next": mu_next, "product": product, "correction2": 1.0 - self.beta2**t}
 
     def init_state(self, param: Array) -> dict[str, Array]:
-        """First moment m and second moment v, zero, and the product Π of the μ so far, one."""
+        """First moment m and second moment v, zero."""
         xp = array_namespace(param)
-        return {"m": xp.zeros_like(param), "v": xp.zeros_like(param), "product": xp.ones((), dtype=param.dtype)}
+        return {"m": xp.zeros_like(param), "v": xp.zeros_like(param)}
 
     def update_rule(self, grad: Array, param: Array, state: State) -> tuple[Array, State]:
         """One step; see the class."""
         xp = array_namespace(param)
         m = self.beta1 * state["m"] + (1 - self.beta1) * grad
         v = self.beta2 * state["v"] + (1 - self.beta2) * grad * grad
-        product = state["product"] * self.mu
         # m̄ / (√v̂ + ε), multiplied by √(1 − β₂ᵗ) above and below.
         root = xp.sqrt(self.correction2)
         scale = self.lr * root
-        of_grad = scale * (1 - self.mu) / (1 - product)
-        of_m = scale * self.mu_next / (1 - product * self.mu_next)
+        of_grad = scale * (1 - self.mu) / (1 - self.product)
+        of_m = scale * self.mu_next / (1 - self.product * self.mu_next)
         step = (of_grad * grad + of_m * m) / (xp.sqrt(v) + self.epsilon * root)
-        return param - step, {"m": m, "v": v, "product": product}
+        return param - step, {"m": m, "v": v}
 
     mu: float
     mu_next: float
+    product: float
     correction2: float
+
+
+# Steps whose products are computed at once.
+_CHUNK = 1024
+# Terms of a series that halves from term to term, in float64.
+_K = np.arange(1, 65)
+
+
+def _product(decay: float, t: int) -> float:
+    """Πₜ / β₁ᵗ, the product of 1 − 0.5 · 0.96^(ψ s) over s from 1 to t."""
+    return float(_products(decay, t // _CHUNK)[t % _CHUNK])
+
+
+@functools.lru_cache(maxsize=64)
+def _products(decay: float, chunk: int) -> np.ndarray:
+    """Those of all t of a chunk.
+
+    With q = 0.96^ψ, the product up to the chunk is (q/2; q)ₜ = exp(−Σₖ (q/2)ᵏ (1 − qᵏᵗ) / (k (1 − qᵏ))), by the
+    series of each factor's logarithm, so that no step depends on which were asked for before.
+    """
+    log_q, first = decay * math.log(0.96), chunk * _CHUNK
+    before = 1.0
+    if first:
+        with np.errstate(under="ignore"):
+            sums = np.expm1(_K * first * log_q) / np.expm1(_K * log_q) if log_q else np.full(_K.shape, float(first))
+            before = float(np.exp(-np.sum(np.exp(_K * log_q) * sums / (_K * 2.0**_K))))
+    factors = 1.0 - 0.5 * 0.96 ** (decay * np.arange(first, first + _CHUNK, dtype=np.float64))
+    factors[0] = before
+    return np.cumprod(factors)

@@ -1,27 +1,21 @@
-"""The kernels of the transforms in C, with the constants that they share with their twins in NumPy."""
+"""The kernels of the transforms in C."""
 
 from __future__ import annotations
 
-__all__ = ["INCREMENTS", "MULTIPLIERS", "ROUNDS", "SOURCE"]
+from deep5.networks.philox import C_SOURCE
 
-# Multipliers and key increments of Philox4x32 (Salmon et al., table 2 and section 3.3).
-MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-INCREMENTS = (0x9E3779B9, 0xBB67AE85)
-ROUNDS = 10
-_NUMBERS = {"M0": MULTIPLIERS[0], "M1": MULTIPLIERS[1], "I0": INCREMENTS[0], "I1": INCREMENTS[1], "ROUNDS": ROUNDS}
+__all__ = ["SOURCE"]
+
 SOURCE = (
-    "".join(f"#define {name} {value}u\n" for name, value in _NUMBERS.items())
-    + """#include <stdint.h>
-#include <string.h>
+    C_SOURCE
+    + """#include <string.h>
 void words(uint32_t *out, const int64_t *ids, int64_t count, uint32_t block, uint32_t k, uint32_t l) {
     for (int64_t i = 0; i < count; i++) {
         uint32_t a = (uint32_t)(uint64_t)ids[i], b = (uint32_t)((uint64_t)ids[i] >> 32), c = block, d = 0;
         uint32_t first = k, second = l;
-        for (unsigned round = 0; round < ROUNDS; round++) {
-            uint64_t p = (uint64_t)a * M0, q = (uint64_t)c * M1;
-            a = (uint32_t)(q >> 32) ^ b ^ first; b = (uint32_t)q;
-            c = (uint32_t)(p >> 32) ^ d ^ second; d = (uint32_t)p;
-            first += I0; second += I1;
+        for (unsigned round = 0; round < PHILOX_ROUNDS; round++) {
+            PHILOX_ROUND(a, b, c, d, first, second);
+            first += PHILOX_I0; second += PHILOX_I1;
         }
         out[i] = a; out[count + i] = b; out[2 * count + i] = c; out[3 * count + i] = d;
     }

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 
 from deep5 import compiler
-from deep5.training.transforms.c_source import INCREMENTS, MULTIPLIERS, ROUNDS, SOURCE
+from deep5.networks.philox import philox
+from deep5.training.transforms.c_source import SOURCE
 
 __all__ = ["blot", "crop", "flip", "normalise", "weighted", "words"]
-
-_LOW = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
 
 
 def words(ids: np.ndarray, *, block: int, key: int) -> np.ndarray:
@@ -31,22 +29,13 @@ def words(ids: np.ndarray, *, block: int, key: int) -> np.ndarray:
     References:
         Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC'11, section 3.3.
     """
-    low, high = key & 0xFFFFFFFF, key >> 32
     library = _compiled()
-    if library is not None:
-        ids = np.ascontiguousarray(ids, dtype=np.int64)
-        out = np.empty((4, len(ids)), np.uint32)
-        library.words(_at(out), _at(ids), len(ids), block, low, high)
-        return out
-    index = ids.astype(np.uint64)
-    a, b = index & _LOW, index >> _HALF
-    c, d = np.full_like(a, block), np.zeros_like(a)
-    for _ in range(ROUNDS):
-        p, q = a * np.uint64(MULTIPLIERS[0]), c * np.uint64(MULTIPLIERS[1])
-        a, b = (q >> _HALF) ^ b ^ np.uint64(low), q & _LOW
-        c, d = (p >> _HALF) ^ d ^ np.uint64(high), p & _LOW
-        low, high = (low + INCREMENTS[0]) & 0xFFFFFFFF, (high + INCREMENTS[1]) & 0xFFFFFFFF
-    return np.stack([a, b, c, d]).astype(np.uint32)
+    if library is None:
+        return philox(ids, high=block, key=key)
+    ids = np.ascontiguousarray(ids, dtype=np.int64)
+    out = np.empty((4, len(ids)), np.uint32)
+    library.words(_at(out), _at(ids), len(ids), block, key & 0xFFFFFFFF, key >> 32)
+    return out
 
 
 def crop(
