@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from deep5.results.result import Result
     from deep5.results.samples_file import SampleRow
 
-__all__ = ["RunRecord", "SampleSaver"]
+__all__ = ["CLOCK", "RunRecord", "SampleSaver", "thread_pools"]
+
+CLOCK = "time.perf_counter_ns"
+"""What a run's times are read from."""
 
 # Samples are written this often at most: after a kill, what is missing is no older.
 _SAVE_INTERVAL_S = 5.0
@@ -381,6 +384,15 @@ def _apart(name: str, metric: str, number: int, taken: Container[str]) -> str:
     further = (f"-{metric}-{count}" for count in itertools.count(number + 1))
     names = (f"{stem}{told}{suffix}" for told in itertools.chain((tag, f"-{metric}{tag}"), further))
     return next(told for told in names if told not in taken)
+
+
+def thread_pools() -> dict[str, int]:
+    """Threads of every pool that is loaded in this process, as read back from it."""
+    from threadpoolctl import threadpool_info
+
+    return {
+        f"{pool['internal_api']} ({Path(pool['filepath']).name})": pool["num_threads"] for pool in threadpool_info()
+    }
 
 
 def _parameters(metric: Metric) -> str:

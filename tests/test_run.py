@@ -872,7 +872,7 @@ from deep5.recipe import load_recipe
 from deep5.run import execute
 describe_system()
 recipe = load_recipe("digits_lenet").at_size(sys.argv[1]).with_settings({{"framework": "reference"}})
-import deep5.assemble, deep5.record, deep5.training.trainer
+import deep5.assemble, deep5.record, deep5.run_training, deep5.training.trainer
 deep5.assemble.assemble(recipe)
 print("ready", flush=True)
 execute(recipe, out={str(out)!r}, quiet=True)
