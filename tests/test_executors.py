@@ -225,7 +225,11 @@ print("the same")
 """
 
 
-@pytest.mark.parametrize("framework", [*FRAMEWORKS, "openvino"])
+@pytest.mark.parametrize(
+    "framework",
+    # A step of the reference takes thirty times as long.
+    [*(pytest.param(name, marks=pytest.mark.slow if name == "reference" else ()) for name in FRAMEWORKS), "openvino"],
+)
 def test_two_threads_repeat_each_other_bit_for_bit(framework: str) -> None:
     """In a process of its own, since some fix their threads once; on networks large enough to be split."""
     if framework == "openvino":

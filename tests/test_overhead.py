@@ -34,7 +34,7 @@ OF_DATA = [name for name in OVERHEAD if name.startswith(("overhead_sampling_", "
 OTHERS = {*WITH_TRAINER, *OF_OPERATORS, *OF_DATA}
 OF_RULES = [name for name in OVERHEAD if name.split("_")[1] not in ENGINES and name not in OTHERS] + OF_NATIVE_RULES
 # Of the recipes whose wait is in the executor, those that the shorter suite has; their steps are of one sample.
-QUICK = ("lenet_1", "mlp", "groups", "modifier", "training_1")
+QUICK = ("lenet_1", "mlp", "pytorch_groups", "tensorflow_modifier", "jax_training_1")
 # A wait is to be seen that makes deep5 slower than allowed by this share of the opponent's time.
 SEEN = 0.25
 
@@ -51,7 +51,13 @@ def shortened(name: str, **sizes: int) -> Recipe:
     return replace(recipe, fixed={**recipe.fixed, **sizes}, published=False)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+# Those of ResNet-18 compile for half a minute; of them the shorter suite has PyTorch's inference.
+LONG = [name for name in OVERHEAD if "resnet18" in name and name != "overhead_pytorch_resnet18_inference"]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in RECIPES]
+)
 def test_every_recipe_runs_at_its_smoke_size(name: str, tmp_path: Path) -> None:
     recipe = load_recipe(name)
     assert "smoke" in recipe.sizes
