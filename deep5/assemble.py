@@ -23,6 +23,7 @@ from deep5.events import Event
 from deep5.executors import GraphExecutor, StepOptimizer
 from deep5.plugins import framework
 from deep5.recipe import Recipe
+from deep5.recipe_keys import batch_size_fault
 from deep5.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -91,15 +92,16 @@ def assemble(recipe: Recipe) -> Components:
     if threads is not None and count is not None and count != threads and not warnings:
         warnings.append(f"the run asked for {threads} threads and {name} has {count}; remedy: set threads={count}")
     warnings += numerics_warnings(recipe, name, found)
+    optimizer = _optimizer(recipe, name)
     return Components(
         framework=name,
         executor=executor,
-        optimizer=_optimizer(recipe, name),
+        optimizer=optimizer,
         splits=splits,
         train_sampler=train_sampler,
         validation_sampler=validation,
         batch_size=_first_size(recipe),
-        events=_events(recipe),
+        events=_events(recipe, optimizer),
         seeds={"run": seed, **seeds},
         threads=threads,
         warnings=tuple(warnings),
@@ -111,7 +113,7 @@ def _samplers(recipe: Recipe, network: Any, splits: Any, seed: int) -> tuple[Any
     from deep5.training.batch_source import BatchSource
     from deep5.training.transforms import fitted
 
-    batch_size, size = recipe.value("batch_size"), _first_size(recipe)
+    batch_size, size = component(recipe, "batch_size", "batch_sizes"), _first_size(recipe)
     count = length(splits.train)
     if count is not None and size > count:
         raise RecipeError(
@@ -161,8 +163,10 @@ def _check_labels(network: Any, samples: Any, what: str) -> None:
 
 def _first_size(recipe: Recipe) -> int:
     """Samples of the first epoch's batches."""
-    given = recipe.value("batch_size")
+    given = component(recipe, "batch_size", "batch_sizes")
     if not callable(given):
+        if fault := batch_size_fault(given):
+            raise RecipeError(f"{recipe.where('batch_size')}'batch_size' {fault}")
         return int(given)
     try:
         size = given(0)
@@ -268,7 +272,7 @@ def _optimizer(recipe: Recipe, framework_name: str) -> Any:
         first = next(iter(given))
         raise RecipeError(
             f"{recipe.where(first)}{first!r} is for an update rule, and {type(optimizer).__name__} owns its step; "
-            "remedy: its own arguments, in 'optimizer_kwargs'"
+            f"remedy: an update rule ('deep5 list optimizers' shows them), or no {first!r}"
         )
     modifier = component(recipe, "gradient_modifier", "gradient_modifiers")
     if modifier is not None and not callable(modifier):
@@ -276,7 +280,7 @@ def _optimizer(recipe: Recipe, framework_name: str) -> Any:
     try:
         return RuleOptimizer(
             optimizer,
-            groups=tuple(recipe.value("parameter_groups")),
+            groups=_groups(recipe),
             modifier=modifier,
             **{name: recipe.value(name) for name in ("clip_norm", "clip_value", "weight_decay", "loss_scale")},
         )
@@ -284,13 +288,32 @@ def _optimizer(recipe: Recipe, framework_name: str) -> Any:
         raise RecipeError(f"{recipe.where(next(iter(given)))}{error}") from error
 
 
+def _groups(recipe: Recipe) -> tuple[Any, ...]:
+    groups = component(recipe, "parameter_groups", "parameter_groups")
+    if not isinstance(groups, (list, tuple)):
+        raise not_a(recipe, "parameter_groups", groups, "a list of d5.ParameterGroup")
+    return tuple(groups)
+
+
 # What is done to gradients between the backward pass and an update rule.
 _PIPELINE = ("parameter_groups", "gradient_modifier", "clip_norm", "clip_value", "weight_decay", "loss_scale")
 
 
-def _events(recipe: Recipe) -> tuple[Event, ...]:
+def _events(recipe: Recipe, optimizer: Any) -> tuple[Event, ...]:
     events: list[Event] = []
     if schedules := schedule_components(recipe):
+        from deep5.training.optimizer import RuleOptimizer
+        from deep5.training.rule import UpdateRule
+
+        bound = RuleOptimizer(optimizer) if isinstance(optimizer, UpdateRule) else optimizer
+        # One that says nothing of its hyperparameters is asked when it has to set one.
+        allowed = getattr(bound, "changeable", None)
+        for name in schedules:
+            if allowed is not None and name not in allowed:
+                unknown = UnknownName(
+                    f"hyperparameter of {type(getattr(bound, 'rule', bound)).__name__}", name, allowed
+                )
+                raise RecipeError(f"{recipe.where('schedules')}'schedules': {unknown}")
         from deep5.training.schedules import Scheduled
 
         try:

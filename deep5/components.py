@@ -123,8 +123,12 @@ def _taken(made: Any, named: Mapping[str, Any]) -> dict[str, Any]:
 def components_of(recipe: Recipe, key: str, kind: str) -> list[Any]:
     """What stands under a key that holds one or many, names loaded; its `_args` and `_kwargs` are for each of them."""
     value = recipe.value(key)
-    items = value if isinstance(value, (list, tuple)) else [value]
-    return [_resolve(recipe, key, kind, item) for item in items]
+    found: list[Any] = []
+    for item in value if isinstance(value, (list, tuple)) else [value]:
+        resolved = _resolve(recipe, key, kind, item)
+        # In a file there may be several of them under one name.
+        found += resolved if isinstance(resolved, (list, tuple)) else [resolved]
+    return found
 
 
 def transform_components(recipe: Recipe, key: str) -> tuple[Any, ...]:

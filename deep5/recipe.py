@@ -161,6 +161,16 @@ class Recipe:
             ],
         }
 
+    def document(self) -> dict[str, Any]:
+        """What a result says of its recipe; raises as `describe`."""
+        return {
+            "name": self.name,
+            "hash": self.fixed_hash(),
+            **self.describe(),
+            "size": self.size,
+            "division": self.division,
+        }
+
     def _canonical(self, part: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
         found = {}
         for key, value in part.items():

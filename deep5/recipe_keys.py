@@ -112,11 +112,19 @@ def _limit_fault(value: Any) -> str | None:
     return f"is {value!r}; allowed: a number of GFLOP above 0, or None"
 
 
-def _batch_size_fault(value: Any) -> str | None:
-    """A number, or what gives one for every epoch; the sampler asks it."""
-    if callable(value) or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+def batch_size_fault(value: Any) -> str | None:
+    """What is wrong with a batch size: a number, or what gives one for every epoch; the sampler asks it."""
+    if callable(value) or _in_a_file(value) or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
         return None
-    return f"is {value!r}; allowed: a whole number of at least 1, or a function of the epoch such as d5.GrowingBatches"
+    return (
+        f"is {value!r}; allowed: a whole number of at least 1, or a function of the epoch such as d5.GrowingBatches, "
+        "also by FILE.py:NAME"
+    )
+
+
+def _in_a_file(value: Any) -> bool:
+    """Whether it names something in a file, which is looked for when it is used."""
+    return isinstance(value, str) and ".py:" in value
 
 
 def _schedules_fault(value: Any) -> str | None:
@@ -132,9 +140,9 @@ def _schedules_fault(value: Any) -> str | None:
 
 def _groups_fault(value: Any) -> str | None:
     """What is in them is known by `deep5.executors`."""
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple)) or _in_a_file(value):
         return None
-    return f"is {value!r}; allowed: a list of d5.ParameterGroup"
+    return f"is {value!r}; allowed: a list of d5.ParameterGroup, or FILE.py:NAME of one"
 
 
 def _positive_fault(value: Any) -> str | None:
@@ -169,7 +177,7 @@ _TRAINING = {
     "test_transforms": Key(kind="transforms", default=()),
     "prefetch": Key(default=0, least=0),
     "epochs": Key(least=1),
-    "batch_size": Key(fault=_batch_size_fault),
+    "batch_size": Key(fault=batch_size_fault),
     "accumulate": Key(default=1, least=1),
     "framework": Key(kind="frameworks", default=None),
     "executor": Key(kind="frameworks", default=None),

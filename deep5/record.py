@@ -77,13 +77,7 @@ class RunRecord:
             "environment": environment_hash(system, software),
         }
         self.document = blank_document(
-            recipe={
-                "name": recipe.name,
-                "hash": recipe.fixed_hash(),
-                **recipe.describe(),
-                "size": recipe.size,
-                "division": recipe.division,
-            },
+            recipe=recipe.document(),
             system=system,
             software=software,
             provenance=provenance,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from deep5.errors import Deep5Error, UsageError
 from deep5.events import Event
-from deep5.recipe import FULL, Recipe
+from deep5.recipe import FULL, Recipe, defaults
 
 if TYPE_CHECKING:
     from deep5.results.result import Result
@@ -132,9 +132,13 @@ def execute(
 
         return time_operators(recipe, out, quiet=quiet, judged=True)
     if resume is not None:
+        from deep5.results.continuing import check_recipe
         from deep5.results.result import load
 
         if (left := load(resume)).status == "success":
+            check_recipe(left.document["run_id"], left.document["recipe"], recipe.document(), defaults(recipe))
+            if not quiet:
+                print("deep5: the run is finished; nothing was run", file=sys.stderr)  # noqa: T201 - the run's terminal
             return left
     from deep5.run_training import train
 

@@ -79,8 +79,10 @@ def train(
             "first_call_s": None,
         },
         provenance={
-            "data": canonical_hash([parts.splits.train.content_hash(), parts.splits.test.content_hash()]),
-            "split": parts.splits.split_hash,
+            "data": (
+                content := canonical_hash([part.content_hash() for part in (parts.splits.train, parts.splits.test)])
+            ),
+            "split": parts.splits.split_hash or content,
             "initial_weights": network.weights_hash(),
             "init": None if init is None else hashlib.sha256(init.read_bytes()).hexdigest(),
             "batch_order": parts.train_sampler.order_hash(epochs),

@@ -20,15 +20,21 @@ class _TopK(Observer):
         self._samples: list[Sample] = []
         self._counts = np.zeros(2)
 
+    def before_training(self, trainer: Any) -> None:
+        spec = trainer.executor.network.outputs.get(self._logits)
+        if spec is not None and spec.shape and isinstance(spec.shape[-1], int):
+            self._check(spec.shape[-1])  # before an epoch is trained for nothing
+
+    def _check(self, classes: int) -> None:
+        if self._k > classes:
+            raise UsageError(f"top_k with k={self._k} of a network of {classes} classes; allowed: 1 to {classes}")
+
     def before_evaluation(self, trainer: Any, epoch: int) -> None:
         self._counts = np.zeros(2)
 
     def after_evaluation_batch(self, trainer: Any, ids: Any, inputs: Arrays, outputs: Arrays) -> None:
         scores, labels = class_rows(outputs[self._logits], inputs[self._label])
-        if self._k > scores.shape[1]:
-            raise UsageError(
-                f"top_k with k={self._k} of a network of {scores.shape[1]} classes; allowed: 1 to {scores.shape[1]}"
-            )
+        self._check(scores.shape[1])
         self._counts += (top_k_hits(scores, labels, self._k), len(labels))
 
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:

@@ -202,6 +202,26 @@ RULES = {
         "convex problem, 400 steps",
         "of what it was; allowed: less than before",
     ),
+    "a hyperparameter that does nothing": (
+        "update_rule",
+        """
+        def update_rule(self, grad, param, state):
+            m = 0.9 * state["m"] + grad
+            return param - self.lr * m, {"m": m}
+        """,
+        "hyperparameter decay",
+        "Own.decay has no effect",
+    ),
+    "a state that is never kept": (
+        "update_rule",
+        """
+        def update_rule(self, grad, param, state):
+            m = self.decay * state["m"] + grad
+            return param - self.lr * m, {"m": state["m"]}
+        """,
+        "states",
+        "the state 'm' of Own is never changed",
+    ),
     "no trace": (
         "update_rule",
         """
@@ -212,6 +232,18 @@ RULES = {
         "an update rule used '.clip' of an array",
     ),
 }
+
+
+def test_a_state_that_stays_the_parameter_s_beginning_is_right(tmp_path: Path) -> None:
+    body = """
+    def init_state(self, param):
+        return {"m": d5.array_namespace(param).zeros_like(param), "first": param}
+    def update_rule(self, grad, param, state):
+        m = self.decay * state["m"] + grad + 0.001 * (param - state["first"])
+        return param - self.lr * m, {"m": m, "first": state["first"]}
+    """
+    report = checked(tmp_path, changed(RULE, "init_state", body))
+    assert {row.check: row.verdict for row in report.rows}["states"] == "passed"
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -174,13 +174,22 @@ def test_a_finished_run_is_shown_as_it_is(ended: Path, deep5: Command) -> None:
     before = (ended / "result.json").read_bytes()
     answer = deep5("run", "own.py", "--json", "--resume", str(ended))
     assert (answer.status, json.loads(answer.out)["status"]) == (0, "success")
+    assert "the run is finished; nothing was run" in deep5("run", "own.py", "--resume", str(ended)).err
+    # Of another recipe or with other settings it would be taken for theirs.
+    for words, message in (
+        (("own.py", "--seed", "1"), "got 1; remedy: --seed 0"),
+        (("digits_lenet",), "of the recipe"),
+    ):
+        answer = deep5("run", *words, "--resume", str(ended))
+        assert answer.status == 2
+        assert message in answer.err
     assert (ended / "result.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--seed", "1"), "has 'seed': 0, got 1; remedy: the same --set as then"),
+        (("--seed", "1"), "has 'seed': 0, got 1; remedy: --seed 0"),
         (("--set", "batch_size=5"), "has 'batch_size': 4, got 5"),
         (("--set", "optimizer_kwargs.lr=0.5"), 'has \'optimizer_kwargs\': {"lr": 0.01}, got {"lr": 0.5}'),
         (("--set", "clip_norm=1.0"), "has 'clip_norm': nothing, got 1.0"),

@@ -34,8 +34,15 @@ class Halving(d5.Schedule):
 
 halving = Halving()
 
+biases = [d5.ParameterGroup(is_bias, lr=0.5)]
+
+def growing(epoch):
+    return 2 + epoch
+
 def doubled(inputs, ids, epoch):
     return {**inputs, "input": inputs["input"] * np.float32(2)}
+
+twice = [doubled, doubled]
 
 FIXED = {
     "model": "mlp", "model_kwargs": {"features": 4, "hidden": 3, "classes": 3}, "dataset": "synthetic",
@@ -137,6 +144,26 @@ def test_a_native_optimizer_accumulates(framework: str, deep5: Command) -> None:
     assert document["components"]["optimizer"]["native"] == framework
 
 
+def test_a_data_set_of_one_s_own_needs_no_hash(deep5: Command) -> None:
+    made = """
+def own():
+    draw = np.random.default_rng(0)
+    def part(count):
+        inputs = draw.standard_normal((count, 4), np.float32)
+        return d5.ArrayDataset({"input": inputs, "label": draw.integers(0, 3, count)})
+    return d5.Splits(train=part(20), test=part(10))
+"""
+    text = BASE.replace("MORE", "")
+    head, tail = text[: text.index("FIXED = {")], text[text.index("MUTABLE = {") :]
+    model = '"model": "mlp", "model_kwargs": {"features": 4, "hidden": 3, "classes": 3}'
+    Path("own.py").write_text(f'{head}\n{made}\nFIXED = {{{model}, "dataset": own, "epochs": 1}}\n{tail}')
+    answer = deep5("run", "own.py", "--quiet")
+    assert answer.status == 0, answer.err
+    (folder,) = result_folders("results")
+    provenance = load(folder).document["provenance"]
+    assert provenance["split"] == provenance["data"]
+
+
 def test_prefetching_changes_no_bit(deep5: Command) -> None:
     assert run(deep5, '"prefetch": 3')[0] == by_hand()
 
@@ -158,6 +185,9 @@ def test_test_transforms_act_on_the_test_alone(deep5: Command) -> None:
         (("--set", "schedules.lr=own.py:Halving"), '"schedules": {"lr": halving}'),
         (("--set", "schedules.lr=0.03"), '"schedules": {"lr": 0.03}'),
         (("--set", "accumulate=3"), '"accumulate": 3'),
+        (("--set", "parameter_groups=own.py:biases"), '"parameter_groups": biases'),
+        (("--set", "batch_size=own.py:growing"), '"batch_size": growing'),
+        (("--set", "train_transforms=own.py:twice"), '"train_transforms": [doubled, doubled]'),
         (("--set", "precision=float64"), '"precision": "float64"'),
     ],
 )
@@ -197,6 +227,12 @@ WRONG = [
     ('"schedules": {"speed": 0.1}', "unknown hyperparameter of Momentum 'speed'; allowed: "),
     ('"gradient_modifier": "halve"', "'gradient_modifier' is 'halve'; allowed: a function, or FILE.py:NAME"),
     ('"parameter_groups": 5', "'parameter_groups' is 5; allowed: a list of d5.ParameterGroup"),
+    (
+        '"parameter_groups": "own.py:halved"',
+        "'parameter_groups' gives a function; allowed: a list of d5.ParameterGroup",
+    ),
+    ('"batch_size": "own.py:biases"', "'batch_size' is [<deep5.executors.ParameterGroup"),
+    ('"clip_norm": 1.0, "optimizer": "native:momentum", "framework": "pytorch"', "or no 'clip_norm'"),
     ('"parameter_groups": [5]', "groups: got (5,); allowed: a sequence of ParameterGroup"),
     ('"train_transforms": ["flop"]', "unknown transform 'flop'"),
     ('"train_transforms": [d5.RandomCrop(3)]', "data set and network do not fit: "),
@@ -218,6 +254,15 @@ def test_what_cannot_be_is_refused_before_anything_runs(more: str, message: str,
     assert answer.status in (2, 3)
     assert message in answer.err
     assert "Traceback" not in answer.err
+
+
+def test_a_metric_that_does_not_fit_is_refused_before_an_epoch_is_trained_for_nothing(deep5: Command) -> None:
+    Path("own.py").write_text(BASE.replace("MORE", "").replace("(d5.TestAccuracy(), None)", "(d5.TopK(4), None)"))
+    answer = deep5("run", "own.py", "--quiet")
+    assert answer.status == 3
+    assert "top_k with k=4 of a network of 3 classes; allowed: 1 to 3" in answer.err
+    (folder,) = result_folders("results")
+    assert "epoch_start" not in (folder / "events.mllog").read_text()
 
 
 def test_a_run_is_of_another_hash_where_a_fixed_group_differs(deep5: Command) -> None:

@@ -8,14 +8,15 @@ from typing import Any
 
 from deep5.errors import CheckpointError, suggestion
 
-__all__ = ["going_on"]
+__all__ = ["check_recipe", "going_on"]
 
 # Hashes of what went in: with another of these it would be another run.
 _SAME = ("data", "split", "initial_weights", "init", "batch_order", "network")
 
-
 # Other threads may change bits, and are told of as what the framework has.
 _TOLD = {"threads"}
+# What has an option of the command line of its own.
+_OPTIONS = {"framework", "seed", "device", "init"}
 
 
 def going_on(left: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def going_on(left: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[
     name = left["run_id"]
     if left["status"] == "success":
         raise CheckpointError(f"the run {name} is finished; allowed: one that was ended before its time")
-    _check_recipe(name, left["recipe"], now["recipe"], defaults)
+    check_recipe(name, left["recipe"], now["recipe"], defaults)
     for key in _SAME:
         if left["provenance"][key] != now["provenance"][key]:
             raise CheckpointError(
@@ -51,7 +52,18 @@ def going_on(left: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[
     return {**document, "warnings": [*left["warnings"], *fresh, *changes]}
 
 
-def _check_recipe(name: str, left: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+def check_recipe(name: str, left: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Refuse a run of another recipe, size or setting.
+
+    Args:
+        name: Of the run.
+        left: The recipe as its document has it.
+        now: The recipe as given now, likewise.
+        defaults: As for `going_on`.
+
+    Raises:
+        CheckpointError: They differ; the message says in what.
+    """
     if left["name"] != now["name"]:
         raise CheckpointError(f"the run {name} is of the recipe {left['name']!r}; got {now['name']!r}")
     if left["size"] != now["size"]:
@@ -63,7 +75,8 @@ def _check_recipe(name: str, left: Mapping[str, Any], now: Mapping[str, Any], de
             was, got = (document[part].get(key, defaults.get(key)) for document in (left, now))
             if was != got:
                 raise CheckpointError(
-                    f"the run {name} has {key!r}: {_brief(was)}, got {_brief(got)}; remedy: {remedy}"
+                    f"the run {name} has {key!r}: {_brief(was)}, got {_brief(got)}; remedy: "
+                    f"{f'--{key} {was}' if key in _OPTIONS and was is not None else remedy}"
                     f"{suggestion(key, now[part]) if key not in now[part] else ''}"
                 )
     if left["hash"] != now["hash"]:

@@ -72,6 +72,7 @@ def rule_checks(rule: UpdateRule, *, steps: int = 20, seed: int = 0) -> list[tup
         ("kernel against the rule under NumPy", suite.check_against_numpy),
         (f"scope {rule.scope!r}", suite.check_scope),
         ("gradients of zero", suite.check_zero),
+        ("states", suite.check_states),
         *((f"hyperparameter {name}", partial(suite.check_hyper, name)) for name in rule.hyper),
     ]
     if compiler.compiler():
@@ -220,15 +221,32 @@ class _Suite:
         _same(got, want, _TOLERANCE["float64"], f"{what}does not change the kernel as it changes the rule", remedy)
         with _restored(self.rule, hyper):
             setattr(self.rule, hyper, changed)
-            assigned, inputs = self.kernel(self.problem), self.rule.new_input(_info(1))
+            assigned, inputs = self.kernel(self.problem), self._inputs()
         fresh = _rebuilt(self.rule, {hyper: changed})
         if fresh is not None and _equal(self.kernel(self.problem), self._of(_rebuilt(self.rule, {}))):
             what = f"{self.name}({hyper}={changed}) differs from one whose {hyper} was set to {changed} afterwards"
             _same(assigned, self._of(fresh), 0.0, f"{what}: a value computed from it was kept", remedy)
-        elif inputs == self.rule.new_input(_info(1)) and not any(
+        if inputs == self._inputs() and not any(
             node.op == "input" and node.args == (hyper,) for node in topological(self.traced.roots())
         ):
             raise RuleError(f"the hyperparameter {self.name}.{hyper} has no effect; allowed: {remedy}")
+
+    def _inputs(self) -> list[Mapping[str, float]]:
+        """What the rule computes anew, at steps near and far: some of it begins late."""
+        return [
+            self.rule.new_input(_info(step)) for step in (*range(self.steps), *(10**power for power in range(2, 8)))
+        ]
+
+    def check_states(self) -> None:
+        """No state stays what it began as, unless that is the parameter's own beginning."""
+        for key, expression in self.traced.new_states.items():
+            kept = expression.op in ("input", "load") and expression.args[0] == f"state:{key}"
+            begins = topological([self.traced.states[key]])
+            if kept and not any(node.op in ("input", "load") for node in begins):
+                raise RuleError(
+                    f"the state {key!r} of {self.name} is never changed; allowed: a state that update_rule gives anew; "
+                    f"remedy: return its new value under {key!r}, or leave it out of init_state"
+                )
 
     def check_compiled(self) -> None:
         """The C kernel computes what NumPy computes: the same bits, but for sums and transcendental functions."""

@@ -191,7 +191,7 @@ def restore(
         except CheckpointError as error:
             if tell is None or number == len(candidates):
                 raise
-            tell(str(error))
+            tell(f"{error}, which is tried now")
     try:
         trainer.load_state_dict(state)
     except (Deep5Error, KeyError, TypeError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -292,12 +292,13 @@ class Splits:
     Attributes:
         train: Samples to learn from, a `Dataset` or a `StreamDataset`.
         test: Samples to judge by, likewise.
-        split_hash: SHA-256 of which sample went where.
+        split_hash: SHA-256 of which sample went where; where it is empty, that of both parts' contents, computed when a
+            run asks for it.
         description: Where the samples come from and how the split was made, in JSON's types.
     """
 
     # Either kind of data set; a union would make everybody who has samples by index prove that they are no stream.
     train: Any
     test: Any
-    split_hash: str
-    description: dict[str, Any]
+    split_hash: str = ""
+    description: dict[str, Any] = field(default_factory=dict)

@@ -134,6 +134,11 @@ class RuleOptimizer:
         """One step from several micro-batches; see `deep5.training.accumulation.accumulated_step`."""
         return accumulated_step(self.train_step, self._bound(), batches, info)
 
+    @property
+    def changeable(self) -> tuple[str, ...]:
+        """The hyperparameters that `set_hyper` takes."""
+        return (*self.rule.hyper, *(stage for stage in STAGES if stage not in self.rule.hyper))
+
     def set_hyper(self, name: str, value: float) -> None:
         """Set a hyperparameter of the rule or of the pipeline, from the next step on; groups keep values of their own.
 
@@ -225,9 +230,8 @@ class RuleOptimizer:
         return bool(Stages.of(self.pipeline, self.rule, [group.hyper for group in self._groups]).names)
 
     def _check(self, name: str, value: Any) -> None:
-        allowed = (*self.rule.hyper, *(stage for stage in STAGES if stage not in self.rule.hyper))
-        if name not in allowed:
-            raise UnknownName(f"hyperparameter of {type(self.rule).__name__}", name, allowed)
+        if name not in self.changeable:
+            raise UnknownName(f"hyperparameter of {type(self.rule).__name__}", name, self.changeable)
         if name in self.rule.hyper:
             if not is_finite(value):
                 raise UsageError(f"{name}: got {value!r:.60}; allowed: a finite number")
