@@ -68,7 +68,7 @@ def test_final_accuracies_are_within_a_standard_deviation_over_seeds(rule: str) 
         for seed in range(SEEDS):
             executor = d5.framework(framework).executor(lenet(seed=seed), seed=seed)
             train = d5.ShuffleSampler(splits.train, 64, seed=seed)
-            trainer = d5.Trainer(executor, RULES[rule](), train, d5.OrderedSampler(splits.test, 360))
+            trainer = d5.Trainer(executor, RULES[rule](), train, d5.OrderedSampler(splits.test, len(splits.test)))
             trainer.train(EPOCHS)
             found.setdefault(framework, []).append(trainer.scores["accuracy"])
     spread = statistics.stdev(found["reference"])

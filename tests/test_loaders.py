@@ -111,7 +111,8 @@ def test_what_the_loader_draws_disturbs_nobody() -> None:
 @pytest.mark.slow
 def test_worker_processes_draw_by_seed_and_epoch() -> None:
     def noise(epoch: int, start: int = 0) -> list[Any]:
-        loader = DataLoader(Noisy(), 3, shuffle=True, num_workers=1, timeout=60)
+        # Not forked: JAX, which another test of this process may have started, does not stand that.
+        loader = DataLoader(Noisy(), 3, shuffle=True, num_workers=1, timeout=60, multiprocessing_context="spawn")
         return [inputs["input"].clone() for _, inputs in d5.from_dataloader(loader, seed=1).batches(epoch, start)]
 
     first, other = noise(0), noise(1)

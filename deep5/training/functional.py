@@ -6,6 +6,7 @@ traces its step. Scalar parts are float64, as in the kernel: `1 - beta2` in floa
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -168,18 +169,18 @@ class FunctionalRule:
         """The new parameters and states, by name."""
         new_parameters: dict[str, Array] = {}
         new_states: dict[str, Array] = {}
-        for name, parameter, own in self.updates(gradients, parameters, states, given):
-            new_parameters[name] = parameter
+        for name, evaluate in self.updates(gradients, parameters, states, given):
+            new_parameters[name], own = evaluate()
             new_states |= own
         return new_parameters, new_states
 
     def updates(
         self, gradients: Arrays, parameters: Arrays, states: Arrays, given: Array
-    ) -> Iterator[tuple[str, Array, dict[str, Array]]]:
-        """One parameter after the other: its name, its new value, and its new states by name.
+    ) -> Iterator[tuple[str, Callable[[], tuple[Array, dict[str, Array]]]]]:
+        """One parameter after the other: its name, and what evaluates its new value and its new states by name.
 
-        The last comes first, whose gradient a backward pass knows first. What is evaluated for one is evaluated when it
-        is asked for, so that a framework may say that it is done before the next begins.
+        The last comes first, whose gradient a backward pass knows first. A framework may so say that one is done before
+        the next begins.
         """
         work = []
         for part in self._parts:
@@ -201,13 +202,16 @@ class FunctionalRule:
         each = [pair for _, _, own in work for pair in own]
         self._add_sums(each)
         for name, evaluate in reversed(each):
-            parameter = evaluate.element(self._traced.param)
-            new: dict[str, Array] = {}
-            for key, expression in self._traced.new_states.items():
-                whole = self._traced.states[key].element
-                value = evaluate.element(expression) if whole else evaluate(expression)
-                new[f"{key}/{name}"] = value if whole else self._functions.cast(value, "float64")
-            yield name, parameter, new
+            yield name, functools.partial(self._updated, name, evaluate)
+
+    def _updated(self, name: str, evaluate: _Evaluator) -> tuple[Array, dict[str, Array]]:
+        parameter = evaluate.element(self._traced.param)
+        new: dict[str, Array] = {}
+        for key, expression in self._traced.new_states.items():
+            whole = self._traced.states[key].element
+            value = evaluate.element(expression) if whole else evaluate(expression)
+            new[f"{key}/{name}"] = value if whole else self._functions.cast(value, "float64")
+        return parameter, new
 
     def check_state(self, state: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """The entries of a `state_dict`, each of the right shape and dtype.

@@ -31,6 +31,9 @@ __all__ = ["TensorFlowStep"]
 
 Modifier = Callable[[str, Array, Array], Array]
 
+# Bytes of a parameter from which on what lies between the operations of its update counts.
+_LARGE = 1 << 20
+
 
 class _Functions:
     """What `FunctionalRule` evaluates with; see `ArrayFunctions`."""
@@ -312,17 +315,17 @@ class TensorFlowStep:
             gradients = {
                 name: self._modified(self._modifier, name, at[name], gradients[name]) for name in self._rule.names
             }
-        updates = self._rule.updates(gradients, values, states, given)
         done: list[Any] = []
-        while True:
-            # One parameter after the other: TensorFlow would begin with the first operation of every one of them, then
-            # come to the second, and hold whatever lies between for all at once.
-            with tf.control_dependencies(done):
-                if (update := next(updates, None)) is None:
-                    break
-                name, value, own = update
-                done = [self._executor.live[name].variable.assign(value, read_value=False)]
-                done += [self._states[key].variable.assign(new, read_value=False) for key, new in own.items()]
+        for name, evaluate in self._rule.updates(gradients, values, states, given):
+            live = self._executor.live[name]
+            # One large parameter after the other: TensorFlow would begin with the first operation of every one of them,
+            # then come to the second, and hold whatever lies between for all at once. Small ones would only wait.
+            large = live.variable.shape.num_elements() * live.variable.dtype.size >= _LARGE
+            with tf.control_dependencies(done if large else []):
+                value, own = evaluate()
+                assigned = [live.variable.assign(value, read_value=False)]
+                assigned += [self._states[key].variable.assign(new, read_value=False) for key, new in own.items()]
+            done = assigned if large else done
         self._functions.begin()
 
     def _apply(self, *tensors: Any) -> None:
