@@ -19,7 +19,7 @@ FRAMEWORKS = ("reference", "pytorch", "tensorflow", "jax", "onnxruntime", "openv
 RULES: dict[str, Callable[[], d5.UpdateRule]] = {
     "momentum": lambda: d5.Momentum(lr=0.1, momentum=0.9),
     "adam": lambda: d5.Adam(lr=0.003),
-    "accelegrad": lambda: d5.AcceleGrad(lr=1.0, diameter=1.0),
+    "accelegrad": lambda: d5.AcceleGrad(lr=0.5, diameter=1.0),
 }
 STEPS, SEEDS, EPOCHS = 100, 5, 6
 

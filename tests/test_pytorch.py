@@ -823,8 +823,8 @@ def test_batches_of_any_size_run_what_was_compiled_once() -> None:
 def test_a_compiled_recurrent_layer_is_its_cells() -> None:
     network = lstm(features=3, hidden=4, length=6, classes=2)  # of fewer steps than four the plain one takes cells, too
     run, plain = compiled(network), executor(network)
-    assert "f_recurrent" in plain.source
-    assert "f_recurrent" not in run.source
+    assert "f_long_short" in plain.source
+    assert "f_long_short" not in run.source
     feed = {"input": normal(5, 6, 3), "label": np.arange(5) % 2}
     for each in (run, plain):
         each.inference_and_backprop(feed)
