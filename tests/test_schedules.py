@@ -613,7 +613,7 @@ def test_a_schedule_takes_less_than_a_microsecond_a_step(schedule: d5.Schedule) 
     rule = d5.Momentum()
     sampler = SimpleNamespace(steps=lambda epoch: 100, batch_size=32)
     trainer: Any = SimpleNamespace(
-        step=0, epoch=0, epochs=10, optimizer=SimpleNamespace(rule=rule), train_sampler=sampler
+        step=0, epoch=0, epochs=10, accumulate=1, optimizer=SimpleNamespace(rule=rule), train_sampler=sampler
     )
     event, infos = d5.Scheduled({"lr": schedule}), [StepInfo(500 + step, 5, 32) for step in range(100)]
     event.before_training(trainer)
