@@ -27,7 +27,7 @@ COUNTS = (1, 2, 3)
 
 # Threads that write to the same place are seldom seen to: many runs, which have to be short ones.
 # Those of a bunch follow each other at once; then they are looked at, while their memory is still at hand.
-_RUNS, _BUNCH, _BUDGET_S = 500, 50, 0.005
+_RUNS, _BUNCH, _BUDGET_S = 500, 50, 0.0035
 _OUTPUTS = 1 << 18  # elements of outputs, of larger inputs
 
 
