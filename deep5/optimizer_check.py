@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from deep5.arguments import is_finite
 from deep5.errors import Deep5Error, MissingDependency, UnknownName, Unsupported, UsageError, brief, suggestion
 from deep5.executors import StepOptimizer
 from deep5.operator_names import found_in_file, names_file
@@ -270,6 +271,9 @@ def _maker(text: str, settings: Sequence[str], framework_name: str | None) -> Ma
                 f"{name}({told}) raised {type(error).__name__}: {error}; remedy: other arguments"
             ) from error
         _check_kind(made, name)
+        for key, value in arguments.items():
+            if isinstance(made, UpdateRule) and key in made.hyper and not is_finite(value):
+                raise UsageError(f"{name}: got {key}={brief(value)}; allowed: a finite number")
         kind: Optimizer = made
         return kind
 

@@ -423,6 +423,7 @@ def test_the_command_tells_by_its_status(tmp_path: Path) -> None:
         (("native:adam",), "native:adam is a framework's own optimizer; allowed: with --framework NAME"),
         (("native:adamm", "--framework", "pytorch"), "unknown native optimizer of pytorch 'adamm'"),
         (("nowhere.py:Own",), "the file nowhere.py cannot be read"),
+        (("adam", "--set", "lr=abc"), "Adam: got lr='abc'; allowed: a finite number"),
         (("averaged_sgd", "--set", "start=-1"), "got start=-1; allowed: a whole number of steps"),
     ],
 )
