@@ -42,6 +42,7 @@ class Evaluation:
         loss: Mean over the samples.
         top_5: Percent; None where there are five classes or fewer.
         matrix: The confusion matrix, as `deep5.training.scores.confusion` gives it.
+        names: Of the classes, where the data set names them.
         recorded: What the run had recorded of the same samples, by `accuracy`, `loss`, `top_5`.
         notes: What is to be known, a sentence each.
     """
@@ -56,6 +57,7 @@ class Evaluation:
     loss: float
     top_5: float | None
     matrix: np.ndarray
+    names: Mapping[int, str]
     recorded: Mapping[str, float]
     notes: tuple[str, ...]
 
@@ -77,6 +79,7 @@ class Evaluation:
             "accuracy": self.accuracy,
             "loss": _number(self.loss),
             "top_5": self.top_5,
+            "classes": [self.names.get(number) for number in range(classes)],
             "recalls": [None if math.isnan(recall) else recall for recall in self._recalls()],
             "confusion": self.matrix[:, :classes].tolist(),
             "without_prediction": self.matrix[:, classes].tolist(),
@@ -119,14 +122,16 @@ class Evaluation:
             line("  the data is not that of the run: nothing is compared", "yellow")
         for note in self.notes:
             line(f"  note: {note}", "yellow")
-        _print_matrix(self.matrix, self._recalls(), line)
+        _print_matrix(self.matrix, self._recalls(), self.names, line)
 
 
 def _number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _print_matrix(matrix: np.ndarray, recalls: list[float], line: Callable[[str], None]) -> None:
+def _print_matrix(
+    matrix: np.ndarray, recalls: list[float], known: Mapping[int, str], line: Callable[[str], None]
+) -> None:
     classes = len(matrix)
     if classes > _WIDEST:
         wrong = [
@@ -138,7 +143,8 @@ def _print_matrix(matrix: np.ndarray, recalls: list[float], line: Callable[[str]
         if wrong:
             line("most confused (true class, taken for, how often):")
         for count, true, guess in sorted(wrong, key=lambda entry: (-entry[0], entry[1:]))[:_LISTED]:
-            line(f"  {true:>5} {guess:>5} {count:>6}")
+            told = "".join(f"  {known[number]}" for number in (true, guess) if number in known)
+            line(f"  {true:>5} {guess:>5} {count:>6}{told}")
         return
     lost = bool(matrix[:, classes:].any())
     names = [*map(str, range(classes)), *(["none"] if lost else [])]
@@ -147,7 +153,8 @@ def _print_matrix(matrix: np.ndarray, recalls: list[float], line: Callable[[str]
     line("  " + " " * 4 + "".join(f"{name:>{width}}" for name in names))
     for true, row in enumerate(matrix.tolist()):
         recall = "" if math.isnan(recalls[true]) else f"  {recalls[true]:.1f} %"
-        line(f"  {true:>4}" + "".join(f"{count:>{width}}" for count in row[: len(names)]) + recall)
+        told = f"  {known[true]}" if true in known else ""
+        line(f"  {true:>4}" + "".join(f"{count:>{width}}" for count in row[: len(names)]) + recall + told)
 
 
 def evaluate_result(
@@ -175,7 +182,7 @@ def evaluate_result(
     Raises:
         UsageError: No result folder of a training run, or samples that cannot be made or do not fit.
     """
-    from deep5.trained import executor_of, samples_of, trained
+    from deep5.trained import class_names, executor_of, samples_of, trained
 
     if split not in ("test", "train"):
         raise UsageError(f"split {split!r}; allowed: 'test', 'train'")
@@ -199,6 +206,7 @@ def evaluate_result(
         loss=loss / rows,
         top_5=100.0 * top / rows if len(matrix) > _TOP else None,
         matrix=matrix,
+        names=class_names(samples.description),
         recorded=_recorded(run.result) if compared else {},
         notes=(*run.notes, *notes),
     )

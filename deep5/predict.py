@@ -104,7 +104,7 @@ def predict_files(
         MissingDependency: An image, and Pillow is not installed.
     """
     from deep5.preparation import preparation_of
-    from deep5.trained import executor_of, trained
+    from deep5.trained import class_names, executor_of, trained
 
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:
         raise UsageError(f"top {top!r:.60}; allowed: a whole number of at least 1")
@@ -115,7 +115,7 @@ def predict_files(
         raise UsageError(f"the network has no output {_LOGITS!r}; it has {', '.join(network.outputs)}")
     inputs = {name: spec for name, spec in network.inputs.items() if name != _LABEL}
     preparation = preparation_of(run, inputs, size=size, mean=mean, std=std, fit=fit, invert=invert)
-    names = preparation.class_names()
+    names = class_names(preparation.description)
     found: list[Prediction] = []
     for batch in _batched(_samples(files, inputs, preparation), _batch_size(network.inputs)):
         logits = _logits(executor, [arrays for _, _, arrays in batch])

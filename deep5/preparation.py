@@ -58,15 +58,6 @@ class Preparation:
     description: Mapping[str, Any]
     reason: str = ""
 
-    def class_names(self) -> dict[int, str]:
-        """Names of the classes by number; empty where the data set has none."""
-        given = self.description.get("classes")
-        if isinstance(given, list):
-            return {number: str(name) for number, name in enumerate(given)}
-        if isinstance(given, Mapping):
-            return {int(number): str(name) for name, number in given.items() if isinstance(number, int)}
-        return {}
-
     def image(self, path: Path) -> dict[str, np.ndarray]:
         """The sample that an image file is.
 

@@ -45,6 +45,7 @@ def train(
     from deep5.results.mllog import MLLog
     from deep5.training.checkpointer import Checkpointer
     from deep5.training.divergence import NonFiniteLoss
+    from deep5.training.interruption import saved_when_interrupted
     from deep5.training.progress import ProgressBar
 
     begin = perf_counter()
@@ -122,7 +123,8 @@ def train(
         watch = NonFiniteLoss(lambda told: _warn(run, told, quiet=quiet))
         # Behind the observers: what it reads is on none of their clocks.
         saving = [] if keeper is None else [keeper]
-        trainer.train(epochs - trainer.epoch, [log, *run.observers, SampleSaver(run), watch, *listeners, *saving])
+        with nullcontext() if keeper is None else saved_when_interrupted(keeper):
+            trainer.train(epochs - trainer.epoch, [log, *run.observers, SampleSaver(run), watch, *listeners, *saving])
         _write_network(run, trainer)
         result = run.finish(stopped=trainer.reason if trainer.status == "stopped" else None)
         if keeper is not None and not asked:

@@ -18,7 +18,7 @@ from deep5.results.result import load as load_result
 if TYPE_CHECKING:
     from deep5.networks.network import Network
 
-__all__ = ["Samples", "Trained", "executor_of", "samples_of", "trained", "weights_of"]
+__all__ = ["Samples", "Trained", "class_names", "executor_of", "samples_of", "trained", "weights_of"]
 
 NETWORK, WEIGHTS = "network.onnx", "weights.safetensors"
 # What a result's samples are made of; the rest of its recipe is not looked at.
@@ -63,6 +63,20 @@ class Samples:
     batches: Any
     description: Mapping[str, Any]
     same: bool | None
+
+
+def class_names(description: Mapping[str, Any]) -> dict[int, str]:
+    """Names of the classes by number.
+
+    Args:
+        description: Of a data set; where it names none, none come back.
+    """
+    given = description.get("classes")
+    if isinstance(given, list):
+        return {number: str(name) for number, name in enumerate(given)}
+    if isinstance(given, Mapping):
+        return {int(number): str(name) for name, number in given.items() if isinstance(number, int)}
+    return {}
 
 
 def trained(folder: str | Path, recipe: str | Path | None = None) -> Trained:

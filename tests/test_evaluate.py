@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import pytest
+from rich.console import Console
 
 import deep5 as d5
 from command import Command
@@ -240,3 +244,37 @@ def test_the_command(result: Path, deep5: Command) -> None:
     assert "7 test samples of synthetic" in answer.out
     answer = deep5("evaluate", str(result), "--split", "both")
     assert (answer.status, answer.out) == (2, "")
+
+
+NAMED = """
+import numpy as np
+from deep5.training.dataset import ArrayDataset, Splits
+
+def animals():
+    draw = np.random.default_rng(0)
+    part = ArrayDataset({"input": draw.standard_normal((40, 784)).astype(np.float32), "label": np.arange(40) % 10})
+    return Splits(train=part, test=part, description={"classes": [f"animal {number}" for number in range(10)]})
+"""
+
+
+def test_classes_have_their_names(result: Path, deep5: Command) -> None:
+    Path("named.py").write_text(NAMED)
+    names = [f"animal {number}" for number in range(10)]
+    answer = deep5("evaluate", str(result), "--data", "named.py:animals")
+    rows = answer.out.splitlines()[-10:]
+    assert [row.split("  ")[-1] for row in rows] == names
+    assert all(re.fullmatch(rf" +{number} [\d ]+ [\d.]+ %  animal {number}", row) for number, row in enumerate(rows))
+    assert json.loads(deep5("evaluate", str(result), "--data", "named.py:animals", "--json").out)["classes"] == names
+    assert json.loads(deep5("evaluate", str(result), "--json").out)["classes"] == [None] * 10
+
+
+def test_what_is_most_confused_of_many_classes_has_its_names(result: Path) -> None:
+    matrix = np.zeros((30, 31), np.int64)
+    matrix[3, 17], matrix[4, 4], matrix[29, 0] = 5, 9, 7
+    found = replace(evaluate_result(result), matrix=matrix, names={3: "cat", 17: "dog"})
+    console = Console(record=True, width=100, file=io.StringIO())
+    found.print(console)
+    assert [line.split() for line in console.export_text().splitlines()[-2:]] == [
+        ["29", "0", "7"],
+        ["3", "17", "5", "cat", "dog"],
+    ]

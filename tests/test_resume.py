@@ -18,6 +18,7 @@ import pytest
 
 from command import Command
 from deep5.results.result import load, result_folders
+from deep5.training import interruption
 from deep5.training.checkpointer import checkpoints
 
 RECIPE = Path(__file__).with_name("resume_recipe.py")
@@ -115,6 +116,83 @@ def test_a_run_that_was_killed_at_random_moments_ends_with_the_same_bits(framewo
         # Nothing begins again: a checkpoint every 20 steps, and the kill came behind the first.
         assert entry["step"] >= 20
         assert entry["checkpoint"] == f"step-{entry['step']:010d}.safetensors"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_interrupts_a_run_loses_no_step(number: signal.Signals, tmp_path: Path) -> None:
+    out = tmp_path / "interrupted"
+    words = [sys.executable, "-m", "deep5", "run", str(RECIPE), "--quiet"]  # a checkpoint every 30 s: none in time
+    with subprocess.Popen([*words, "--out", str(out)], stderr=subprocess.PIPE, text=True) as process:
+        end = time.monotonic() + 120
+        while time.monotonic() < end and not any("epoch_stop" in log.read_text() for log in out.glob("*/events.mllog")):
+            time.sleep(0.005)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    folder = only(out)
+    assert f"interrupted; what the run left is in {folder}; to go on, add --resume {folder} to the command" in err
+    done = len(load(folder).samples()["training_loss"])
+    assert 14 <= done < STEPS
+    subprocess.run([*words, "--out", str(out), "--resume", str(folder)], timeout=300, check=True)
+    subprocess.run([*words, "--out", str(tmp_path / "whole")], timeout=300, check=True)
+    whole = only(tmp_path / "whole")
+    assert [entry["step"] for entry in load(folder).document["resumed"]] == [done]
+    assert told(folder) == told(whole)
+    assert events(folder) == events(whole)
+
+
+STUCK = """
+import signal, time
+import deep5 as d5
+
+class Stuck(d5.Event):
+    def describe(self):
+        return {"event": "stuck"}
+    def after_step(self, trainer, *_):
+        if trainer.step == 5:
+            DO
+
+FIXED = {
+    "model": "mlp", "model_kwargs": {"features": 4, "hidden": 3, "classes": 3}, "dataset": "synthetic",
+    "dataset_kwargs": {"shape": (4,), "classes": 3, "train": 40, "test": 9}, "epochs": 4, "events": (Stuck,),
+}
+MUTABLE = {"batch_size": 4, "framework": "reference", "optimizer": "sgd"}
+METRICS = [(d5.TrainingLoss(), None)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("do", "status", "message", "steps"),
+    [
+        # At the end of the step, with its checkpoint.
+        ("signal.raise_signal(signal.SIGINT)", 130, "; to go on, add --resume", [5]),
+        # A second signal does not wait, and neither does the first for ever.
+        ("[signal.raise_signal(signal.SIGINT) for _ in range(2)]", 130, "interrupted; what the run left is in", []),
+        ("signal.raise_signal(signal.SIGINT), time.sleep(60)", 130, "interrupted; what the run left is in", []),
+        # Whatever the signal broke on its way is an interruption; a disk that is full is told.
+        ("signal.raise_signal(signal.SIGINT), 1 / 0", 130, "interrupted; what the run left is in", []),
+        (
+            "signal.raise_signal(signal.SIGINT), __import__('shutil').rmtree(trainer.listeners.events[-1].folder)",
+            3,
+            "the run failed: ",
+            [],
+        ),
+    ],
+)
+def test_an_interruption_waits_for_the_step_and_no_longer(
+    do: str, status: int, message: str, steps: list[int], deep5: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interruption, "_LIMIT_S", 0.3)
+    Path("own.py").write_text(STUCK.replace("DO", do))
+    handler = signal.getsignal(signal.SIGINT)
+    begin = time.monotonic()
+    answer = deep5("run", "own.py", "--quiet")
+    assert time.monotonic() - begin < 30
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert answer.status == status
+    assert message in answer.err
+    written = checkpoints(only(Path("results")) / "checkpoints")
+    assert [int(path.stem.split("-")[1]) for path in written] == steps
 
 
 # What a run may go on with

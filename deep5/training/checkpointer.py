@@ -43,6 +43,7 @@ class Checkpointer(Event):
 
     Attributes:
         about: Gives what is written into each file beside its state, in JSON's types; a run puts in its own.
+        interruption: Ends the training once the next checkpoint, which does not wait, is written; None: nobody asked.
         written: Checkpoints written.
         seconds: What writing them took.
         left_out: Places in the state that no file can hold.
@@ -69,6 +70,7 @@ class Checkpointer(Event):
         self.folder = None if folder is None else Path(folder)
         self.every_steps, self.every_s, self.keep, self.best = every_steps, every_s, keep, best
         self.about: Callable[[], Mapping[str, Any]] = dict
+        self.interruption: Callable[[], None] | None = None
         self.written, self.seconds = 0, 0.0
         self.left_out: tuple[str, ...] = ()
         if every_s is None:
@@ -105,7 +107,7 @@ class Checkpointer(Event):
         self._last_s, self._last_step, self._judged = perf_counter(), trainer.step, trainer.epoch
 
     def after_all(self, trainer: Any) -> None:
-        """Write where it is time, and where an evaluation was the best so far."""
+        """Write where it is time, where an evaluation was the best so far, and before an interruption."""
         due = self.every_steps is not None and trainer.step - self._last_step >= self.every_steps
         if due or perf_counter() - self._last_s >= self._every_s:
             self.write(trainer)
@@ -115,6 +117,9 @@ class Checkpointer(Event):
             if not math.isnan(score) and (self._best_score is None or _BETTER[self.best](score, self._best_score)):
                 self._best_score = score
                 self._write(trainer, BEST)
+        if self.interruption is not None:
+            self.write(trainer)
+            self.interruption()
 
     def write(self, trainer: Any) -> Path:
         """Write a checkpoint now, and delete those that are too many.

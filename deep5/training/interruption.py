@@ -1,0 +1,69 @@
+"""`saved_when_interrupted`: whoever ends a training by a signal loses no step of it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from deep5.errors import OutputError
+from deep5.training.checkpointer import Checkpointer
+
+__all__ = ["saved_when_interrupted"]
+
+# For the step under way to end, before the signal does its work at once; batch systems kill after some 30 s.
+_LIMIT_S = 10.0
+
+
+@contextmanager
+def saved_when_interrupted(keeper: Checkpointer) -> Iterator[None]:
+    """Let a training that SIGINT or SIGTERM ends finish its step and write a checkpoint first.
+
+    A second signal ends it at once, and so does the first where there is no end of a step within 10 s (an evaluation
+    counts as part of the step before it). Signals without a handler in Python are left as they are, and outside the
+    main thread, where Python takes none, all of them.
+
+    Args:
+        keeper: Writes the checkpoint; it has to listen to the training.
+    """
+    main = threading.main_thread()
+    handlers: dict[int, Callable[[int, Any], Any]] = {}
+    if threading.current_thread() is main:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            if callable(handler) and not isinstance(handler, signal.Handlers):
+                handlers[number] = handler
+    asked: list[int] = []
+    again = threading.Timer(_LIMIT_S, lambda: signal.pthread_kill(main.ident or 0, asked[0]))
+    again.daemon = True
+
+    def end() -> None:
+        handlers[asked[0]](asked[0], None)
+
+    def first(number: int, frame: Any) -> None:
+        if asked:
+            handlers[number](number, frame)
+            return
+        asked.append(number)
+        again.start()
+        keeper.interruption = end
+
+    for number in handlers:
+        signal.signal(number, first)
+    try:
+        yield
+    except Exception as error:
+        # Processes that load data get a terminal's signal too: what their end breaks is the interruption's doing.
+        if asked and not isinstance(error, OutputError):
+            end()
+        raise
+    else:
+        if asked:
+            end()
+    finally:
+        keeper.interruption = None
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        again.cancel()
