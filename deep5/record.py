@@ -195,13 +195,12 @@ class RunRecord:
     def save_samples(self) -> None:
         """Write every sample so far."""
         from deep5.results.samples_file import sample_rows
+        from deep5.results.schema import metric_labels
 
         rows = list(self.extra_rows)
-        names = [metric.name for metric, _ in self.recipe.metrics]
-        for (metric, _), observer in zip(self.recipe.metrics, self.observers, strict=True):
-            # Metrics that differ in their parameters alone are told apart by them.
-            name = metric.name if names.count(metric.name) == 1 else f"{metric.name}{_parameters(metric)}"
-            rows += sample_rows(name, metric.unit, observer.samples())
+        labels = metric_labels(self.document["metrics"])
+        for label, (metric, _), observer in zip(labels, self.recipe.metrics, self.observers, strict=True):
+            rows += sample_rows(label, metric.unit, observer.samples())
         self.folder.write_samples(rows)
 
     def _write_files(self) -> None:
@@ -387,10 +386,6 @@ def thread_pools() -> dict[str, int]:
     return {
         f"{pool['internal_api']} ({Path(pool['filepath']).name})": pool["num_threads"] for pool in threadpool_info()
     }
-
-
-def _parameters(metric: Metric) -> str:
-    return "[" + ", ".join(f"{key}={value}" for key, value in vars(metric).items()) + "]"
 
 
 def _scope(metric: Metric) -> str:

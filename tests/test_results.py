@@ -651,6 +651,32 @@ def test_the_table_shows_every_verdict(tmp_path: Path) -> None:
     assert lines[-1] == str(folder.path)
 
 
+class Best(Metric):
+    """One of k."""
+
+    name, unit, direction = "best_of", "%", "higher"
+
+    def __init__(self, k: int) -> None:
+        self.k, self.logits = k, "logits"
+
+    def observer(self) -> Observer:
+        return Observer()
+
+
+def test_metrics_of_one_name_are_told_apart_by_their_parameters(tmp_path: Path) -> None:
+    folder = ResultFolder.create(tmp_path, "digits", blank())
+    rows = [
+        metric_row(metric, None, value=value) for metric, value in ((Best(1), 1.0), (Best(5), 5.0), (Accuracy(), 2))
+    ]
+    lines = printed(folder, full(run_id=folder.run_id, metrics=rows))
+    names = [line.split()[0] for line in lines if line.endswith("reported")]
+    assert names == ["best_of[k=1]", "best_of[k=5]", "test_accuracy"]
+    assert [verdict.label for verdict in load(folder.path).verdicts[:2]] == ["best_of[k=1]", "best_of[k=5]"]
+    assert load(folder.path).metric("best_of[k=5]") == 5.0
+    with pytest.raises(UsageError, match=r"2 metrics are named 'best_of' .*; metrics: best_of\[k=1\], best_of\[k=5\]"):
+        load(folder.path).metric("best_of")
+
+
 def test_the_overall_line_follows_accepted(tmp_path: Path) -> None:
     folder = ResultFolder.create(tmp_path, "digits", blank())
     assert "accepted (closed; success)" in printed(folder, full(run_id=folder.run_id))

@@ -10,7 +10,7 @@ from typing import Any
 from deep5.errors import UsageError
 from deep5.metric import Goal
 from deep5.results.samples_file import SAMPLES, SampleRow, read_samples
-from deep5.results.schema import SCHEMA_VERSION
+from deep5.results.schema import SCHEMA_VERSION, metric_labels
 from deep5.results.validation import check_document
 
 __all__ = ["EVENTS", "RESULT", "Result", "Verdict", "load", "result_folders"]
@@ -25,6 +25,7 @@ class Verdict:
 
     Attributes:
         name: Of the metric.
+        label: The name, with the parameters that tell the metric from others of its name: `top_k[k=5]`.
         unit: Of value, goal and interval.
         direction: "higher" or "lower": what is better.
         goal: The bound, or None: reported, not judged.
@@ -38,6 +39,7 @@ class Verdict:
     """
 
     name: str
+    label: str
     unit: str
     direction: str
     goal: Goal | None
@@ -96,17 +98,18 @@ class Result:
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """Every metric in the recipe's order."""
-        return tuple(_verdict(row) for row in self.document["metrics"])
+        rows = self.document["metrics"]
+        return tuple(_verdict(row, label) for row, label in zip(rows, metric_labels(rows), strict=True))
 
     def metric(self, name: str) -> float | None:
-        """The value of a metric in its unit, or None where the run did not yield it.
+        """The value of a metric, by its name or label, in its unit; None where the run did not yield it.
 
         Raises:
-            UsageError: No metric of this name, or several with different parameters: take them from `verdicts`.
+            UsageError: No metric of this name or label, or several of this name, which their labels tell apart.
         """
-        found = [verdict.value for verdict in self.verdicts if verdict.name == name]
+        found = [verdict.value for verdict in self.verdicts if name in (verdict.name, verdict.label)]
         if len(found) != 1:
-            known = ", ".join(verdict.name for verdict in self.verdicts) or "none"
+            known = ", ".join(verdict.label for verdict in self.verdicts) or "none"
             raise UsageError(f"{len(found)} metrics are named {name!r} in {self.folder}; metrics: {known}")
         return found[0]
 
@@ -174,11 +177,12 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-def _verdict(row: dict[str, Any]) -> Verdict:
+def _verdict(row: dict[str, Any], label: str) -> Verdict:
     # float() also reads "inf", "-inf" and "nan", which stand for what JSON cannot write.
     goal, ends, value = row["goal"], row["interval"], row["value"]
     return Verdict(
         name=row["name"],
+        label=label,
         unit=row["unit"],
         direction=row["direction"],
         goal=None if goal is None else Goal(relation=goal["relation"], bound=goal["bound"]),

@@ -12,7 +12,7 @@ from deep5.errors import UsageError
 from deep5.metric import Goal, Metric
 from deep5.samples import Interval
 
-__all__ = ["NOT_FINISHED", "SCHEMA_VERSION", "blank_document", "metric_row", "schema"]
+__all__ = ["NOT_FINISHED", "SCHEMA_VERSION", "blank_document", "metric_labels", "metric_row", "schema"]
 
 SCHEMA_VERSION = "3"
 NOT_FINISHED = "the run has not finished"
@@ -147,6 +147,25 @@ def metric_row(
         "missing": missing,
         "parameters": {key: item for key, item in metric.describe().items() if key != "metric"},
     }
+
+
+def metric_labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What each metric is called: its name, with the parameters that tell it from others of its name.
+
+    Args:
+        rows: As `metric_row` makes them.
+
+    >>> metric_labels([{"name": "top_k", "parameters": {"k": k, "label": "label"}} for k in (1, 5)])
+    ['top_k[k=1]', 'top_k[k=5]']
+    """
+    labels = []
+    for row in rows:
+        others = [other["parameters"] for other in rows if other["name"] == row["name"]]
+        apart = [
+            f"{key}={value}" for key, value in row["parameters"].items() if any(o.get(key) != value for o in others)
+        ]
+        labels.append(f"{row['name']}[{', '.join(apart)}]" if apart else row["name"])
+    return labels
 
 
 def _part(name: str, given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> dict[str, Any]:

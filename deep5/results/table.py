@@ -44,7 +44,7 @@ def verdict_table(result: Result, console: Console) -> None:
     table.add_column("goal", overflow="fold", no_wrap=keep)
     table.add_column("verdict", overflow="fold", no_wrap=keep)
     for verdict, (value, goal, word) in zip(result.verdicts, rows, strict=True):
-        table.add_row(Text(verdict.name), Text(value), Text(goal), Text(word, style=_STYLE[word]))
+        table.add_row(Text(verdict.label), Text(value), Text(goal), Text(word, style=_STYLE[word]))
     if result.verdicts:
         console.print(table)
     overall = "accepted" if result.accepted else "not accepted" if result.accepted is False else "not judged"

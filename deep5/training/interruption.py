@@ -31,7 +31,7 @@ def saved_when_interrupted(keeper: Checkpointer) -> Iterator[None]:
     main = threading.main_thread()
     handlers: dict[int, Callable[[int, Any], Any]] = {}
     if threading.current_thread() is main:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in map(int, (signal.SIGINT, signal.SIGTERM)):
             handler = signal.getsignal(number)
             if callable(handler) and not isinstance(handler, signal.Handlers):
                 handlers[number] = handler
