@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import deep5 as d5
 from deep5.errors import Deep5Error, UnknownName, UsageError
 from deep5.plugins import load, registered
+from deep5.tensors import numpy_dtype
 from deep5.training.dataset import ArrayDataset, Dataset, check_labels, fitted, sample_ids
 from deep5.training.datasets.cifar import cifar10, cifar100
 from deep5.training.datasets.idx import fashion_mnist, mnist, read_idx
@@ -172,6 +174,13 @@ def test_bad_arguments_of_mnist(idx: tuple[Path, dict[str, np.ndarray]], options
         mnist(folder=str(idx[0]), **options)
 
 
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100", "imagenet"])
+def test_folders_that_are_no_paths(name: str) -> None:
+    for wrong in (5, ["a"], b"a"):
+        with pytest.raises(UsageError, match=rf"{name}: got folder=.*; allowed: a path as text"):
+            load("datasets", name)(folder=wrong)
+
+
 @pytest.mark.parametrize("name", ["mnist", "fashion_mnist", "cifar10", "cifar100"])
 def test_what_is_not_there_and_not_to_be_downloaded(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEEP5_DATA", str(tmp_path / "mine"))
@@ -306,6 +315,29 @@ def test_conversions_that_lose_nothing() -> None:
     assert (half.specs["x"].dtype, everything(half)["x"].dtype.name) == ("bfloat16", "bfloat16")
 
 
+@pytest.mark.parametrize("given", [{}, {"x": [1, 2, 3], "y": [1]}, {"x": 5}, {"x": []}])
+def test_arrays_of_different_numbers_of_samples(given: Any) -> None:
+    with pytest.raises(UsageError, match=r"a data set of .*; allowed: the same first extent for all, above zero"):
+        ArrayDataset(given)
+
+
+def test_the_hash_of_arrays_covers_names_types_shapes_and_bytes() -> None:
+    import hashlib
+
+    def by_hand(name: str, array: np.ndarray) -> str:
+        return hashlib.sha256(f"{name} {array.dtype}{array.shape}\n".encode() + array.tobytes()).hexdigest()
+
+    values = RNG.standard_normal((4, 3, 2)) * 100
+    for dtype in ("uint8", "bool", "int64", "float16", "bfloat16", "float32", "float64"):
+        array = values.astype(numpy_dtype(dtype))
+        assert ArrayDataset({"x": array}).content_hash() == by_hand("x", array)
+        # Whatever lies in memory how.
+        assert ArrayDataset({"x": np.asfortranarray(array)}).content_hash() == by_hand("x", array)
+        assert ArrayDataset({"x": array[:, ::2]}).content_hash() == by_hand("x", array[:, ::2])
+    empty = np.zeros((3, 0), np.float32)
+    assert ArrayDataset({"x": empty}).content_hash() == by_hand("x", empty)
+
+
 def test_labels_are_held_to_the_classes() -> None:
     data = ArrayDataset({"input": np.zeros((4, 2)), "label": np.array([0, 2, 3, 1])})
     check_labels(data, 4)
@@ -406,6 +438,9 @@ def test_numpy_files_that_are_not_right(
     spoilt[80:90] = bytes(10)
     (tmp_path / "spoilt.npz").write_bytes(spoilt)
     (tmp_path / "not.npy").write_text("hello")
+    (tmp_path / "notes.npz").write_bytes(files["all.npz"].read_bytes())
+    with zipfile.ZipFile(tmp_path / "notes.npz", "a") as archive:
+        archive.writestr("notes.txt", "measured on Monday")
     for given, message in (
         ({"input": "objects.npy"}, "objects.npy cannot be read .*without objects"),
         ("objects.npz", "objects.npz cannot be read"),
@@ -420,6 +455,7 @@ def test_numpy_files_that_are_not_right(
         ({"input": "all.npz"}, "all.npz holds several arrays"),
         ("absent.npz", "absent.npz is not there"),
         ({"input": "absent.npy"}, "absent.npy is not there"),
+        ("notes.npz", r"notes\.npz, array 'notes\.txt' is no array; allowed: .*; remedy: leave it out"),
         ("one.npz", "arrays of 1 sample cannot be split"),
     ):
         path = str(tmp_path / given) if isinstance(given, str) else {k: str(tmp_path / v) for k, v in given.items()}

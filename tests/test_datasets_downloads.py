@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +116,12 @@ def test_rights_are_those_of_new_files(tmp_path: Path) -> None:
         ({"type": tarfile.FIFOTYPE}, "is a link, a device or the like"),
         ({"name": "good"}, "is there twice, or has no name"),
         ({"name": "good/inside"}, "lies in what is a file"),
+        ({"name": "good/inside/more"}, "lies in what is a file"),
+        ({"name": "good", "type": tarfile.DIRTYPE}, "'good' has the name of another one"),
+        ({"name": "good/inside", "type": tarfile.DIRTYPE}, "lies in what is a file"),
+        ({"name": "n" * 300}, "has a name that is too long for the folder's file system; allowed: shorter names"),
+        ({"name": "n" * 300, "type": tarfile.DIRTYPE}, "has a name that is too long"),
+        ({"name": "n" * 300 + "/inside"}, "has a name that is too long"),
         ({"size": 200}, "holds more than the bytes allowed for it"),
     ],
 )
@@ -145,6 +152,69 @@ def test_zip_files_that_are_not_safe(tmp_path: Path, name: str, attribute: int, 
     with pytest.raises(UsageError, match=message):
         extract(path, tmp_path / "out", max_bytes=100)
     assert left_over(tmp_path) == ["archive"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("a", "a/"), "'a/' has the name of another one"),
+        (("a/b", "a"), "'a' has the name of another one"),
+        (("n" * 300,), "has a name that is too long for the folder's file system"),
+        (("n" * 300 + "/",), "has a name that is too long for the folder's file system"),
+    ],
+)
+def test_names_that_no_folder_takes(tmp_path: Path, names: tuple[str, ...], message: str) -> None:
+    """Of a zip file and of a tar file: the archive's fault, not that of the place where it is unpacked."""
+    with zipfile.ZipFile(tmp_path / "zipped", "w") as archive:
+        for name in names:
+            archive.writestr(name, "")
+    with tarfile.open(tmp_path / "packed", "w") as packed:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
+            packed.addfile(info)
+    for path in (tmp_path / "zipped", tmp_path / "packed"):
+        with pytest.raises(UsageError, match=message.replace("/'", "/?'")):
+            extract(path, tmp_path / "out", max_bytes=100)
+    assert left_over(tmp_path) == ["packed", "zipped"]
+
+
+@pytest.mark.parametrize("pax", [False, True])
+def test_a_damaged_header_does_not_hide_what_follows(tmp_path: Path, pax: bool) -> None:
+    path = tmp_path / "archive"
+    content = bytes(3000)
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        for name in ("one", "two" if not pax else "zwö", "three"):
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    whole = path.read_bytes()
+    extract(path, tmp_path / "whole", max_bytes=MB)
+    assert left_over(tmp_path / "whole") == sorted(["one", "zwö" if pax else "two", "three"])
+    second, last = 512 + 3072, whole.rindex(b"three\0")
+    for place in (second, second + 150, last, last + 512 - 12):
+        spoilt = bytearray(whole)
+        spoilt[place : place + 6] = b"\x01broke"
+        path.write_bytes(spoilt)
+        with pytest.raises(UsageError, match=r"archive is corrupt \(ReadError: .*\); remedy: .*get it again"):
+            extract(path, tmp_path / "out", max_bytes=MB)
+    if pax:
+        # A record of no length in the header that has the long name.
+        path.write_bytes(whole.replace(b"13 path=", b"00 path=") if b"13 path=" in whole else b"")
+        with pytest.raises(UsageError, match="archive is corrupt"):
+            extract(path, tmp_path / "out", max_bytes=MB)
+    for spoilt in (
+        whole[:second] + bytes(512) + whole[second + 512 :],  # zeros in the place of the header: an end, and more
+        whole[:-1] + b"x",
+        whole + whole,
+        whole[: last + 512 + 3072],  # no end, though the content's zeros look like one
+        whole[: last + 512 + 3072 + 512],
+    ):
+        path.write_bytes(spoilt)
+        with pytest.raises(UsageError, match="archive is corrupt: it has no members, or does not end as a tar file"):
+            extract(path, tmp_path / "out", max_bytes=MB)
+    path.write_bytes(whole[: last + 512 + 3072 + 1024])
+    extract(path, tmp_path / "out", max_bytes=MB)
 
 
 def test_bombs(tmp_path: Path) -> None:
@@ -273,6 +343,7 @@ class Server:
         self.files: dict[str, bytes] = {}
         self.headers: dict[str, dict[str, str]] = {}
         self.asked: list[str] = []
+        self.pause_s = 0.0  # between the bytes of a file, where it is not 0
 
         class Handler(http.server.BaseHTTPRequestHandler):
             timeout: ClassVar[float] = 20
@@ -290,7 +361,8 @@ class Server:
                     for name, value in {"Content-Length": str(len(content)), **headers}.items():
                         self.send_header(name, value)
                     self.end_headers()
-                    self.wfile.write(content)
+                    with contextlib.suppress(ConnectionError):  # who has enough of it hangs up
+                        server.write(self.wfile, content)
                 else:
                     self.send_error(404)
 
@@ -303,6 +375,14 @@ class Server:
         self.url = f"{'https' if context else 'http'}://localhost:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
         self._thread.start()
+
+    def write(self, file: Any, content: bytes) -> None:
+        if not self.pause_s:
+            file.write(content)
+            return
+        for byte in content:
+            file.write(bytes([byte]))
+            time.sleep(self.pause_s)
 
     def close(self) -> None:
         self._server.shutdown()
@@ -337,6 +417,7 @@ def test_files_are_downloaded_once_and_whole(server: Server, tmp_path: Path) -> 
     assert left_over(target.parent) == ["set"]
     assert server.asked == ["/one.gz", "/two"]
     assert target.stat().st_mode & 0o777 == 0o755
+    assert [(target / name).stat().st_mode & 0o777 for name in ("one.gz", "two")] == [0o644, 0o644]
 
 
 def test_what_is_sent_encoded_is_not_decoded(server: Server, tmp_path: Path) -> None:
@@ -530,6 +611,28 @@ def test_a_server_that_only_pretends(server: Server, tmp_path: Path, monkeypatch
     monkeypatch.setattr(downloads, "_SLOWEST_BYTES_PER_S", 1e15)
     with pytest.raises(UsageError, match=r"the server sent \d+ bytes in \d+ s"):
         fetch([remote(server, RNG.bytes(600_000))], tmp_path / "set", plain_http=True)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_server_that_sends_a_byte_at_a_time(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bool
+) -> None:
+    """It is told long before a block is full: with 100 bytes a second that would take most of an hour."""
+    import urllib3
+
+    if old:  # urllib3 before 2.2
+        monkeypatch.delattr(urllib3.response.HTTPResponse, "read1", raising=False)
+        monkeypatch.delattr(urllib3.response.BaseHTTPResponse, "read1", raising=False)
+        monkeypatch.setattr(downloads, "_SMALL_BLOCK", 20)
+    server.pause_s = 0.01
+    monkeypatch.setattr(downloads, "_PATIENCE_S", 0.3)
+    begin = time.monotonic()
+    with pytest.raises(UsageError, match=r"the server sent \d\d? bytes in \d s"):
+        fetch([remote(server, RNG.bytes(300_000))], tmp_path / "set", plain_http=True)
+    assert time.monotonic() - begin < 20
+    monkeypatch.setattr(downloads, "_SLOWEST_BYTES_PER_S", 0.1)  # slow enough
+    fetch([remote(server, b"eleven byte" * 6, "short")], tmp_path / "set", plain_http=True)
+    assert (tmp_path / "set" / "short").read_bytes() == b"eleven byte" * 6
 
 
 def test_pinned_files_are_https_and_whole() -> None:

@@ -80,6 +80,25 @@ def test_every_mode_becomes_rgb() -> None:
     assert np.abs(red.mean((1, 2)) - [255, 0, 0]).max() < 3
 
 
+@pytest.mark.parametrize("largest", [65535, 4095, 1000, 256])
+@pytest.mark.parametrize("plain", [False, True])
+def test_wide_grey_of_pgm_files(largest: int, plain: bool) -> None:
+    """Of 65535 the higher byte; of a smaller largest value, what its share of 65535 has there."""
+    values = RNG.integers(0, largest + 1, (6, 6))
+    values[0, :2] = 0, largest
+    if plain:
+        data = f"P2\n6 6\n{largest}\n{' '.join(map(str, values.ravel().tolist()))}\n".encode()
+    else:
+        data = f"P5\n6 6\n{largest}\n".encode() + values.astype(">u2").tobytes()
+    expected = np.round(values / largest * 65535).astype(int) >> 8
+    for turn in (True, False):
+        ours = Decoder(size=6, channels=1, turn=turn).decode(data, "x.pgm")
+        np.testing.assert_array_equal(ours[0], expected)
+    if largest == 65535:
+        np.testing.assert_array_equal(ours[0], values >> 8)
+    assert ours[0, 0, :2].tolist() == [0, 255]
+
+
 def test_what_is_transparent_stands_on_white() -> None:
     see_through = np.dstack([colours(), np.zeros((6, 6), np.uint8)])
     see_through[0, 0, 3] = 255
@@ -152,9 +171,13 @@ def test_an_image_that_does_not_decode_is_named(data: bytes, reason: str) -> Non
 
 
 def test_images_without_a_range_and_images_made_to_fill_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = encoded(Image.fromarray(np.ones((4, 4), np.float32)), "TIFF")
-    with pytest.raises(UsageError, match=r"the image x\.tiff holds numbers of 32 bits, whose range nobody knows"):
-        Decoder(size=8).decode(data, "x.tiff")
+    for data in (
+        encoded(Image.fromarray(np.ones((4, 4), np.float32)), "TIFF"),
+        encoded(Image.fromarray(np.ones((4, 4), np.int32)), "TIFF"),
+        b"Pf\n2 2\n-1.0\n" + np.ones(4, "<f4").tobytes(),
+    ):
+        with pytest.raises(UsageError, match=r"the image x\.tiff holds numbers of 32 bits, whose range nobody knows"):
+            Decoder(size=8).decode(data, "x.tiff")
     from deep5.training.datasets import images as module
 
     monkeypatch.setattr(module, "_MOST_PIXELS", 99)
@@ -237,6 +260,57 @@ def test_folders_with_a_split_of_their_own(tree: Path, tmp_path: Path) -> None:
         UsageError, match=r"val holds the class 'cat', which the training folder has not; allowed: Bee, ant"
     ):
         image_folder(str(root))
+
+
+@pytest.mark.parametrize("beside", [None, "testing", "zebra"])
+def test_training_samples_without_test_samples_are_no_class(tree: Path, tmp_path: Path, beside: str | None) -> None:
+    root = tmp_path / "split"
+    root.mkdir()
+    tree.rename(root / "train")
+    if beside is not None:
+        (root / beside / "ant").mkdir(parents=True)
+        Image.new("L", (4, 4), 7).save(root / beside / "ant" / "x.bmp")
+    with pytest.raises(
+        UsageError,
+        match=r"image_folder: .*split/train holds folders of images, and .*split has no folder of test images beside "
+        r"it; allowed: test, val, validation; remedy: folder='.*split/train', of which a split is drawn",
+    ):
+        image_folder(str(root), size=4)
+    assert image_folder(str(root / "train"), size=4).description["classes"] == ["Bee", "ant", "zebra"]
+
+
+def test_a_class_by_the_name_of_train(tree: Path) -> None:
+    """Images of trains, not samples to train on: there are no folders of images in it."""
+    (tree / "train" / "notes").mkdir(parents=True)
+    for number in range(2):
+        Image.new("L", (4, 4), number).save(tree / "train" / f"{number}.png")
+    assert image_folder(str(tree), size=4).description["classes"] == ["Bee", "ant", "train", "zebra"]
+
+
+def test_the_hash_of_a_split_says_which_sample_went_where(tree: Path) -> None:
+    names = [path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.suffix in (".PNG", ".jpg")]
+    (tree / "list.txt").write_text("".join(f"{name} {name.split('/')[0]}\n" for name in sorted(names)))
+    for read, given in ((image_folder, tree), (file_list, tree / "list.txt")):
+        drawn: dict[str, set[str]] = {}
+        for seed in range(6):
+            splits = read(str(given), size=4, split_seed=seed, test_share=0.25)  # type: ignore[operator]
+            drawn.setdefault(splits.split_hash, set()).add(splits.test.content_hash())
+            assert read(str(given), size=4, split_seed=seed, test_share=0.25).split_hash in drawn  # type: ignore[operator]
+        assert len(drawn) > 1
+        assert all(len(contents) == 1 for contents in drawn.values())
+        limited = read(str(given), size=4, limit=3)  # type: ignore[operator]
+        assert limited.split_hash not in drawn
+
+
+def test_the_description_of_numbers_is_of_plain_ones(tree: Path) -> None:
+    mean, std = np.array([0.51, 0.49, 0.47]), np.array([0.26, 0.25, 0.24])
+    ours = image_folder(str(tree), mean=tuple(mean), std=tuple(std), size=8)
+    plain = image_folder(str(tree), mean=mean.tolist(), std=std.tolist(), size=8)
+    assert ours.description["preparation"].endswith(
+        "divided by 255, less (0.51, 0.49, 0.47), divided by (0.26, 0.25, 0.24)"
+    )
+    assert ours.description == plain.description
+    assert ours.train.content_hash() == plain.train.content_hash()
 
 
 def test_hash_of_files_is_of_names_sizes_and_labels(tree: Path) -> None:
@@ -324,6 +398,9 @@ def test_bad_arguments_of_image_folders(tree: Path, options: dict[str, Any], mes
 
 
 def test_folders_that_are_not_right(tmp_path: Path) -> None:
+    for wrong in (None, 5):
+        with pytest.raises(UsageError, match=r"image_folder: got folder=(None|5); allowed: a path as text"):
+            image_folder(wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"image_folder: the folder .*absent is not there"):
         image_folder(str(tmp_path / "absent"))
     (tmp_path / "empty").mkdir()
@@ -354,6 +431,15 @@ def test_lists_of_files(tree: Path, tmp_path: Path) -> None:
     assert sorted(everything(drawn.train)["label"].tolist() + everything(drawn.test)["label"].tolist()) == [1, 1, 4, 4]
     with pytest.raises(UsageError, match=r"elsewhere\.txt, line 1: got the label 4; allowed: 0 to 3"):
         file_list(str(moved), root=str(tree), classes=4)
+    for wrong in ("3", 2.0, True, 0):
+        with pytest.raises(UsageError, match=r"file_list of .* classes; allowed: None or a whole number of at least 1"):
+            file_list(str(moved), root=str(tree), classes=wrong)  # type: ignore[arg-type]
+    moved.write_text(f"{names[0]} --5\n{names[1]} -\n{names[2]} --5\n{names[3]} -\n")
+    odd = file_list(str(moved), root=str(tree), size=4, test_share=0.5)  # no numbers: names
+    assert odd.description["classes"] == {"-": 0, "--5": 1}
+    for options in ({"train": 5}, {"test": b"x"}, {"root": 5}):
+        with pytest.raises(UsageError, match=rf"file_list: got {next(iter(options))}=.*; allowed: a path as text"):
+            file_list(**{"train": str(moved), **options})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -437,6 +523,9 @@ def test_imagenet_from_records_is_imagenet_from_folders(photographs: Path) -> No
         like="imagenet_tfrecord", train=24, test=8, classes=4, size=16, pixels="uint8", stream=True, window=6
     )
     assert isinstance(stream.train, StreamDataset)
+    assert records.description["hash"].startswith("names and sizes of the files, all records by the CRC-32C")
+    assert stream.description["hash"].startswith("names and sizes of the files, nothing of the records in them")
+    assert imagenet(folder=str(photographs), size=16).description["hash"].startswith("names, sizes and labels of the f")
     streamed = {(int(sample["label"]), sample["input"].tobytes()) for sample in stream.train.samples(2)}
     assert streamed == ours
     in_order = [int(sample["label"]) for sample in stream.test.samples(1)]

@@ -26,7 +26,7 @@ from deep5.training.datasets.shards import (
     image_records,
     image_stream,
 )
-from deep5.training.datasets.tfrecord import framed, read_record, record_index, records, write_records
+from deep5.training.datasets.tfrecord import framed, read_record, record_index, record_table, records, write_records
 
 RNG = np.random.default_rng(8)
 
@@ -107,6 +107,8 @@ def test_records_come_back(tmp_path: Path) -> None:
     assert list(records(path, 2)) == given_records[2:]
     index = record_index(path)
     assert index.tolist() == [0, 16, 33, 33 + 3016]
+    assert record_table(path).begins.tolist() == index.tolist()
+    assert record_table(path).checksums.tolist() == [masked_crc32c(record) for record in given_records]
     for number in (3, 0, 2):
         assert read_record(path, int(index[number]), number) == given_records[number]
 
@@ -114,9 +116,12 @@ def test_records_come_back(tmp_path: Path) -> None:
 def test_an_index_is_kept_and_made_again(tmp_path: Path) -> None:
     path = tmp_path / "x.tfrecord"
     write_records(path, [RNG.bytes(600_000), RNG.bytes(600_000)])
-    first = record_index(path)
+    first, checksums = record_table(path)
     (kept,) = (tmp_path / "cache" / "tfrecord").iterdir()
     np.testing.assert_array_equal(record_index(path), first)
+    np.testing.assert_array_equal(record_table(path).checksums, checksums)
+    np.save(kept, first)  # what holds places alone
+    np.testing.assert_array_equal(record_table(path).checksums, checksums)
     kept.write_bytes(kept.read_bytes()[:20])
     np.testing.assert_array_equal(record_index(path), first)
     write_records(path, [RNG.bytes(400_000) for _ in range(3)])
@@ -276,6 +281,20 @@ def test_images_by_index(tmp_path: Path) -> None:
         image_records(paths[1:2], ImageExample(10), decoder=Decoder(size=8), scaling=None)
 
 
+def test_the_hash_covers_every_record(tmp_path: Path) -> None:
+    """Of files with the same names and sizes, labels and pixels; of a part of them, what is in it."""
+    path, other = tmp_path / "train-00000-of-00001", encode_example({"image": [jpeg(1)], "label": [5]})
+
+    def digest(labels: list[int], limit: int | None = None) -> str:
+        write_records(path, [*(encode_example({"image": [jpeg(1)], "label": [label]}) for label in labels), other])
+        data = image_records([path], ImageExample(10), decoder=Decoder(size=8), scaling=None, limit=limit)
+        return data.content_hash()
+
+    assert digest([3, 4]) == digest([3, 4])
+    assert len({digest([3, 4]), digest([3, 7]), digest([4, 3]), digest([3, 4], 1), digest([4, 3], 1)}) == 5
+    assert digest([3, 4], 1) == digest([3, 7], 1)
+
+
 def test_labels_and_features_that_are_not_right(tmp_path: Path) -> None:
     path = tmp_path / "train-00000-of-00001"
     image = jpeg(1)
@@ -283,6 +302,8 @@ def test_labels_and_features_that_are_not_right(tmp_path: Path) -> None:
         ({"image/encoded": [image], "image/class/label": [0]}, r"holds the label 0; allowed: 1 to 10"),
         ({"image/encoded": [image], "image/class/label": [11]}, r"holds the label 11; allowed: 1 to 10"),
         ({"image": [image], "label": [10]}, r"holds the label 10; allowed: 0 to 9"),
+        ({"image": [image], "label": [float("nan")]}, r"holds the label nan; allowed: 0 to 9"),
+        ({"image": [image], "label": [float("inf")]}, r"holds the label inf; allowed: 0 to 9"),
         ({"image": [image], "label": [1.0]}, r"holds the label 1\.0; allowed: 0 to 9"),
         ({"image": [image, image], "label": [1]}, r"has the features \['image', 'label'\]; allowed: image/encoded and"),
         ({"picture": [image]}, r"has the features \['picture'\]"),

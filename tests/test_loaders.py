@@ -187,6 +187,26 @@ def test_bad_names(names: Any) -> None:
         d5.from_dataloader(DataLoader(tensors(), 2), names)
 
 
+def test_workers_that_outlive_the_epoch_are_refused() -> None:
+    """Their generators would go on from epoch to epoch, and a resumed run would begin with others."""
+    loader = DataLoader(Noisy(), 3, num_workers=1, persistent_workers=True)  # no process starts before a batch
+    with pytest.raises(
+        UsageError, match=r"from_dataloader: got .* persistent_workers=True, .*; remedy: persistent_workers=False"
+    ):
+        d5.from_dataloader(loader)
+
+
+@pytest.mark.parametrize("kind", SHUFFLED)
+def test_a_loader_is_not_made_ahead_by_a_thread(kind: str) -> None:
+    """It replaces PyTorch's global generator for a while, from which a step may draw in the meantime."""
+    source = d5.from_dataloader(SHUFFLED[kind]())
+    with pytest.raises(
+        UsageError,
+        match=r"Prefetched: got batches of a DataLoader, .*; allowed: .*; remedy: .* num_workers=2, prefetch_factor=2",
+    ):
+        d5.Prefetched(source, 3)
+
+
 def test_what_is_no_loader() -> None:
     with pytest.raises(UsageError, match=r"from_dataloader: got \[1, 2\]; allowed: a torch.utils.data.DataLoader"):
         d5.from_dataloader([1, 2])
@@ -203,7 +223,7 @@ def test_trained_from_a_loader() -> None:
     for sampler in (
         d5.OrderedSampler(data, 4),
         d5.from_dataloader(loader),
-        d5.Prefetched(d5.from_dataloader(loader), 3),
+        d5.Prefetched(d5.OrderedSampler(data, 4), 3),
     ):
         executor = d5.framework("pytorch").executor(d5.networks.mlp(features=4, hidden=8, classes=3))
         trainer = d5.Trainer(executor, d5.Momentum(lr=0.1), sampler, sampler)
@@ -234,6 +254,11 @@ def test_batches_of_tf_data_are_its_own_tensors() -> None:
     [(_, inputs), *_] = source.batches(0)
     assert type(inputs["input"]).__name__ == "EagerTensor"
     assert isinstance(source, d5.BatchSource)
+
+
+def test_tf_data_may_be_made_ahead() -> None:
+    source = d5.from_tf_data(tf_data().batch(4))
+    assert labels(d5.Prefetched(source, 2), 0) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10]]
 
 
 def test_a_function_of_the_epoch_shuffles_by_it() -> None:

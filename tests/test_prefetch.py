@@ -306,6 +306,36 @@ def test_what_is_no_source() -> None:
         d5.Prefetched(d5.OrderedSampler(Watched(), 2)).batches(0, 21)
 
 
+def test_a_source_that_says_that_a_thread_cannot_make_its_batches() -> None:
+    class Alone(d5.OrderedSampler):
+        no_prefetch = "what one thread alone may ask for; allowed: others"
+
+    class Around:
+        """A wrapper that passes on what it does not know."""
+
+        def __init__(self, source: Any) -> None:
+            self.source = source
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.source, name)
+
+        def batches(self, epoch: int, start: int = 0) -> Iterator[Any]:
+            yield from self.source.batches(epoch, start)
+
+        def steps(self, epoch: int) -> int | None:
+            count: int | None = self.source.steps(epoch)
+            return count
+
+        def order_hash(self, epochs: int) -> str | None:
+            return None
+
+    alone = Alone(Watched(), 2)
+    for source in (alone, Around(alone)):
+        with pytest.raises(UsageError, match=r"Prefetched: got what one thread alone may ask for; allowed: others"):
+            d5.Prefetched(source)
+    assert len(list(d5.Prefetched(Around(d5.OrderedSampler(Watched(), 2))).batches(0))) == 20
+
+
 def test_training_is_the_same_with_and_without() -> None:
     from deep5.training.datasets.class_templates import synthetic
 

@@ -408,6 +408,10 @@ def test_a_function_without_specs_is_tried() -> None:
         ([d5.RandomCrop(13, padding=2)], r"of 8 x 8 pixels with a margin of 2; allowed: at most 12 x 12"),
         ([d5.RandomCrop(8, fill=256)], r"RandomCrop: got fill=256; allowed: a number that uint8 holds"),
         ([d5.RandomCrop(8, fill=0.5)], r"RandomCrop: got fill=0.5; allowed: a number that uint8 holds"),
+        ([d5.RandomCrop(8, fill=10**400)], r"RandomCrop: got fill=10+; allowed: a number that uint8 holds"),
+        ([d5.Cutout(2, fill=-1)], r"Cutout: got fill=-1; allowed: a number that uint8 holds"),
+        ([d5.Cutout(2, fill=0.5)], r"Cutout: got fill=0.5; allowed: a number that uint8 holds"),
+        ([d5.Cutout(2, fill=float("nan"))], r"Cutout: got fill=nan; allowed: a number that uint8 holds"),
         ([d5.CenterCrop(9)], r"CenterCrop: got size=\(9, 9\) for images of 8 x 8"),
         (
             [d5.Normalise((1, 2), 1)],

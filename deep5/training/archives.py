@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import lzma
 import os
@@ -16,7 +17,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from deep5.errors import OutputError, UsageError
 
@@ -27,6 +28,14 @@ _BLOCK = 1 << 20
 _HEADERS = 4096
 # A tar file ends with two blocks of zeros.
 _END = 1024
+# What a file system says of a member's name that it does not take; all else is the folder's fault.
+_NAME_FAULTS = {
+    **dict.fromkeys(
+        (errno.EEXIST, errno.EISDIR, errno.ENOTDIR),
+        ("has the name of another one, or lies in what is a file", "each name once, files in folders"),
+    ),
+    errno.ENAMETOOLONG: ("has a name that is too long for the folder's file system", "shorter names"),
+}
 # What the libraries raise on a file that is not what they expect; BadGzipFile is an OSError.
 _CORRUPT = (
     tarfile.TarError,
@@ -130,31 +139,33 @@ def _told(archive: Path, folder: Path) -> Iterator[None]:
 
 def _untar(archive: Path, room: Path, max_bytes: int, max_members: int) -> None:
     seen: set[str] = set()
-    total = 0
+    total = end = 0
     with _decompressed(archive) as stream:
         limited: Any = _Limited(stream, max_bytes + max_members * _HEADERS)
         # As a stream: members one after the other, nothing looked up behind.
-        with tarfile.open(fileobj=limited, mode="r|") as tar:
+        with tarfile.open(fileobj=limited, mode="r|", tarinfo=_Member) as tar:
             for member in tar:
                 target = _target(archive, room, member.name, member.isdir(), seen, max_members)
+                end = member.offset_data
                 if member.isdir():
-                    target.mkdir(parents=True, exist_ok=True)
                     continue
                 if not member.isreg() or member.issparse():
                     raise _refused(archive, member.name, "is a link, a device or the like", "files and folders")
                 total += member.size
+                end += -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
                 if total > max_bytes:
                     raise _TooMuch
                 source = tar.extractfile(member)
                 if source is None:
                     raise _refused(archive, member.name, "has no content", "whole files")
-                _copy(source, target)
-        # tarfile takes a header that it cannot read for the end. And a gzip's checksum is compared when all is read.
+                with _blamed_on(archive, member.name):
+                    _copy(source, target)
+        # tarfile takes a block of zeros for the end, whatever follows. And a gzip's checksum is compared at its end.
         limited.drain()
-        if not seen or limited.tail.strip(b"\0"):
+        if not seen or limited.filled > end or limited.count < end + _END:
             raise UsageError(
-                f"{archive} is corrupt: it has no members, or does not end as a tar file does; remedy: get it again "
-                "from its source"
+                f"{archive} is corrupt: it has no members, or does not end as a tar file does, with zeros alone; "
+                "remedy: get it again from its source"
             )
 
 
@@ -172,10 +183,9 @@ def _unzip(archive: Path, room: Path, max_bytes: int, max_members: int) -> None:
             if member.flag_bits & 1:
                 raise _refused(archive, member.filename, "is encrypted", "files that are not")
             if member.is_dir():
-                target.mkdir(parents=True, exist_ok=True)
                 continue
             try:
-                with packed.open(member) as source:
+                with packed.open(member) as source, _blamed_on(archive, member.filename):
                     size = _copy(source, target)
             except NotImplementedError as error:
                 raise _refused(archive, member.filename, f"cannot be unpacked ({error})", "deflate or store") from error
@@ -189,7 +199,7 @@ def _unzip(archive: Path, room: Path, max_bytes: int, max_members: int) -> None:
 
 
 def _target(archive: Path, room: Path, name: str, folder: bool, seen: set[str], max_members: int) -> Path:
-    """Where a member goes; it is inside the room and nothing is there yet, or a folder for a folder."""
+    """Where a member goes, inside the room: a folder is made, of a file the folder that it lies in."""
     path = PurePosixPath(name)
     if path.is_absolute() or "\\" in name or "\0" in name or re.match("[A-Za-z]:", name):
         raise _refused(archive, name, "has a path that is not relative", "paths inside the archive")
@@ -202,12 +212,36 @@ def _target(archive: Path, room: Path, name: str, folder: bool, seen: set[str], 
     if len(seen) > max_members:
         raise UsageError(f"{archive} has more than {max_members} members; allowed: at most {max_members}")
     target = room.joinpath(*path.parts)
-    if not folder:
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise _refused(archive, name, "lies in what is a file", "files in folders") from error
+    with _blamed_on(archive, name):
+        (target if folder else target.parent).mkdir(parents=True, exist_ok=True)
     return target
+
+
+@contextmanager
+def _blamed_on(archive: Path, name: str) -> Iterator[None]:
+    """An error of the file system that a member's name is the cause of, told as the archive's."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NAME_FAULTS:
+            raise
+        raise _refused(archive, name, *_NAME_FAULTS[error.errno]) from error
+
+
+class _Member(tarfile.TarInfo):
+    """A member of a tar file. One whose header cannot be read is an error here; tarfile takes it for the file's end."""
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
+        """The next member.
+
+        Raises:
+            ReadError: Its header cannot be read.
+        """
+        try:
+            return super().fromtarfile(tar)
+        except tarfile.InvalidHeaderError as error:  # type: ignore[attr-defined]  # not in typeshed
+            raise tarfile.ReadError(f"a header cannot be read, {error}") from error
 
 
 def _copy(source: IO[bytes], target: Path) -> int:
@@ -242,10 +276,16 @@ def _decompressed(archive: Path) -> Iterator[Any]:
 
 
 class _Limited:
-    """A stream out of which no more than so many bytes come, whatever asks for them: headers and padding count."""
+    """A stream out of which no more than so many bytes come, whatever asks for them: headers and padding count.
+
+    Attributes:
+        count: Bytes that came out.
+        filled: Of these, how many there are up to the last one that is not zero.
+    """
 
     def __init__(self, stream: IO[bytes], max_bytes: int) -> None:
-        self._stream, self._left, self.tail = stream, max_bytes, b""
+        self._stream, self._left = stream, max_bytes
+        self.count = self.filled = 0
 
     def read(self, size: int = -1) -> bytes:
         """At most `size` bytes."""
@@ -253,7 +293,9 @@ class _Limited:
         self._left -= len(block)
         if self._left < 0:
             raise _TooMuch
-        self.tail = (self.tail + block)[-_END:]
+        if content := len(block.rstrip(b"\0")):
+            self.filled = self.count + content
+        self.count += len(block)
         return block
 
     def drain(self) -> None:

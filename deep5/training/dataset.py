@@ -123,7 +123,7 @@ class ArrayDataset(Dataset):
     def __init__(self, arrays: Mapping[str, np.ndarray], *, content_hash: str | None = None) -> None:
         lengths = {name: np.shape(array)[:1] for name, array in arrays.items()}
         if len(set(lengths.values())) != 1 or {(), (0,)} & set(lengths.values()):
-            got = ", ".join(f"{name}: {array.shape}" for name, array in arrays.items()) or "no arrays"
+            got = ", ".join(f"{name}: {np.shape(array)}" for name, array in arrays.items()) or "no arrays"
             raise UsageError(f"a data set of {got}; allowed: the same first extent for all, above zero")
         self._arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
         self.specs = {
@@ -157,7 +157,8 @@ class ArrayDataset(Dataset):
         digest = hashlib.sha256()
         for name, array in self._arrays.items():
             digest.update(f"{name} {array.dtype}{array.shape}\n".encode())
-            digest.update(array.data)
+            # As bytes: not every element type gives its memory out as itself, bfloat16 does not.
+            digest.update(array.reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
 
     def cast(self, specs: Mapping[str, TensorSpec]) -> ArrayDataset:

@@ -15,14 +15,16 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from deep5.compiler import cache_folder
-from deep5.errors import OutputError, UsageError
+from deep5.errors import OutputError, UsageError, brief
 from deep5.plugins import missing_dependency
 from deep5.training.archives import extract
 
-__all__ = ["Remote", "data_folders", "download_folder", "fetch", "find_or_fetch", "told_size"]
+__all__ = ["Remote", "data_folders", "download_folder", "fetch", "find_or_fetch", "given_path", "told_size"]
 
 _CONNECT_S, _SILENCE_S = 20.0, 60.0
 _BLOCK = 1 << 18
+# Where urllib3 (before 2.2) waits until a block is full: what a server as slow as is allowed sends in a second.
+_SMALL_BLOCK = 1 << 10
 # Slower than this over so long a time, a server only pretends to send.
 _SLOWEST_BYTES_PER_S, _PATIENCE_S = 1_000, 300.0
 
@@ -74,9 +76,10 @@ def find_or_fetch(name: str, what: str, remotes: Sequence[Remote], *, folder: st
         MissingDependency: `pooch` is not installed.
     """
     if folder is not None:
-        if not Path(folder).is_dir():
+        given = given_path(what, folder)
+        if not given.is_dir():
             raise UsageError(f"{what}: the folder {folder} is not there; remedy: folder= the one that holds its files")
-        return Path(folder)
+        return given
     for place in data_folders():
         if (place / name).is_dir():
             return place / name
@@ -91,6 +94,22 @@ def find_or_fetch(name: str, what: str, remotes: Sequence[Remote], *, folder: st
     sys.stderr.write(f"{what}: downloading {size} to {target}; DEEP5_DATA would name a folder that has it\n")
     fetch(remotes, target)
     return target
+
+
+def given_path(what: str, path: object, name: str = "folder") -> Path:
+    """A path that the caller of a data set's function gave.
+
+    Args:
+        what: The data set, for messages.
+        path: What was given.
+        name: The argument.
+
+    Raises:
+        UsageError: It is no path.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise UsageError(f"{what}: got {name}={brief(path)}; allowed: a path as text")
+    return Path(path)
 
 
 def fetch(remotes: Sequence[Remote], target: Path, *, plain_http: bool = False) -> None:
@@ -162,6 +181,7 @@ def _fetch_one(remote: Remote, folder: Path, plain_http: bool) -> None:
                     ) from error
                 failures.append(f"{url}: {_network_reason(error)}")
             else:
+                (folder / remote.name).chmod(0o644)  # a temporary file is its owner's alone
                 return
     raise UsageError(
         f"{remote.name} ({told_size(remote.size_bytes)}) could not be downloaded: {'; '.join(failures)}; remedy: try "
@@ -198,10 +218,13 @@ class _Downloader:
         import urllib3
 
         size, copied, began = self._remote.size_bytes, 0, time.monotonic()
+        # What has arrived, not whole blocks: of a slow server they would come too late to judge it by.
+        read1 = getattr(response.raw, "read1", None)
+        read, most = (response.raw.read, _SMALL_BLOCK) if read1 is None else (read1, _BLOCK)
         while True:
             try:
                 # As it came: a Content-Encoding is not undone, the checksum is of the file itself.
-                block = response.raw.read(_BLOCK, decode_content=False)
+                block = read(most, decode_content=False)
             except urllib3.exceptions.HTTPError as error:
                 raise UsageError(f"the connection broke after {copied} of the file's {size} bytes ({error})") from error
             if not block:

@@ -22,7 +22,12 @@ class LoaderSource(ABC):
 
     Args:
         names: Of the parts of a batch, in the loader's order; None: the batches are dicts, whose names stay.
+
+    Attributes:
+        no_prefetch: Why its batches cannot be made by a thread, as an error has it; empty: they can.
     """
+
+    no_prefetch = ""
 
     def __init__(self, names: Sequence[str] | None) -> None:
         texts = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
@@ -83,6 +88,12 @@ class LoaderSource(ABC):
 class _DataLoaderSource(LoaderSource):
     """See `from_dataloader`."""
 
+    no_prefetch = (
+        "batches of a DataLoader, which sets PyTorch's global generator aside for each of them, and the step that goes "
+        "on meanwhile may draw from it; allowed: sources that leave it alone; remedy: no prefetching here, but the "
+        "loader's own, DataLoader(…, num_workers=2, prefetch_factor=2)"
+    )
+
     def __init__(self, loader: Any, names: Sequence[str] | None, seed: int) -> None:
         super().__init__(names)
         import torch
@@ -90,6 +101,12 @@ class _DataLoaderSource(LoaderSource):
 
         if not isinstance(loader, data.DataLoader):
             raise UsageError(f"from_dataloader: got {brief(loader)}; allowed: a torch.utils.data.DataLoader")
+        if loader.persistent_workers:
+            raise UsageError(
+                "from_dataloader: got a DataLoader with persistent_workers=True, whose processes go on drawing where "
+                "the epoch before ended, so that a resumed run would draw others; allowed: workers that begin with the "
+                "epoch; remedy: persistent_workers=False"
+            )
         self.loader, self.dataset, self.batch_size, self.seed = loader, loader.dataset, loader.batch_size, seed
         self._torch, self._sized = torch, not isinstance(loader.dataset, data.IterableDataset)
         self._quiet = _quiet(loader, data)
@@ -211,8 +228,12 @@ def from_dataloader(loader: Any, names: Sequence[str] | None = ("input", "label"
     the epoch's own. So the order is a function of (seed, epoch), and so are random numbers of worker processes, which
     PyTorch seeds from there. What a data set draws in this process from `random` or NumPy is its own affair.
 
+    `Prefetched` does not take it: the generator is one for the process, and steps draw from it, too. What makes batches
+    ahead is the loader itself, with `num_workers` and `prefetch_factor`.
+
     Args:
         loader: Its batches are tuples, lists or dicts of tensors. With `drop_last` it leaves samples out: its choice.
+            With `persistent_workers` its draws would not be a function of the epoch: it is refused.
         names: Of the parts of a batch in their order, the network's inputs; for dicts, the parts to take, None for all.
         seed: See above.
 
@@ -220,7 +241,7 @@ def from_dataloader(loader: Any, names: Sequence[str] | None = ("input", "label"
         Batches of tensors as the loader makes them, without identities of the samples.
 
     Raises:
-        UsageError: No `DataLoader`, or batches that do not have these parts.
+        UsageError: No `DataLoader`, one with `persistent_workers`, or batches that do not have these parts.
         ModuleNotFoundError: PyTorch is not installed.
     """
     return _DataLoaderSource(loader, names, seed)

@@ -43,7 +43,8 @@ class Prefetched:
 
     Raises:
         UsageError: No sampler, a `depth` or `workers` that is no whole number of at least 1, more workers than `depth`,
-            or several workers for a source that gives one batch after the other.
+            several workers for a source that gives one batch after the other, or a PyTorch `DataLoader`, which makes
+            batches ahead itself.
 
     >>> import numpy as np
     >>> from deep5.training.dataset import ArrayDataset
@@ -59,6 +60,8 @@ class Prefetched:
     def __init__(self, sampler: BatchSource, depth: int = 2, workers: int = 1, *, timeout_s: float = 600.0) -> None:
         if not isinstance(sampler, BatchSource):
             raise UsageError(f"Prefetched: got {brief(sampler)}; allowed: a d5.Sampler, or what else gives batches")
+        if reason := _no_prefetch(sampler):
+            raise UsageError(f"Prefetched: got {reason}")
         for name, value in (("depth", depth), ("workers", workers)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UsageError(f"Prefetched: got {name}={value!r}; allowed: a whole number of at least 1")
@@ -239,6 +242,12 @@ def _end(shelf: _Shelf, threads: list[threading.Thread]) -> None:
         # A thread may be the one that collects an abandoned iterator; one that never started cannot be waited for.
         if thread.ident is not None and thread is not threading.current_thread():
             thread.join(max(0.0, deadline - monotonic()))
+
+
+def _no_prefetch(source: Any) -> str:
+    """Why a source's batches cannot be made by a thread, as it says itself; empty: they can."""
+    reason = getattr(source, "no_prefetch", "")
+    return reason if isinstance(reason, str) else ""
 
 
 def _nothing() -> None:

@@ -13,6 +13,7 @@ from deep5.training.dataset import Splits
 from deep5.training.datasets.images import Decoder, image_files
 from deep5.training.datasets.pixels import Scaling, scaling_of
 from deep5.training.datasets.splitting import check_limit, check_share, evenly, split_hash, stratified
+from deep5.training.downloads import given_path
 
 __all__ = ["HASHED", "class_tree", "given_scaling", "image_folder"]
 
@@ -42,7 +43,8 @@ def image_folder(
     """Image files in folders, a folder a class, decoded when they are asked for.
 
     Classes are the folders in their order by name, samples the files in their order by path. Where the folder has
-    `train` and one of `test`, `val` and `validation`, these are the split; else a seeded one is drawn by class.
+    `train` and one of `test`, `val` and `validation`, these are the split; else a seeded one is drawn by class. A
+    folder `train` that holds folders of images, and none of these beside it, is no class, but an error.
 
     Args:
         folder: What holds the folders.
@@ -66,7 +68,7 @@ def image_folder(
             named when a batch asks for it.
         MissingDependency: Pillow is not installed.
     """
-    what, root = "image_folder", Path(folder)
+    what, root = "image_folder", given_path("image_folder", folder)
     decoder = Decoder(size=size, channels=channels, fit=fit)
     scaling = given_scaling(what, pixels, mean, std, channels)
     if not root.is_dir():
@@ -77,8 +79,10 @@ def image_folder(
     if own is not None:
         train_names, train_labels, classes = class_tree(root / "train", "train/")
         test_names, test_labels, _ = class_tree(root / own, f"{own}/", classes)
+        chosen = np.arange(len(train_names)), np.arange(len(test_names))
         split = f"the folders train and {own}"
     else:
+        _check_no_part(root)
         names, labels, classes = class_tree(root)
         chosen = stratified(labels, check_share(what, test_share), split_seed)
         train_names, test_names = ([names[index] for index in part] for part in chosen)
@@ -95,7 +99,7 @@ def image_folder(
     return Splits(
         train=parts[0],
         test=parts[1],
-        split_hash=split_hash(kept, kept_test),
+        split_hash=split_hash(chosen[0][kept], chosen[1][kept_test]),
         description={
             "source": f"image files of {root.resolve().name}",
             "samples": {"train": len(parts[0]), "test": len(parts[1])},
@@ -106,6 +110,21 @@ def image_folder(
             "hash": HASHED,
         },
     )
+
+
+def _check_no_part(root: Path) -> None:
+    """Refuse a folder of training samples without one of test samples, which would be a class by the name of train.
+
+    Raises:
+        UsageError: `train` holds folders of images.
+    """
+    place = root / "train"
+    if place.is_dir() and any("/" in name for name in _images(place)):
+        raise UsageError(
+            f"image_folder: {place} holds folders of images, and {root} has no folder of test images beside it; "
+            f"allowed: {', '.join(_TEST_NAMES)}; remedy: folder={str(place)!r}, of which a split is drawn; or name the "
+            "folder of test images so"
+        )
 
 
 def given_scaling(

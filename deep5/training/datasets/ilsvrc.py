@@ -14,9 +14,16 @@ from deep5.training.datasets.folders import HASHED, class_tree
 from deep5.training.datasets.images import Decoder, image_files
 from deep5.training.datasets.lists import read_list
 from deep5.training.datasets.pixels import Scaling, scaling_of
-from deep5.training.datasets.shards import ImageExample, find_shards, image_records, image_stream
+from deep5.training.datasets.shards import (
+    HASHED_RECORDS,
+    HASHED_STREAM,
+    ImageExample,
+    find_shards,
+    image_records,
+    image_stream,
+)
 from deep5.training.datasets.splitting import check_limit, evenly, split_hash
-from deep5.training.downloads import data_folders
+from deep5.training.downloads import data_folders, given_path
 
 __all__ = ["imagenet"]
 
@@ -103,12 +110,13 @@ def imagenet(
         parts, layout = _from_records(
             shards, decoders, scaling, classes, stream, window, shuffle_seed, limit, test_limit, workers
         )
+        hashed = HASHED_STREAM if stream else HASHED_RECORDS
         hashes = split_hash(np.array([limit or 0, len(shards[0])]), np.array([test_limit or 0, len(shards[1])]))
     else:
         if stream:
             raise UsageError(f"imagenet with stream=True, but {root} holds no TFRecord files; remedy: stream=False")
         parts, hashes = _from_folders(root, decoders, scaling, classes, limit, test_limit, workers)
-        layout = "folders"
+        layout, hashed = "folders", HASHED
     samples = {
         name: len(part) if isinstance(part, Dataset) else None
         for name, part in zip(("train", "test"), parts, strict=True)
@@ -126,13 +134,15 @@ def imagenet(
                 for name, decoder in zip(("train", "test"), decoders, strict=True)
             },
             "decoder": decoders[0].library,
-            "hash": HASHED,
+            "hash": hashed,
         },
     )
 
 
 def _root(folder: str | None) -> Path:
-    places = [Path(folder)] if folder is not None else [place / "imagenet" for place in data_folders()]
+    places = (
+        [given_path("imagenet", folder)] if folder is not None else [place / "imagenet" for place in data_folders()]
+    )
     for place in places:
         if place.is_dir():
             return place

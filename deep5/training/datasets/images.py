@@ -108,7 +108,9 @@ class Decoder:
                     )
                 image.load()
                 upright = ImageOps.exif_transpose(image) if self.turn else image
-                plain = _plain(upright, "RGB" if self.channels == 3 else "L", name)
+                # Pillow spreads the grey of a PGM file of more than 8 bits over 16, in pixels of 32.
+                sixteen = image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM")
+                plain = _plain(upright, "RGB" if self.channels == 3 else "L", name, sixteen)
                 pixels = np.asarray(self._sized(plain))
         except UsageError:
             raise
@@ -139,11 +141,11 @@ class Decoder:
         return image.resize((self.size,) * 2, bilinear, box=box)
 
 
-def _plain(image: Any, mode: str, name: str) -> Any:
-    """The image in RGB or grey, of one byte a channel."""
+def _plain(image: Any, mode: str, name: str, sixteen: bool) -> Any:
+    """The image in RGB or grey, of one byte a channel; `sixteen` says that it has grey of 16 bits."""
     from PIL import Image
 
-    if image.mode.startswith("I;16"):
+    if sixteen:
         wide = np.asarray(image)
         image = Image.fromarray((wide >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):

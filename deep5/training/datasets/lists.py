@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from deep5.training.dataset import Splits
 from deep5.training.datasets.folders import HASHED, given_scaling
 from deep5.training.datasets.images import Decoder, image_files
 from deep5.training.datasets.splitting import check_limit, check_share, evenly, split_hash, stratified
+from deep5.training.downloads import given_path
 
 __all__ = ["file_list", "read_list"]
 
@@ -65,10 +67,14 @@ def file_list(
     what = "file_list"
     decoder = Decoder(size=size, channels=channels, fit=fit)
     scaling = given_scaling(what, pixels, mean, std, channels)
-    lists = [Path(train)] if test is None else [Path(train), Path(test)]
+    if classes is not None and (isinstance(classes, bool) or not isinstance(classes, int) or classes < 1):
+        raise UsageError(f"{what} of {classes!r:.60} classes; allowed: None or a whole number of at least 1")
+    lists = [given_path(what, train, "train")]
+    if test is not None:
+        lists.append(given_path(what, test, "test"))
     read = [read_list(path) for path in lists]
     numbers = _numbers([label for entries in read for _, _, label in entries])
-    places = [(Path(root) if root is not None else path.parent).resolve() for path in lists]
+    places = [(given_path(what, root, "root") if root is not None else path.parent).resolve() for path in lists]
     named, labelled = [], []
     for path, entries, place in zip(lists, read, places, strict=True):
         labels = np.array([numbers[label] for _, _, label in entries], dtype=np.int64)
@@ -76,6 +82,7 @@ def file_list(
         # Absolute paths stay what they are; all others are found from one folder.
         named.append([str(place / name) if len(set(places)) > 1 else name for _, name, _ in entries])
         labelled.append(labels)
+    chosen = tuple(np.arange(len(labels)) for labels in labelled)
     if test is None:
         chosen = stratified(labelled[0], check_share(what, test_share), split_seed)
         named, labelled = (
@@ -99,7 +106,7 @@ def file_list(
     return Splits(
         train=parts[0],
         test=parts[1],
-        split_hash=split_hash(*kept),
+        split_hash=split_hash(*(part[ids] for part, ids in zip(chosen, kept, strict=True))),
         description={
             "source": f"image files of the list {lists[0].name}" + ("" if test is None else f" and {lists[1].name}"),
             "samples": {"train": len(parts[0]), "test": len(parts[1])},
@@ -148,7 +155,7 @@ def read_list(path: Path) -> list[tuple[int, str, str]]:
 def _numbers(labels: Sequence[str]) -> Mapping[str, int]:
     """The number of each label: itself, where all are whole numbers, else its place in their order."""
     distinct = sorted(set(labels))
-    if all(label.isascii() and label.lstrip("-").isdecimal() and len(label) < 19 for label in distinct):
+    if all(re.fullmatch(r"-?[0-9]{1,18}", label) for label in distinct):
         return {label: int(label) for label in distinct}
     return {label: number for number, label in enumerate(distinct)}
 

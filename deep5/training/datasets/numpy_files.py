@@ -7,6 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -150,8 +151,12 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         raise _unreadable(path, error) from error
 
 
-def _plain(what: object, array: np.ndarray) -> np.ndarray:
+def _plain(what: object, array: Any) -> np.ndarray:
     """The array with numbers in this machine's byte order, in the order of the samples; mapped where it was."""
+    if not isinstance(array, np.ndarray):
+        raise UsageError(
+            f"{what} is no array; allowed: members of an .npz file that numpy.savez writes; remedy: leave it out"
+        )
     if array.dtype.kind not in "biuf" or array.ndim == 0:
         raise UsageError(
             f"{what} holds {array.dtype}{list(array.shape)}; allowed: numbers, the first extent the samples'"

@@ -64,7 +64,8 @@ def scaling_of(pixels: str, mean: Sequence[float], std: Sequence[float], what: s
         return None
     if pixels == "unit":
         return Scaling(mean=(0.0,) * len(mean), std=(1.0,) * len(std))
-    return Scaling(mean=tuple(mean), std=tuple(std))
+    # Plain floats: NumPy's would be described by their types, which nobody reads back.
+    return Scaling(mean=tuple(map(float, mean)), std=tuple(map(float, std)))
 
 
 def image_arrays(pixels: np.ndarray, labels: np.ndarray, scaling: Scaling | None) -> Dataset:

@@ -18,13 +18,25 @@ from deep5.training.dataset import StreamDataset, fitted
 from deep5.training.datasets.example import parse_example
 from deep5.training.datasets.images import Decoder, ImageDataset
 from deep5.training.datasets.pixels import Scaling
-from deep5.training.datasets.tfrecord import read_record, record_index, records
+from deep5.training.datasets.tfrecord import RecordTable, read_record, record_index, record_table, records
 
-__all__ = ["ImageExample", "TFRecordStream", "find_shards", "image_records", "image_stream"]
+__all__ = [
+    "HASHED_RECORDS",
+    "HASHED_STREAM",
+    "ImageExample",
+    "TFRecordStream",
+    "find_shards",
+    "image_records",
+    "image_stream",
+]
 
 # Files of a data set whose records' places are looked up at the same time.
 _SCANNERS = 8
 _CHUNK = 32
+HASHED_RECORDS = "names and sizes of the files, all records by the CRC-32C stored with each; and what becomes of them"
+"""What the hash of records by index covers, for a data set's description."""
+HASHED_STREAM = "names and sizes of the files, nothing of the records in them; and what becomes of them"
+"""What that of a stream of records covers."""
 
 
 class ImageExample:
@@ -58,8 +70,8 @@ class ImageExample:
             image, label = features.get(image_key), features.get(label_key)
             if isinstance(image, list) and len(image) == 1 and isinstance(label, np.ndarray) and label.size == 1:
                 first = first if self.labels_from is None else self.labels_from  # noqa: PLW2901
-                number = int(label[0]) - first
-                if label.dtype != np.int64 or not 0 <= number < self.classes:
+                number = int(label[0]) - first if label.dtype == np.int64 else -1
+                if not 0 <= number < self.classes:
                     raise UsageError(
                         f"{name} holds the label {label[0]}; allowed: {first} to {first + self.classes - 1}"
                     )
@@ -124,17 +136,18 @@ def image_records(
     Raises:
         UsageError: A file is corrupt, or there is no record.
     """
-    indices: list[np.ndarray] = []
+    tables: list[RecordTable] = []
     if limit is None:
         with ThreadPoolExecutor(_SCANNERS, thread_name_prefix="deep5-index") as pool:
-            indices = list(pool.map(record_index, paths))
+            tables = list(pool.map(record_table, paths))
     else:
         for path in paths:
-            indices.append(record_index(path))
-            if sum(map(len, indices)) >= limit:
+            tables.append(record_table(path))
+            if sum(len(table.begins) for table in tables) >= limit:
                 break
-    ends = np.cumsum([len(index) for index in indices])
-    if not indices or ends[-1] == 0:
+    counts = [len(table.begins) for table in tables]
+    ends = np.cumsum(counts)
+    if not tables or ends[-1] == 0:
         raise UsageError(f"no record in {len(paths)} TFRecord files ({paths[0] if paths else 'none'} …)")
     length = int(ends[-1])
     if limit is not None:
@@ -146,14 +159,17 @@ def image_records(
         shard = int(np.searchsorted(ends, index, side="right"))
         number = index - (int(ends[shard - 1]) if shard else 0)
         path = paths[shard]
-        return example.read(read_record(path, int(indices[shard][number]), number), f"{path}, record {number},")
+        return example.read(read_record(path, int(tables[shard].begins[number]), number), f"{path}, record {number},")
 
+    # A record holds image and label, and its checksum stands for both.
+    checksums = np.concatenate([table.checksums for table in tables])[:length]
+    content = hashlib.sha256(checksums.astype("<u4").tobytes()).hexdigest()
     return ImageDataset(
         read,
         length=length,
         decoder=decoder,
         scaling=scaling,
-        identity=f"{_identity(paths)} {[len(index) for index in indices]} {length} {example.labels_from}",
+        identity=f"{_identity(paths)} {counts} {length} {example.labels_from} {content}",
         workers=workers,
     )
 

@@ -7,6 +7,7 @@ import io
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from deep5.errors import UsageError
 from deep5.files import write_atomically
 from deep5.training.datasets.crc32c import masked_crc32c
 
-__all__ = ["framed", "read_record", "record_index", "records", "write_records"]
+__all__ = ["RecordTable", "framed", "read_record", "record_index", "record_table", "records", "write_records"]
 
 _HEADER, _FOOTER = 12, 4  # uint64 length and its CRC; CRC of the record
 
@@ -69,8 +70,25 @@ def read_record(path: Path, begin: int, number: int) -> bytes:
         return _record(path, file, begin, _length(path, file, begin, number, size), number)
 
 
+class RecordTable(NamedTuple):
+    """The records of a file.
+
+    Attributes:
+        begins: The byte at which each record's frame begins, int64.
+        checksums: Each record's masked CRC-32C as the file stores it, int64; not compared with the record here.
+    """
+
+    begins: np.ndarray
+    checksums: np.ndarray
+
+
 def record_index(path: Path) -> np.ndarray:
-    """The byte at which each record of a file begins, int64.
+    """The byte at which each record of a file begins, int64; see `record_table`."""
+    return record_table(path).begins
+
+
+def record_table(path: Path) -> RecordTable:
+    """Where the records of a file are, and their checksums.
 
     Found by going from length to length. A file of more than 1 MB is gone through once: what was found is kept in
     deep5's cache under the file's path, size and time of change.
@@ -87,24 +105,26 @@ def record_index(path: Path) -> np.ndarray:
     if stat.st_size > 1 << 20:
         try:
             found = np.load(kept, allow_pickle=False)
-            if found.dtype == np.int64 and found.ndim == 1:
-                return np.asarray(found)
+            if found.dtype == np.int64 and found.ndim == 2 and len(found) == 2:
+                return RecordTable(*found)
         except (OSError, ValueError, EOFError):
             pass  # not there, or not whole: it is made again
-    begins, begin = [], 0
+    begins, checksums, begin = [], [], 0
     with _opened(path) as file:
         while begin < stat.st_size:
             begins.append(begin)
             begin += _HEADER + _length(path, file, begin, len(begins) - 1, stat.st_size) + _FOOTER
-    index = np.array(begins, dtype=np.int64)
+            file.seek(begin - _FOOTER)  # the next header stands behind it: the same block of the file
+            checksums.append(int.from_bytes(file.read(_FOOTER), "little"))
+    table = np.array([begins, checksums], dtype=np.int64)
     if stat.st_size > 1 << 20:
-        _keep(kept, index)
-    return index
+        _keep(kept, table)
+    return RecordTable(*table)
 
 
-def _keep(path: Path, index: np.ndarray) -> None:
+def _keep(path: Path, table: np.ndarray) -> None:
     content = io.BytesIO()
-    np.save(content, index, allow_pickle=False)
+    np.save(content, table, allow_pickle=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content.getvalue())

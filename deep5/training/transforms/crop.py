@@ -10,7 +10,7 @@ from deep5.errors import UsageError, brief
 from deep5.tensors import TensorSpec
 from deep5.training.transforms import kernels
 from deep5.training.transforms.draws import whole_numbers
-from deep5.training.transforms.transform import RandomTransform, Transform, extents, image
+from deep5.training.transforms.transform import RandomTransform, Transform, check_fill, extents, image
 
 __all__ = ["CenterCrop", "RandomCrop"]
 
@@ -50,7 +50,7 @@ class RandomCrop(RandomTransform):
         """Images of the window's size; see `Transform.specs`."""
         size = extents(self.size, "RandomCrop")
         _check_fits("RandomCrop", size, spec, self.padding)
-        _check_fill("RandomCrop", self.fill, spec.dtype)
+        check_fill("RandomCrop", self.fill, spec.dtype)
         return TensorSpec(shape=(spec.shape[0], *size), dtype=spec.dtype)
 
     def apply(self, array: np.ndarray, ids: np.ndarray | None, epoch: int) -> np.ndarray:
@@ -105,14 +105,3 @@ def _check_fits(what: str, size: tuple[int, int], spec: TensorSpec, padding: int
             f"{what}: got size={size} for images of {spec.shape[1]} x {spec.shape[2]} pixels{margin}; allowed: at most "
             f"{height} x {width}"
         )
-
-
-def _check_fill(what: str, fill: object, dtype: str) -> None:
-    """Refuse a fill that the element type does not hold."""
-    number = isinstance(fill, (int, float)) and not isinstance(fill, bool)
-    whole = np.dtype(dtype) if dtype in np.sctypeDict else None
-    if whole is not None and whole.kind in "iu" and number:
-        bounds = np.iinfo(whole)
-        number = float(fill).is_integer() and bounds.min <= fill <= bounds.max  # type: ignore[arg-type, operator]
-    if not number:
-        raise UsageError(f"{what}: got fill={brief(fill)}; allowed: a number that {dtype} holds")

@@ -10,7 +10,7 @@ from deep5.errors import UsageError, brief
 from deep5.tensors import TensorSpec
 from deep5.training.transforms import kernels
 from deep5.training.transforms.draws import whole_numbers
-from deep5.training.transforms.transform import RandomTransform, image
+from deep5.training.transforms.transform import RandomTransform, check_fill, image
 
 __all__ = ["Cutout"]
 
@@ -24,10 +24,11 @@ class Cutout(RandomTransform):
 
     Attributes:
         size: Side of the square in pixels; of an even size, the centre is the first pixel behind the middle.
-        fill: The value.
+        fill: The value, in the samples' element type.
 
     Raises:
-        UsageError: A size that is no whole number of at least 1.
+        UsageError: A size that is no whole number of at least 1, or a value that the samples' element type does not
+            hold.
 
     References:
         DeVries and Taylor, Improved regularization of convolutional neural networks with cutout, arXiv:1708.04552,
@@ -50,6 +51,7 @@ class Cutout(RandomTransform):
     def spec(self, spec: TensorSpec) -> TensorSpec:
         """The same; see `Transform.specs`."""
         image(spec, "Cutout")
+        check_fill("Cutout", self.fill, spec.dtype)
         return spec
 
     def apply(self, array: np.ndarray, ids: np.ndarray | None, epoch: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from deep5.seeds import derive_seed
 from deep5.tensors import TensorSpec
 from deep5.training.transforms import kernels
 
-__all__ = ["RandomTransform", "Transform", "extents", "image"]
+__all__ = ["RandomTransform", "Transform", "check_fill", "extents", "image"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,3 +136,18 @@ def extents(size: object, what: str, name: str = "size") -> tuple[int, int]:
             f"{what}: got {name}={brief(size)}; allowed: a whole number of at least 1, or two (height, width)"
         )
     return pair
+
+
+def check_fill(what: str, fill: object, dtype: str) -> None:
+    """Refuse a value to fill pixels with that their element type does not hold.
+
+    Raises:
+        UsageError: It is no number, or an integer type's pixels cannot be it.
+    """
+    number = isinstance(fill, (int, float)) and not isinstance(fill, bool)
+    whole = np.dtype(dtype) if dtype in np.sctypeDict else None
+    if whole is not None and whole.kind in "iu" and isinstance(fill, (int, float)):
+        bounds = np.iinfo(whole)
+        number = number and (isinstance(fill, int) or fill.is_integer()) and bounds.min <= fill <= bounds.max
+    if not number:
+        raise UsageError(f"{what}: got fill={brief(fill)}; allowed: a number that {dtype} holds")
