@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 import deep5 as d5
-from deep5.errors import RecipeError, ShapeError, UnknownName, Unsupported, UsageError
+from deep5.errors import NetworkError, RecipeError, ShapeError, UnknownName, Unsupported, UsageError
 from deep5.executors import GraphExecutor
 from deep5.frameworks.pytorch import from_module
 from deep5.networks import lenet
@@ -273,6 +273,96 @@ def test_parameters_that_require_no_gradient_are_left_alone() -> None:
     run.train_step(d5.SGD(lr=0.1))(feed(), info(0))
     np.testing.assert_array_equal(run.state_dict()["0.weight"], before)
     assert "0.weight" not in run.gradients()
+
+
+class Centred(nn.Module):
+    """Puts a new running mean in the place of the old one, as many modules do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.register_buffer("mean", torch.zeros(4))
+        self.mean: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        found: torch.Tensor = self.linear(x - self.mean)
+        return found
+
+
+def test_a_buffer_that_the_module_replaces_is_saved_and_restored() -> None:
+    made = Centred()
+    run, batch = executor(made), feed()
+    run.train_step(d5.SGD(lr=0.1))(batch, info(0))
+    want, out = 0.1 * batch["input"].mean(0), np.empty(4, np.float32)
+    run.read(["mean"], out)
+    for value in (run.state_dict()["mean"], run.buffers()["mean"], out):
+        # One rounding more or less of a mean of six.
+        np.testing.assert_allclose(value, want, rtol=1e-5, atol=1e-7)
+    state = run.state_dict()
+    run.train_step(d5.SGD(lr=0.1))(batch, info(1))
+    run.load_state_dict(state)
+    np.testing.assert_array_equal(made.mean, state["mean"])
+    run.write(["mean"], np.ones(4, np.float32))
+    assert (made.mean == 1).all()
+    made.mean = torch.zeros(5)
+    with pytest.raises(NetworkError, match=r"the module's buffer 'mean': got shape \(5,\).*remedy: a new from_module"):
+        run.state_dict()
+    del made.mean
+    with pytest.raises(NetworkError, match=r"the module's buffer 'mean': got none; allowed: float32\[4\]"):
+        run.buffers()
+
+
+def test_a_parameter_that_is_frozen_later_is_not_trained_by_zeros() -> None:
+    made = module()
+    run, batch = executor(made), feed()
+    step = run.train_step(d5.Momentum(0.1))
+    step(batch, info(0))
+    made[0].weight.requires_grad_(False)  # type: ignore[index]
+    before = made[0].weight.clone()  # type: ignore[index]
+    message = r"parameter '0\.weight', which was frozen after from_module .*remedy: ParameterGroup\(…, frozen=True\)"
+    for call in (
+        lambda: step(batch, info(1)),
+        lambda: step.backprop(batch, info(1), lambda name, gradient: None),
+        lambda: run.inference_and_backprop(batch, wrt=["0.weight"]),
+        lambda: (run.inference_and_backprop(batch), run.gradients()),
+    ):
+        with pytest.raises(Unsupported, match=message):
+            call()
+    assert torch.equal(made[0].weight, before)  # type: ignore[index]
+    group = d5.ParameterGroup(lambda name: name == "0.weight", frozen=True)
+    run.train_step(d5.Momentum(0.1), groups=[group])(batch, info(1))
+    executor(made).train_step(d5.Momentum(0.1))(batch, info(1))
+    assert torch.equal(made[0].weight, before)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("own", [nn.Identity(), nn.Sequential(nn.Flatten(), nn.Dropout())], ids=["identity", "views"])
+def test_outputs_of_a_module_are_nobody_elses_memory(own: nn.Module) -> None:
+    run = from_module(own, F.mse_loss, inputs={"x": TensorSpec(shape=("N", 4)), "y": TensorSpec(shape=("N", 4))})
+    batch = {name: RNG.standard_normal((6, 4)).astype(np.float32) for name in "xy"}
+    kept = batch["x"].copy()
+    run.inference(batch)["logits"].zero_()
+    np.testing.assert_array_equal(batch["x"], kept)
+
+
+class Constant(nn.Module):
+    """Gives its parameter, whatever it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weight
+
+
+def test_an_output_of_a_module_that_is_its_parameter_is_a_copy() -> None:
+    run = from_module(Constant(), lambda output, label: output.square().sum(), inputs=INPUTS)
+    found = run.inference(feed())["logits"]
+    assert not found.requires_grad
+    run.train_step(d5.SGD(lr=0.1))(feed(), info(0))
+    assert (np.asarray(found) == 1).all()
 
 
 def test_what_is_no_module_that_runs() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import time
 import weakref
@@ -26,6 +27,7 @@ from deep5.frameworks.pytorch.framework import PyTorch, from_model
 from deep5.frameworks.pytorch.operators import OPERATORS
 from deep5.networks import Network, NetworkBuilder, lenet, lstm, mlp, ones, resnet, resnet18, transformer
 from deep5.networks.check import check_executor
+from deep5.networks.onnx_operator import ONNXOperator
 from deep5.training.dataset import ArrayDataset
 from operator_cases import I7, RNG, X, cases, named, normal, runtime, single
 
@@ -283,6 +285,59 @@ def test_outputs_hold_no_graph() -> None:
     del outputs
 
 
+def places(values: Any) -> set[int]:
+    return {value.untyped_storage().data_ptr() for value in values if value.numel()}
+
+
+@pytest.mark.parametrize("op", sorted({op for op, _, _ in CASES}))
+def test_no_output_is_memory_of_an_input_or_of_a_constant(op: str) -> None:
+    for name, values, options in CASES:
+        if name != op:
+            continue
+        run = executor(single(op, named(values), **options))
+        feed = {key: torch.from_numpy(np.array(value)) for key, value in named(values).items()}
+        others = places(feed.values())
+        outputs = run.inference(feed)
+        assert places(outputs.values()).isdisjoint(others | places(run._known.values()))
+
+
+def test_outputs_are_nobody_elses_memory() -> None:
+    build = NetworkBuilder("views", seed=1)
+    x, w = build.input("x", ("N", 2, 2)), build.parameter("w", (2, 2))
+    flat = build.op("Flatten", build.op("Dropout", x, build.scalar(0.5, "float32")))
+    shape = build.constant("shape", np.array([0, -1], np.int64))
+    outputs = {
+        "turned": build.op("Transpose", build.op("Identity", x), perm=[0, 2, 1]),
+        "flat": build.op("Reshape", flat, shape),
+        "weight": build.op("Identity", w),
+        "row": build.op("Gather", w, build.constant("second", np.array(1, np.int64)), axis=0),
+        "product": build.op("MatMul", x, w),
+    }
+    mean = build.constant("none", np.array([], np.int64))
+    total = build.op("ReduceSum", build.op("Mul", outputs["product"], outputs["product"]), keepdims=0)
+    network = build.network(outputs | {"loss": build.op("Reshape", total, mean)})
+    run, value = executor(network), normal(3, 2, 2)
+    assert run.source.count(".clone()") == 4  # what is computed is not copied
+    kept, step = value.copy(), run.train_step(d5.SGD(lr=0.1))
+    for call in (
+        run.inference,
+        run.inference_and_backprop,
+        lambda feed: step(feed, d5.StepInfo(batch_size=3)),
+    ):
+        weight = run.state_dict()["w"]
+        found = call({"x": value})
+        np.testing.assert_array_equal(np.asarray(found["weight"]), weight)
+        np.testing.assert_array_equal(found["turned"], kept.transpose(0, 2, 1))
+        step({"x": value}, d5.StepInfo(batch_size=3))
+        np.testing.assert_array_equal(found["weight"], weight)
+        for each in found.values():
+            assert not each.requires_grad
+            each.zero_()
+        np.testing.assert_array_equal(value, kept)
+        assert run.state_dict()["w"].any()
+    assert ".clone()" not in executor(lenet()).source + executor(resnet(depth=8)).training_source
+
+
 def test_training_and_evaluation_are_chosen_a_call() -> None:
     x, scale, bias = normal(6, 3, 4), normal(3), normal(3)
     mean, variance = normal(3), np.abs(normal(3)) + 0.5
@@ -331,6 +386,58 @@ def test_resnet_trains_its_statistics() -> None:
     run.inference(feed)
     assert torch.equal(mean, run.buffers()["conv0.mean"])
     assert not run.gradients().keys() & run.buffers().keys()
+
+
+def normalised(dtype: str = "float32", count: int = 1) -> Network:
+    build = NetworkBuilder("normalised", dtype=dtype, seed=2)
+    x, label = build.input("input", ("N", 4)), build.input("label", ("N",), "int64")
+    for number in range(count):
+        x = build.op("MatMul", x, build.parameter(f"w{number}", (4, 4)))
+        names = [build.parameter(f"{name}{number}", (4,), ones) for name in ("scale", "shift", "mean", "variance")]
+        x = build.op("BatchNormalization", x, *names, momentum=0.9 if number < 2 else 0.5)
+    x = build.op("MatMul", x, build.parameter("w", (4, 2)))
+    return build.network({"logits": x, "loss": build.op("SoftmaxCrossEntropyLoss", x, label)})
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_pass_that_fails_leaves_the_running_statistics(count: int) -> None:
+    (run, other), good = [executor(normalised(count=count)) for _ in range(2)], batch()
+    before = run.state_dict()
+    wrong = {**good, "label": np.array([0, 1, 99, 0, 1])}
+    step = run.train_step(d5.SGD(lr=0.1))
+
+    def stop(name: str, gradient: Any) -> None:
+        raise RuntimeError("stop")
+
+    for call in (
+        lambda: run.inference_and_backprop(wrong),
+        lambda: run.inference(wrong, training=True),
+        lambda: step(wrong, d5.StepInfo(batch_size=5)),
+    ):
+        with pytest.raises(NetworkError, match="input 'label': got the label 99; allowed: 0 to 1"):
+            call()
+    with pytest.raises(RuntimeError, match="stop"):
+        run.inference_and_backprop(good, on_gradient=stop)
+    run.inference(good)
+    for name, value in run.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+    for each in (run, other):
+        each.inference_and_backprop(good)
+    for name, value in run.buffers().items():
+        assert torch.equal(value, other.buffers()[name])
+        assert not np.array_equal(value, before[name])
+        assert not value.requires_grad
+
+
+def test_running_statistics_are_those_of_the_reference() -> None:
+    network, good = normalised("float64", 4), batch(dtype="float64")
+    ours, reference = executor(network), d5.framework("reference").executor(network)
+    for _ in range(3):
+        for run in (ours, reference):
+            run.inference_and_backprop(good)
+    for name, value in ours.buffers().items():
+        # Sums of five float64 numbers in another order, three times.
+        np.testing.assert_allclose(value, reference.buffers()[name], rtol=1e-12)
 
 
 def test_what_is_not_differentiated_by_costs_nothing() -> None:
@@ -383,6 +490,29 @@ def test_accumulate_and_loss_scale() -> None:
     run.inference_and_backprop(feed, loss_scale=1.0)
     for name, value in run.gradients().items():
         assert torch.equal(value, first[name])
+
+
+def test_gradients_that_were_given_away_stay_as_they_are() -> None:
+    run, feed = executor(), batch()
+    run.inference_and_backprop(feed)
+    first = run.gradients()
+    kept = {name: value.clone() for name, value in first.items()}
+    run.inference_and_backprop(feed, wrt=["fc1.weight"], accumulate=True)
+    second = run.gradients()
+    assert torch.equal(second["fc1.weight"], 2 * kept["fc1.weight"])
+    told: dict[str, Any] = {}
+    run.inference_and_backprop(feed, accumulate=True, on_gradient=told.__setitem__)
+    assert torch.equal(told["fc1.weight"], 3 * kept["fc1.weight"])
+    third = {name: value.clone() for name, value in told.items()}
+    run.inference_and_backprop(feed, accumulate=True)
+    for name, value in first.items():
+        assert torch.equal(value, kept[name])
+        assert torch.equal(told[name], third[name])
+    assert torch.equal(second["fc1.weight"], 2 * kept["fc1.weight"])
+    # Nobody was given these: torch goes on in the same memory.
+    places = [leaf.grad.data_ptr() for leaf in run.leaves().values()]
+    run.inference_and_backprop(feed, accumulate=True)
+    assert [leaf.grad.data_ptr() for leaf in run.leaves().values()] == places
 
 
 def test_wrt_inputs_and_subsets() -> None:
@@ -710,7 +840,8 @@ def test_a_resumed_run_is_the_same_bit_for_bit(kind: Any) -> None:
     half, optimizer = start()
     go(optimizer, 0, 6)
     states = half.state_dict(), optimizer.state_dict()
-    assert all(isinstance(value, (np.ndarray, np.generic)) for state in states for value in state.values())
+    plain = [value for state in states for key, value in state.items() if key != "hyper"]
+    assert all(isinstance(value, (np.ndarray, np.generic)) for value in plain)
     resumed, optimizer = start()
     resumed.load_state_dict(states[0])
     optimizer.load_state_dict(states[1])
@@ -788,6 +919,59 @@ def test_the_compiled_mode_is_a_mode_of_its_own(monkeypatch: pytest.MonkeyPatch)
         Unsupported, match=r"needs a C.. compiler, and 'no-such-compiler' is not there; remedy: install"
     ):
         compiled(mlp(**SMALL))
+
+
+def traced(made: Any) -> Any:
+    """torch's tracer and its rules, but what it traced runs as it is: nothing is compiled."""
+    made._compiler._inductor = lambda graph, inputs: graph.forward
+    return made
+
+
+def test_any_number_of_sets_of_leaves_is_compiled() -> None:
+    network = mlp(**SMALL, seed=3)
+    run, plain, feed = traced(compiled(network)), executor(network), batch()
+    names = [*network.parameters, "input"]
+    chosen = [names[first:last] for first in range(5) for last in range(first + 1, 6)]
+    assert len(chosen) > 8  # torch compiles a function eight times
+    for wrt in (*chosen, *chosen[:3]):
+        for each in (run, plain):
+            each.inference_and_backprop(feed, wrt=wrt)
+        assert run.gradients().keys() == set(wrt)
+        for name, value in run.gradients().items():
+            torch.testing.assert_close(value, plain.gradients()[name])
+    assert run.compilations == len(chosen)  # each once
+    run.inference(feed)
+
+
+def test_a_compiled_function_that_met_too_many_kinds_of_inputs_begins_anew() -> None:
+    build = NetworkBuilder("backwards")
+    arguments = [
+        build.constant(name, np.array([number])) for name, number in (("a", -1), ("b", -9), ("c", 0), ("d", -1))
+    ]
+    run = traced(compiled(build.network({"y": build.op("Slice", build.input("x", ("N", 3)), *arguments)})))
+    for count in range(2, 13):  # torch makes a function of each size here
+        x = normal(count, 3)
+        np.testing.assert_array_equal(run.inference({"x": x})["y"], x[-1:-9:-1])
+    assert run.compilations > 8
+    operator = traced(d5.framework("pytorch:compiled").operator_executor(ONNXOperator("Relu")))
+    for order in itertools.permutations(range(4)):
+        value = torch.randn(2, 3, 4, 5).permute(order).contiguous().permute(*np.argsort(order).tolist())
+        assert torch.equal(operator.inference(value)[0], value.relu())
+
+
+def test_compiled_statistics_are_left_by_a_pass_that_fails() -> None:
+    network, good = normalised(count=3), batch()
+    run, plain = traced(compiled(network)), executor(network)
+    before = run.state_dict()
+    with pytest.raises(NetworkError, match="got the label 99"):
+        run.inference_and_backprop({**good, "label": np.array([0, 1, 99, 0, 1])})
+    for name, value in run.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+    for each in (run, plain):
+        each.inference_and_backprop(good)
+    for name, value in run.buffers().items():
+        torch.testing.assert_close(value, plain.buffers()[name])
+        assert not value.requires_grad
 
 
 @pytest.mark.slow

@@ -174,6 +174,33 @@ def test_a_step_that_fails_changes_nothing() -> None:
         np.testing.assert_array_equal(value, before[key])
 
 
+class Remembering(d5.UpdateRule):
+    """States that are the parameter and the gradient of the step before; one array a parameter."""
+
+    hyper, scope = ("lr",), "tensor"
+
+    def __init__(self, lr: float = 0.1) -> None:
+        self.lr = lr
+
+    def init_state(self, param: Any) -> dict[str, Any]:
+        return {"previous": param, "grad": param}
+
+    def update_rule(self, grad: Any, param: Any, state: Any) -> Any:
+        new = param - self.lr * grad + 0.5 * (param - state["previous"]) + 0.05 * state["grad"]
+        return new, {"previous": param, "grad": grad}
+
+
+def test_a_state_may_be_what_the_parameter_and_the_gradient_were() -> None:
+    here, there = TORCH.executor(network("float64")), TORCH.executor(network("float64"))
+    kernel, step = here.train_step(Remembering()), DeviceStep(there, Remembering())
+    for number in range(4):
+        for own in (kernel, step):
+            own(batch(number, "float64"), d5.StepInfo(step=number, batch_size=8))
+    for theirs, ours in ((here.state_dict(), there.state_dict()), (kernel.state_dict(), step.state_dict())):
+        for key, value in theirs.items():
+            np.testing.assert_allclose(ours[key], value, rtol=TOLERANCE["float64"], atol=TOLERANCE["float64"])
+
+
 def test_refusals() -> None:
     run = TORCH.executor(network())
     for group, message in (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,12 +58,17 @@ class TorchExecutor(NetworkExecutor):
         self._outputs = tuple(network.outputs)
         self._seeds: dict[tuple[Any, ...], Any] = {}
         self._wrt: dict[str, Any] | None = None
+        # Names of the gradients that somebody was given, which must stay as they are.
+        self._given: Collection[str] = ()
+        # What a forward pass leaves for running statistics, and who takes it when all of the pass has succeeded.
+        self._fresh: Sequence[Any] = ()
+        self._settle: Callable[[Sequence[Any]], None] = lambda fresh: None
         self._spent = False
         self._step: weakref.ref[HostStep | DeviceStep] | None = None
 
     @abstractmethod
     def _run(self, feed: list[Any], extents: Mapping[str, int], info: StepInfo | None, training: bool) -> Sequence[Any]:
-        """The outputs in the network's order; running statistics are changed in place."""
+        """The outputs in the network's order; what changes running statistics is left in `_fresh`."""
 
     def _dtype(self, name: str) -> Any:
         return getattr(torch, name)
@@ -96,7 +101,10 @@ class TorchExecutor(NetworkExecutor):
         """Run forward without gradients; see `GraphExecutor.inference`."""
         feed, extents = self._feed(inputs, empty=not training)
         with torch.no_grad():
-            return dict(zip(self._outputs, self._outcome(feed, extents, info, training), strict=True))
+            outputs = dict(zip(self._outputs, self._outcome(feed, extents, info, training), strict=True))
+        if training and self._fresh:
+            self._settle(self._fresh)
+        return outputs
 
     def inference_and_backprop(
         self,
@@ -117,16 +125,16 @@ class TorchExecutor(NetworkExecutor):
             self._check_loss(loss)
         loss_scale = self._check_scale(loss, loss_scale)
         targets = self._parameters if wrt is None else self._targets(wrt, feed)
+        if wrt is not None or on_gradient is not None:
+            self._asked(targets)
         before = self._wrt if accumulate and not self._spent else None
         self._wrt, self._spent = None, False  # none, should what follows fail
         if before is None:
             for tensor in self._parameters.values():
                 tensor.grad = None
+            self._given = ()
         else:
-            for name, tensor in targets.items():
-                if name in before and tensor is not before[name]:  # an input is a new leaf each time
-                    self._check_sum(name, before[name].shape, tensor.shape)
-                tensor.grad = before[name].grad if name in before else None
+            self._go_on(before, targets)
         self._differentiate(targets)
         outputs = dict(zip(self._outputs, self._outcome(feed, extents, info, True), strict=True))
         root, chosen = outputs[loss], None if wrt is None else tuple(targets.values())
@@ -135,8 +143,20 @@ class TorchExecutor(NetworkExecutor):
         else:
             with _hooks(targets, on_gradient):
                 self._backward(root, loss_scale, chosen)
+            self._given = {*self._given, *targets}
+        if self._fresh:
+            self._settle(self._fresh)
         self._wrt = targets if before is None else {**before, **targets}
         return {name: value.detach() for name, value in outputs.items()}
+
+    def _go_on(self, before: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
+        """Have the next backward pass add to earlier gradients, which torch does in place: never to one given away."""
+        for name, tensor in targets.items():
+            if name in before and tensor is not before[name]:  # an input is a new leaf each time
+                self._check_sum(name, before[name].shape, tensor.shape)
+            gradient = before[name].grad if name in before else None
+            tensor.grad = gradient.clone() if gradient is not None and name in self._given else gradient
+        self._given = [name for name in self._given if name not in targets]
 
     def _outcome(
         self, feed: list[Any], extents: Mapping[str, int], info: StepInfo | None, training: bool
@@ -157,6 +177,7 @@ class TorchExecutor(NetworkExecutor):
         """Gradients of the last `inference_and_backprop`; see `GraphExecutor.gradients`."""
         if self._wrt is None:
             raise Unsupported("there are no gradients; remedy: call inference_and_backprop first")
+        self._given = self._wrt
         # A parameter that the loss does not depend on has the gradient zero, as mathematics has it.
         return {
             name: tensor.grad if tensor.grad is not None else torch.zeros_like(tensor, requires_grad=False)
@@ -247,6 +268,9 @@ class TorchExecutor(NetworkExecutor):
                 return None
             places.append(gradient.data_ptr())
         return places
+
+    def _asked(self, targets: Mapping[str, Any]) -> None:
+        """Told which leaves are asked for by name or gradient by gradient, before anything runs."""
 
     def _differentiate(self, targets: Mapping[str, Any]) -> None:
         """Told before a forward pass which leaves it will be differentiated by."""

@@ -4,33 +4,45 @@ from __future__ import annotations
 
 import os
 import shutil
+import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 
 from deep5.compiler import cache_folder
 from deep5.errors import Deep5Error, Unsupported
+from deep5.memo import remember
 from deep5.networks.network import Network
 
 __all__ = ["Compiler"]
 
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
+# How many kinds of calls of a function have compiled code at once.
+_KINDS = 64
 
 
 class Compiler:
     """Compiles an executor's functions, each as one graph; torch compiles the backward pass with it.
 
     The symbolic extents of a network's inputs stay open: batches of any size run what one call compiled, except those
-    of size 1, which torch compiles apart. A first call takes seconds. What torch compiles is kept in deep5's cache
-    folder, unless TORCHINDUCTOR_CACHE_DIR says otherwise, and is found there by later processes.
+    of size 1, which torch compiles apart. A first call takes seconds; so does the first by other leaves. What torch
+    compiles is kept in deep5's cache folder, unless TORCHINDUCTOR_CACHE_DIR says otherwise, and is found there by later
+    processes.
+
+    torch compiles a function eight times (`torch._dynamo.config.recompile_limit`) and no more. Each set of leaves has a
+    function of its own, with and without gradients; where one of them meets more kinds of inputs, it begins anew.
+
+    Running statistics change within the forward pass. On the host labels are looked at before it; another failure, in
+    it or behind it, comes too late for them.
 
     Raises:
         Unsupported: There is no C++ compiler.
 
     Attributes:
         compilations: How many graphs torch has compiled.
+        leaves: Names of what the next calls are differentiated by.
     """
 
     def __init__(self) -> None:
@@ -51,6 +63,7 @@ class Compiler:
             os.environ[_CACHE] = str(cache_folder() / "torchinductor")
         self._inductor = torch._dynamo.lookup_backend("inductor")
         self.compilations = 0
+        self.leaves: frozenset[str] = frozenset()
 
     def __call__(self, function: Callable[..., Any], network: Network) -> Callable[..., Any]:
         """The function, compiled at its first call.
@@ -59,7 +72,7 @@ class Compiler:
             function: Takes the inputs of the network in their order.
             network: Says which extents are symbolic.
         """
-        compiled = torch.compile(function, backend=self._counted, fullgraph=True)
+        own = _Functions(function, "this network", backend=self._counted, fullgraph=True)
         symbolic = [
             [axis for axis, extent in enumerate(spec.shape) if isinstance(extent, str)]
             for spec in network.inputs.values()
@@ -74,8 +87,7 @@ class Compiler:
                     if tensor.shape[axis] > 1:
                         torch._dynamo.maybe_mark_dynamic(tensor, axis)
                 marked.append(tensor)
-            with _Explained("this network"):
-                return compiled(*marked)
+            return own((torch.is_grad_enabled(), self.leaves), marked)
 
         return run
 
@@ -83,19 +95,45 @@ class Compiler:
         """The function of an operator, compiled at its first call for the shapes of that call.
 
         Args:
-            function: Takes tensors; has code of its own, since torch keeps what it compiles by code.
+            function: Takes tensors.
         """
-        compiled = torch.compile(function, backend=self._counted, fullgraph=True, dynamic=False)
-
-        def run(*inputs: Any) -> Any:
-            with _Explained("this operator"):
-                return compiled(*inputs)
-
-        return run
+        own = _Functions(function, "this operator", backend=self._counted, fullgraph=True, dynamic=False)
+        return lambda *inputs: own(None, inputs)
 
     def _counted(self, graph: Any, inputs: Any) -> Any:
         self.compilations += 1
         return self._inductor(graph, inputs)
+
+
+class _Functions:
+    """A function, compiled apart for each kind of call.
+
+    Args:
+        function: Of Python.
+        what: What messages call it.
+        options: Of `torch.compile`.
+    """
+
+    def __init__(self, function: Callable[..., Any], what: str, **options: Any) -> None:
+        self._function, self._explained, self._options = function, _Explained(what), options
+        self._made: dict[Hashable, Callable[..., Any]] = {}
+
+    def __call__(self, kind: Hashable, inputs: Any) -> Any:
+        compiled = self._made.get(kind) or self._make(kind)
+        with self._explained:
+            try:
+                return compiled(*inputs)
+            except torch._dynamo.exc.FailOnRecompileLimitHit:
+                pass
+            return self._make(kind)(*inputs)
+
+    def _make(self, kind: Hashable) -> Callable[..., Any]:
+        # Code of its own: torch keeps what it compiles, and counts it, by code.
+        function = self._function
+        code, scope = function.__code__.replace(), function.__globals__
+        own = types.FunctionType(code, scope, function.__name__, function.__defaults__, function.__closure__)
+        compiled: Callable[..., Any] = torch.compile(own, **self._options)
+        return remember(self._made, kind, compiled, room=_KINDS)
 
 
 class _Explained:
@@ -111,13 +149,19 @@ class _Explained:
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if not isinstance(error, (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.CppCompileError)):
+        if error is None or not isinstance(error, _failures()):
             return
         if (own := _own_error(error)) is not None:
             raise own from None
         raise Unsupported(
             f"torch cannot compile {self._what}: {_told(error)}; remedy: run it on 'pytorch', without compilation"
         ) from error
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What torch raises because it cannot compile."""
+    told = torch._dynamo.exc
+    return (told.TorchDynamoException, told.FailOnRecompileLimitHit, torch._inductor.exc.CppCompileError)
 
 
 def _own_error(error: BaseException | None) -> Deep5Error | None:

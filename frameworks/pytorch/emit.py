@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import onnx_ir as ir
 import torch
 
 from deep5.errors import Unsupported
+from deep5.frameworks.pytorch.borrowing import borrowed
 from deep5.frameworks.pytorch.custom import check_operator, on_tensors
 from deep5.frameworks.pytorch.fusing import steps
 from deep5.frameworks.pytorch.short import in_float32, tensor, through_float32
@@ -39,13 +41,22 @@ class Emitter:
         results: Names of the values that are returned.
         known: Live parameters and buffers by name; constants are added.
         place: The `torch.device` that constants go to.
+        copied: Names of the results that are copied.
 
     Attributes:
         bound: What the source refers to by name: parameters, buffers, constants, functions.
     """
 
-    def __init__(self, network: Network, results: Sequence[str], known: dict[str, Any], place: torch.device) -> None:
+    def __init__(
+        self,
+        network: Network,
+        results: Sequence[str],
+        known: dict[str, Any],
+        place: torch.device,
+        copied: Collection[str] = (),
+    ) -> None:
         self._network, self._results, self._known, self._place = network, results, known, place
+        self._copied = copied
         self._names: dict[str, str] = {}
         self._lines: list[str] = []
         self.bound: dict[str, Any] = {}
@@ -125,11 +136,15 @@ class Emitter:
             names = [self._names[key] for key in dead if key in self._names and key not in self._results]
             if names := [name for name in names if name not in self.bound]:
                 self.line(f"del {', '.join(names)}")
-        results = ", ".join(self.name(outputs[name]) for name in self._results)
+        results = ", ".join(
+            self.name(outputs[name]) + (".clone()" if name in self._copied else "") for name in self._results
+        )
         return "\n    ".join([f"def forward({', '.join(arguments)}):", *self._lines, f"return ({results},)"])
 
 
-def compile_forward(network: Network, results: Sequence[str], known: dict[str, Any], place: torch.device) -> Program:
+def compile_forward(
+    network: Network, results: Sequence[str], known: dict[str, Any], place: torch.device, *, owned: bool = False
+) -> Program:
     """Generate and compile the forward function.
 
     Args:
@@ -137,11 +152,15 @@ def compile_forward(network: Network, results: Sequence[str], known: dict[str, A
         results: Names of the outputs that are returned.
         known: Live parameters and buffers by name; constants are added, for the next program.
         place: The device that constants go to.
+        owned: Whether what is returned must not be memory of an input, nor a live value.
     """
-    emitter = Emitter(network, results, known, place)
+    emitter = Emitter(network, results, known, place, borrowed(network) if owned else ())
     source = emitter.source()
     scope = dict(emitter.bound)
     # The source is made of the fixed texts of the operator table, generated identifiers and numbers; nothing of the
     # model file's own text is in it. Parameters are its globals: a call hands over the inputs alone.
-    exec(compile(source, f"<deep5 {len(network.nodes)} nodes>", "exec"), scope)  # noqa: S102
+    # torch's compiler takes sizes that differ between functions of one file and name for sizes that change.
+    shapes = [tuple(value.shape) for value in scope.values() if isinstance(value, torch.Tensor)]
+    name = hashlib.sha256(f"{source}{shapes}".encode()).hexdigest()[:16]
+    exec(compile(source, f"<deep5 {len(network.nodes)} nodes {name}>", "exec"), scope)  # noqa: S102
     return Program(scope.pop("forward"), source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,10 @@ from deep5.frameworks.pytorch.base import TorchExecutor
 from deep5.frameworks.pytorch.custom import check_operator
 from deep5.frameworks.pytorch.emit import Program, compile_forward
 from deep5.frameworks.pytorch.short import from_numpy
+from deep5.frameworks.pytorch.statistics import RunningStatistics
 from deep5.networks.custom import operator_of
 from deep5.networks.forms import Forms
+from deep5.networks.labels import label_inputs
 from deep5.networks.network import Network
 from deep5.tensors import Device
 
@@ -67,6 +69,7 @@ class PyTorchExecutor(TorchExecutor):
         self._known, self._compiler = live, compiler
         if compiler is not None:
             self.capabilities = self.capabilities - {"early_gradients"}
+            compiler.leaves = frozenset(self._parameters)
         self._active: Collection[str] = self._parameters
 
     @property
@@ -91,11 +94,40 @@ class PyTorchExecutor(TorchExecutor):
     @cached_property
     def _training(self) -> Program:
         network = self._forms.training.network
-        return self._evaluation if network is self._forms.evaluation else self._program(self._forms.checked(network))
+        if network is self._forms.evaluation:
+            return self._evaluation
+        if not self._forms.training.statistics:
+            return self._program(self._forms.checked(network))
+        if self._compiler is not None:
+            program = self._program(self._forms.checked(network))
+            return program._replace(call=self._of_classes(program.call))
+        statistics = RunningStatistics(network, self._buffers)
+        program = self._program(self._forms.checked(network), statistics.names)
+        self._settle = statistics.settle
+        call, count = program.call, len(self._outputs)
 
-    def _program(self, network: Network) -> Program:
-        # New running statistics are outputs of the form; here they go into the buffers in place.
-        program = compile_forward(network, self._outputs, self._known, self._place)
+        def outputs_of(*feed: Any) -> tuple[Any, ...]:
+            outputs = call(*feed)
+            self._fresh = outputs[count:]
+            return outputs[:count]
+
+        return program._replace(call=outputs_of)
+
+    def _of_classes(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A compiled program, which changes running statistics as it goes: labels that are no class never reach it."""
+        # A device would have to be waited for.
+        waits, network = self._place.type != "cpu", self.network
+        labels = label_inputs(network) if isinstance(network, Network) and not waits else []
+
+        def outputs_of(*feed: Any) -> Any:
+            for each in labels:
+                each.check(feed[each.position].numpy())
+            return call(*feed)
+
+        return outputs_of
+
+    def _program(self, network: Network, further: Sequence[str] = ()) -> Program:
+        program = compile_forward(network, (*self._outputs, *further), self._known, self._place, owned=True)
         return program if self._compiler is None else program._replace(call=self._compiler(program.call, network))
 
     def _run(self, feed: list[Any], extents: Mapping[str, int], info: StepInfo | None, training: bool) -> Sequence[Any]:
@@ -113,6 +145,8 @@ class PyTorchExecutor(TorchExecutor):
             if wanted != set(self._active):
                 for name, tensor in self._parameters.items():
                     tensor.requires_grad_(name in wanted)
+                if self._compiler is not None:
+                    self._compiler.leaves = frozenset(wanted)
             self._active = targets if targets is self._parameters else wanted
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
-from deep5.errors import Unsupported, UsageError
+from deep5.errors import NetworkError, Unsupported, UsageError
 from deep5.events import StepInfo
 from deep5.executors import GraphExecutor
 from deep5.frameworks.pytorch.base import TorchExecutor
@@ -27,7 +27,7 @@ from deep5.networks.probing import (
     tried,
 )
 from deep5.seeds import derive_seed
-from deep5.tensors import Device, TensorSpec
+from deep5.tensors import Arrays, Device, TensorSpec
 
 __all__ = ["ModuleExecutor", "from_module"]
 
@@ -45,9 +45,12 @@ def from_module(
     """An executor of a module, for `Trainer`, update rules and native optimizers.
 
     Parameters and buffers are the module's own, shared and not copied, and have the module's names; parameters that
-    require no gradient count as buffers. Every call chooses between `module.train()` and `module.eval()`. Layers that
-    draw random numbers draw from torch's stream, seeded anew in every training step from seed and number of the step,
-    so that a resumed run repeats itself; other frameworks draw otherwise. There is no graph to `export`.
+    require no gradient count as buffers. The module may put a buffer in another's place, `self.mean = 0.9 * self.mean
+    + …`: it is looked for by its name. A parameter that is frozen later has no gradient, which an update rule refuses;
+    `ParameterGroup(…, frozen=True)` leaves it out. The module changes its buffers while it runs: a call that fails may
+    have changed them. Every call chooses between `module.train()` and `module.eval()`. Layers that draw random numbers
+    draw from torch's stream, seeded anew in every training step from seed and number of the step, so that a resumed run
+    repeats itself; other frameworks draw otherwise. There is no graph to `export`.
 
     Without a `Trainer`, a native optimizer, `deep5.framework("pytorch").optimizer("adam")(lr=0.01)`, is bound by
     `bind(executor)` and makes a whole step by `step(inputs, info)`.
@@ -96,9 +99,12 @@ class ModuleExecutor(TorchExecutor):
         self._place = _place(module)
         parameters = {name: value for name, value in module.named_parameters() if value.requires_grad}
         buffers = {name: value for name, value in module.named_parameters() if not value.requires_grad}
+        self._frozen = frozenset(buffers)
         buffers |= dict(module.named_buffers())
         live = {**parameters, **buffers}
         specs = {name: _spec(name, value) for name, value in live.items()}
+        # Whether the module's output, and the loss, are memory of what they are given, or live values.
+        self._borrows, self._owned = [False, False], _places(live.values())
         found = dict(zip(outputs, output_specs(self._said[0], inputs, self._tried), strict=True))
         checked_loss(self._said[1], found[outputs[1]])
         network = NativeNetwork(
@@ -112,6 +118,48 @@ class ModuleExecutor(TorchExecutor):
         )
         kind, index = self._place.type, self._place.index or 0
         super().__init__(network, parameters, buffers, device=Device(kind=kind, index=index), seed=seed)
+
+    def _live(self, name: str) -> Any:
+        if name in self._parameters:
+            return self._parameters[name]
+        try:
+            value = self.module.get_parameter(name) if name in self._frozen else self.module.get_buffer(name)
+        except AttributeError:
+            value = None
+        spec = self.network.buffers[name]
+        if value is None or (reason := spec.mismatch(tuple(value.shape), str(value.dtype).removeprefix("torch."))):
+            raise NetworkError(
+                f"the module's buffer {name!r}: {'got none' if value is None else reason}; allowed: {spec}, as it was "
+                "given to from_module; remedy: a new from_module"
+            )
+        return value.detach()
+
+    def buffers(self) -> Arrays:
+        """The live buffers, detached; see `GraphExecutor.buffers`."""
+        return {name: self._live(name) for name in self._buffers}
+
+    def gradients(self) -> Arrays:
+        """Gradients of the last `inference_and_backprop`; see `GraphExecutor.gradients`.
+
+        Raises:
+            Unsupported: There are none, or one is missing because its parameter was frozen.
+        """
+        for name, tensor in (self._wrt or {}).items():
+            if tensor.grad is None:
+                self._check_trained(name, tensor)
+        return super().gradients()
+
+    def _asked(self, targets: Mapping[str, Any]) -> None:
+        for name, tensor in targets.items():
+            self._check_trained(name, tensor)
+
+    def _check_trained(self, name: str, tensor: Any) -> None:
+        if not tensor.requires_grad:
+            raise Unsupported(
+                f"no gradient by the module's parameter {name!r}, which was frozen after from_module "
+                "(requires_grad=False); allowed: parameters that require a gradient; remedy: "
+                "ParameterGroup(…, frozen=True) in train_step, or a new from_module"
+            )
 
     def _run(self, feed: list[Any], extents: Mapping[str, int], info: StepInfo | None, training: bool) -> Sequence[Any]:
         if self.module.training is not training:
@@ -127,10 +175,13 @@ class ModuleExecutor(TorchExecutor):
             output = self.module(*given)
         except UNFIT as error:
             raise misfit(self._said[0], dict(zip(self._fed, given, strict=False)), error) from error
+        if self._borrows[0]:
+            output = output.clone()
         try:
-            return output, self._loss(output, label)
+            loss = self._loss(output, label)
         except UNFIT as error:
             raise misfit(self._said[1], {self._outputs[0]: output, self._fed[-1]: label}, error) from error
+        return output, loss.clone() if self._borrows[1] else loss
 
     @contextmanager
     def _random(self, info: StepInfo) -> Iterator[None]:
@@ -160,9 +211,17 @@ class ModuleExecutor(TorchExecutor):
                     output = _one(self._said[0], self.module(*given))
                 with tried(self._said[1], {"output": output, self._fed[-1]: label}):
                     loss = _one(self._said[1], self._loss(output, label))
+            others = self._owned | _places([*given, label])
+            for position, value in enumerate((output, loss)):
+                self._borrows[position] = self._borrows[position] or not others.isdisjoint(_places([value]))
         finally:
             self.module.train(was)
         return [(tuple(output.shape), str(output.dtype).removeprefix("torch.")) for output in (output, loss)]
+
+
+def _places(tensors: Iterable[Any]) -> set[int]:
+    """Where the memory of tensors begins."""
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()}
 
 
 def _one(what: str, output: Any) -> torch.Tensor:

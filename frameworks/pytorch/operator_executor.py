@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -136,7 +135,7 @@ class PyTorchOperatorExecutor:
             raise
         run = self._plain or onnx_program(self.operator, self._framework, inputs)  # type: ignore[arg-type]
         if self._compiler is not None:
-            run = self._compiler.of_operator(_of_its_own(run))
+            run = self._compiler.of_operator(_in_python(run))
         return remember(self._made, key, run, room=_PROGRAMS)
 
     def _wanted(self, inputs: Sequence[Any], needs: Sequence[bool] | None) -> tuple[bool, ...]:
@@ -156,15 +155,13 @@ class PyTorchOperatorExecutor:
         return OperatorError(f"{name_of(self.operator)} failed on torch: {type(error).__name__}: {said}")
 
 
-def _of_its_own(run: Run) -> Run:
-    """A function with code of its own: torch keeps what it compiles by code, and compiles one at most eight times."""
+def _in_python(run: Run) -> Run:
+    """A function of Python, as torch compiles one, around whatever can be called."""
 
     def outputs_of(*inputs: Any) -> tuple[Any, ...]:
         return run(*inputs)
 
-    return types.FunctionType(
-        outputs_of.__code__.replace(), globals(), outputs_of.__name__, None, outputs_of.__closure__
-    )
+    return outputs_of
 
 
 def _tensor(operator: Operator, number: int, value: Any) -> torch.Tensor:

@@ -187,22 +187,26 @@ def _batch_norm(x: Any, scale: Any, bias: Any, mean: Any, variance: Any, epsilon
 def _batch_norm_in_training(
     x: Any, scale: Any, bias: Any, mean: Any, variance: Any, momentum: float, epsilon: float
 ) -> Any:
-    """ONNX's batch normalisation: the running variance is the population's, momentum is the old value's share.
+    """ONNX's batch normalisation, and what `RunningStatistics` wants of the batch.
 
-    The running statistics are changed in place.
+    The running statistics stay as they are, but where torch compiles: there they change in place.
     """
     y, batch_mean, inverse = torch.native_batch_norm(x, scale, bias, None, None, True, 0.0, epsilon)
-    with torch.no_grad():
-        mean.mul_(momentum).add_(batch_mean, alpha=1 - momentum)
-        variance.mul_(momentum).add_(inverse.pow(-2).sub_(epsilon).clamp_(min=0), alpha=1 - momentum)
-    return y
+    if torch.compiler.is_compiling():  # which puts this together with what is around it
+        with torch.no_grad():
+            mean.mul_(momentum).add_(batch_mean, alpha=1 - momentum)
+            variance.mul_(momentum).add_(inverse.pow(-2).sub_(epsilon).clamp_(min=0), alpha=1 - momentum)
+    return y, batch_mean, inverse
 
 
 @operator("BatchNormalization", _check_batch_norm)
 def _batch_normalization(emitter: Emitter, node: ir.Node) -> None:
     momentum, epsilon = number(attribute(node, "momentum", 0.9)), number(attribute(node, "epsilon", 1e-5))
     if attribute(node, "training_mode", 0):
-        call(emitter, node, _batch_norm_in_training, momentum, epsilon)
+        inputs = ", ".join(emitter.name(value) for value in node.inputs)
+        outputs = ", ".join(emitter.name(value) for value in node.outputs)
+        function = emitter.function(_batch_norm_in_training)
+        emitter.line(f"{outputs} = {function}({inputs}, {momentum}, {epsilon})")
     else:
         call(emitter, node, _batch_norm, epsilon)
 

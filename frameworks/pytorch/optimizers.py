@@ -100,7 +100,7 @@ class TorchOptimizer(NativeOptimizer):
         for group in self._optimizer.param_groups:
             group.update(self.arguments(hyper))
 
-    def state_dict(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         """torch's state as NumPy arrays, `"<state>/<parameter>"`; `"none/<parameter>"` where others alone have one."""
         import torch
 
@@ -116,8 +116,8 @@ class TorchOptimizer(NativeOptimizer):
             if value is not None
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit.
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore `_state`, bit for bit.
 
         Raises:
             ShapeError: An entry of an unknown parameter, of another shape than its parameter or none of this
@@ -273,6 +273,7 @@ class AveragedSGDOptimizer(TorchOptimizer, twin=AveragedSGD):
     """
 
     made, states = "ASGD", ("step", "eta", "mu", "ax")
+    _inside = False
 
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
         """See `TorchOptimizer`."""
@@ -283,19 +284,41 @@ class AveragedSGDOptimizer(TorchOptimizer, twin=AveragedSGD):
         for state in self._optimizer.state.values():
             state["eta"].fill_(hyper["lr"])  # torch looks at its own rate after the step only
 
+    def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
+        """See `TorchOptimizer`."""
+        self._refuse_inside()
+        return super().step(inputs, info)
+
+    def _apply(self, gradients: Arrays) -> None:
+        self._refuse_inside()
+        super()._apply(gradients)
+
+    def _refuse_inside(self) -> None:
+        if self._inside:
+            raise UsageError("a training step inside averaged(); remedy: leave the block first")
+
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """While inside, the executor's parameters hold the average."""
+        """While inside, the executor's parameters hold the average.
+
+        Raises:
+            UsageError: A step is asked for inside.
+        """
         import torch
 
+        if self._inside:
+            yield
+            return
         leaves = self._executor.leaves().values()
         pairs = [(leaf, leaf.detach().clone()) for leaf in leaves if leaf in self._optimizer.state]
         try:
             with torch.no_grad():
                 for leaf, _ in pairs:
                     leaf.copy_(self._optimizer.state[leaf]["ax"])
+            self._inside = True
             yield
         finally:
+            self._inside = False
             with torch.no_grad():
                 for leaf, kept in pairs:
                     leaf.copy_(kept)
@@ -329,12 +352,12 @@ class LBFGSOptimizer(TorchOptimizer, twin=LBFGS, lacks=("evaluations", "c1", "c2
         executor.spend()
         return dict(seen[0])
 
-    def state_dict(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         """torch's state, one for all parameters, as NumPy arrays; lists of vectors as rows."""
         return {key: _array(value) for key, value in self._whole().items() if key != "al"}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit.
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore `_state`, bit for bit.
 
         Raises:
             ShapeError: An entry is missing, unknown, or of another shape.

@@ -155,6 +155,10 @@ class DeviceStep:
             groups=[_group(unit) for unit in self._units if unit.hyper],
             **options,
         )
+        # A unit of one member is the live memory, which the update and the next gradient are written to.
+        self._remembered = [
+            f"{key}/{unit.name}" for key in self._rule.remembers for unit in self._units if len(unit.members) == 1
+        ]
         self._traced += self._rule.traces
         self.pipeline, self._scales = pipeline, pipeline.loss_scale is not None
         if pipeline.dynamic and self._dynamic is None:
@@ -288,9 +292,12 @@ class DeviceStep:
                 for name, gradient in gradients.items()
             }
         with torch.no_grad():
-            values, self._states = self._rule.update(
+            values, states = self._rule.update(
                 self._packed(gradients), self._packed(self._leaves), self._states, self._given(info)
             )
+            for key in self._remembered:
+                states[key] = states[key].clone()
+            self._states = states
             self._write(self._unpacked(values))
 
     def _given(self, info: StepInfo) -> Any:

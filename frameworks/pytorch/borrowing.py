@@ -1,0 +1,63 @@
+"""Which values of a program may be memory of somebody else's: the caller's inputs, live parameters, constants."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from deep5.frameworks.pytorch.table import fixed
+from deep5.networks.constants import constant_value
+from deep5.networks.custom import is_custom, operator_of
+from deep5.networks.network import Network
+from deep5.operators.backward import Backward
+from deep5.operators.cpp import CppOperator
+
+__all__ = ["borrowed"]
+
+# Operators that torch may answer with a view of their first input, or with that input itself.
+_VIEWS = {"Expand", "Flatten", "Identity", "Reshape", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+# Those that do so of a single input.
+_FOLDS = {"Max", "Min", "Sum"}
+
+
+def borrowed(network: Network) -> set[str]:
+    """Names of the values that may be memory which the program has not made.
+
+    Args:
+        network: Of operators of the table.
+    """
+    found = {str(value.name) for value in network.model.graph.outputs if value.producer() is None}
+    for node in network.nodes:
+        if node.op_type == "Constant" and not node.domain:
+            found.update(str(value.name) for value in node.outputs)
+        elif any(value is not None and _is_borrowed(value, found) for value in _seen(node)):
+            found.update(str(value.name) for value in node.outputs if value.name)
+    return found
+
+
+def _is_borrowed(value: ir.Value, found: set[str]) -> bool:
+    return value.producer() is None or value.name in found
+
+
+def _seen(node: ir.Node) -> tuple[ir.Value | None, ...]:
+    """The inputs that an output of the node may be memory of."""
+    if is_custom(node):
+        operator = operator_of(node)
+        own = operator.operator if isinstance(operator, Backward) else operator
+        # One in C++ writes to memory that is made for it; nobody knows what another returns.
+        return () if isinstance(own, CppOperator) else tuple(node.inputs)
+    return tuple(node.inputs[:1]) if _is_view(node) else ()
+
+
+def _is_view(node: ir.Node) -> bool:
+    first, kind = node.inputs[0] if node.inputs else None, node.op_type
+    if kind == "Cast":
+        return first is not None and first.dtype == node.outputs[0].dtype
+    if kind == "Clip":
+        return all(value is None for value in node.inputs[1:])
+    if kind == "Gather":  # of one row, which torch selects
+        index = constant_value(node.inputs[1])
+        return index is not None and not index.shape
+    if kind == "Slice":  # torch copies where a step is negative
+        steps = fixed(node, 4)
+        return steps is None or bool((steps > 0).all())
+    return kind in _VIEWS or (kind in _FOLDS and len(node.inputs) == 1)
