@@ -300,6 +300,8 @@ _PIPELINE = ("parameter_groups", "gradient_modifier", "clip_norm", "clip_value",
 
 
 def _events(recipe: Recipe, optimizer: Any) -> tuple[Event, ...]:
+    from deep5.training.checkpointer import Checkpointer
+
     events: list[Event] = []
     if schedules := schedule_components(recipe):
         from deep5.training.optimizer import RuleOptimizer
@@ -326,4 +328,6 @@ def _events(recipe: Recipe, optimizer: Any) -> tuple[Event, ...]:
         if not isinstance(event, Event):
             raise not_a(recipe, "events", event, "d5.Event objects, their classes or names")
         events.append(event)
+    if len(savers := [event for event in events if isinstance(event, Checkpointer)]) > 1:
+        raise RecipeError(f"{recipe.where('events')}{len(savers)} of 'events' are a Checkpointer; allowed: one")
     return tuple(events)

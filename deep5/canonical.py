@@ -29,6 +29,8 @@ _REGISTRY = {
     "gradient_modifier": "gradient_modifiers",
     "framework": "frameworks",
 }
+# Under these a text may name what a file holds, too.
+_IN_FILES = {*_REGISTRY, "batch_size", "parameter_groups", "executor", "candidate", "baseline", "bare", "operator"}
 
 
 def canonical(value: Any, key: str = "", *, strict: bool = True, beside: Path | None = None) -> Any:
@@ -49,7 +51,7 @@ def canonical(value: Any, key: str = "", *, strict: bool = True, beside: Path | 
     if isinstance(value, str):
         if key == "init":
             return _file_content(value, beside)
-        return _file_component(value, beside) if key in _REGISTRY and ".py:" in value else value
+        return _file_component(value, beside) if key in _IN_FILES and ".py:" in value else value
     if isinstance(value, float):
         if math.isfinite(value) or not strict:
             return float(value) if math.isfinite(value) else str(float(value))
@@ -58,7 +60,7 @@ def canonical(value: Any, key: str = "", *, strict: bool = True, beside: Path | 
         odd = [name for name in value if not isinstance(name, str)]
         if odd and strict:
             raise RecipeError(f"{key!r} holds a dict with the key {odd[0]!r}; allowed: strings as keys")
-        return {str(name): canonical(value[name], key, strict=strict) for name in sorted(value, key=str)}
+        return {str(name): canonical(value[name], key, strict=strict, beside=beside) for name in sorted(value, key=str)}
     if isinstance(value, (list, tuple)):
         return [canonical(item, key, strict=strict, beside=beside) for item in value]
     if isinstance(value, type) or inspect.isroutine(value):

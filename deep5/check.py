@@ -19,6 +19,8 @@ _TRAINED = {
     "executor": "frameworks",
     "gradient_modifier": "gradient_modifiers",
 }
+# What may be named in a file and is no component that takes arguments.
+_IN_FILES = ("batch_size", "parameter_groups", "framework")
 _LISTED = {"events": "events", "train_transforms": "transforms", "test_transforms": "transforms"}
 _TIMED = {"candidate": "candidates", "baseline": "candidates"}
 # Named components of these kinds that deep5 ships load no framework; others are looked up, not loaded.
@@ -56,6 +58,9 @@ def check_recipe(recipe: Recipe) -> list[str]:
         check_arguments(recipe, key, component(recipe, key, kind), *(None,) * _GIVEN.get(key, 0), **_BY_NAME)
     if recipe.timing:
         return []
+    for key in _IN_FILES:
+        if isinstance(value := recipe.value(key), str) and ".py:" in value:
+            component(recipe, key, _TRAINED.get(key, key))
     initial_weights(recipe)
     for key, kind in _LISTED.items():
         for made in components_of(recipe, key, kind):

@@ -191,7 +191,7 @@ def evaluate_result(
     _check_names(executor.network)
     samples = samples_of(run, executor.network, split, data, arguments or {})
     sums, matrix = _judged(executor, samples.batches)
-    rows, right, top, loss = sums
+    rows, labels, right, top, loss = sums
     compared = split == "test" and data is None and samples.same is not False
     settings = executor.settings()
     described = data or run.described.get("dataset")
@@ -202,9 +202,9 @@ def evaluate_result(
         data=described if isinstance(described, str) else str(samples.description.get("source", "the recipe's data")),
         same_data=None if data is not None else samples.same,
         samples=rows,
-        accuracy=100.0 * right / rows,
+        accuracy=100.0 * right / labels,
         loss=loss / rows,
-        top_5=100.0 * top / rows if len(matrix) > _TOP else None,
+        top_5=100.0 * top / labels if len(matrix) > _TOP else None,
         matrix=matrix,
         names=class_names(samples.description),
         recorded=_recorded(run.result) if compared else {},
@@ -222,12 +222,12 @@ def _check_names(network: Any) -> None:
             raise UsageError(f"the network has no {what} {name!r}; it has {', '.join(where)}")
 
 
-def _judged(executor: Any, batches: Any) -> tuple[tuple[int, int, int, float], np.ndarray]:
-    """Samples, right ones, those among the first five, sum of losses; and the confusion matrix."""
+def _judged(executor: Any, batches: Any) -> tuple[tuple[int, int, int, int, float], np.ndarray]:
+    """Samples, labels, right ones of them, those among the first five, sum of losses; and the confusion matrix."""
     from deep5.tensors import to_numpy
     from deep5.training.scores import class_rows, confusion, top_k_hits
 
-    rows, right, top, total = 0, 0, 0, 0.0
+    rows, judged, right, top, total = 0, 0, 0, 0, 0.0
     matrix: Any = 0
     for _, inputs in batches.batches(0):
         outputs = executor.inference(inputs)
@@ -236,11 +236,11 @@ def _judged(executor: Any, batches: Any) -> tuple[tuple[int, int, int, float], n
         right += top_k_hits(scores, labels, 1)
         top += top_k_hits(scores, labels, min(_TOP, scores.shape[1]))
         total += float(to_numpy(outputs[_LOSS])) * size
-        rows += size
+        rows, judged = rows + size, judged + len(labels)
         matrix = matrix + confusion(scores, labels)
     if not rows:
         raise UsageError("there are no samples to evaluate; allowed: at least one")
-    return (rows, right, top, total), matrix
+    return (rows, judged, right, top, total), matrix
 
 
 def _recorded(result: Result) -> dict[str, float]:

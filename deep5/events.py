@@ -10,7 +10,10 @@ from deep5.arguments import is_whole
 from deep5.errors import UsageError, brief, suggestion
 from deep5.tensors import Arrays
 
-__all__ = ["HOOKS", "Event", "Listeners", "StepInfo", "StopTraining", "check_info"]
+__all__ = ["HOOKS", "NO_CLASSES", "Event", "Listeners", "StepInfo", "StopTraining", "check_info"]
+
+NO_CLASSES = "the labels are no classes, which are whole numbers of the shape of the logits without their last axis"
+"""Why an evaluation has no accuracy."""
 
 
 class StepInfo(NamedTuple):
@@ -115,7 +118,7 @@ class Event:
         """After a validation batch: its samples' indices (None where unknown), its inputs, and all outputs, native."""
 
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
-        """After evaluation; `scores` holds `accuracy` (percent), `loss` and `samples`."""
+        """After evaluation; `scores` holds `loss`, `samples` and, where labels are classes, `accuracy` (percent)."""
 
     def after_all(self, trainer: Any) -> None:
         """Between two steps, and after an epoch's end, when every other hook is over: checkpoints are taken here."""

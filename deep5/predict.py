@@ -36,7 +36,8 @@ class Prediction:
     Attributes:
         file: Where the sample stands.
         index: Its place in a file of several; None where the file is the sample.
-        ranked: Pairs of class and probability, the likeliest first; empty where the logits are not numbers.
+        ranked: Pairs of class and probability, the likeliest first; empty where the logits are not numbers or the
+            largest is not finite.
         names: Of the classes, where the data set names them.
     """
 
@@ -88,7 +89,7 @@ def predict_files(
         top: How many classes are told of each sample.
         framework: Where it runs; None: on the run's.
         device: Where it runs.
-        recipe: The recipe of the run, where its network is native code.
+        recipe: The recipe of the run, where its network or what its test samples went through is its own code.
         size: Height and width that images are brought to; None: those of the run's samples.
         mean: Of pixels in [0, 1], a channel; None: as the run's samples were prepared.
         std: Likewise.
@@ -265,7 +266,7 @@ def _logits(executor: Any, samples: Sequence[Mapping[str, np.ndarray]]) -> np.nd
 def _ranked(logits: np.ndarray, top: int) -> tuple[tuple[int, float], ...]:
     import numpy as np
 
-    if np.isnan(logits).any():
+    if not np.isfinite(logits.max()):  # the largest of numbers and NaN is NaN
         return ()
     shifted = np.exp(logits - logits.max())
     probabilities = shifted / shifted.sum()
@@ -333,7 +334,7 @@ def predict_command(errors: Errors) -> click.Command:
     @click.option("--invert", is_flag=True, help="Images are dark on bright where the data set is bright on dark.")
     @click.option("--framework", metavar="NAME", help="Run on this framework instead of the run's.")
     @click.option("--device", metavar="D", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
-    @click.option("--recipe", metavar="RECIPE", help="The run's recipe, where its network is native code.")
+    @click.option("--recipe", metavar="RECIPE", help="The run's recipe, where it holds code of its own.")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
     def predict(

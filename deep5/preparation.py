@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deep5.components import components_of, make
 from deep5.errors import UsageError
 from deep5.tensors import TensorSpec, numpy_dtype
 
@@ -114,6 +113,9 @@ def preparation_of(
         fit: `"crop"`, `"stretch"`, or None: the run's.
         invert: Whether dark and bright are turned around.
 
+    Returns:
+        Where the run's `test_transforms` cannot be made, a preparation that takes no image and says why.
+
     Raises:
         UsageError: Numbers that do not fit the channels.
     """
@@ -128,7 +130,10 @@ def preparation_of(
         return Preparation(name=None, decoder=None, scaling=None, transforms=(), notes=(), reason=reason, **shared)
     channels, side = int(spec.shape[1]), int(spec.shape[2])
     told = _told(description)
-    transforms = _transforms(run)
+    try:
+        transforms = _transforms(run)
+    except UsageError as error:
+        return Preparation(name=None, decoder=None, scaling=None, transforms=(), notes=(), reason=str(error), **shared)
     scaling, note = _scaling(run, told, channels, mean, std, bool(transforms))
     return Preparation(
         name=name,
@@ -205,12 +210,10 @@ def _each(values: Sequence[float], channels: int) -> tuple[float, ...]:
 
 
 def _transforms(run: Trained) -> tuple[Any, ...]:
-    if run.recipe is None:
-        return ()
+    from deep5.trained import transforms_of
     from deep5.training.sampler import seeded
 
-    listed = components_of(run.recipe, "test_transforms", "transforms")
-    return seeded([make(run.recipe, "test_transforms", one) for one in listed], 0)
+    return seeded(transforms_of(run), 0)
 
 
 def _told(description: Mapping[str, Any]) -> str:

@@ -205,7 +205,8 @@ class Recipe:
         fixed = without_old_arguments(self.fixed, changes)
         mutable = without_old_arguments(self.mutable, changes)
         for key, value in changes.items():
-            (fixed if base(key) in self.fixed or key in self.fixed else mutable)[key] = value
+            in_fixed = key not in self.mutable and (base(key) in self.fixed or key in self.fixed)
+            (fixed if in_fixed else mutable)[key] = value
         changed = replace(self, fixed=fixed, mutable=mutable, metrics=metrics, size=size, published=False)
         check_parts(changed.fixed, changed.mutable, changed.where)
         return changed
@@ -221,11 +222,16 @@ class Recipe:
         """
         mutable = changed_by_settings(self.name, self.fixed, self.mutable, settings)
         names = frozenset(key.partition(".")[0] for key in settings)
-        # Weights that the recipe does not mention may be trained ones.
-        published = self.published and not ("init" in settings and "init" not in self.mutable)
+        # Weights that the recipe does not mention may be trained ones, and other samples easier ones.
+        judged = {name for name in names if base(name) in _JUDGED and base(name) not in self.mutable}
+        published = self.published and not judged
         changed = replace(self, mutable=mutable, settings=self.settings | names, published=published)
         check_parts(changed.fixed, changed.mutable, changed.where)
         return changed
+
+
+# What decides what a network is judged by, where neither part of a recipe has it.
+_JUDGED = {"init", "validation_sampler", "test_transforms"}
 
 
 def _sizes(sizes: Any, lines: RecipeLines) -> dict[str, Mapping[str, Any]]:

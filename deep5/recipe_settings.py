@@ -27,7 +27,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
         raise UsageError(f"cannot read the setting {text!r}; allowed: KEY=VALUE, such as batch_size=32")
     try:
         return key.strip(), ast.literal_eval(value.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return key.strip(), value
 
 
@@ -44,7 +44,7 @@ def changed_by_settings(
             schedule.
 
     Raises:
-        UsageError: A fixed part, or an unknown key.
+        UsageError: A fixed part, or an unknown key, or what would have no effect.
     """
     for key in settings:
         _check_settable(recipe, fixed, mutable, key)
@@ -69,7 +69,19 @@ def changed_by_settings(
         if dot:
             kwargs = changed.get(name, {})
             changed[name] = {**(kwargs if isinstance(kwargs, Mapping) else {}), entry: value}
+    _check_effect(changed.get("schedules", fixed.get("schedules", {})), settings)
     return changed
+
+
+def _check_effect(schedules: Any, settings: Mapping[str, Any]) -> None:
+    """Refuse a value of a hyperparameter that a schedule sets at every step."""
+    for key in settings:
+        name, _, entry = key.partition(".")
+        if name == "optimizer_kwargs" and isinstance(schedules, Mapping) and entry in schedules:
+            raise UsageError(
+                f"got {key}, but {entry!r} has a schedule in this recipe, which sets it; remedy: schedules.{entry}=…, "
+                "or schedules={} for none"
+            )
 
 
 def without_old_arguments(part: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -110,7 +110,8 @@ def execute(
         resume: The folder to go on in. Its run has to be of this recipe, at the same size and with the same settings,
             data and weights; what may change bits all the same (threads, versions) becomes a warning. A run that was
             finished is returned as it is.
-        checkpointer: Writes checkpoints in place of the recipe's; None: there are none.
+        checkpointer: How often checkpoints are written, in place of the recipe's own; where it has one, that says how
+            many are kept and whether the best is. None: there are none.
 
     Raises:
         CheckpointError: A run that cannot be gone on with.

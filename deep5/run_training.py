@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import sys
@@ -57,6 +58,7 @@ def train(
     own = [event for event in parts.events if not (quiet and isinstance(event, ProgressBar))]
     own = [event for event in own if not isinstance(event, Checkpointer)]
     listeners = (*own, *(event for event in events if type(event) not in kinds))
+    saving = [] if keeper is None else [keeper]
     communicator = SingleRank()
     trainer = _trainer(recipe, parts, communicator)
     settings = parts.executor.settings()
@@ -68,7 +70,7 @@ def train(
             "version": settings.get("version"),
             "device": str(parts.executor.device),
         },
-        components=_described(trainer, listeners),
+        components=_described(trainer, (*listeners, *(saving if asked else ()))),
         level=2,
         numerics={key: settings[key] for key in _NUMERICS if key in settings},
         threads={"asked": parts.threads, "framework": settings.get("threads"), "pools": thread_pools()},
@@ -114,15 +116,16 @@ def train(
             "train_samples": length(parts.splits.train),
             "eval_samples": length(parts.splits.test),
             "opt_name": str(run.document["recipe"]["mutable"].get("optimizer", recipe.value("optimizer"))),
-            **_learning_rate(run.document["components"]["optimizer"]),
+            # The optimizer's own is no one's where a schedule sets it.
+            **({} if "lr" in recipe.value("schedules") else _learning_rate(run.document["components"]["optimizer"])),
         },
+        target=next((goal for metric, goal in recipe.metrics if metric.name == "test_accuracy"), None),
         resumed=went_on is not None,
     )
     with run.guarded():
         run.folder.write_file("dataset.json", json.dumps(parts.splits.description, indent=2) + "\n")
         watch = NonFiniteLoss(lambda told: _warn(run, told, quiet=quiet))
-        # Behind the observers: what it reads is on none of their clocks.
-        saving = [] if keeper is None else [keeper]
+        # What saves comes behind the observers: what it reads is on none of their clocks.
         with nullcontext() if keeper is None else saved_when_interrupted(keeper):
             trainer.train(epochs - trainer.epoch, [log, *run.observers, SampleSaver(run), watch, *listeners, *saving])
         _write_network(run, trainer)
@@ -138,10 +141,16 @@ def _keeper(
     """What writes the checkpoints, and whether anybody asked for them."""
     from deep5.training.checkpointer import Checkpointer
 
-    if checkpointer != "default":
+    own = next((event for event in events if isinstance(event, Checkpointer)), None)
+    if checkpointer is None or (own is None and checkpointer != "default"):
         return checkpointer, True
-    own = [event for event in events if isinstance(event, Checkpointer)]
-    return (own[0], True) if own else (Checkpointer(), False)
+    if own is None:
+        return Checkpointer(), False
+    if checkpointer == "default":
+        # A copy: the recipe's own stays as it is, for the next run of it.
+        return copy.copy(own), True
+    folder, every_steps, every_s = checkpointer.folder or own.folder, checkpointer.every_steps, checkpointer.every_s
+    return Checkpointer(folder, every_steps=every_steps, every_s=every_s, keep=own.keep, best=own.best), True
 
 
 def _go_on(run: RunRecord, trainer: Trainer, keeper: Checkpointer | None, *, quiet: bool) -> Mapping[str, Any] | None:
@@ -196,12 +205,15 @@ def _write_network(run: RunRecord, trainer: Trainer) -> None:
 
     executor, network = trainer.executor, trainer.executor.network
     trained: Any
-    if isinstance(network, NativeNetwork):
-        with getattr(trainer.optimizer, "averaged", nullcontext)():
+    # The executor knows what an update rule evaluates by, and nothing of an optimizer that owns its step.
+    with getattr(trainer.optimizer, "averaged", nullcontext)():
+        if isinstance(network, NativeNetwork):
             trained = replace(network, values=executor.state_dict())
+        else:
+            trained = executor.export()
+    if isinstance(network, NativeNetwork):
         run.warn("the network is native code: the result holds its weights and no network.onnx")
     else:
-        trained = executor.export()
         run.folder.write_file("network.onnx", trained.to_onnx().SerializeToString(deterministic=True))
     write_weights(trained, run.folder.path / "weights.safetensors")
     run.document["provenance"]["trained_weights"] = trained.weights_hash()

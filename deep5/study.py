@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deep5.canonical import canonical
-from deep5.errors import Errors, MissingDependency, OutputError, RecipeError, RunFailed, UsageError
+from deep5.errors import Deep5Error, Errors, MissingDependency, OutputError, RecipeError, UsageError
 from deep5.recipe import FULL, Recipe, load_recipe
 from deep5.recipe_file import read_recipe_file
 from deep5.results.result import Result
@@ -73,7 +73,7 @@ class Study:
         for result in self.runs[name]:
             for verdict in result.verdicts:
                 if verdict.value is not None:
-                    found.setdefault(verdict.name, []).append(verdict.value)
+                    found.setdefault(verdict.label, []).append(verdict.value)
         return found
 
     def print(self, console: Console) -> None:
@@ -87,7 +87,7 @@ class Study:
         from rich.text import Text
 
         units = {
-            verdict.name: verdict.unit for own in self.runs.values() for result in own for verdict in result.verdicts
+            verdict.label: verdict.unit for own in self.runs.values() for result in own for verdict in result.verdicts
         }
         table = Table(box=box.SIMPLE, pad_edge=False)
         for column in ("candidate", *(f"{name.replace('_', ' ')} [{unit}]" for name, unit in units.items())):
@@ -183,7 +183,18 @@ def run_study(
     folder = _folder(Path(out), recipe.name)
     runs: dict[str, list[Result]] = {name: [] for name in settings}
     failures: dict[str, list[str]] = {name: [] for name in settings}
-    notes: list[str] = []
+
+    def study(*notes: str) -> Study:
+        return Study(
+            folder=folder,
+            recipe=recipe.name,
+            size=recipe.size,
+            settings=settings,
+            runs=runs,
+            failures=failures,
+            notes=notes,
+        )
+
     try:
         for seed in seeds:
             order = generator(seed, "study").permutation(len(settings))
@@ -192,36 +203,17 @@ def run_study(
                     tell(f"{name}, seed {seed}")
                 try:
                     runs[name].append(execute(made[name, seed], out=folder / _RUNS, quiet=True))
-                except RunFailed as error:
+                except Deep5Error as error:
                     failures[name].append(f"seed {seed}: {error}")
+                # Whatever ends the study, it holds what was done.
+                _written(folder, study("the study is not finished"), {})
     except KeyboardInterrupt:
-        notes.append("the study was interrupted")
-        _written(
-            folder,
-            Study(
-                folder=folder,
-                recipe=recipe.name,
-                size=recipe.size,
-                settings=settings,
-                runs=runs,
-                failures=failures,
-                notes=tuple(notes),
-            ),
-            {},
-        )
+        _written(folder, study("the study was interrupted"), {})
         raise KeyboardInterrupt(f"interrupted; what the study left is in {folder}") from None
     drawn, missing = _drawn(recipe, runs)
-    study = Study(
-        folder=folder,
-        recipe=recipe.name,
-        size=recipe.size,
-        settings=settings,
-        runs=runs,
-        failures=failures,
-        notes=(*notes, *missing),
-    )
-    _written(folder, study, drawn)
-    return study
+    finished = study(*missing)
+    _written(folder, finished, drawn)
+    return finished
 
 
 def _folder(out: Path, name: str) -> Path:

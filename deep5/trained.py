@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deep5.canonical import canonical_hash
-from deep5.components import component, components_of, make, not_a
+from deep5.components import component, make, not_a, transform_components
 from deep5.errors import Deep5Error, MissingDependency, UsageError
 from deep5.plugins import framework, load, registered
 from deep5.recipe import Recipe, load_recipe
@@ -18,12 +18,12 @@ from deep5.results.result import load as load_result
 if TYPE_CHECKING:
     from deep5.networks.network import Network
 
-__all__ = ["Samples", "Trained", "class_names", "executor_of", "samples_of", "trained", "weights_of"]
+__all__ = ["Samples", "Trained", "class_names", "executor_of", "samples_of", "trained", "transforms_of", "weights_of"]
 
 NETWORK, WEIGHTS = "network.onnx", "weights.safetensors"
-# What a result's samples are made of; the rest of its recipe is not looked at.
-_DATA_KEYS = ("dataset", "dataset_args", "dataset_kwargs", "test_transforms", "test_transforms_args")
-_KEYS = (*_DATA_KEYS, "test_transforms_kwargs", "validation_sampler", "validation_sampler_args")
+# What a result's samples are made of, with the registry of each; the rest of its recipe is not looked at.
+_KINDS = {"dataset": "datasets", "validation_sampler": "samplers", "test_transforms": "transforms"}
+_SUFFIXES = ("", "_args", "_kwargs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +84,12 @@ def trained(folder: str | Path, recipe: str | Path | None = None) -> Trained:
 
     Args:
         folder: Of a run of level 2.
-        recipe: Name or file of its recipe, where it has components of its own; its hash is compared.
+        recipe: Name or file of its recipe, where it has components of its own; its hash is compared, and what the run
+            had set of its samples is set again.
 
     Raises:
-        UsageError: No result folder, or no trained network in it, or another recipe.
+        UsageError: No result folder, or no trained network in it, or another recipe, or one whose samples were set to
+            what no registered name says.
     """
     result = load_result(folder)
     if not any((result.folder / name).is_file() for name in (NETWORK, WEIGHTS)):
@@ -112,49 +114,87 @@ def _given_recipe(result: Result, name_or_path: str | Path) -> tuple[Recipe, tup
             f"the recipe {name_or_path} has the fixed part {recipe.fixed_hash()[:12]}, the result {result.folder} that "
             f"of {recorded['name']!r}, {str(recorded['hash'])[:12]}; allowed: the recipe of the run, as it was"
         )
+    recipe = _as_set(recipe, recorded["mutable"])
     if recipe.source_hash() != result.document["provenance"]["recipe_source"]:
         return recipe, ("the recipe's file was changed since the run; its fixed part is the same",)
     return recipe, ()
 
 
-def _recorded_recipe(result: Result) -> Recipe:
-    """A recipe of what the result records by registered names."""
+def _as_set(recipe: Recipe, recorded: Mapping[str, Any]) -> Recipe:
+    """The recipe with what its samples are made of as it was in the run, where settings had changed it.
+
+    Raises:
+        UsageError: It was set to what no registered name says.
+    """
+    own, mutable = recipe.describe()["mutable"], dict(recipe.mutable)
+    remedy = f"a file that says so in place of {recipe.path}"
+    for key, kind in _KINDS.items():
+        for name in (f"{key}{suffix}" for suffix in _SUFFIXES):
+            if name not in recorded:
+                mutable.pop(name, None)
+            elif name not in own or own[name] != recorded[name]:
+                mutable[name] = _named(recorded[name], key, kind, remedy) if name == key else recorded[name]
+    return replace(recipe, mutable=mutable)
+
+
+def _recorded_recipe(result: Result, keys: Iterable[str] = _KINDS) -> Recipe:
+    """A recipe of what the result records under these keys by registered names.
+
+    Raises:
+        UsageError: One of them is code of the recipe's own.
+    """
     recorded = result.document["recipe"]
     parts = {**recorded["fixed"], **recorded["mutable"]}
-    known = {key: parts[key] for key in (*_KEYS, "validation_sampler_kwargs") if key in parts}
-    for key, kind in (("dataset", "datasets"), ("validation_sampler", "samplers")):
+    known: dict[str, Any] = {}
+    for key in keys:
+        known |= {name: parts[name] for suffix in _SUFFIXES if (name := f"{key}{suffix}") in parts}
         if key in known:
-            _check_registered(known[key], key, kind, recorded["name"])
-    given = known.get("test_transforms", ())
-    listed = given if isinstance(given, (list, tuple)) else [given]
-    known["test_transforms"] = [_transform(entry, recorded["name"]) for entry in listed]
+            remedy = f"--recipe with the recipe's file, which is {recorded['name']!r} in the result"
+            known[key] = _named(known[key], key, _KINDS[key], remedy)
     return Recipe(name=recorded["name"], fixed=known, mutable={}, metrics=())
 
 
-def _check_registered(value: Any, key: str, kind: str, recipe: str) -> None:
+def _named(value: Any, key: str, kind: str, remedy: str) -> Any:
+    """What a result records under a key, by its registered name."""
+    if key != "test_transforms":
+        _check_registered(value, key, kind, remedy)
+        return value
+    return [_transform(entry, remedy) for entry in (value if isinstance(value, (list, tuple)) else [value])]
+
+
+def _check_registered(value: Any, key: str, kind: str, remedy: str) -> None:
     # A name with a colon would be a file: a result folder may come from anybody.
     if not isinstance(value, str) or value not in registered(kind):
         raise UsageError(
-            f"{key!r} of this result is {str(value)[:80]!r}, which is none of the registered {kind}; remedy: --recipe "
-            f"with the recipe's file, which is {recipe!r} in the result"
+            f"{key!r} of this result is {str(value)[:80]!r}, which is none of the registered {kind}; remedy: {remedy}"
         )
 
 
-def _transform(entry: Any, recipe: str) -> Any:
+def _transform(entry: Any, remedy: str) -> Any:
     """A transform by its registered name, or by what it said of itself."""
     if isinstance(entry, Mapping) and isinstance(entry.get("transform"), str):
         fields = {name: _tuples(value) for name, value in entry.items() if name != "transform"}
-        _check_registered(entry["transform"], "test_transforms", "transforms", recipe)
+        _check_registered(entry["transform"], "test_transforms", "transforms", remedy)
         try:
             return load("transforms", entry["transform"])(**fields)
         except TypeError as error:
             raise UsageError(f"'test_transforms' of this result holds {str(entry)[:80]}: {error}") from error
-    _check_registered(entry, "test_transforms", "transforms", recipe)
+    _check_registered(entry, "test_transforms", "transforms", remedy)
     return entry
 
 
 def _tuples(value: Any) -> Any:
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def transforms_of(run: Trained) -> tuple[Any, ...]:
+    """What the run's test samples went through behind their data set.
+
+    Raises:
+        UsageError: They are code of the recipe's own, and the recipe is not given.
+    """
+    recipe = run.recipe or _recorded_recipe(run.result, ("test_transforms",))
+    return transform_components(recipe, "test_transforms")
 
 
 def weights_of(run: Trained) -> tuple[Network, tuple[str, ...]]:
@@ -237,22 +277,24 @@ def samples_of(run: Trained, network: Any, split: str, data: str | None, argumen
         arguments: Of that data set, by name.
 
     Raises:
-        UsageError: The data set cannot be made, or does not fit the network.
+        UsageError: The data set cannot be made, or does not fit the network; or what the run's test samples went
+            through is code of the recipe's own, and the recipe is not given.
     """
     from deep5.training.dataset import Splits
 
-    recipe = run.recipe
+    recipe = source = run.recipe
     if data is not None:
-        kept = {} if recipe is None else {key: recipe.value(key) for key in ("test_transforms", "validation_sampler")}
-        fixed = {**kept, "dataset": data, "dataset_kwargs": dict(arguments)}
-        recipe = Recipe(name=run.result.document["recipe"]["name"], fixed=fixed, mutable={}, metrics=())
+        # What samples go through is the run's, whatever data set they are of.
+        recipe = recipe or _recorded_recipe(run.result, ("validation_sampler", "test_transforms"))
+        fixed = {"dataset": data, "dataset_kwargs": dict(arguments)}
+        source = Recipe(name=recipe.name, fixed=fixed, mutable={}, metrics=())
     elif arguments:
         raise UsageError("--set is for the data set of --data; remedy: name one")
-    if recipe is None:
+    if recipe is None or source is None:
         raise UsageError(run.reason)
-    splits = make(recipe, "dataset", component(recipe, "dataset", "datasets"))
+    splits = make(source, "dataset", component(source, "dataset", "datasets"))
     if not isinstance(splits, Splits):
-        raise not_a(recipe, "dataset", splits, "Splits (deep5.training.dataset), or a function that gives them")
+        raise not_a(source, "dataset", splits, "Splits (deep5.training.dataset), or a function that gives them")
     hashes = [splits.train.content_hash(), splits.test.content_hash()]
     recorded = run.result.document["provenance"]["data"]
     same = None if recorded is None or None in hashes else canonical_hash(hashes) == recorded
@@ -267,9 +309,7 @@ def samples_of(run: Trained, network: Any, split: str, data: str | None, argumen
 def _sampler(run: Trained, recipe: Recipe, network: Any, samples: Any) -> Any:
     from deep5.training.transforms import fitted
 
-    transforms = [
-        make(recipe, "test_transforms", one) for one in components_of(recipe, "test_transforms", "transforms")
-    ]
+    transforms = transform_components(recipe, "test_transforms")
     try:
         fit, found = fitted(samples, transforms, network.inputs)
     except UsageError as error:
@@ -279,8 +319,10 @@ def _sampler(run: Trained, recipe: Recipe, network: Any, samples: Any) -> Any:
     size = max(size, 256) if isinstance(size, int) else 256
     size = min(size, len(fit)) if hasattr(fit, "__len__") else size
     kind = component(recipe, "validation_sampler", "samplers")
+    # What transforms draw is a function of it.
+    seed = run.result.document["seeds"].get("order", 0)
     try:
-        return make(recipe, "validation_sampler", kind, fit, size, seed=0, transforms=found)
+        return make(recipe, "validation_sampler", kind, fit, size, seed=seed, transforms=found)
     except MissingDependency:
         raise
     except Deep5Error as error:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from deep5.errors import UsageError
+from deep5.events import NO_CLASSES
 from deep5.metric import Metric, Observer, Sample
 
 __all__ = ["EpochsToAccuracy", "TestAccuracy", "TimeToAccuracy"]
@@ -16,9 +17,16 @@ class _Accuracies(Observer):
 
     def __init__(self) -> None:
         self._samples: list[Sample] = []
+        self._missing: str | None = None
 
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
-        self._samples.append(Sample(scores["accuracy"], trainer.step, epoch + 1, trainer.elapsed_ns() / 1e9))
+        if "accuracy" in scores:
+            self._samples.append(Sample(scores["accuracy"], trainer.step, epoch + 1, trainer.elapsed_ns() / 1e9))
+        else:
+            self._missing = NO_CLASSES
+
+    def missing(self) -> str | None:
+        return self._missing
 
     def samples(self) -> list[Sample]:
         return list(self._samples)
@@ -55,6 +63,8 @@ class _TimeToAccuracy(_Accuracies):
         self._target = target
 
     def value(self) -> float | None:
+        if self._missing is not None:
+            return None
         reached = (sample.time_s for sample in self._samples if sample.value >= self._target)
         return next((time for time in reached if time is not None), math.inf)
 
@@ -69,11 +79,12 @@ class _TimeToAccuracy(_Accuracies):
 
 
 class TimeToAccuracy(Metric):
-    """Seconds of host time from the start of training until an evaluation first reached the target.
+    """Seconds of host time from the start of the first epoch until an evaluation first reached the target.
 
-    On the clock: training steps, data, and the evaluations on the way. Off it: building the executor, compiling; and in
-    a run that was resumed, the time between its end and its resume, and the steps since its last checkpoint, which are
-    done anew.
+    On the clock: data, training steps (the first, which may compile, too), the evaluations on the way, events. Off it:
+    building the executor, compiling rules, what events do before the first epoch; and in a run that was resumed, the
+    time between its end and its first step after the resume, and the steps since its last checkpoint, which are done
+    anew.
     A run that never reached the target takes infinitely long.
 
     Args:
@@ -98,6 +109,8 @@ class _EpochsToAccuracy(_Accuracies):
         self._target = target
 
     def value(self) -> float | None:
+        if self._missing is not None:
+            return None
         reached = (sample.epoch for sample in self._samples if sample.value >= self._target)
         return next((float(epoch) for epoch in reached if epoch is not None), math.inf)
 

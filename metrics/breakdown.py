@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from deep5.events import StepInfo
 from deep5.metric import FirstCalls, Metric, Observer, Sample
 from deep5.metrics.training_set import first_batch
+from deep5.metrics.unsampled import ended_within_epoch
 from deep5.tensors import Arrays
 from deep5.training.native_optimizer import NativeOptimizer
 from deep5.training.optimizer import RuleOptimizer
@@ -68,13 +69,19 @@ class _TimeBreakdown(Observer):
         self._ns["evaluation"] += perf_counter_ns() - self._begin
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
+        self._note(trainer)
+
+    def _note(self, trainer: Any) -> None:
         self._total_ns = trainer.elapsed_ns()
-        self._samples.append(Sample(self._outside(), trainer.step, epoch + 1, self._total_ns / 1e9))
+        share = Sample(self._outside(), trainer.step, trainer.epoch, self._total_ns / 1e9)
+        self._samples = [*self._samples, share]  # a new list: a state that was taken before holds the old one
 
     def _outside(self) -> float:
         return 100.0 * (1 - (self._ns["first_steps"] + self._ns["steps"]) / self._total_ns)
 
     def after_training(self, trainer: Any) -> None:
+        if ended_within_epoch(trainer, self._samples):
+            self._note(trainer)
         if trainer.status in ("success", "stopped"):
             self._split, self._no_split = _split_step(trainer)
 
@@ -196,9 +203,10 @@ class TimeBreakdown(Metric):
     step's time, where the framework compiles the whole step as one (TensorFlow, JAX), or where the optimizer owns its
     step, the file says "not available". Network and optimizer are put back as they were.
 
-    On the clock: from the start of training to the end of the last epoch; the device is synchronised after every step.
-    Off it: building the executor, compiling rules; in a run that was resumed, the time between its end and its resume,
-    and the steps since its last checkpoint, which are done anew.
+    On the clock: what `WallClockTime` has on it; the device is synchronised after every step. Off it: building the
+    executor, compiling rules, what events do before the first epoch and when training is over; in a run that was
+    resumed, the time between its end and its first step after the resume, and the steps since its last checkpoint,
+    which are done anew.
     """
 
     name = "time_breakdown"
@@ -206,5 +214,5 @@ class TimeBreakdown(Metric):
     direction = "lower"
 
     def observer(self) -> Observer:
-        """Samples: the share from the start of training to the end of every epoch."""
+        """Samples: the share from the start of training to the end of every epoch, or to where it was stopped."""
         return _TimeBreakdown()

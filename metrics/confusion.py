@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from deep5.metric import Metric, Observer, Sample
+from deep5.metrics.network_names import check_class_names
 from deep5.tensors import Arrays
 from deep5.training.scores import class_rows, confusion, recalls
 
@@ -23,6 +24,9 @@ class _Confusion(Observer):
         self._samples: list[Sample] = []
         self._matrix = np.zeros((0, 1), dtype=np.int64)
         self._fresh = True
+
+    def before_training(self, trainer: Any) -> None:
+        check_class_names(trainer.executor.network, self._logits, self._label)
 
     def before_evaluation(self, trainer: Any, epoch: int) -> None:
         self._fresh = True

@@ -7,6 +7,7 @@ from typing import Any
 from deep5.arguments import is_finite
 from deep5.errors import UsageError
 from deep5.metric import Metric, Observer, Sample
+from deep5.metrics.unsampled import ended_within_epoch
 
 __all__ = ["Cost"]
 
@@ -17,8 +18,16 @@ class _Cost(Observer):
         self._samples: list[Sample] = []
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
+        self._note(trainer)
+
+    def after_training(self, trainer: Any) -> None:
+        if ended_within_epoch(trainer, self._samples):
+            self._note(trainer)
+
+    def _note(self, trainer: Any) -> None:
         elapsed = trainer.elapsed_ns() / 1e9
-        self._samples.append(Sample(self._price * elapsed / 3600, trainer.step, epoch + 1, elapsed))
+        cost = Sample(self._price * elapsed / 3600, trainer.step, trainer.epoch, elapsed)
+        self._samples = [*self._samples, cost]  # a new list: a state that was taken before holds the old one
 
     def samples(self) -> list[Sample]:
         return list(self._samples)
@@ -35,11 +44,11 @@ class _Currency:
 
 
 class Cost(Metric):
-    """Money for the time from the start of training to the end of the last epoch, at a stated price an hour.
+    """Money for the time from the start of the first epoch to the end of training, at a stated price an hour.
 
-    On the clock: what `WallClockTime` has on it. Off it: building the executor, compiling rules; the time between a
-    run's end and its resume, and the steps since its last checkpoint, which are done anew, although they may have to be
-    paid for.
+    On the clock: what `WallClockTime` has on it. Off it: building the executor, compiling rules, what events do before
+    the first epoch and when training is over; the time between a run's end and its first step after a resume, and the
+    steps since its last checkpoint, which are done anew, although they may have to be paid for.
 
     Args:
         price_per_hour: Of everything that the run holds: of all machines, where it runs on several.
@@ -60,5 +69,5 @@ class Cost(Metric):
         self.price_per_hour, self.currency = float(price_per_hour), currency
 
     def observer(self) -> Observer:
-        """Samples: the cost at the end of every epoch."""
+        """Samples: the cost at the end of every epoch, and where an event stopped training within one."""
         return _Cost(self.price_per_hour)

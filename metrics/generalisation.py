@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from deep5.events import NO_CLASSES
 from deep5.metric import Metric, Observer, Sample
 from deep5.metrics.training_set import dataset_of
 
@@ -35,7 +36,9 @@ class _AfterTraining(Observer):
                 self._samples = [Sample(value, trainer.step, trainer.epoch)]
 
     def _judged(self, trainer: Any, scores: dict[str, float]) -> float | None:
-        return scores["accuracy"]
+        if "accuracy" not in scores:
+            self._missing = NO_CLASSES
+        return scores.get("accuracy")
 
     def samples(self) -> list[Sample]:
         return list(self._samples)
@@ -69,6 +72,9 @@ class _Gap(_AfterTraining):
     def _judged(self, trainer: Any, scores: dict[str, float]) -> float | None:
         from deep5.training.sampler import OrderedSampler
 
+        if "accuracy" not in scores:
+            self._missing = NO_CLASSES
+            return None
         dataset, validation = dataset_of(trainer.train_sampler), trainer.validation_sampler
         if dataset is None:
             self._missing = "the samples of the training set have no index"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deep5.errors import UnknownName
+from deep5.errors import UnknownName, UsageError
 from deep5.events import StepInfo
 from deep5.metric import Metric, Observer, Sample
 from deep5.tensors import Arrays, to_numpy
@@ -24,8 +24,16 @@ class _Losses(Observer):
         self._elapsed_ns: list[int] = []
 
     def before_training(self, trainer: Any) -> None:
-        if self._output not in trainer.executor.network.outputs:
-            raise UnknownName("output", self._output, trainer.executor.network.outputs)
+        outputs = trainer.executor.network.outputs
+        if self._output not in outputs:
+            raise UnknownName("output", self._output, outputs)
+        spec = outputs[self._output]
+        if spec is not None and any(extent != 1 for extent in spec.shape):
+            scalars = [name for name, other in outputs.items() if other is None or not other.shape]
+            raise UsageError(
+                f"training_loss of the output {self._output!r}, which is {spec}; allowed: a scalar"
+                + (f"; remedy: {', '.join(map(repr, scalars))}" if scalars else "")
+            )
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
         # Reading a loss may make a device wait: keep the value, read it when the epoch is over.

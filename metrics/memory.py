@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deep5.metric import Metric, Observer, Sample
+from deep5.metrics.unsampled import ended_within_epoch
 
 __all__ = ["PeakMemory"]
 
@@ -30,6 +31,11 @@ class _Peak(Observer):
     def after_epoch(self, trainer: Any, epoch: int) -> None:
         self._samples.append(Sample(_peak_mib(), trainer.step, epoch + 1))
 
+    def after_training(self, trainer: Any) -> None:
+        if ended_within_epoch(trainer, self._samples):
+            # A new list: a state that was taken before holds the old one.
+            self._samples = [*self._samples, Sample(_peak_mib(), trainer.step, trainer.epoch)]
+
     def samples(self) -> list[Sample]:
         return list(self._samples)
 
@@ -42,7 +48,8 @@ class PeakMemory(Metric):
     """Largest resident memory of the process since it began, framework and data included, in MiB.
 
     Nothing is on a clock. Memory of an accelerator is not counted. Of a run that was resumed it is the largest of its
-    processes'.
+    processes'. It is read at the end of every epoch; where an event stopped training within one, when training is over,
+    and there it holds what metrics that stand before it in the recipe measure then.
     """
 
     name = "peak_memory"
@@ -50,5 +57,5 @@ class PeakMemory(Metric):
     direction = "lower"
 
     def observer(self) -> Observer:
-        """Samples: the high-water mark after every epoch."""
+        """Samples: the high-water mark after every epoch, and where an event stopped training within one."""
         return _Peak()

@@ -141,6 +141,8 @@ def _largest(first: Any, second: Any) -> float:
     if isinstance(first, Mapping):
         return max((_largest(first[key], second[key]) for key in first), default=0.0)
     if isinstance(first, (list, tuple)):
+        if len(first) != len(second):  # parameter groups that were made on the way, say
+            return math.inf
         return max((_largest(one, other) for one, other in zip(first, second, strict=True)), default=0.0)
     if isinstance(first, (np.ndarray, np.generic, int, float)):
         return spread(np.asarray(first), np.asarray(second))

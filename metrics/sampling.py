@@ -39,11 +39,15 @@ class _SamplingBias(Observer):
         self._steps: list[int] = []
         self._missing: str | None = None
         self._dataset: Any = None
+        self._labels: np.ndarray | None = None
 
     def before_training(self, trainer: Any) -> None:
         self._dataset = dataset_of(trainer.train_sampler)
         if self._dataset is None:
             self._missing = "the samples of the training set have no index"
+        else:
+            # Here the run's clock stands.
+            self._labels = labels_of(self._dataset, self._label, read=self._of == "labels")
 
     def before_epoch(self, trainer: Any, epoch: int) -> None:
         self._ids = []
@@ -61,8 +65,7 @@ class _SamplingBias(Observer):
         self._ids = []
 
     def _judged(self, epoch: int, counts: np.ndarray) -> _Epoch:
-        dataset, drawn = self._dataset, int(counts.sum())
-        labels = labels_of(dataset, self._label)
+        labels, drawn = self._labels, int(counts.sum())
         bias: float | None = None
         if labels is not None and labels.ndim == 1:
             known = labels >= 0
@@ -85,7 +88,8 @@ class _SamplingBias(Observer):
     def state_dict(self) -> dict[str, Any]:
         if self._ids and all(ids is not None for ids in self._ids):
             self._ids = [np.concatenate(self._ids)]
-        return {name: value for name, value in super().state_dict().items() if name != "_dataset"}
+        # The labels are the data set's.
+        return {name: value for name, value in super().state_dict().items() if name not in ("_dataset", "_labels")}
 
     def samples(self) -> list[Sample]:
         rows = [(_Epoch(*row), step) for row, step in zip(self._epochs, self._steps, strict=True)]
@@ -121,7 +125,8 @@ class SamplingBias(Metric):
     result has both distances of every epoch, and how many samples were drawn never, once and more than once. An epoch
     that was cut short is left out.
 
-    Nothing is on a clock.
+    Nothing is on a clock. Labels are taken from the data set when training begins: one that has them not at hand is
+    read once; for `"samples"` it is not read, and the file has no distance by class.
 
     Args:
         of: `"labels"`: of classes; `"samples"`: of single samples, 0 where each was drawn equally often.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from deep5.canonical import copied
 from deep5.events import StepInfo
 from deep5.metric import FirstCalls, Metric, Observer, Sample
+from deep5.metrics.unsampled import ended_within_epoch
 from deep5.tensors import Arrays
 
 __all__ = ["StepLatency", "Throughput", "WallClockTime"]
@@ -21,8 +23,16 @@ class _WallClock(Observer):
         self._samples: list[Sample] = []
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
+        self._note(trainer)
+
+    def after_training(self, trainer: Any) -> None:
+        if ended_within_epoch(trainer, self._samples):
+            self._note(trainer)
+
+    def _note(self, trainer: Any) -> None:
         elapsed = trainer.elapsed_ns() / 1e9
-        self._samples.append(Sample(elapsed, trainer.step, epoch + 1, elapsed))
+        # A new list: a state that was taken before holds the old one.
+        self._samples = [*self._samples, Sample(elapsed, trainer.step, trainer.epoch, elapsed)]
 
     def samples(self) -> list[Sample]:
         return list(self._samples)
@@ -32,11 +42,12 @@ class _WallClock(Observer):
 
 
 class WallClockTime(Metric):
-    """Seconds of host time from the start of training to the end of the last epoch.
+    """Seconds of host time from the start of the first epoch to the end of the last, or to where it was stopped.
 
     On the clock: data, training steps (the first, which may compile, too), evaluations, events. Off it: building the
-    executor, compiling rules; and in a run that was resumed, the time between its end and its resume, and the steps
-    since its last checkpoint, which are done anew.
+    executor, compiling rules, what events do before the first epoch and when training is over; and in a run that was
+    resumed, the time between its end and its first step after the resume, and the steps since its last checkpoint,
+    which are done anew.
     """
 
     name = "wall_clock_time"
@@ -44,7 +55,7 @@ class WallClockTime(Metric):
     direction = "lower"
 
     def observer(self) -> Observer:
-        """Samples: the time at the end of every epoch."""
+        """Samples: the time at the end of every epoch, and where an event stopped training within one."""
         return _WallClock()
 
 
@@ -54,13 +65,15 @@ class _Throughput(Observer):
         self._is_first = FirstCalls()
         # Samples and nanoseconds: of the steps that count, and of those that are the first of their size of batch.
         self._steady, self._warm_up = [0, 0], [0, 0]
+        self._count = self._first = self._first_ns = self._begin_ns = 0
+        self._open = False
 
     def before_epoch(self, trainer: Any, epoch: int) -> None:
         self._count, self._first, self._first_ns, self._open = 0, 0, 0, True
         self._begin_ns = trainer.elapsed_ns()  # on the run's clock, so that a resume may lie before the epoch's end
 
     def state_dict(self) -> dict[str, Any]:
-        return _in_any_process(super().state_dict())
+        return _in_any_process(copied(super().state_dict()))
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
         if self._is_first(info):
@@ -71,24 +84,28 @@ class _Throughput(Observer):
 
     def before_evaluation(self, trainer: Any, epoch: int) -> None:
         # The trainer synchronises at the end of an epoch's steps, before this is called.
-        self._close(trainer, epoch)
+        self._close(trainer)
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
-        self._close(trainer, epoch)
+        self._close(trainer)
 
-    def _close(self, trainer: Any, epoch: int) -> None:
+    def after_training(self, trainer: Any) -> None:
+        if ended_within_epoch(trainer, self._samples) and (self._count or self._first):
+            self._close(trainer)
+
+    def _close(self, trainer: Any) -> None:
         if self._open:
             self._open = False
             busy = trainer.elapsed_ns() - self._begin_ns
             if self._count:
-                self._add(self._steady, self._count, busy - self._first_ns, trainer.step, epoch)
+                self._add(self._steady, self._count, busy - self._first_ns, trainer)
             else:
-                self._add(self._warm_up, self._first, busy, trainer.step, epoch)
+                self._add(self._warm_up, self._first, busy, trainer)
 
-    def _add(self, total: list[int], count: int, busy: int, step: int, epoch: int) -> None:
+    def _add(self, total: list[int], count: int, busy: int, trainer: Any) -> None:
         total[0] += count
         total[1] += busy
-        self._samples.append(Sample(count / (busy / 1e9), step, epoch + 1))
+        self._samples.append(Sample(count / (busy / 1e9), trainer.step, trainer.epoch))
 
     def samples(self) -> list[Sample]:
         return list(self._samples)
@@ -102,9 +119,10 @@ class Throughput(Metric):
     """Training samples a second over all epochs, less the first step of each size of batch, which may compile.
 
     On the clock: data, training steps, events. Off it: evaluations, and those first steps (where there are no others,
-    they count); and in a run that was resumed, the time between its end and its resume, and the steps since its last
-    checkpoint, which are done anew. The device is synchronised at the end of every epoch's steps, before the clock is
-    read.
+    they count), what events do before the first epoch and when training is over; and in a run that was resumed, the
+    time between its end and its first step after the resume, and the steps since its last checkpoint, which are done
+    anew. An epoch that an event stopped counts with what it had. The device is synchronised at the end of every epoch's
+    steps, also of one that was stopped, before the clock is read.
     """
 
     name = "throughput"
@@ -112,7 +130,7 @@ class Throughput(Metric):
     direction = "higher"
 
     def observer(self) -> Observer:
-        """Samples: the throughput of every epoch."""
+        """Samples: the throughput of every epoch, also of one that was stopped."""
         return _Throughput()
 
 

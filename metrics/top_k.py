@@ -8,6 +8,7 @@ import numpy as np
 
 from deep5.errors import UsageError
 from deep5.metric import Metric, Observer, Sample
+from deep5.metrics.network_names import check_class_names
 from deep5.tensors import Arrays
 from deep5.training.scores import class_rows, top_k_hits
 
@@ -21,7 +22,8 @@ class _TopK(Observer):
         self._counts = np.zeros(2)
 
     def before_training(self, trainer: Any) -> None:
-        spec = trainer.executor.network.outputs.get(self._logits)
+        check_class_names(trainer.executor.network, self._logits, self._label)
+        spec = trainer.executor.network.outputs[self._logits]
         if spec is not None and spec.shape and isinstance(spec.shape[-1], int):
             self._check(spec.shape[-1])  # before an epoch is trained for nothing
 

@@ -40,21 +40,23 @@ def first_batch(source: Any) -> tuple[Any, Any]:
     return ids, inputs
 
 
-def labels_of(dataset: Dataset, name: str) -> np.ndarray | None:
-    """The labels of all samples; read sample by sample where the data set has them not at hand.
+def labels_of(dataset: Dataset, name: str, *, read: bool = True) -> np.ndarray | None:
+    """The labels of all samples.
 
     Args:
         dataset: The samples.
         name: The part that holds the labels.
+        read: Whether to read them sample by sample where the data set has them not at hand.
 
     Returns:
-        Whole numbers of shape (samples, …), or None where there is no such part or it holds no whole numbers.
+        Whole numbers of shape (samples, …), or None where there is no such part, it holds no whole numbers, or it is
+        not read.
     """
     spec = dataset.specs.get(name)
     if spec is None or np.dtype(spec.dtype).kind not in "iu":
         return None
     found = dataset.labels(name)
-    if found is not None:
+    if found is not None or not read:
         return found
     begins = range(0, len(dataset), _CHUNK)
     parts = [dataset.batch(np.arange(begin, min(begin + _CHUNK, len(dataset))))[name] for begin in begins]

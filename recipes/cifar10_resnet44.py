@@ -10,7 +10,7 @@ The optimizer is an update rule instead of the tutorial's `d5fw.MomentumOptimize
 arguments for momentum, and a decay is none of them.
 
 The files of CIFAR-10's binary version are looked for in `$DEEP5_DATA/cifar-10-batches-bin`, else downloaded (170 MB).
-The smoke size needs none: it trains a ResNet-8 for an epoch on made-up files in the same format.
+The smoke size needs none: it trains a ResNet-8 for two epochs on made-up files in the same format.
 """
 
 import deep5 as d5

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import ShapeError, UsageError
+from deep5.errors import ShapeError, Unsupported, UsageError
+from deep5.networks.builder import NetworkBuilder, glorot_uniform
+from deep5.training.accumulation import batch_layout
+from deep5.training.optimizer import RuleOptimizer
 from pipeline_cases import FRAMEWORKS, batch, bound, info, network, parameters
 
 RULES: dict[str, Any] = {
@@ -53,7 +56,8 @@ def test_is_the_step_of_the_whole_batch(framework: str, kind: str) -> None:
         assert outputs.keys() == whole.keys()
     for name, value in parameters(other).items():
         np.testing.assert_allclose(parameters(run)[name], value, rtol=tolerance, atol=tolerance)
-    for key, value in twin.state_dict().items():
+    assert optimizer.state_dict()["hyper"] == twin.state_dict()["hyper"]
+    for key, value in twin.train_step.state_dict().items():
         np.testing.assert_allclose(optimizer.state_dict()[key], value, rtol=tolerance, atol=tolerance)
     assert optimizer.train_step.traces == 1
 
@@ -113,3 +117,101 @@ def test_one_micro_batch_is_a_plain_step(framework: str) -> None:
     for name, value in parameters(other).items():
         # A step compiled as a whole may round in another way than its halves.
         np.testing.assert_allclose(parameters(run)[name], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("framework", ["reference", "pytorch"])
+def test_what_ends_a_step_early_leaves_the_parameters(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A modifier that fails, and whoever stops the program between two micro-batches; not the point of the gradient."""
+    fails = False
+
+    def modifier(name: str, param: Any, grad: Any) -> Any:
+        if fails:
+            raise ZeroDivisionError
+        return grad
+
+    def interrupted(*_: Any) -> int:
+        raise KeyboardInterrupt
+
+    run, optimizer = bound(framework, d5.AcceleGrad(lr=0.3), modifier=modifier)
+    for step in range(6):
+        optimizer.accumulated_step(split(batch(step), 5, 3), info(step))
+    before = run.state_dict()
+    fails = True
+    with pytest.raises(ZeroDivisionError):
+        optimizer.accumulated_step([batch(6)], info(6))
+    monkeypatch.setattr("deep5.training.accumulation.derive_seed", interrupted)  # what comes before the second
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.accumulated_step(split(batch(6), 5, 3), info(6))
+    for name, value in run.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+    run.export()
+
+
+def recurrent(label: bool = True, targets: tuple[Any, ...] = ("N", 3)) -> d5.Network:
+    """Over (T, N, F), as ONNX's recurrent layers have it: the mean over time, then classes or a regression."""
+    build = NetworkBuilder("recurrent", dtype="float64", seed=3)
+    x = build.input("input", ("T", "N", 4))
+    rows = build.op("MatMul", x, build.parameter("w", (4, 3), glorot_uniform))
+    logits = build.op("ReduceMean", rows, build.constant("axes", np.array([0])), keepdims=0)
+    if label:
+        loss = build.op("SoftmaxCrossEntropyLoss", logits, build.input("label", ("N",), "int64"), reduction="mean")
+    else:
+        away = build.op("Sub", logits, build.input("target", targets))
+        loss = build.op("ReduceMean", build.op("Mul", away, away), keepdims=0)
+    return build.network({"rows": rows, "logits": logits, "loss": loss})
+
+
+@pytest.mark.parametrize(
+    ("framework", "native"),
+    [("reference", False), *((name, native) for name in ("pytorch", "tensorflow", "jax") for native in (False, True))],
+)
+def test_samples_are_counted_on_the_axis_of_the_labels(framework: str, native: bool) -> None:
+    """Time leads the input: 5 and 2 samples of three steps weigh as 5 and 2, not alike, and outputs join on axis 1."""
+    draw = np.random.default_rng(0)
+    whole = {"input": draw.standard_normal((3, 7, 4)), "label": draw.integers(0, 3, 7)}
+    parts = [
+        {"input": np.ascontiguousarray(whole["input"][:, own]), "label": whole["label"][own]}
+        for own in (slice(0, 5), slice(5, 7))
+    ]
+    found = []
+    for _ in range(2):
+        run = d5.framework(framework).executor(recurrent())
+        optimizer: Any = d5.framework(framework).optimizer("sgd")(lr=0.5) if native else RuleOptimizer(d5.SGD(lr=0.5))
+        optimizer.bind(run)
+        found.append((run, optimizer))
+    (run, optimizer), (other, twin) = found
+    for step in range(2):
+        outputs, expected = optimizer.accumulated_step(parts, info(step, 7)), twin.step(whole, info(step, 7))
+        for name, value in expected.items():
+            np.testing.assert_allclose(d5.to_numpy(outputs[name]), d5.to_numpy(value), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(parameters(run)["w"], parameters(other)["w"], rtol=1e-12)
+
+
+def test_where_nothing_says_what_counts_the_samples_it_is_refused() -> None:
+    _, optimizer = bound("reference", d5.SGD(), recurrent(label=False))
+    parts = [{"input": np.ones((3, size, 4)), "target": np.ones((size, 3))} for size in (5, 2)]
+    with pytest.raises(
+        Unsupported, match=r"lead with T, N, and nothing says .*; allowed: one; remedy: the batch's ext"
+    ):
+        optimizer.accumulated_step(parts, info(0, 7))
+    optimizer.step(parts[0], info(0, 5))  # which asks for nothing of the kind
+
+
+def test_an_extent_without_a_name_leads() -> None:
+    """As files have it that name no extents: the labels' counts, whatever leads the others."""
+    layout = batch_layout(_Described({"x": ("x:0", "x:1", 4), "y": ("y:0",)}, {"o": ("x:0", 2), "p": ("p:0",)}), None)
+    assert (layout.samples({"x": np.ones((3, 2, 4))}), layout._axes) == (3, {"o": 0, "p": 0})
+    assert batch_layout(layout.network, layout) is layout
+    mixed = batch_layout(_Described({"x": ("x:0", "N"), "y": ("N",)}, {"o": (2, "N"), "p": ("N*T", 1)}), layout)
+    assert (mixed.symbol, mixed.samples({"x": np.ones((3, 2))}), mixed._axes) == ("N", 2, {"o": 1, "p": 0})
+    fixed = batch_layout(_Described({"x": (4, "T")}, {"o": ("T",)}), None)
+    assert (fixed.symbol, fixed.samples({}), fixed._axes) == (None, 1, {"o": None})
+
+
+class _Described:
+    """What is asked of a network that says nothing of its labels."""
+
+    def __init__(self, inputs: dict[str, Any], outputs: dict[str, Any]) -> None:
+        self.inputs, self.outputs = (
+            {name: d5.TensorSpec(shape=shape) for name, shape in specs.items()} for specs in (inputs, outputs)
+        )

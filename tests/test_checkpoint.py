@@ -200,7 +200,7 @@ def test_every_so_many_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     keeper = Checkpointer(tmp_path, every_s=0)
     trainer().train(1, [keeper])
     assert keeper.written == 7  # after every step, and after the epoch
-    keeper = Checkpointer(tmp_path)
+    keeper = Checkpointer(tmp_path / "other")
     trainer().train(8, [keeper])
     # A look at the clock takes 4 s, and writing two looks more: 30 s are over at every eighth look.
     assert 5 <= keeper.written <= 8
@@ -219,6 +219,65 @@ def test_the_best_evaluation_is_kept(tmp_path: Path) -> None:
     tree, about = read_checkpoint(tmp_path / BEST)
     assert (about["epoch"], tree["trainer"]["scores"]["accuracy"]) == (2, 30.0)
     assert keeper.written == 2
+
+
+def test_the_best_stays_the_best_after_a_resume(tmp_path: Path) -> None:
+    """A checkpoint of the epoch's end, which time may ask for, knows that its evaluation was judged."""
+    rule = d5.SGD(lr=0.3)
+    trainer(rule).train(1, [Checkpointer(tmp_path, every_s=0, best="accuracy")])
+    best = (tmp_path / BEST).read_bytes()
+    again = trainer(rule)
+    restore(again, tmp_path)
+
+    class Worse(d5.Event):
+        def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
+            scores["accuracy"] = 0.0
+
+    again.train(2, [Worse(), Checkpointer(tmp_path, every_s=0, best="accuracy")])
+    assert (tmp_path / BEST).read_bytes() == best
+
+
+def test_a_new_training_has_a_best_of_its_own(tmp_path: Path) -> None:
+    keeper = Checkpointer(tmp_path / "a", every_steps=1000, best="loss")
+    trainer(d5.SGD(lr=0.3)).train(3, [keeper])
+    keeper.folder = tmp_path / "b"
+    trainer(d5.SGD(lr=1e-9)).train(1, [keeper])  # worse than the first in any case
+    assert names(tmp_path / "b") == [BEST]
+
+
+def test_checkpoints_of_a_training_that_is_further_on_are_refused(tmp_path: Path) -> None:
+    """They would be taken for this one's newest, and its own for the oldest."""
+    trainer().train(2, [Checkpointer(tmp_path, every_steps=5)])
+    held = names(tmp_path)
+    message = "holds step-0000000010.safetensors, and this training is at step 0; allowed: .*; remedy: go on from it"
+    with pytest.raises(d5.UsageError, match=message):
+        trainer().train(1, [Checkpointer(tmp_path, every_steps=5)])
+    assert names(tmp_path) == held
+    # One that cannot be read was passed over, and is in nobody's way.
+    last = tmp_path / held[-1]
+    last.write_bytes(last.read_bytes()[:-5])
+    again = trainer()
+    restore(again, tmp_path, tell=lambda told: None)
+    keeper = Checkpointer(tmp_path, every_steps=1)
+    again.train(1, [keeper])
+    assert names(tmp_path) == [
+        "step-0000000005.safetensors",
+        "step-0000000006.safetensors",
+        "step-0000000010.unreadable",
+    ]
+    keeper.clear()
+    assert not tmp_path.exists()
+
+
+def test_where_there_is_no_accuracy_there_is_no_best(tmp_path: Path) -> None:
+    class Without(d5.Event):
+        def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
+            del scores["accuracy"]
+
+    with pytest.raises(
+        d5.UsageError, match=r"Checkpointer\(best='accuracy'\): there is none: the labels are no classes"
+    ):
+        trainer().train(1, [Without(), Checkpointer(tmp_path, best="accuracy")])
 
 
 def test_what_a_killed_process_left_half_written_goes(tmp_path: Path) -> None:
@@ -331,6 +390,27 @@ def test_a_truncated_one_is_passed_over_where_there_is_one_before(tmp_path: Path
     first.write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"step-0000000005\.safetensors is truncated"):
         restore(trainer(), tmp_path, tell=told.append)
+
+
+class CutsRate(d5.Event):
+    """As on a plateau: once, and no schedule says so again."""
+
+    def before_step(self, trainer: Any, info: Any) -> None:
+        if info.step == 3:
+            trainer.optimizer.set_hyper("lr", 0.005)
+            trainer.optimizer.set_parameter("lr", 0.5, lambda name: name.endswith("bias"))
+
+
+@pytest.mark.parametrize("make", [d5.Momentum, lambda: d5.RuleOptimizer(d5.SGD(), clip_norm=1.0)])
+def test_a_rate_that_an_event_has_set_holds_when_training_goes_on(tmp_path: Path, make: Any) -> None:
+    first = trainer(make())
+    first.train(2, [CutsRate(), Checkpointer(tmp_path, every_steps=5)])
+    again = trainer(make())
+    about, _ = restore(again, tmp_path / "step-0000000005.safetensors")
+    assert (about["step"], again.optimizer.hyper["lr"]) == (5, 0.005)
+    again.train(2 - again.epoch, [CutsRate()])
+    same(again.executor.state_dict(), first.executor.state_dict())
+    same(again.optimizer.state_dict(), first.optimizer.state_dict())
 
 
 def test_one_of_another_network_or_optimizer_is_refused(tmp_path: Path) -> None:

@@ -577,6 +577,30 @@ def test_the_hyperparameters_in_force_are_recorded(deep5: Command, tmp_path: Pat
         assert f'"key": "opt_base_learning_rate", "value": {rate}' in log
 
 
+def test_the_log_says_whether_the_goal_was_reached_and_no_rate_that_was_not(deep5: Command, tmp_path: Path) -> None:
+    write(tmp_path)
+    text = (tmp_path / "own.py").read_text()
+    for bound, status in ((">= 0", "success"), ("> 100", "aborted")):
+        goal = f"\nMETRICS = [(d5.TestAccuracy(), {bound!r})]\nMUTABLE |= {{'schedules': {{'lr': d5.Constant(0.1)}}}}\n"
+        (tmp_path / "own.py").write_text(text + goal)
+        log = (Path(json.loads(deep5("run", "own.py", "--json").out)["folder"]) / "events.mllog").read_text()
+        assert f'"status": "{status}"' in next(line for line in log.splitlines() if "run_stop" in line)
+        assert "opt_base_learning_rate" not in log
+
+
+@pytest.mark.parametrize("key", ["batch_size", "parameter_groups", "framework"])
+def test_a_file_that_is_not_there_is_found_by_a_check(key: str, deep5: Command) -> None:
+    answer = deep5("check", "digits_lenet", "--set", f"{key}=nofile.py:Name")
+    assert answer.status == 2
+    assert "the file nofile.py of the component 'nofile.py:Name' cannot be read" in answer.err
+
+
+def test_a_setting_that_is_no_value_of_python_is_a_text(deep5: Command) -> None:
+    answer = deep5("check", "digits_lenet", "--set", "optimizer_kwargs={[1]: 2}")
+    assert answer.status == 2
+    assert "unexpected" not in answer.err
+
+
 @pytest.mark.parametrize(
     ("value", "says"),
     [

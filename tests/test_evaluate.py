@@ -72,6 +72,15 @@ def d5_metrics(folder: Path) -> dict[str, float]:
     return {row["name"]: row["value"] for row in json.loads((folder / "result.json").read_text())["metrics"]}
 
 
+def test_an_average_of_torch_s_own_is_what_is_stored(tmp_path: Path) -> None:
+    """Its optimizer averages, and no step of the executor's."""
+    mutable = MUTABLE | {"framework": "pytorch", "optimizer": "native:averaged_sgd", "optimizer_kwargs": {"lr": 0.5}}
+    folder = Path(d5.run_recipe(FIXED, mutable, METRICS, out=tmp_path, quiet=True).folder)
+    found, recorded = evaluate_result(folder), d5_metrics(folder)
+    assert found.loss == pytest.approx(recorded["test_loss"], rel=1e-5)
+    assert found.accuracy == recorded["test_accuracy"]
+
+
 def test_the_numbers_are_those_of_a_forward_pass(result: Path) -> None:
     """By NumPy, from the weights in the folder."""
     from safetensors.numpy import load_file
@@ -201,6 +210,72 @@ def test_a_recipe_with_transforms_is_evaluated_with_them(tmp_path: Path) -> None
     fixed |= {"model": "lenet", "model_kwargs": {}, "dataset_kwargs": {"train": 60, "test": 40}}
     run = d5.run_recipe(fixed, MUTABLE, [(d5.TestLoss(), None)], out=tmp_path, quiet=True)
     found = evaluate_result(run.folder)
+    assert found.loss == run.metric("test_loss")
+
+
+SET = """
+import numpy as np
+import deep5 as d5
+
+def own():
+    return d5.datasets.synthetic(train=60, test=40)
+
+def darker(inputs, ids, epoch):
+    return {**inputs, "input": inputs["input"] * np.float32(0.25)}
+
+FIXED = {"model": "lenet", "dataset": own, "epochs": 1}
+MUTABLE = {
+    "batch_size": 20,
+    "framework": "reference",
+    "optimizer": "sgd",
+    "test_transforms": d5.Normalise(0.5, 2.0),
+}
+METRICS = [(d5.TestLoss(), None)]
+"""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"test_transforms": "cutout", "test_transforms_kwargs.size": 8},
+        {"test_transforms": []},
+        {"test_transforms": "cutout", "test_transforms_args": [8], "validation_sampler": "shuffle"},
+    ],
+    ids=["own", "cutout", "none", "sampler"],
+)
+def test_what_a_run_had_set_is_set_again(settings: dict[str, Any], tmp_path: Path) -> None:
+    from deep5.recipe import load_recipe
+    from deep5.run import execute
+
+    file = tmp_path / "own.py"
+    file.write_text(SET)
+    run = execute(load_recipe(file).with_settings(settings), out=tmp_path / "out")
+    found = evaluate_result(run.folder, recipe=file)
+    assert found.loss == run.metric("test_loss")
+    # By another way to the same data: transforms and sampler are the run's, with and without the recipe.
+    given = {"data": "synthetic", "arguments": {"train": 60, "test": 40}}
+    assert evaluate_result(run.folder, **given, recipe=file).loss == found.loss  # type: ignore[arg-type]
+    assert evaluate_result(run.folder, **given).loss == found.loss  # type: ignore[arg-type]
+
+
+def test_what_a_run_had_set_and_nobody_can_make_is_refused(tmp_path: Path) -> None:
+    from deep5.recipe import load_recipe
+    from deep5.run import execute
+
+    file = tmp_path / "own.py"
+    file.write_text(SET)
+    run = execute(load_recipe(file).with_settings({"test_transforms": f"{file}:darker"}), out=tmp_path / "out")
+    with pytest.raises(
+        UsageError, match=r"'test_transforms' of this result is .*; remedy: a file that says so in place"
+    ):
+        evaluate_result(run.folder, recipe=file)
+    with pytest.raises(UsageError, match=r"'test_transforms' of this result is .*remedy: --recipe"):
+        evaluate_result(run.folder, data="synthetic", arguments={"train": 60, "test": 40})
+    # The recipe with what was set written into it.
+    other = tmp_path / "other.py"
+    other.write_text(SET.replace("d5.Normalise(0.5, 2.0)", f"{str(file) + ':darker'!r}"))
+    found = evaluate_result(run.folder, recipe=other)
     assert found.loss == run.metric("test_loss")
 
 

@@ -227,8 +227,14 @@ print("the same")
 
 @pytest.mark.parametrize(
     "framework",
-    # A step of the reference takes thirty times as long.
-    [*(pytest.param(name, marks=pytest.mark.slow if name == "reference" else ()) for name in FRAMEWORKS), "openvino"],
+    # A step of the reference takes thirty times as long, and what compiles the whole network compiles it twice.
+    [
+        *(
+            pytest.param(name, marks=pytest.mark.slow if name in ("reference", "tensorflow", "jax") else ())
+            for name in FRAMEWORKS
+        ),
+        "openvino",
+    ],
 )
 def test_two_threads_repeat_each_other_bit_for_bit(framework: str) -> None:
     """In a process of its own, since some fix their threads once; on networks large enough to be split."""

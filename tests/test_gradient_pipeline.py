@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -323,6 +324,74 @@ def test_evaluation_is_unaffected(framework: str) -> None:
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_was_set_during_a_run_holds_when_it_goes_on(framework: str) -> None:
+    """Of the rule, the pipeline and some parameters; into an optimizer that was made with other values."""
+
+    def bias(name: str) -> bool:
+        return name.endswith("bias")
+
+    run, optimizer = bound(framework, d5.Momentum(lr=0.05), clip_norm=1.0)
+    trained(optimizer, 2)
+    optimizer.set_hyper("lr", 0.005)
+    optimizer.set_parameter("clip_norm", 0.25)
+    optimizer.set_parameter("weight_decay", 0.1)
+    optimizer.set_parameter("lr", np.float32(0.5), bias)
+    state, weights = json.loads(json.dumps(optimizer.state_dict()["hyper"])), run.state_dict()
+    assert state["values"] == {"lr": 0.005, "momentum": 0.9, "clip_norm": 0.25, "weight_decay": 0.1}
+    assert state["groups"] == [{"parameters": ["fc1.bias", "fc2.bias"], "values": {"lr": 0.5}}]
+    whole = {**optimizer.state_dict(), "hyper": state}
+    made: list[dict[str, Any]] = [
+        {"clip_norm": 1.0},
+        {"clip_value": 3.0, "groups": [d5.ParameterGroup(bias, lr=0.1)]},  # the same group, its value another
+        {"groups": [d5.ParameterGroup(lambda name: name == "fc1.weight", lr=0.1)], "weight_decay": 0.5},
+    ]
+    others = [bound(framework, d5.Momentum(lr=0.05), **options) for options in made]
+    for other, twin in others:
+        other.load_state_dict(weights)
+        twin.load_state_dict(whole)
+        assert twin.state_dict()["hyper"] == state
+    for number in range(2, 5):
+        optimizer.step(batch(number), info(number))
+        for _, twin in others:
+            twin.step(batch(number), info(number))
+    for other, twin in others:
+        for name, value in run.state_dict().items():
+            np.testing.assert_array_equal(other.state_dict()[name], value)
+        assert twin.state_dict()["hyper"] == state
+
+
+def test_hyperparameters_of_a_state_are_looked_at_before_anything_changes() -> None:
+    def first(name: str) -> bool:
+        return name.startswith("fc1")
+
+    _, optimizer = bound("reference", d5.Momentum(lr=0.05), groups=[d5.ParameterGroup(first, frozen=True)])
+    trained(optimizer, 1)
+    state = optimizer.state_dict()
+    assert state["hyper"]["groups"] == []
+    values, group = state["hyper"]["values"], {"parameters": ["fc2.bias"], "values": {"lr": 0.5}}
+    cases: list[tuple[Any, type[Exception], str]] = [
+        (3, ShapeError, r"got 3 as 'hyper'; allowed: a dict with 'values'"),
+        ({"values": {"lr": 0.1}}, ShapeError, r"unknown hyperparameters: \['momentum'\]; allowed: lr, momentum, loss"),
+        ({"values": {**values, "gamma": 1}}, ShapeError, r"unknown hyperparameters: \['gamma'\]"),
+        ({"values": {**values, "clip_norm": -1.0}}, UsageError, r"clip_norm: got -1\.0; allowed: a number above 0"),
+        ({"values": values, "groups": [{**group, "parameters": ["fc9"]}]}, ShapeError, r"parameters: \['fc9'\]"),
+        ({"values": values, "groups": [{**group, "values": {"clip_norm": 1.0}}]}, ShapeError, r"\['clip_norm'\]"),
+    ]
+    for held, kind, told in cases:
+        with pytest.raises(kind, match=told):
+            optimizer.load_state_dict({**state, "hyper": held})
+    assert optimizer.state_dict()["hyper"] == state["hyper"]
+    optimizer.rule.lr = 0.25  # type: ignore[attr-defined]
+    optimizer.load_state_dict({key: value for key, value in state.items() if key != "hyper"})  # an earlier deep5's
+    assert optimizer.hyper["lr"] == 0.25
+    # What is frozen is no value: it stays so, whatever group the state has it in.
+    both = {"parameters": ["fc1.bias", "fc2.bias"], "values": {"lr": 0.5}}
+    optimizer.load_state_dict({**state, "hyper": {"values": values, "groups": [both]}})
+    assert optimizer.state_dict()["hyper"]["groups"] == [group]
+    assert optimizer.describe()["groups"][0] == {"frozen": True, "parameters": ["fc1.weight", "fc1.bias"]}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_set_parameter_keeps_the_state(framework: str) -> None:
     def bias(name: str) -> bool:
         return name.endswith("bias")
@@ -331,9 +400,9 @@ def test_set_parameter_keeps_the_state(framework: str) -> None:
     other, twin = bound(framework, d5.Adam(lr=0.05), clip_norm=1.0, groups=[d5.ParameterGroup(bias, lr=0.05)])
     trained(optimizer, 2)
     trained(twin, 2)
-    before, step = optimizer.state_dict(), optimizer.step
+    before, step = optimizer.train_step.state_dict(), optimizer.step
     optimizer.set_parameter("lr", 0.2, bias)
-    for key, value in optimizer.state_dict().items():
+    for key, value in optimizer.train_step.state_dict().items():
         np.testing.assert_array_equal(value, before[key])
     twin.set_parameter("lr", 0.2, bias)
     traces = optimizer.train_step.traces

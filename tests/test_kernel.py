@@ -14,6 +14,7 @@ import deep5 as d5
 from deep5.errors import RuleError, ShapeError, UsageError
 from deep5.events import StepInfo
 from deep5.tensors import TensorSpec
+from deep5.training.eager import EagerRule
 from deep5.training.expression import OPERATIONS
 from deep5.training.rule import UpdateRule
 from deep5.training.step import KernelStep
@@ -285,6 +286,52 @@ def test_dtypes_and_groups_that_no_kernel_has_are_refused() -> None:
         d5.bind_rule(d5.SGD(), SPEC, hyper={"momentum": 0.9})
 
 
+class Remembering(UpdateRule):
+    """States that are the parameter and the gradient of the step before, and two that change places."""
+
+    hyper = ("lr",)
+
+    def __init__(self, lr: float = 0.1) -> None:
+        self.lr = lr
+
+    def init_state(self, param: Any) -> dict[str, Any]:
+        return {"previous": param, "grad": param, "first": param, "second": 2.0 * param}
+
+    def update_rule(self, grad: Any, param: Any, state: Any) -> Any:
+        new = {"previous": param, "grad": grad, "first": state["second"], "second": state["first"]}
+        step = 0.5 * (param - state["previous"]) + 0.1 * state["grad"] + 0.01 * state["first"]
+        return param - self.lr * grad + step, new
+
+
+@pytest.mark.parametrize("backend", ["c", "numpy"])
+def test_a_state_may_be_what_another_value_was(backend: str) -> None:
+    kernel, live = make(Remembering(), SHAPES, backend=backend)
+    eager = EagerRule(Remembering(), draw(SHAPES, 0))
+    steps(kernel, SHAPES, "float64", 0, 4)
+    for step in range(4):
+        eager.update(draw(SHAPES, 100 + step), info(step))
+    for key, value in live.items():
+        np.testing.assert_allclose(value, eager.parameters[key], rtol=1e-13, atol=1e-15)
+    for entry, value in kernel.state_dict().items():
+        state, _, key = entry.partition("/")
+        np.testing.assert_allclose(value, eager.states[key][state], rtol=1e-13, atol=1e-15, err_msg=entry)
+
+
+def test_no_step_is_taken_inside_averaged() -> None:
+    for rule in (d5.AcceleGrad(), d5.AveragedSGD(start=1)):
+        kernel, live = make(rule, {"w": (5,)})
+        steps(kernel, {"w": (5,)}, "float64", 0, 3)
+        before = live["w"].copy()
+        with kernel.averaged():
+            if kernel.prepares:
+                with pytest.raises(UsageError, match=r"a training step inside averaged\(\); remedy: leave the block"):
+                    kernel.prepare(info(3))
+            with pytest.raises(UsageError, match=r"a training step inside averaged\(\); remedy: leave the block"):
+                kernel.update({"w": np.ones(5)}, info(3))
+        np.testing.assert_array_equal(live["w"], before)
+        steps(kernel, {"w": (5,)}, "float64", 3, 4)
+
+
 def test_a_kernel_is_called_in_order() -> None:
     kernel = d5.bind_rule(d5.AcceleGrad(), SPEC)
     with pytest.raises(UsageError, match=r"before attach\(parameters\); remedy: call it first"):
@@ -478,13 +525,57 @@ def test_a_modifier_sees_name_parameter_and_gradient() -> None:
 def test_a_step_that_fails_leaves_the_parameters() -> None:
     executor: Any = Executor(two())
     step = KernelStep(executor, d5.AcceleGrad())
-    for index in range(4):
+    for index in range(6):  # the point of the gradient is another than the parameter from the sixth on
         step({}, info(index))
     before = {name: value.copy() for name, value in executor.parameters().items()}
     executor.fails = True
     with pytest.raises(ShapeError, match="a wrong input"):
-        step({}, info(4))
+        step({}, info(6))
     same_bits(before, executor.parameters())
+
+
+def test_an_update_that_fails_leaves_the_parameters() -> None:
+    executor: Any = Executor(two())
+
+    def modifier(name: str, param: np.ndarray, grad: np.ndarray) -> np.ndarray:
+        if executor.fails:
+            raise ZeroDivisionError
+        return grad
+
+    step = KernelStep(executor, d5.AcceleGrad(), modifier=modifier)
+    for index in range(6):
+        step({}, info(index))
+    before = {name: value.copy() for name, value in executor.parameters().items()}
+    step.backprop({}, info(6))
+    assert not np.array_equal(executor.parameters()["fc.weight"], before["fc.weight"])
+    executor.fails = True
+    with pytest.raises(ZeroDivisionError):
+        step.apply(executor.gradients(), info(6))
+    same_bits(before, executor.parameters())
+
+
+def test_a_whole_step_is_not_taken_inside_averaged() -> None:
+    executor: Any = Executor(two())
+    step = KernelStep(executor, d5.AveragedSGD(start=1))
+    for index in range(4):
+        step({}, info(index))
+    before = {name: value.copy() for name, value in executor.parameters().items()}
+    calls: list[Callable[[], Any]] = [
+        lambda: step({}, info(4)),
+        lambda: step.backprop({}, info(4)),
+        lambda: step.apply(executor.gradients(), info(4)),
+        lambda: step.regroup((), step.pipeline),
+    ]
+    with step.averaged():
+        inside = {name: value.copy() for name, value in executor.parameters().items()}
+        for call in calls:
+            with pytest.raises(UsageError, match=r"a training step inside averaged\(\); remedy: leave the block first"):
+                call()
+        with step.averaged():
+            same_bits(inside, executor.parameters())
+        same_bits(inside, executor.parameters())
+    same_bits(before, executor.parameters())
+    step({}, info(4))
 
 
 def test_the_state_of_a_step_goes_over_all_groups() -> None:
@@ -617,6 +708,16 @@ BAD = {
     "input's name": (rule_with(new_input=lambda s, i: {"lr": 1.0}), "'lr', which is a hyperparameter"),
     "assigns": (updating(_assign), "Bad.update_rule assigned self.count; allowed: nothing, rules are pure"),
     "counts": (rule_with(new_input=lambda s, i: setattr(s, "t", 1) or {}), "Bad.new_input assigned self.t"),
+    "evaluates by an input": (
+        rule_with(new_input=lambda s, i: {"t": 1.0}, eval_param=lambda s, p, st: p * s.t),
+        r"Bad.eval_param reads self.t, which new_input gives to a step alone; allowed: .*in a state of shape \(\)",
+    ),
+    "evaluates by a sum": (
+        rule_with(
+            scope="model", sums=lambda s, g, p, st: {"norm": XP(p).sum(g)}, eval_param=lambda s, p, st: p * s.norm
+        ),
+        "Bad.eval_param reads self.norm, which sums gives to a step alone",
+    ),
     "shaped": (updating(lambda s, g, p, st: (p - XP(p).ones((3,)), st)), r"made an array of shape \(3,\)"),
     "raises": (updating(lambda s, g, p, st: 1 / 0), "cannot be traced: ZeroDivisionError"),
 }

@@ -119,6 +119,21 @@ def test_a_row_a_step(whole: Any) -> None:
     assert (table["seconds"] > 0).all()
 
 
+class Halving(d5.Event):
+    """Changes the learning rate, as a schedule of one's own would."""
+
+    def before_step(self, trainer: Any, info: Any) -> None:
+        trainer.optimizer.set_hyper("lr", 0.5 ** (info.step + 1))
+
+
+def test_the_rate_of_each_step_stands_beside_a_schedule_of_something_else(tmp_path: Path) -> None:
+    run = trainer(d5.RuleOptimizer(d5.SGD(), clip_norm=1.0))
+    run.train(1, [d5.Scheduled({"clip_norm": d5.Polynomial(4.0)}), Halving(), d5.CSVLogger(tmp_path / "log.csv")])
+    table = pd.read_csv(tmp_path / "log.csv")
+    assert list(table["lr"]) == [0.5, 0.25, 0.125, 0.0625]
+    assert list(table["clip_norm"]) == [4.0, 3.0, 2.0, 1.0]
+
+
 def test_tensorboard_reads_back_what_was_written(whole: Any) -> None:
     board, steps, keep = whole.board, list(range(EPOCHS * STEPS)), whole.keep
     throughput = "throughput/samples_per_second"
@@ -241,11 +256,14 @@ def test_without_evaluation_and_without_a_known_rate(tmp_path: Path) -> None:
     assert set(board) == {"loss/train", "throughput/samples_per_second"}
 
 
-def test_throughput_is_of_training_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock of milliseconds: two epochs of two steps, with evaluations and waiting between them."""
+@pytest.mark.parametrize(("every", "steps"), [(1, [1, 3, 5]), (4, [1, 5])])
+def test_throughput_is_of_training_alone(
+    every: int, steps: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock of milliseconds: three epochs of two steps, with evaluations and waiting between them."""
     now, second = [0], 10**9
     monkeypatch.setattr(tensorboard_logger, "perf_counter_ns", lambda: now[0])
-    log, run = d5.TensorBoardLogger(tmp_path), trainer()
+    log, run = d5.TensorBoardLogger(tmp_path, every=every), trainer()
 
     def learn(begin_ms: int, end_ms: int, size: int) -> None:
         info = d5.StepInfo(step=run.step, batch_size=size)
@@ -254,7 +272,7 @@ def test_throughput_is_of_training_alone(tmp_path: Path, monkeypatch: pytest.Mon
         now[0] = end_ms * 10**6
 
     log.before_training(run)
-    for epoch, begin_ms in enumerate((1000, 7000)):
+    for epoch, begin_ms in enumerate((1000, 7000, 13000)):
         learn(begin_ms, begin_ms + 100, 8)
         learn(begin_ms + 300, begin_ms + 400, 8)
         now[0] += second // 10  # the device is not done before
@@ -263,8 +281,8 @@ def test_throughput_is_of_training_alone(tmp_path: Path, monkeypatch: pytest.Mon
         log.after_evaluation(run, epoch, {"loss": 1.0, "accuracy": 50.0})
         log.after_epoch(run, epoch)
     log.after_training(run)
-    # Sixteen samples in half a second.
-    assert points(tmp_path)["throughput/samples_per_second"] == [(1, 32.0), (3, 32.0)]
+    # Sixteen samples in half a second, also behind an epoch without a point.
+    assert points(tmp_path)["throughput/samples_per_second"] == [(step, 32.0) for step in steps]
 
 
 def test_a_loss_that_is_no_number_is_logged(tmp_path: Path) -> None:

@@ -122,6 +122,15 @@ def test_a_loss_that_the_network_does_not_have() -> None:
         run(d5.TrainingLoss("los"), Fake([1] * 3, [0, 0]), 1)
 
 
+def test_a_loss_is_a_scalar() -> None:
+    executor = d5.framework("reference").executor(d5.networks.mlp(features=4, hidden=3, classes=2))
+    data = load("datasets", "synthetic")(shape=(4,), classes=2, train=6, test=2)
+    trainer = d5.Trainer(executor, d5.SGD(), d5.OrderedSampler(data.train, 3))
+    with pytest.raises(UsageError, match=r"training_loss of the output 'logits', which is .*allowed: a scalar; remedy"):
+        trainer.train(1, [d5.TrainingLoss("logits").observer()])
+    assert trainer.step == 0
+
+
 def test_losses_are_read_after_the_epoch_and_dropped() -> None:
     read: list[int] = []
     kept: list[Any] = []
@@ -261,6 +270,69 @@ def test_throughput_is_over_all_epochs_and_not_a_mean_of_rates() -> None:
     # Of the first epoch, the first batch of 4 and that of 2 are left out.
     seconds = 4 / samples[0].value + 10 / samples[1].value
     assert observer.value() == pytest.approx(14 / seconds, rel=1e-9)
+
+
+class Slow(d5.Event):
+    """Works when training is over, as metrics do that measure then, and before the first epoch."""
+
+    def before_training(self, trainer: Any) -> None:
+        time.sleep(0.3)
+
+    after_training = before_training
+
+
+class StopIn(d5.Event):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def after_step(self, trainer: Any, info: Any, outputs: Any, begin_ns: int, end_ns: int) -> None:
+        if info.step == self.step:
+            raise d5.StopTraining("enough")
+
+
+@pytest.mark.parametrize("last", [1, 4])
+def test_a_run_that_was_stopped_within_an_epoch_has_its_time(last: int) -> None:
+    """In its first epoch or in its second; and what others do before and after training is not on the clock."""
+    metrics = [d5.WallClockTime(), d5.Cost(3600), d5.Throughput(), d5.PeakMemory(), d5.TimeBreakdown()]
+    observers = [metric.observer() for metric in metrics]
+    fake = Fake([1] * 9, [0] * 9, step_s=0.02)
+    fake.capabilities = {"whole_step"}  # type: ignore[attr-defined]  # so that its parts are not measured
+    trainer = d5.Trainer(fake, fake, Batches(4, 4, 4), Batches(3, 1))  # type: ignore[arg-type]
+    begin = time.perf_counter()
+    trainer.train(3, [Slow(), *observers, StopIn(last)])
+    slept, epochs = 0.02 * (last + 1), last // 3
+    for metric, observer in zip(metrics, observers, strict=True):
+        assert [(s.step, s.epoch) for s in observer.samples()] == [(3, 1)] * epochs + [(last + 1, epochs)], metric
+    wall, cost, throughput, memory, outside = (observer.value() or 0 for observer in observers)
+    assert slept <= wall <= time.perf_counter() - begin - 0.6
+    assert cost == pytest.approx(wall, rel=1e-9)  # at 1 USD a second
+    # All but the first step; evaluation is off its clock.
+    assert 4 * last / wall * 0.9 <= throughput <= 4 / 0.02
+    assert memory > 10
+    assert 0 <= outside < 100
+    assert fake.synchronized == epochs + 1 + (last + 1)  # of the stop too, and for TimeBreakdown after every step
+
+
+def test_a_run_that_was_stopped_between_two_epochs_has_no_more_samples() -> None:
+    class Stop(d5.Event):
+        def after_epoch(self, trainer: Any, epoch: int) -> None:
+            raise d5.StopTraining("enough")
+
+    for first in (True, False):
+        metrics = [d5.WallClockTime(), d5.Throughput(), d5.PeakMemory()]
+        observers: list[Any] = [metric.observer() for metric in metrics]
+        events = [Stop(), *observers] if first else [*observers, Stop()]
+        fake = Fake([1] * 9, [0] * 9)
+        d5.Trainer(fake, fake, Batches(4, 4, 2), Batches(3, 1)).train(3, events)  # type: ignore[arg-type]
+        assert [[(s.step, s.epoch) for s in observer.samples()] for observer in observers] == [[(3, 1)]] * 3
+
+
+def test_a_run_that_failed_has_no_more_samples() -> None:
+    observer = d5.WallClockTime().observer()
+    fake = Fake([1] * 4, [0] * 9)  # no fifth loss
+    with pytest.raises(StopIteration):
+        d5.Trainer(fake, fake, Batches(4, 4, 2), Batches(3, 1)).train(3, [observer])  # type: ignore[arg-type]
+    assert [sample.step for sample in observer.samples()] == [3]
 
 
 def test_peak_memory_never_falls_and_sees_an_allocation() -> None:

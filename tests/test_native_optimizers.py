@@ -117,15 +117,23 @@ def go(optimizer: Any, begin: int, end: int) -> None:
 @pytest.mark.parametrize(("name", "framework"), compiled())
 def test_a_run_that_is_resumed_ends_with_the_same_bits(name: str, framework: str) -> None:
     whole, optimizer = bound(name, framework)
-    go(optimizer, 0, 3)
+    go(optimizer, 0, 2)
+    optimizer.set_hyper("lr", 0.5 * optimizer.hyper["lr"])  # as an event would: it holds in what goes on, too
+    go(optimizer, 2, 3)
     states = whole.state_dict(), optimizer.state_dict()
+    hyper = {key: optimizer.hyper_now[key] for key in optimizer.changeable}
+    assert states[1].pop("hyper") == {"values": hyper}
     assert all(isinstance(value, np.ndarray | np.generic) for value in states[1].values())
     go(optimizer, 3, STEPS)
     resumed, other = bound(name, framework)
     go(other, 0, 2)  # what is left of these must not count
     resumed.load_state_dict(states[0])
-    other.load_state_dict(states[1])
-    for key, value in other.state_dict().items():
+    other.load_state_dict(states[1])  # as an earlier deep5 wrote it
+    assert other.hyper_now == other.hyper
+    other.load_state_dict({**states[1], "hyper": {"values": hyper}})
+    found = other.state_dict()
+    assert found.pop("hyper") == {"values": hyper}
+    for key, value in found.items():
         np.testing.assert_array_equal(value, states[1][key], err_msg=key)
         assert value.dtype == states[1][key].dtype
     go(other, 3, STEPS)
@@ -138,6 +146,11 @@ def test_a_run_that_is_resumed_ends_with_the_same_bits(name: str, framework: str
             other.load_state_dict({**{k: v for k, v in states[1].items() if k != key}, "more": np.zeros(3)})
         with pytest.raises(ShapeError, match=r"shape \(99,\)|\(99,\), expected|int64\(99,\)|float32\(99,\)"):
             other.load_state_dict({**states[1], key: np.zeros(99, states[1][key].dtype)})
+    for odd in ({}, {**hyper, "gamma": 1.0}):
+        with pytest.raises(ShapeError, match=r"missing or unknown hyperparameters: \[.*'(lr|gamma)'.*\]; allowed: "):
+            other.load_state_dict({**states[1], "hyper": {"values": odd}})
+    with pytest.raises(UsageError, match="got lr=nan; allowed: a finite number"):
+        other.load_state_dict({**states[1], "hyper": {"values": {**hyper, "lr": float("nan")}}})
 
 
 @pytest.mark.parametrize(("name", "framework"), compiled())
@@ -190,6 +203,16 @@ def test_the_average_of_torch_s_own_is_for_evaluation_alone() -> None:
         np.testing.assert_allclose(inside, np.mean([it[key] for it in iterates[1:]], axis=0), rtol=1e-5, atol=1e-6)
         assert not np.array_equal(inside, value)
         np.testing.assert_array_equal(executor.state_dict()[key], value)
+    calls: list[Callable[[], Any]] = [
+        lambda: go(optimizer, 5, 6),
+        lambda: optimizer.accumulated_step([batch(5, "float32")], info(5, 16)),
+    ]
+    for call in calls:
+        with optimizer.averaged(), pytest.raises(UsageError, match=r"a training step inside averaged\(\); remedy: "):
+            call()
+    for key, value in iterates[-1].items():
+        np.testing.assert_array_equal(executor.state_dict()[key], value)
+    go(optimizer, 5, 6)
 
 
 def test_a_parameter_that_the_loss_does_not_depend_on_has_no_state_in_torch() -> None:
@@ -202,6 +225,7 @@ def test_a_parameter_that_the_loss_does_not_depend_on_has_no_state_in_torch() ->
     optimizer.bind(d5.framework("pytorch").executor(trained))
     optimizer.step({"x": np.ones((3, 2), np.float32)}, info(0, 3))
     state = optimizer.state_dict()
+    del state["hyper"]
     assert set(state) == {"none/idle", "step/used", "exp_avg/used", "exp_avg_sq/used"}
     optimizer.load_state_dict(state)
     for missing in state:
@@ -237,6 +261,7 @@ def check_accumulates(name: str, framework: str, trained: d5.Network, flat: bool
             assert d5.to_numpy(outputs[key]).dtype == d5.to_numpy(value).dtype
         assert distance(one.state_dict(), other.state_dict()) <= ROUNDED
         states = optimizer.state_dict(), twin.state_dict()
+        assert states[0].pop("hyper") == states[1].pop("hyper")
         assert states[0].keys() == states[1].keys()
         assert not states[1] or distance(*states) <= ROUNDED  # plain SGD has none on PyTorch
     assert distance(one.state_dict(), {key: trained.initial(key) for key in trained.parameters}) > 1e-4

@@ -241,6 +241,17 @@ def test_numerics_that_can_no_longer_be_set(tmp_path: Path, monkeypatch: pytest.
         execute(recipe(framework=Elsewhere, device="cuda:0", tf32=True), out=tmp_path)
 
 
+def test_the_device_of_an_executor_is_what_numerics_are_set_for() -> None:
+    """Also where it is handed over with the executor, as the tutorial's recipes do."""
+    from deep5.assemble_executor import written_numerics
+    from deep5.recipe import Recipe
+
+    fixed = {"model": "mlp", "dataset": "synthetic", "epochs": 1}
+    for device, asked in ((d5.GPUDevice(), ["deterministic"]), (d5.CPUDevice(), [])):
+        mutable = {"executor": "reference", "executor_kwargs": {"device": device}, "optimizer": "sgd", "batch_size": 1}
+        assert written_numerics(Recipe.make(fixed, {**mutable, "deterministic": False, "tf32": True}, [])) == asked
+
+
 def test_numerics_of_an_executor_that_is_named_by_its_function(tmp_path: Path) -> None:
     def own(network: Any) -> Any:
         executor = d5.framework("reference").executor(network)

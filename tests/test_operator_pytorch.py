@@ -373,6 +373,7 @@ def test_a_strided_input_whose_memory_does_not_do_is_copied() -> None:
         assert place[1:].tolist() == [given.shape[1], 1]
 
 
+@pytest.mark.slow
 def test_under_compile_a_strided_input_is_taken_as_it_lies_too() -> None:
     run, x = TORCH.operator(Lies()), table()
     compiled = torch.compile(lambda x: run(x.t() + 1)[0] + run(x[::2, 1::3].t())[0].sum(), fullgraph=True)

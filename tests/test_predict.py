@@ -164,6 +164,24 @@ def test_an_image_is_prepared_as_the_description_says(tmp_path: Path) -> None:
     assert [one["name"] for one in found[0].document()["top"]] == [names[number] for number, _ in found[0].ranked]
 
 
+def test_a_mean_of_numpy_numbers_is_read_back(tmp_path: Path) -> None:
+    """As statistics that were computed are: the words of the description hold plain numbers."""
+    image = pytest.importorskip("PIL.Image")
+    from deep5.training.datasets.folders import image_folder
+
+    mean, std = np.array([0.51, 0.49, 0.47]), np.array([0.26, 0.25, 0.24])
+    pixels = np.random.default_rng(1).integers(0, 256, (32, 32, 3)).astype(np.uint8)
+    (tmp_path / "ants" / "ant").mkdir(parents=True)
+    for name in ("ants/ant/0.png", "ants/ant/1.png", "a.png"):
+        image.fromarray(pixels).save(tmp_path / name)
+    splits = image_folder(str(tmp_path / "ants"), size=32, mean=tuple(mean), std=tuple(std))
+    folder = coloured(tmp_path / "out", preparation=splits.description["preparation"])
+    np.save(tmp_path / "a.npy", splits.test.batch(np.array([0]))["input"][0])
+    found, notes = predict_files(folder, [tmp_path / "a.png", tmp_path / "a.npy"], top=4)
+    assert notes == ()
+    assert found[0].ranked == found[1].ranked
+
+
 @pytest.mark.parametrize("turn", [True, False])
 def test_an_image_is_prepared_as_test_samples_are(turn: bool, tmp_path: Path) -> None:
     """Where the parts differ, as in ImageNet; and turned as the camera says only where the run's samples were."""
@@ -252,6 +270,68 @@ def test_transforms_of_evaluation_are_applied(tmp_path: Path) -> None:
     assert [p for _, p in found[0].ranked] == pytest.approx([p for _, p in found[1].ranked], rel=1e-5)
 
 
+OWN = """
+import numpy as np
+import deep5 as d5
+from test_predict import linear
+
+def own():
+    return d5.datasets.synthetic(shape=(3, 32, 32), classes=4, train=40, test=10)
+
+def darker(inputs, ids, epoch):
+    return {**inputs, "input": inputs["input"] * np.float32(0.25)}
+
+FIXED = {"model": linear, "dataset": own, "epochs": 1, "test_transforms": TRANSFORMS}
+MUTABLE = {"batch_size": 20, "framework": "reference", "optimizer": "sgd"}
+METRICS = [(d5.TestLoss(), None)]
+"""
+
+
+@pytest.mark.parametrize("transforms", ["darker", "[d5.CenterCrop(32), darker]"])
+def test_transforms_of_the_recipes_own_need_the_recipe(transforms: str, tmp_path: Path) -> None:
+    """They are never left out without a word."""
+    image = pytest.importorskip("PIL.Image")
+    from deep5.evaluate import evaluate_result
+    from deep5.recipe import load_recipe
+    from deep5.run import execute
+
+    file = tmp_path / "own.py"
+    file.write_text(OWN.replace("TRANSFORMS", transforms))
+    result = execute(load_recipe(file), out=tmp_path / "out")
+    pixels = np.random.default_rng(1).integers(0, 256, (32, 32, 3)).astype(np.uint8)
+    image.fromarray(pixels).save(tmp_path / "a.png")
+    unchanged = pixels.transpose(2, 0, 1).astype(np.float32)
+    np.save(tmp_path / "a.npy", unchanged * np.float32(0.25))
+    with pytest.raises(
+        UsageError, match=r"taken for an image, and 'test_transforms' of this result .*remedy: --recipe"
+    ):
+        predict_files(result.folder, [tmp_path / "a.png"])
+    assert len(predict_files(result.folder, [tmp_path / "a.npy"])[0]) == 1  # arrays go through nothing
+    (result.folder / "dataset.json").write_text(json.dumps({"preparation": "none"}))
+    found, notes = predict_files(result.folder, [tmp_path / "a.png", tmp_path / "a.npy"], top=4, recipe=file)
+    assert notes == ()
+    assert found[0].ranked == found[1].ranked
+    assert evaluate_result(result.folder, recipe=file).loss == result.metric("test_loss")
+
+
+def test_registered_transforms_of_a_data_set_of_the_recipes_own(tmp_path: Path) -> None:
+    """The data set cannot be made without the recipe, what its samples went through can."""
+    image = pytest.importorskip("PIL.Image")
+    from deep5.recipe import load_recipe
+    from deep5.run import execute
+
+    file = tmp_path / "own.py"
+    file.write_text(OWN.replace("TRANSFORMS", "[d5.Normalise(0.5, 0.25)]"))
+    folder = execute(load_recipe(file), out=tmp_path / "out").folder
+    (folder / "dataset.json").write_text(json.dumps({"preparation": "none"}))
+    pixels = np.random.default_rng(1).integers(0, 256, (32, 32, 3)).astype(np.uint8)
+    image.fromarray(pixels).save(tmp_path / "a.png")
+    found = [predict_files(folder, [tmp_path / "a.png"], top=4, recipe=given)[0][0].ranked for given in (None, file)]
+    changed = d5.Normalise(0.5, 0.25)({"input": pixels.transpose(2, 0, 1)[None]}, np.zeros(1, np.int64), 0)["input"]
+    np.save(tmp_path / "a.npy", changed.astype(np.float32))
+    assert found == [predict_files(folder, [tmp_path / "a.npy"], top=4)[0][0].ranked] * 2
+
+
 # What is refused
 
 
@@ -308,6 +388,19 @@ def test_numbers_that_are_none_predict_nothing(result: Path, tmp_path: Path) -> 
     assert one.ranked == ()
     assert one.document()["class"] is None
     assert one.line().endswith("no prediction: its logits are no numbers")
+
+
+@pytest.mark.parametrize("logits", [[0.0, np.inf, 1.0], [-np.inf] * 3, [0.0, np.nan, np.inf], [np.inf, -np.inf, 0.0]])
+def test_a_largest_logit_that_is_not_finite_predicts_nothing(logits: list[float]) -> None:
+    from deep5.predict import _ranked
+
+    assert _ranked(np.array(logits), 3) == ()
+
+
+def test_a_class_that_is_ruled_out_has_no_probability() -> None:
+    from deep5.predict import _ranked
+
+    assert _ranked(np.array([0.0, -np.inf, 0.0]), 3) == ((0, 0.5), (2, 0.5), (1, 0.0))
 
 
 # The command

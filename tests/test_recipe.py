@@ -358,6 +358,32 @@ def test_a_file_component_is_hashed_by_what_the_file_holds(tmp_path: Path) -> No
     assert made.fixed_hash() != before
 
 
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        {"schedules": {"lr": "parts.py:PART"}},
+        {"batch_size": "parts.py:PART"},
+        {"parameter_groups": "parts.py:PART"},
+        {"train_transforms": ["parts.py:PART"]},
+    ],
+)
+def test_what_a_file_holds_is_hashed_wherever_it_is_named(
+    fixed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the recipe, whatever the working directory is."""
+    (tmp_path / "sub").mkdir()
+    part = tmp_path / "sub" / "parts.py"
+    mutable = {name: value for name, value in MUTABLE.items() if name not in fixed}
+    made = Recipe.make({**FIXED, **fixed}, mutable, METRICS, path=tmp_path / "sub" / "own.py", source=b"")
+    hashes = []
+    for content in ("PART = 1\n", "PART = 2\n"):
+        part.write_text(content)
+        for folder in (tmp_path, tmp_path / "sub"):
+            monkeypatch.chdir(folder)
+            hashes.append(made.fixed_hash())
+    assert hashes[0] == hashes[1] != hashes[2] == hashes[3]
+
+
 def test_canonical_hash_of_a_known_value() -> None:
     assert canonical_hash({"b": (1, 2.5), "a": None}) == canonical_hash({"a": None, "b": [1, 2.5]})
     assert canonical_hash({}) == "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
@@ -373,6 +399,23 @@ def test_settings_change_the_mutable_part_only() -> None:
     assert changed.value("optimizer_kwargs") == {"lr": 0.5}
     assert changed.division == made.division == "closed"
     assert made.value("batch_size") == 16
+
+
+@pytest.mark.parametrize("key", ["validation_sampler", "validation_sampler_kwargs.x", "test_transforms", "init"])
+def test_what_a_network_is_judged_by_is_not_changed_in_silence(key: str) -> None:
+    """Easier samples than the recipe's, or trained weights, make it another benchmark: "open"."""
+    value: Any = {"test_transforms": [], "init": "trained.onnx"}.get(key, "there.py:Easy")
+    assert recipe().with_settings({key: value}).division == "open"
+    if "." not in key:
+        assert recipe(mutable={key: value}).with_settings({key: value}).division == "closed"
+
+
+def test_a_setting_that_a_schedule_would_undo_is_refused() -> None:
+    made = recipe(mutable={"schedules": {"lr": d5.Cosine(0.1)}})
+    with pytest.raises(UsageError, match=r"got optimizer_kwargs\.lr, but 'lr' has a schedule .*: schedules\.lr=…"):
+        made.with_settings({"optimizer_kwargs.lr": 0.5})
+    assert made.with_settings({"optimizer_kwargs.lr": 0.5, "schedules": {}}).value("optimizer_kwargs") == {"lr": 0.5}
+    assert made.with_settings({"optimizer_kwargs.momentum": 0.5}).value("optimizer_kwargs")["momentum"] == 0.5
 
 
 @pytest.mark.parametrize("key", ["epochs", "model", "model_kwargs", "model_kwargs.hidden", "dataset_args"])
@@ -433,6 +476,13 @@ def test_sizes() -> None:
     assert (made.division, small.division) == ("closed", "open")
     assert small.fixed_hash() != made.fixed_hash()
     assert made.at_size("full") is made
+    # Arguments that the recipe lets change stay so.
+    mutable = {"dataset_kwargs": {**FIXED["dataset_kwargs"], "limit": 9}}
+    fixed = {name: value for name, value in FIXED.items() if name != "dataset_kwargs"}
+    own = Recipe.make(fixed, {**MUTABLE, **mutable}, METRICS, sizes={"smoke": {"dataset_kwargs": {"train": 6}}})
+    at_smoke = own.at_size("smoke")
+    assert "dataset_kwargs" not in at_smoke.fixed
+    assert at_smoke.with_settings({"dataset_kwargs.train": 7}).value("dataset_kwargs") == {"train": 7}
     judged = recipe(sizes={"smoke": {"metrics": [("test_accuracy", 10)]}}).at_size("smoke")
     assert str(judged.metrics[0][1]) == ">= 10"
     with pytest.raises(UsageError, match="has no size 'smok'; allowed: full, smoke; did you mean 'smoke'"):

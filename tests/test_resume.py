@@ -349,6 +349,33 @@ def test_a_checkpoint_of_another_run_is_refused(ended: Path, deep5: Command) -> 
     assert f"is of the run '{theirs.name}'; allowed: of '{ended.name}'" in answer.err
 
 
+@pytest.mark.parametrize(
+    "metrics", ["[(d5.TestAccuracy(), '>= 1'), (d5.TrainingLoss(), None)]", "[(d5.TopK(2), None)]"]
+)
+def test_other_metrics_are_refused(metrics: str, ended: Path, deep5: Command) -> None:
+    """What a metric has seen so far is of its own parameters; and a goal is declared before the run."""
+    Path("own.py").write_text(SHORT.partition("METRICS")[0] + f"METRICS = {metrics}\n")
+    answer = deep5("run", "own.py", "--quiet", "--resume", str(ended))
+    assert answer.status == 2
+    assert "has other metrics or goals" in answer.err
+    assert "remedy: the METRICS as they were then" in answer.err
+
+
+def test_what_was_warned_of_is_in_the_result_of_a_run_that_goes_on(deep5: Command) -> None:
+    ends = "        os._exit(9) if trainer.step == 37 and os.path.exists('end-it') else None\n"
+    text = SHORT.partition("        if trainer.step == 37")[0] + ends + "\nFIXED" + SHORT.partition("FIXED")[2]
+    Path("own.py").write_text(text.replace('"adam"', '"sgd"').replace('"lr": 0.01', '"lr": 1e38'))
+    Path("end-it").touch()
+    words = (sys.executable, "-m", "deep5", "run", "own.py", "--quiet", "--checkpoint-every", "6")
+    assert subprocess.run(words, check=False, timeout=120).returncode == 9
+    Path("end-it").unlink()
+    folder = only(Path("results"))
+    assert load(folder).document["warnings"] == []  # it was killed before it could write
+    deep5("run", "own.py", "--quiet", "--checkpoint-every", "6", "--resume", str(folder))
+    deep5("run", "own.py", "--quiet", "--checkpoint-every", "6", "--out", "whole")
+    assert load(folder).document["warnings"] == load(only(Path("whole"))).document["warnings"] != []
+
+
 def test_without_a_checkpoint_it_begins_again_and_says_so(deep5: Command) -> None:
     Path("own.py").write_text(SHORT)
     Path("end-it").touch()

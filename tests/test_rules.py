@@ -292,6 +292,25 @@ def test_a_rule_runs_as_it_is_on_arrays_of_every_library(name: str, library: str
             np.testing.assert_allclose(np.asarray(eager.states[key][state]), value, rtol=1e-11, err_msg=entry)
 
 
+def test_evaluation_reads_nothing_of_a_step() -> None:
+    class Shared(UpdateRule):
+        def new_input(self, info: StepInfo) -> dict[str, float]:
+            return {"share": 1.0 / (info.step + 1)}
+
+        def update_rule(self, grad: Any, param: Any, state: Any) -> Any:
+            return param - self.share * grad, state  # type: ignore[attr-defined]
+
+        def eval_param(self, param: Any, state: Any) -> Any:
+            return self.share * param  # type: ignore[attr-defined]
+
+    eager = EagerRule(Shared(), {"w": np.ones(3)})
+    eager.update({"w": np.ones(3)}, info(0))
+    with pytest.raises(
+        RuleError, match=r"Shared\.eval_param .*'share'.*; remedy: keep what new_input and sums give in a"
+    ):
+        eager.evaluated()
+
+
 def test_a_three_step_optimizer_without_its_methods_is_refused() -> None:
     with pytest.raises(RuleError, match="Half is a ThreeStepOptimizer without prepare_param; remedy: define them"):
         type("Half", (ThreeStepOptimizer,), {"new_input": lambda self, info: {}})

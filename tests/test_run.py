@@ -27,6 +27,7 @@ import deep5 as d5
 from deep5.canonical import canonical_hash
 from deep5.environment import default_threads
 from deep5.errors import MissingDependency, RecipeError, RunFailed
+from deep5.evaluate import evaluate_result
 from deep5.metric import Observer
 from deep5.networks import resnet
 from deep5.plugins import registered
@@ -501,6 +502,88 @@ def test_metrics_that_differ_in_parameters_keep_their_samples_apart(tmp_path: Pa
     two = [(d5.TimeToAccuracy(1), None), (d5.TimeToAccuracy(100), None)]
     result = execute(recipe(metrics=two), out=tmp_path)
     assert set(result.samples()) == {"time_to_accuracy[target=1.0]", "time_to_accuracy[target=100.0]"}
+
+
+def test_a_recipe_that_is_run_twice_writes_checkpoints_twice(tmp_path: Path) -> None:
+    twice = recipe(events=[d5.Checkpointer(every_steps=2, best="accuracy")])
+    found = []
+    for _ in range(2):
+        result = execute(twice, out=tmp_path, quiet=True)
+        names = {path.name for path in (result.folder / "checkpoints").iterdir()}
+        found.append((names, result.document["checkpoints"]["written"]))
+    assert found[0] == found[1]
+    assert "best.safetensors" in found[0][0]
+    assert result.document["components"]["events"][-1]["event"] == "checkpointer"
+
+
+def test_how_often_is_said_elsewhere_and_the_rest_by_the_recipe(tmp_path: Path) -> None:
+    made = recipe(events=[d5.Checkpointer(every_steps=1, keep=1, best="loss")])
+    result = execute(made, out=tmp_path, quiet=True, checkpointer=d5.Checkpointer(every_steps=1000))
+    assert [path.name for path in (result.folder / "checkpoints").iterdir()] == ["best.safetensors"]
+    with pytest.raises(RecipeError, match="2 of 'events' are a Checkpointer; allowed: one"):
+        execute(recipe(events=[d5.Checkpointer(), d5.Checkpointer(best="loss")]), out=tmp_path)
+
+
+PIECES = """
+import numpy as np
+import deep5 as d5
+from deep5.training.dataset import ArrayDataset, Splits
+
+def network(*, seed=0):
+    build = d5.NetworkBuilder("pieces", seed=seed)
+    x, label = build.input("input", ("N", 5, 3)), build.input("label", ("N", 5), "int64")
+    logits = build.op("MatMul", x, build.parameter("w", (3, 3)))
+    classes_second = build.op("Transpose", logits, perm=(0, 2, 1))
+    loss = build.op("SoftmaxCrossEntropyLoss", classes_second, label, reduction="mean")
+    return build.network({"logits": logits, "loss": loss})
+
+def several():
+    draw = np.random.default_rng(0)
+    part = ArrayDataset(
+        {"input": draw.standard_normal((11, 5, 3)).astype(np.float32), "label": draw.integers(0, 3, (11, 5))}
+    )
+    return Splits(train=part, test=part, description={})
+
+def one_hot():
+    parts = several().test.batch(np.arange(11))
+    label = np.eye(3, dtype=np.float32)[parts["label"][:, 0]]
+    part = ArrayDataset({"input": parts["input"][:, 0].copy(), "label": label})
+    return Splits(train=part, test=part, description={})
+
+FIXED = {"model": network, "dataset": several, "epochs": 1}
+MUTABLE = {"batch_size": 4, "framework": "reference", "optimizer": "sgd"}
+METRICS = [
+    (metric, None)
+    for metric in (
+        d5.TestAccuracy(), d5.TimeToAccuracy(50), d5.EpochsToAccuracy(50), d5.GeneralisationGap(),
+        d5.FinalTestAccuracy(),
+    )
+]
+"""
+
+
+def test_of_several_labels_a_sample_each_counts_once(tmp_path: Path) -> None:
+    (tmp_path / "pieces.py").write_text(PIECES + "METRICS.append((d5.TopK(1), None))\n")
+    result = execute(load_recipe(tmp_path / "pieces.py"), out=tmp_path)
+    data = load_recipe(tmp_path / "pieces.py").value("dataset")().test.batch(np.arange(11))
+    executor = d5.framework("reference").executor(d5.Network.from_onnx(result.folder / "network.onnx"))
+    share = 100 * np.mean(np.asarray(executor.inference(data)["logits"]).argmax(axis=-1) == data["label"])
+    for name in ("test_accuracy", "final_test_accuracy", "top_k"):
+        assert result.metric(name) == pytest.approx(share)
+    judged = evaluate_result(result.folder, data=f"{tmp_path / 'pieces.py'}:several")
+    assert (judged.accuracy, judged.samples) == (pytest.approx(share), 11)
+
+
+def test_where_labels_are_no_classes_there_is_no_accuracy_and_that_is_told(tmp_path: Path) -> None:
+    size = '{"features": 3, "hidden": 4, "classes": 3, "loss": "mean_squared_error"}'
+    changed = f'FIXED |= {{"model": "mlp", "model_kwargs": {size}, "dataset": one_hot}}\n'
+    (tmp_path / "pieces.py").write_text(PIECES + changed)
+    result = execute(load_recipe(tmp_path / "pieces.py"), out=tmp_path)
+    assert {verdict.value for verdict in result.verdicts} == {None}
+    assert all("the labels are no classes" in (verdict.missing or "") for verdict in result.verdicts)
+    (tmp_path / "stops.py").write_text(PIECES + changed + 'FIXED["events"] = (d5.StopAtAccuracy(90),)\n')
+    with pytest.raises(RunFailed, match=r"StopAtAccuracy: there is no accuracy: the labels are no classes"):
+        execute(load_recipe(tmp_path / "stops.py"), out=tmp_path)
 
 
 def test_files_of_two_metrics_never_replace_each_other(tmp_path: Path) -> None:

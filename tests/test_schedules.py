@@ -98,6 +98,33 @@ def test_by_hand(schedule: d5.Schedule, steps: tuple[int, ...], expected: tuple[
             assert value == pytest.approx(wanted, rel=1e-14, abs=ROUNDING)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "steps", "expected"),
+    [
+        (d5.WarmUp(d5.Cosine(0.1, epochs=1, restarts=True), steps=3, delay=True), (3, 13, 23, 33), (0.1,) * 4),
+        (d5.WarmUp(d5.StepDecay(0.1, 0.1, epochs=1), steps=3, delay=True), (12, 13, 22, 23), (0.1, 0.01, 0.01, 0.001)),
+        (
+            d5.WarmUp(d5.Piecewise(epochs={0: 1.0, 1: 0.5, 2: 0.25}), steps=3, delay=True),
+            (12, 13, 22, 23),
+            (1.0, 0.5, 0.5, 0.25),
+        ),
+        (d5.Cosine(0.1, epochs=0.1, restarts=True), range(10), (0.1,) * 10),
+        # Periods of 0.3, 0.6 and 1.2 epochs: from the steps 0, 3, 9 and 21 on.
+        (d5.Cosine(0.1, epochs=0.3, restarts=True, factor=2), (0, 3, 6, 9, 15, 21), (0.1, 0.1, 0.05, 0.1, 0.05, 0.1)),
+    ],
+    ids=repr,
+)
+def test_a_period_ends_in_spite_of_rounding(schedule: d5.Schedule, steps: Any, expected: tuple[float, ...]) -> None:
+    """2.3 - 0.3 and 3 · 0.1 are not 2 and 0.3 to the last bit."""
+    assert values(schedule, TEN, steps) == pytest.approx(expected, rel=1e-14)
+
+
+def test_a_decay_by_parts_of_epochs_falls_at_the_right_steps() -> None:
+    plan = d5.Plan(epochs=90, steps=10)
+    assert values(d5.StepDecay(1.0, 0.5, epochs=2.4), plan, range(900)) == [0.5 ** (step // 24) for step in range(900)]
+    assert values(d5.StepDecay(1.0, 0.5, epochs=0.7), plan, range(900)) == [0.5 ** (step // 7) for step in range(900)]
+
+
 def test_the_first_and_the_last_value_are_exact() -> None:
     for schedule in (d5.Cosine(0.3, 0.1), d5.Polynomial(0.3, 0.1), d5.OneCycle(0.3, 0.9, 0.1)):
         assert values(schedule, TEN, (0, 40)) == [0.3, 0.1]
@@ -602,6 +629,24 @@ def test_hyperparameters_are_read_as_they_are() -> None:
     assert hyper_reader(native, ["lr", "decay"], [scheduled])() == (0.5, None)
     with pytest.raises(UnknownName, match="unknown hyperparameter of Momentum 'beta1'; allowed: lr, momentum"):
         hyper_setter(rule, "beta1")
+
+
+def test_what_is_read_is_what_is_in_force() -> None:
+    """Beside a schedule of something else, and of an optimizer that owns its step."""
+    clipped = d5.RuleOptimizer(d5.SGD(0.25), clip_norm=1.0)
+    scheduled = SimpleNamespace(values={"clip_norm": 0.5})
+    read = hyper_reader(clipped, ["lr", "clip_norm", "clip_value"], [scheduled])
+    assert read() == (0.25, 0.5, None)
+    clipped.set_hyper("lr", 0.125)
+    clipped.set_hyper("clip_value", 2.0)
+    scheduled.values["clip_norm"] = 0.75
+    assert read() == (0.125, 0.75, 2.0)
+    native: Any = d5.framework("pytorch").optimizer("momentum")(lr=0.5)
+    native.bind(d5.framework("pytorch").executor(d5.networks.mlp(features=4, hidden=3, classes=3)))
+    read = hyper_reader(native, ["lr", "momentum"], [SimpleNamespace(values={"momentum": 0.75})])
+    assert read() == (0.5, 0.75)
+    native.set_hyper("lr", 0.25)
+    assert (read(), native.hyper["lr"], native.hyper_now["lr"]) == ((0.25, 0.75), 0.5, 0.25)
 
 
 @pytest.mark.timing

@@ -416,7 +416,9 @@ def test_a_run_that_is_resumed_ends_with_the_same_bits(name: str, framework: str
         return bound(optimizer, framework, network("float32", hidden=4)), optimizer
 
     whole, optimizer = start()
-    learned(optimizer, 0, 7, "float32")
+    learned(optimizer, 0, 3, "float32")
+    optimizer.set_hyper("lr", 0.5 * optimizer.lr)  # holds in what goes on
+    learned(optimizer, 3, 7, "float32")
     states = whole.state_dict(), optimizer.state_dict()
     assert all(isinstance(value, np.ndarray) or json.dumps(value) for value in states[1].values())
     learned(optimizer, 7, 12, "float32")
@@ -453,6 +455,9 @@ def test_a_state_that_does_not_fit_is_refused(name: str) -> None:
     for key in state:
         with pytest.raises(ShapeError, match="the optimizer's state: got "):
             optimizer.load_state_dict({**state, key: np.zeros(999, np.float32)})
+    with pytest.raises(ShapeError, match=r"missing or unknown hyperparameters: \['lr'\]; allowed: lr"):
+        optimizer.load_state_dict({**state, "hyper": {"values": {}}})
+    optimizer.load_state_dict({key: value for key, value in state.items() if key != "hyper"})  # an earlier deep5's
     optimizer.load_state_dict(state)
     for key, value in optimizer.state_dict().items():
         np.testing.assert_array_equal(value, state[key])

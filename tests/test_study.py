@@ -53,7 +53,7 @@ def result(accuracies: list[float], losses: list[list[float]], step_s: float) ->
                 metric="test_accuracy", index=epoch, value=accuracies[epoch], unit="%", epoch=epoch + 1, time_s=time_s
             )
         )
-    return SimpleNamespace(folder="somewhere", samples=lambda: rows)
+    return SimpleNamespace(folder="somewhere", samples=lambda: rows, verdicts=())
 
 
 RUNS: dict[str, Any] = {
@@ -82,7 +82,7 @@ def test_a_loss_that_is_not_finite_is_no_point() -> None:
     runs: Any = {"a": [result([1, 2], [[1.0], [math.nan]], 1.0), result([1, 2], [[3.0], [5.0]], 1.0)]}
     assert [(point.value, point.seeds) for point in loss_points(runs)] == [(2.0, 2), (5.0, 1)]
     with pytest.raises(UsageError, match="somewhere has no samples of training_loss; remedy: name it in METRICS"):
-        loss_points({"a": [SimpleNamespace(folder="somewhere", samples=dict)]})  # type: ignore[list-item]
+        loss_points({"a": [SimpleNamespace(folder="somewhere", samples=dict, verdicts=())]})  # type: ignore[list-item]
 
 
 def marks(svg: bytes, role: str) -> int:
@@ -191,6 +191,35 @@ def test_a_candidate_that_fails_is_noted_and_the_others_go_on(
     assert study.failures == {"small": [], "large": ["seed 0: the run failed: broken"]}
     assert len(study.runs["small"]) == 1
     assert (study.folder / "accuracy.svg").is_file()
+
+
+def test_metrics_of_one_name_are_not_mixed(file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert")
+    metrics = "[(d5.TopK(1), None), (d5.TopK(8), None), (d5.TestAccuracy(), None), (d5.TrainingLoss(), None)]"
+    file.write_text(RECIPE.partition("METRICS")[0] + f"METRICS = {metrics}\nSTUDY = {{'one': {{}}}}\n")
+    recipe, settings = load_study(file)
+    study = run_study(recipe, settings, seeds=(0, 1), out=tmp_path / "out")
+    found = json.loads((study.folder / "study.json").read_text())["candidates"]["one"]["metrics"]
+    assert {"top_k[k=1]", "top_k[k=8]"} <= set(found)
+    assert found["top_k[k=1]"]["values"] == found["test_accuracy"]["values"]
+    assert min(found["top_k[k=8]"]["values"]) > max(found["top_k[k=1]"]["values"])
+    assert (study.folder / "loss.svg").is_file()
+
+
+def test_what_cannot_be_assembled_is_noted_and_the_rest_is_kept(file: Path, tmp_path: Path) -> None:
+    recipe, settings = load_study(file)
+    settings["native"] = {"optimizer": "native:adam"}
+    held: list[Any] = []
+
+    def tell(line: str) -> None:
+        held.extend(json.loads(path.read_text()) for path in tmp_path.glob("out/*/study.json"))
+
+    study = run_study(recipe, settings, seeds=(0,), out=tmp_path / "out", tell=tell)
+    assert study.failures["native"][0].startswith("seed 0: unknown native optimizer of reference 'adam'")
+    assert [len(study.runs[name]) for name in ("small", "large", "native")] == [1, 1, 0]
+    # Whatever would have ended it, the study held what was done: after one of three, and after two.
+    assert [document["notes"] for document in held] == [["the study is not finished"]] * 2
+    assert sum(len(one["runs"]) + len(one["failures"]) for one in held[-1]["candidates"].values()) == 2
 
 
 def test_studies_that_are_none(file: Path, tmp_path: Path) -> None:

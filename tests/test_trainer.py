@@ -265,6 +265,89 @@ def test_the_status_is_known_when_training_ends() -> None:
     assert seen == ["success", "stopped", "failed"]
 
 
+class Waiting(d5.Event):
+    """Takes its time wherever the clock stands, and keeps a state; notes what it sees of the clock."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def before_training(self, trainer: Any) -> None:
+        time.sleep(0.3)
+        self.seen.append((trainer.elapsed_ns(), trainer.origin_ns))
+
+    after_training = before_training
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"kept": 1}
+
+    def load_state_dict(self, state: Any) -> None:
+        time.sleep(0.3)
+
+
+def test_the_clock_runs_while_epochs_are_trained() -> None:
+    """Not before the first one, and not when training is over, of a fresh training and of one that goes on."""
+
+    class Keep(d5.Event):
+        def after_all(self, trainer: Any) -> None:
+            if trainer.step == 2:
+                self.state = trainer.state_dict()
+
+    class First(d5.Event):
+        elapsed = 0
+
+        def before_batch(self, trainer: Any, epoch: int) -> None:
+            self.elapsed = self.elapsed or trainer.elapsed_ns()
+
+    waiting, keep, first = Waiting(), Keep(), First()
+    run = trainer()
+    begin = time.perf_counter_ns()
+    run.train(1, [waiting, keep, first])
+    total = run.elapsed_ns()
+    assert 0 < first.elapsed <= total <= time.perf_counter_ns() - begin - 600_000_000
+    assert waiting.seen == [(0, 0), (total, 0)]
+    again, waiting, first = trainer(), Waiting(), First()
+    again.load_state_dict(keep.state)
+    before = again.elapsed_ns()
+    assert 0 < before < total
+    begin = time.perf_counter_ns()
+    again.train(1, [waiting, first])
+    assert before < first.elapsed
+    assert again.elapsed_ns() - before <= time.perf_counter_ns() - begin - 900_000_000
+    assert waiting.seen == [(before, 0), (again.elapsed_ns(), 0)]
+
+
+def test_the_throughput_of_an_epoch_that_goes_on_is_of_its_steps() -> None:
+    """What the new process does before its first step is no part of it."""
+
+    class Keep(d5.Event):
+        def after_all(self, trainer: Any) -> None:
+            if trainer.step == 2:
+                self.state = trainer.state_dict()
+                raise d5.StopTraining("killed")
+
+    keep = Keep()
+    trainer().train(1, [d5.Throughput().observer(), Waiting(), keep])
+    observer, again = d5.Throughput().observer(), trainer()
+    again.load_state_dict(keep.state)
+    again.train(1, [observer, Waiting()])
+    (sample,) = observer.samples()
+    assert sample.step == 3
+    # Eleven samples, less the first of each size; with the waiting it would be less than 4 in 0.6 s.
+    assert sample.value > 4 / 0.3
+
+
+def test_a_device_that_fails_behind_a_stop_is_no_good_end() -> None:
+    run = trainer()
+
+    def broken() -> None:
+        raise RuntimeError("device lost")
+
+    run.executor.synchronize = broken  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="device lost"):
+        run.train(1, [At(1, d5.StopTraining("enough"))])
+    assert (run.status, run.reason) == ("failed", "device lost")
+
+
 def test_events_may_be_attached_around_several_calls() -> None:
     recorder, run = Recorder(), trainer()
     with run.listening(recorder):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import ShapeError, UsageError
+from deep5.errors import ShapeError, UnknownName, UsageError
 from deep5.metric import Metric, Observer, parse_goal
 from deep5.plugins import load, registered
 from deep5.training.dataset import ArrayDataset
@@ -140,6 +140,25 @@ def test_top_k_of_too_few_classes() -> None:
 def test_a_k_that_is_none(k: Any) -> None:
     with pytest.raises(UsageError, match="allowed: a whole number of at least 1"):
         d5.TopK(k)
+
+
+@pytest.mark.parametrize(
+    ("metric", "told"),
+    [
+        (d5.TopK(1, logits="logit"), "unknown output 'logit'; allowed: logits, loss; did you mean 'logits'"),
+        (d5.TopK(1, label="foo"), "unknown input 'foo'; allowed: input, label"),
+        (d5.ConfusionMatrix(logits="foo"), "unknown output 'foo'; allowed: logits, loss"),
+        (d5.ConfusionMatrix(label="labels"), "unknown input 'labels'; allowed: input, label; did you mean 'label'"),
+    ],
+    ids=str,
+)
+def test_names_that_the_network_does_not_have(metric: Metric, told: str) -> None:
+    class Untrained(Fake):
+        def step(self, inputs: Any, info: Any) -> Any:
+            raise AssertionError("an epoch is trained for nothing")
+
+    with pytest.raises(UnknownName, match=told):
+        run(metric, Untrained())
 
 
 def test_test_loss_counts_every_sample_once() -> None:
@@ -296,6 +315,36 @@ def test_shuffling_has_no_bias() -> None:
     for of in ("labels", "samples"):
         observer = run(d5.SamplingBias(of), epochs=3, train=d5.ShuffleSampler(samples(), 3))
         assert [s.value for s in observer.samples()] == [0.0] * 3
+
+
+class Files(ArrayDataset):
+    """Labels that are not at hand: they are read with their samples."""
+
+    read = 0
+
+    def labels(self, name: str = "label") -> None:
+        return None
+
+    def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+        self.read += len(ids)
+        return super().batch(ids)
+
+
+@pytest.mark.parametrize(("of", "times"), [("labels", 1), ("samples", 0)])
+def test_labels_that_are_not_at_hand_are_read_once(of: str, times: int) -> None:
+    """Off the clock; and where only samples are counted, not at all."""
+    data, clock = Files({"input": np.arange(4), "label": LABELS}), []
+
+    class Look(d5.Event):
+        def before_training(self, trainer: Any) -> None:
+            clock.append((data.read, trainer.elapsed_ns()))
+
+    observer = run(d5.SamplingBias(of), epochs=3, train=d5.ShuffleSampler(data, 3), events=(Look(),))
+    assert data.read == 3 * 4 + 4 * times
+    assert clock == [(4 * times, 0)]
+    assert [s.value for s in observer.samples()] == [0.0] * 3
+    assert [row["labels_percent"] for row in rows(observer, "sampling.csv")] == ["0.0" if times else ""] * 3
+    assert {"_labels", "_dataset"}.isdisjoint(observer.state_dict())
 
 
 def test_an_epoch_that_was_cut_short_is_no_bias() -> None:

@@ -65,6 +65,7 @@ def run(trainer: Trainer, *metrics: Metric, epochs: int = 3, events: tuple[d5.Ev
     trainer.train(epochs, [*observers, end, *events])
     for before, after in zip(end.states, (trainer.executor.state_dict(), trainer.optimizer.state_dict()), strict=True):
         assert before.keys() == after.keys()
+        assert before.pop("hyper", None) == after.pop("hyper", None)
         assert all(np.asarray(before[name]).tobytes() == np.asarray(after[name]).tobytes() for name in before)
     return observers
 
@@ -128,6 +129,20 @@ def test_another_order_is_infinitely_far() -> None:
     trainer.train_sampler = Forgetful(trainer.train_sampler.dataset, 8)  # type: ignore[union-attr]
     (observer,) = run(trainer, d5.Repeatability(4))
     assert observer.value() == math.inf
+
+
+def test_what_an_event_sets_behind_a_step_is_not_set_again() -> None:
+    """A group that was made on the way is of the run, and not of its first steps made again."""
+
+    class Regroups(d5.Event):
+        def after_step(self, trainer: Any, info: Any, *_: Any) -> None:
+            if info.step == 1:
+                trainer.optimizer.set_parameter("lr", 0.5, lambda name: name.endswith("bias"))
+
+    trainer = made()
+    (observer,) = run(trainer, d5.Repeatability(4), events=(Regroups(),))
+    assert observer.value() == math.inf
+    assert trainer.optimizer.describe()["groups"][0]["lr"] == 0.5
 
 
 def test_a_schedule_gives_the_same_values_again() -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -213,6 +214,43 @@ def test_energy_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     # Asked at the first step, and then at the end of every epoch: no interval of some seconds has passed.
     assert values == [4.0, 6.0, 8.0]
     assert (observer.value(), observer.missing()) == (8.0, None)
+
+
+class Power:
+    """A counter of 10 W."""
+
+    source = "test"
+
+    def __init__(self) -> None:
+        self.begin = time.perf_counter()
+
+    def joules(self) -> float:
+        return 10.0 * (time.perf_counter() - self.begin)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_energy_of_a_run_that_was_stopped_within_its_first_epoch(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What others do when training is over, told of it first, is not the run's."""
+
+    class Stop(d5.Event):
+        def after_step(self, trainer: Any, info: Any, outputs: Any, begin_ns: int, end_ns: int) -> None:
+            time.sleep(0.1)
+            raise d5.StopTraining("enough")
+
+    class Slow(d5.Event):
+        def after_training(self, trainer: Any) -> None:
+            time.sleep(0.5)
+
+    monkeypatch.setattr("deep5.metrics.energy.counters", lambda device, host: [Power()])
+    observer, run = d5.Energy().observer(), trainer()
+    run.train(3, [Slow(), observer, Stop()] if late else [observer, Slow(), Stop()])
+    assert run.status == "stopped"
+    assert observer.missing() is None
+    assert [(sample.step, sample.epoch) for sample in observer.samples()] == [(1, 0)]
+    taken, seconds = observer.value() or 0.0, run.elapsed_ns() / 1e9
+    # The step after which it was stopped takes 100 ms, and the counter starts before it.
+    assert taken >= 1.0
+    assert taken <= 10 * (seconds + 0.2)
 
 
 def test_energy_of_a_run_that_was_resumed(monkeypatch: pytest.MonkeyPatch) -> None:

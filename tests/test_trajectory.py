@@ -264,7 +264,7 @@ def test_a_wrong_executor_is_caught() -> None:
     assert "wrong" in proof.failures()[0]
 
 
-@pytest.mark.parametrize("name", ["lenet_relu", "inception"])
+@pytest.mark.parametrize("name", ["lenet_relu", pytest.param("inception", marks=pytest.mark.slow)])
 def test_a_wrong_executor_is_caught_behind_kinks(name: str) -> None:
     frameworks: Any = [d5.framework("reference"), Wrong(d5.framework("reference"), _output_off)]
     proof = prove(name, "momentum", "cross_entropy", frameworks, steps=6)

@@ -79,6 +79,11 @@ def check_recipe(name: str, left: Mapping[str, Any], now: Mapping[str, Any], def
                     f"{f'--{key} {was}' if key in _OPTIONS and was is not None else remedy}"
                     f"{suggestion(key, now[part]) if key not in now[part] else ''}"
                 )
+    if left["metrics"] != now["metrics"]:
+        raise CheckpointError(
+            f"the run {name} has other metrics or goals, {_brief(left['metrics'])}, got {_brief(now['metrics'])}; "
+            "remedy: the METRICS as they were then"
+        )
     if left["hash"] != now["hash"]:
         raise CheckpointError(f"the fixed part of {name} has another hash; remedy: the recipe as it was then")
 

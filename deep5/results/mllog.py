@@ -7,7 +7,6 @@ References:
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, Literal
 
 from deep5.errors import UsageError
 from deep5.events import Event
+from deep5.metric import Goal
 from deep5.results.validation import encode
 
 __all__ = ["MLLog", "MLLogLine", "read_mllog"]
@@ -59,8 +59,8 @@ class MLLog(Event):
         write: Takes one line without its line break, such as `ResultFolder.append_event`.
         keys: What MLPerf wants to know of a run: `seed`, `global_batch_size`, `opt_name`, `submission_benchmark`,
             `submission_division`, `train_samples`, `eval_samples`, `cache_clear` …; in JSON's types.
-        target_percent: Accuracy to reach; MLPerf calls a run a success once an evaluation has reached it. None: a run
-            that came to its end is one.
+        target: Goal of the accuracy in percent; MLPerf calls a run a success once an evaluation has reached it. None:
+            a run that came to its end is one.
         namespace: Of the writer.
         resumed: Whether the log goes on where a checkpoint's state says, its beginning written before.
     """
@@ -70,14 +70,14 @@ class MLLog(Event):
         write: Callable[[str], None],
         *,
         keys: Mapping[str, Any] | None = None,
-        target_percent: float | None = None,
+        target: Goal | None = None,
         namespace: str = "",
         resumed: bool = False,
     ) -> None:
         self._write, self._resumed = write, resumed
         self._namespace = namespace
-        self._target_percent = target_percent
-        self._reached = target_percent is None
+        self._target = target
+        self._reached = target is None
         self._open: list[tuple[str, dict[str, Any]]] = []
         self._stopped = False
         self._offset_ns = time.time_ns() - time.perf_counter_ns()
@@ -133,7 +133,7 @@ class MLLog(Event):
         percent = scores.get("accuracy")
         if percent is not None:
             self.event("eval_accuracy", float(percent) / 100, epoch_num=epoch + 1)
-            if self._target_percent is not None and not math.isnan(percent) and percent >= self._target_percent:
+            if self._target is not None and self._target.met(percent):
                 self._reached = True
         self._stop_up_to("eval")
 

@@ -83,7 +83,9 @@ def _points(runs: Mapping[str, Sequence[Result]], metric: str, by_epoch: Any) ->
     for candidate, results in runs.items():
         curves = []
         for result in results:
-            rows = result.samples().get(metric)
+            # One of several of this name is called by its label, too.
+            label = next((verdict.label for verdict in result.verdicts if verdict.name == metric), metric)
+            rows = result.samples().get(label)
             if not rows:
                 raise UsageError(f"{result.folder} has no samples of {metric}; remedy: name it in METRICS")
             curves.append(by_epoch(rows))

@@ -17,6 +17,7 @@ from deep5.networks.zoo import mlp
 from deep5.plugins import framework
 from deep5.seeds import generator
 from deep5.tensors import to_numpy
+from deep5.training.hyper_state import KEY
 from deep5.training.optimizer import RuleOptimizer
 from deep5.training.rule import UpdateRule
 
@@ -151,7 +152,8 @@ class Workout:
                     ) from None
 
     def _check_refusals(self, optimizer: Any, state: Mapping[str, Any]) -> None:
-        for key in list(state)[:1]:
+        # A state of before there were hyperparameters in it goes without.
+        for key in [key for key in state if key != KEY][:1]:
             try:
                 optimizer.load_state_dict({name: value for name, value in state.items() if name != key})
             except (Deep5Error, LookupError, ValueError, TypeError):

@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 from deep5.arguments import is_finite
 from deep5.errors import CheckpointError, Deep5Error, OutputError, UsageError
-from deep5.events import Event
+from deep5.events import NO_CLASSES, Event
 from deep5.training.checkpoint_file import read_checkpoint, write_checkpoint
 
 __all__ = ["BEST", "Checkpointer", "checkpoints", "restore"]
 
 BEST = "best.safetensors"
+_UNREADABLE = ".unreadable"
 _NAME = re.compile(r"step-(\d{10,})\.safetensors")
 # Where nobody says how often.
 _DEFAULT_S = 30.0
@@ -85,10 +86,10 @@ class Checkpointer(Event):
         return {"event": "checkpointer", **{name: getattr(self, name) for name in names}}
 
     def before_training(self, trainer: Any) -> None:
-        """Make the folder.
+        """Make the folder, and see that nothing of another training's is in the way.
 
         Raises:
-            UsageError: Nobody said where.
+            UsageError: Nobody said where, or the folder holds checkpoints of a training that is further on.
             OutputError: It cannot be made.
         """
         if self.folder is None:
@@ -104,19 +105,42 @@ class Checkpointer(Event):
             ) from error
         for torn in self.folder.glob(".step-*.tmp"):
             torn.unlink(missing_ok=True)  # of a process that was killed while it wrote
+        self._clear_ahead(trainer.step)
+        if trainer.step == 0:
+            self._best_score = None  # a new training; that of one that goes on comes with its state
         self._last_s, self._last_step, self._judged = perf_counter(), trainer.step, trainer.epoch
+
+    def _clear_ahead(self, step: int) -> None:
+        """Refuse checkpoints of later steps, which would be taken for this training's newest.
+
+        Those that cannot be read, which a resume passed over, are renamed.
+        """
+        for path in checkpoints(self.folder or ""):
+            if _step_of(path) <= step:
+                return
+            with suppress(CheckpointError):
+                read_checkpoint(path)
+                raise UsageError(
+                    f"the folder of checkpoints {self.folder} holds {path.name}, and this training is at step {step}; "
+                    "allowed: checkpoints of steps before it; remedy: go on from it (restore), delete it, or name "
+                    "another folder"
+                )
+            path.replace(path.with_suffix(_UNREADABLE))
 
     def after_all(self, trainer: Any) -> None:
         """Write where it is time, where an evaluation was the best so far, and before an interruption."""
-        due = self.every_steps is not None and trainer.step - self._last_step >= self.every_steps
-        if due or perf_counter() - self._last_s >= self._every_s:
-            self.write(trainer)
+        # The best first: a checkpoint behind it knows that it was judged.
         if self.best is not None and trainer.epoch != self._judged:
             self._judged = trainer.epoch
+            if trainer.scores and self.best not in trainer.scores:
+                raise UsageError(f"Checkpointer(best='accuracy'): there is none: {NO_CLASSES}; remedy: best='loss'")
             score = trainer.scores.get(self.best, math.nan)
             if not math.isnan(score) and (self._best_score is None or _BETTER[self.best](score, self._best_score)):
                 self._best_score = score
                 self._write(trainer, BEST)
+        due = self.every_steps is not None and trainer.step - self._last_step >= self.every_steps
+        if due or perf_counter() - self._last_s >= self._every_s:
+            self.write(trainer)
         if self.interruption is not None:
             self.write(trainer)
             self.interruption()
@@ -154,7 +178,7 @@ class Checkpointer(Event):
     def clear(self) -> None:
         """Delete all checkpoints, and the folder where nothing else is in it."""
         if self.folder is not None and self.folder.is_dir():
-            for path in [*checkpoints(self.folder), self.folder / BEST]:
+            for path in [*checkpoints(self.folder), *self.folder.glob(f"step-*{_UNREADABLE}"), self.folder / BEST]:
                 path.unlink(missing_ok=True)
             with suppress(OSError):
                 self.folder.rmdir()
@@ -163,10 +187,14 @@ class Checkpointer(Event):
 def checkpoints(folder: str | Path) -> list[Path]:
     """The checkpoints in a folder, the one of most steps first; `best.safetensors` is not among them."""
     try:
-        found = [(int(match[1]), path) for path in Path(folder).iterdir() if (match := _NAME.fullmatch(path.name))]
+        found = [path for path in Path(folder).iterdir() if _NAME.fullmatch(path.name)]
     except OSError:
         return []
-    return [path for _, path in sorted(found, reverse=True)]
+    return sorted(found, key=_step_of, reverse=True)
+
+
+def _step_of(path: Path) -> int:
+    return int(path.stem.removeprefix("step-"))
 
 
 def restore(

@@ -59,7 +59,12 @@ def run_chunks(
         arrays |= {f"state:{name}": views[tensor] for name, views in state.items()}
         for begin in range(0, size, chunk):
             part = {name: array[begin : begin + chunk] for name, array in arrays.items() if array is not None}
-            for destination, value in run_phase(phase.elements, known, part, dtype).items():
+            found = run_phase(phase.elements, known, part, dtype)
+            # What is only passed on is the memory itself, which another root may be written to first.
+            found |= {
+                name: found[name].copy() for name, root in phase.elements.items() if root.op == "load" and name in part
+            }
+            for destination, value in found.items():
                 if destination.startswith(("sum:", "total:")):
                     # A constant under a sum counts once an element.
                     terms = np.broadcast_to(value, (min(chunk, size - begin),))

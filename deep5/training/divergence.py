@@ -82,7 +82,7 @@ class NonFiniteLoss(_Losses):
     where nothing can raise.
 
     Args:
-        tell: Takes a sentence; called once a run at most.
+        tell: Takes a sentence; called once a training at most, and after a resume with the same sentence again.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -103,8 +103,9 @@ class NonFiniteLoss(_Losses):
         return {"found": self._found}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`; nothing is told twice."""
-        self._found = state["found"]
+        """Restore `state_dict`; what was found is told again, since whoever heard it may be gone."""
+        if state["found"] is not None:
+            self._find(state["found"])
 
 
 class StopOnNaN(_Losses):

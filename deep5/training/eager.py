@@ -81,16 +81,17 @@ class EagerRule:
 
     def evaluated(self) -> dict[str, Array]:
         """What evaluation uses, by name."""
-        bound = self._bound(StepInfo(batch_size=1))
+        bound = self._bound(None)
         return {
             name: self._like("eval_param", self._call(bound, "eval_param", param, self.states[name]), param)
             for name, param in self.parameters.items()
         }
 
-    def _bound(self, info: StepInfo) -> UpdateRule:
-        """A copy of the rule whose hyperparameters and inputs are arrays of shape ()."""
+    def _bound(self, info: StepInfo | None) -> UpdateRule:
+        """A copy of the rule whose hyperparameters, and in a step its inputs, are arrays of shape ()."""
         bound = copy.copy(self.rule)
-        scalars = {name: getattr(self.rule, name) for name in self.rule.hyper} | dict(self.rule.new_input(info))
+        scalars = {name: getattr(self.rule, name) for name in self.rule.hyper}
+        scalars |= {} if info is None else dict(self.rule.new_input(info))
         for name, value in scalars.items():
             object.__setattr__(bound, name, self._xp.asarray(float(value), dtype=self._dtype))
         return bound
@@ -128,7 +129,7 @@ class EagerRule:
         except Exception as error:
             raise RuleError(
                 f"{self._name}.{method} fails on arrays of {self._xp.__name__}: {type(error).__name__}: {error}; "
-                "allowed: operators and the functions of xp = d5.array_namespace(param)"
+                f"allowed: operators and the functions of xp = d5.array_namespace(param){_also(method)}"
             ) from error
         for argument, after, was in zip(_ARGUMENTS[method], given, before, strict=True):
             if not _same(after, was):
@@ -139,6 +140,12 @@ class EagerRule:
         if any(attributes.get(key) is not value for key, value in vars(bound).items()):
             raise RuleError(f"{self._name}.{method} assigned an attribute; allowed: nothing, rules are pure")
         return result
+
+
+def _also(method: str) -> str:
+    if method != "eval_param":
+        return ""
+    return ", hyperparameters and states; remedy: keep what new_input and sums give in a state of shape ()"
 
 
 def _copied(value: Any) -> Any:

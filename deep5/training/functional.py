@@ -82,6 +82,8 @@ class FunctionalRule:
         names: The parameters that the rule updates.
         prepares: Whether the gradient is taken at another point than the parameter.
         averages: Whether evaluation uses another value than the parameter.
+        remembers: The states that become the parameter or the gradient of the step as they stand: what `update` gives
+            for them are the arrays that it was given.
         traces: How often the rule was traced.
     """
 
@@ -110,6 +112,11 @@ class FunctionalRule:
         self.names = tuple(name for part in self._parts for name in part.names)
         require_trained(rule, specs, self.names)
         self.prepares, self.averages = self._traced.prepare is not None, self._traced.evaluate is not None
+        self.remembers = tuple(
+            key
+            for key, value in self._traced.new_states.items()
+            if value.op == "load" and value.args[0] in ("grad", "param")
+        )
 
     def given(self, info: StepInfo, scale: float = 1.0) -> np.ndarray:
         """What the step is given anew: float64, shape (`width`,); an argument of the compiled step.

@@ -39,17 +39,18 @@ def hyper_setter(optimizer: Any, name: str) -> Callable[[float], None]:
 
 
 def hyper_value(optimizer: Any, name: str) -> float | None:
-    """A hyperparameter as the rule has it now, or as a native optimizer was given it; None where nobody knows."""
+    """A hyperparameter as the rule, or an optimizer that owns its step, has it now; None where nobody knows."""
     rule = getattr(optimizer, "rule", None)
     value = getattr(rule, name, None) if isinstance(rule, UpdateRule) else None
     if value is None:
-        hyper = getattr(optimizer, "hyper", None)
+        # `hyper` of a native optimizer is what it was given.
+        hyper = getattr(optimizer, "hyper_now", None) or getattr(optimizer, "hyper", None)
         value = hyper.get(name) if isinstance(hyper, dict) else None
     return float(value) if value is not None and is_finite(value) else None
 
 
 def hyper_reader(optimizer: Any, names: Sequence[str], scheduled: Sequence[Any]) -> Callable[[], tuple[Any, ...]]:
-    """What reads several hyperparameters at once, in less than a microsecond; what nobody knows is None.
+    """What reads the values in force of several hyperparameters, in about a microsecond; what nobody knows is None.
 
     Args:
         optimizer: What the trainer drives.
@@ -62,12 +63,19 @@ def hyper_reader(optimizer: Any, names: Sequence[str], scheduled: Sequence[Any])
     if isinstance(rule, UpdateRule) and set(names) <= set(rule.hyper):
         read = attrgetter(*names)
         return (lambda: (read(rule),)) if len(names) == 1 else lambda: read(rule)
-    given = {name: hyper_value(optimizer, name) for name in names}
+    readers = [_reader(optimizer, name, scheduled) for name in names]
+    return lambda: tuple([read() for read in readers])
 
-    def values() -> tuple[Any, ...]:
-        found = dict(given)
-        for event in scheduled:
-            found |= event.values
-        return tuple(found.values())
 
-    return values
+def _reader(optimizer: Any, name: str, scheduled: Sequence[Any]) -> Callable[[], Any]:
+    rule = getattr(optimizer, "rule", None)
+    if isinstance(rule, UpdateRule) and name in rule.hyper:
+        return partial(getattr, rule, name)
+
+    def read() -> Any:
+        for event in reversed(scheduled):
+            if name in event.values:
+                return event.values[name]
+        return hyper_value(optimizer, name)
+
+    return read

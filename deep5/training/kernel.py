@@ -228,8 +228,13 @@ class RuleKernel:
         """Before the gradient: keep the parameter and put the point of the gradient in its place.
 
         Several gradients may be taken before one update: a second call starts from the parameter, too.
+
+        Raises:
+            UsageError: Inside `averaged`.
         """
         if self.prepares:
+            if self._averaging:
+                self._refuse_inside()
             self._set_given(info)
             if not self._prepared:
                 self._keep()
@@ -287,7 +292,7 @@ class RuleKernel:
         The addresses are not checked: this is the path of executors, which know their own memory.
 
         Raises:
-            UsageError: `attach`, or `prepare` where the rule needs it, was not called.
+            UsageError: `attach`, or `prepare` where the rule needs it, was not called; or inside `averaged`.
         """
         self.begin(addresses, info)
         if self.clips_norm:
@@ -308,11 +313,16 @@ class RuleKernel:
         Raises:
             UsageError: As for `update_from`.
         """
+        if self._averaging:
+            self._refuse_inside()
         if not self._live or self._prepared != self.prepares:
             call = "prepare(info)" if self._live else "attach(parameters)"
             raise UsageError(f"an update by {type(self.rule).__name__} before {call}; remedy: call it first")
         self._grad[:] = addresses
         self._set_given(info, scale)
+
+    def _refuse_inside(self) -> None:
+        raise UsageError("a training step inside averaged(); remedy: leave the block first")
 
     def finite(self) -> bool:
         """After `begin`, where the pipeline scales the loss: whether every element of the gradients is finite."""
@@ -372,7 +382,7 @@ class RuleKernel:
         May be entered again inside itself (an export during evaluation).
 
         Raises:
-            UsageError: Between `prepare` and the update.
+            UsageError: Between `prepare` and the update; or a step is asked for inside.
         """
         if not self.averages or self._averaging:
             yield

@@ -13,6 +13,7 @@ from deep5.errors import ShapeError, UsageError, brief
 from deep5.events import StepInfo, check_info
 from deep5.executors import GraphExecutor
 from deep5.tensors import Arrays, aligned_empty, to_numpy
+from deep5.training.hyper_state import KEY, apart, restore_rate
 from deep5.training.line_search import Trial, strong_wolfe
 from deep5.training.packed import Packed, vector
 
@@ -153,9 +154,9 @@ class LBFGS:
         return self._packed
 
     def state_dict(self) -> dict[str, Any]:
-        """The pairs, oldest first: `s` and `y`, float64, shape (pairs, numbers); `calls`, a number."""
+        """The pairs, oldest first: `s` and `y`, float64, shape (pairs, numbers); `calls`, a number; `hyper`."""
         self._bound()
-        return {**self._pairs.state(), "calls": self.calls}
+        return {**self._pairs.state(), "calls": self.calls, KEY: {"values": {"lr": self.lr}}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict`, bit for bit.
@@ -164,6 +165,7 @@ class LBFGS:
             ShapeError: An entry is missing, unknown, or does not fit the network or `history`.
         """
         packed = self._bound()
+        state, held = apart(state)
         if sorted(state) != ["calls", "s", "y"]:
             odd = sorted(set(state) ^ {"calls", "s", "y"})
             raise ShapeError(f"the optimizer's state has missing or unknown entries: {odd}; allowed: calls, s, y")
@@ -176,6 +178,7 @@ class LBFGS:
                 f"{calls.shape}; allowed: s and y of float64 with at most {self.history} rows of {packed.size} "
                 "numbers, and a whole number"
             )
+        restore_rate(self, held)
         self._pairs.load(s, y)
         self.calls = int(calls)
 

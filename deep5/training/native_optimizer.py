@@ -13,7 +13,8 @@ from deep5.errors import Unsupported, UsageError, brief
 from deep5.events import StepInfo
 from deep5.executors import GraphExecutor
 from deep5.tensors import Arrays
-from deep5.training.accumulation import accumulated_step
+from deep5.training.accumulation import BatchLayout, accumulated_step, batch_layout
+from deep5.training.hyper_state import KEY, apart, check_names, plain
 
 __all__ = ["NativeOptimizer", "Unbound"]
 
@@ -46,6 +47,7 @@ class NativeOptimizer(ABC):
         accumulates: Whether one gradient is all that its step takes, so that it may be that of several micro-batches.
         loss: As given.
         hyper: As given, for `native` and for the record.
+        hyper_now: As `set_hyper` has left them.
     """
 
     framework: ClassVar[str]
@@ -72,6 +74,7 @@ class NativeOptimizer(ABC):
         self.loss = loss
         self._now = dict(self.hyper)
         self._executor: Any = Unbound()
+        self._layout: BatchLayout | None = None
         self._optimizer: Any = Unbound()
 
     def _check(self, name: str, value: Any) -> None:
@@ -84,6 +87,11 @@ class NativeOptimizer(ABC):
                 raise UsageError(f"{type(self).__name__}: got {name}={brief(value)}; allowed: a whole number")
         elif isinstance(value, bool) or not is_finite(value):
             raise UsageError(f"{type(self).__name__}: got {name}={brief(value)}; allowed: a finite number")
+
+    @property
+    def hyper_now(self) -> dict[str, Any]:
+        """The hyperparameters of the next step."""
+        return dict(self._now)
 
     @property
     def changeable(self) -> tuple[str, ...]:
@@ -124,14 +132,16 @@ class NativeOptimizer(ABC):
         """One step from several micro-batches; see `deep5.training.accumulation.accumulated_step`.
 
         Raises:
-            Unsupported: The optimizer evaluates the loss again within its step.
+            Unsupported: The optimizer evaluates the loss again within its step, or nothing says which extent of the
+                inputs counts the samples.
         """
         if not self.accumulates:
             raise Unsupported(
                 f"{type(self).__name__} evaluates the loss again within its step, which is of one batch; got "
                 "several micro-batches; allowed: step(inputs, info) on all samples at once"
             )
-        return accumulated_step(_Halves(self), self._executor, batches, info)
+        self._layout = layout = batch_layout(self._executor.network, self._layout)
+        return accumulated_step(_Halves(self), self._executor, batches, info, layout)
 
     @abstractmethod
     def _apply(self, gradients: Arrays) -> None:
@@ -141,13 +151,38 @@ class NativeOptimizer(ABC):
         """What the outputs of micro-batches are averaged inside of."""
         return nullcontext()
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
+        """The framework's state as NumPy arrays, and under `"hyper"` the hyperparameters that may change, as now."""
+        return {**self._state(), KEY: {"values": plain({name: self._now[name] for name in self.changeable})}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`, bit for bit; its hyperparameters replace those that the optimizer was made with.
+
+        A state of an earlier deep5 has none, and leaves them as they are.
+
+        Raises:
+            ShapeError: An entry is missing, unknown, or of another shape or dtype; or hyperparameters are another
+                optimizer's.
+            UsageError: A hyperparameter that is not allowed.
+        """
+        rest, held = apart(state)
+        values = {} if held is None else dict(held["values"])
+        if held is not None:
+            check_names(values, self.changeable)
+            for name, value in values.items():
+                self._check(name, value)
+        self._load_state(rest)
+        if {**self._now, **values} != self._now:
+            self._change({**self._now, **values})
+            self._now.update(values)
+
+    @abstractmethod
+    def _state(self) -> dict[str, Any]:
         """The framework's state as NumPy arrays."""
 
     @abstractmethod
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit."""
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore `_state`, bit for bit."""
 
     def describe(self) -> dict[str, Any]:
         """The optimizer and its hyperparameters."""

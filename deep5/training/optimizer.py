@@ -7,12 +7,13 @@ from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 from deep5.arguments import check_callable, is_finite
-from deep5.errors import RuleError, UnknownName, UsageError
+from deep5.errors import RuleError, ShapeError, UnknownName, UsageError
 from deep5.events import StepInfo
 from deep5.executors import GraphExecutor, ParameterGroup, StepOptimizer, TrainStep
 from deep5.tensors import Array, Arrays
-from deep5.training.accumulation import accumulated_step
+from deep5.training.accumulation import BatchLayout, accumulated_step, batch_layout
 from deep5.training.groups import check_groups, matches, owners
+from deep5.training.hyper_state import KEY, apart, check_names, group_values, plain, regrouped
 from deep5.training.pipeline import GROUP_STAGES, STAGES, GradientPipeline, Stages, check_stage
 from deep5.training.rule import UpdateRule
 
@@ -81,6 +82,7 @@ class RuleOptimizer:
         self._waiting: list[tuple[str, float, Match]] = []
         self._executor: GraphExecutor | None = None
         self._step: TrainStep | None = None
+        self._layout: BatchLayout | None = None
 
     @property
     def train_step(self) -> TrainStep:
@@ -131,8 +133,19 @@ class RuleOptimizer:
         return self.train_step(inputs, info)
 
     def accumulated_step(self, batches: Sequence[Arrays], info: StepInfo) -> Arrays:
-        """One step from several micro-batches; see `deep5.training.accumulation.accumulated_step`."""
-        return accumulated_step(self.train_step, self._bound(), batches, info)
+        """One step from several micro-batches; see `deep5.training.accumulation.accumulated_step`.
+
+        Raises:
+            Unsupported: Nothing says which extent of the inputs counts the samples.
+        """
+        step, executor = self.train_step, self._bound()
+        self._layout = layout = batch_layout(executor.network, self._layout)
+        try:
+            return accumulated_step(step, executor, batches, info, layout)
+        except BaseException:
+            # Whatever ends it between two micro-batches: a step that works in place holds the point of the gradient.
+            getattr(step, "cancel", _nothing)()
+            raise
 
     @property
     def changeable(self) -> tuple[str, ...]:
@@ -158,7 +171,7 @@ class RuleOptimizer:
     def set_parameter(self, name: str, value: float, match: Match | None = None) -> None:
         """Set a hyperparameter from the next step on, for all parameters or for some.
 
-        The optimizer's state stays as it is, bit for bit. Once bound, nothing is traced again where the parameters in
+        The rule's state stays as it is, bit for bit. Once bound, nothing is traced again where the parameters in
         question are whole groups that have a value of their own already; else new groups are made, and the step is
         traced anew once: setting the same parameters at every step is cheap from the second time on.
 
@@ -194,18 +207,31 @@ class RuleOptimizer:
         return self.train_step.averaged()
 
     def state_dict(self) -> dict[str, Any]:
-        """The rule's state, and that of a dynamic loss scale."""
-        return self.train_step.state_dict()
+        """The rule's state, that of a dynamic loss scale, and under `"hyper"` the hyperparameters as they are now."""
+        return {**self.train_step.state_dict(), KEY: self._hyper_state()}
 
     def state_views(self) -> dict[str, Any]:
         """As `state_dict`, of the live memory where the step's can be looked at: to be read before the next step."""
         step = self.train_step
         views: dict[str, Any] = step.state_views() if hasattr(step, "state_views") else step.state_dict()
-        return views
+        return {**views, KEY: self._hyper_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`."""
-        self.train_step.load_state_dict(state)
+        """Restore `state_dict`; its hyperparameters replace those that the optimizer was made with.
+
+        A state of an earlier deep5 has none, and leaves them as they are.
+
+        Raises:
+            ShapeError: An entry is missing, unknown, or of another shape or dtype; or hyperparameters are another
+                rule's.
+            UsageError: A hyperparameter that is not allowed.
+        """
+        rest, held = apart(state)
+        if held is not None:
+            self._check_held(held)
+        self.train_step.load_state_dict(rest)
+        if held is not None:
+            self._restore_hyper(held)
 
     def describe(self) -> dict[str, Any]:
         """The rule, what is around it, and how it runs; in JSON's types."""
@@ -270,8 +296,47 @@ class RuleOptimizer:
         self._groups = groups
         return changed
 
+    def _hyper_state(self) -> dict[str, Any]:
+        """`values` of the rule and the pipeline, and `groups`; whether a loss scale is dynamic is no value."""
+        own = {name: value for name, value in plain(self.hyper).items() if not isinstance(value, str)}
+        return {"values": own, "groups": group_values(self._bound().network.parameters, self._groups)}
+
+    def _check_held(self, held: Mapping[str, Any]) -> None:
+        """Look at all of what a state holds before anything changes."""
+        values, names = held["values"], self._bound().network.parameters
+        check_names(values, self.rule.hyper, self.changeable[len(self.rule.hyper) :])
+        for name, value in values.items():
+            self._check(name, value)
+        for entry in held.get("groups", ()):
+            if unknown := [name for name in entry["parameters"] if name not in names]:
+                raise ShapeError(
+                    f"the optimizer's state has hyperparameters of unknown parameters: {unknown}; allowed: "
+                    f"{', '.join(names)}"
+                )
+            check_names(entry["values"], (), dict.fromkeys((*self.rule.hyper, *GROUP_STAGES)))
+            for name, value in entry["values"].items():
+                self._check(name, value)
+
+    def _restore_hyper(self, held: Mapping[str, Any]) -> None:
+        values, pipeline = held["values"], self.pipeline
+        for name in self.rule.hyper:
+            setattr(self.rule, name, values[name])
+        asked = [getattr(pipeline, name) is not None for name in STAGES]
+        for name in STAGES:
+            if name not in self.rule.hyper and not (name == "loss_scale" and pipeline.dynamic):
+                setattr(pipeline, name, values.get(name))
+        groups = regrouped(self._bound().network.parameters, self._groups, held.get("groups", ()))
+        if groups is not None:
+            self._groups = groups
+        if groups is not None or asked != [getattr(pipeline, name) is not None for name in STAGES]:
+            self._regroup()
+
     def _regroup(self) -> None:
         self.train_step.regroup(tuple(self._groups), self.pipeline)
+
+
+def _nothing() -> None:
+    """What giving up a step takes that changes nothing before its update."""
 
 
 def as_step_optimizer(optimizer: UpdateRule | StepOptimizer, *, loss: str = "loss") -> StepOptimizer:

@@ -76,7 +76,11 @@ class UpdateRule:
         )
 
     def eval_param(self, param: Array, state: State) -> Array:
-        """The value that evaluation and export use, of the parameter's shape."""
+        """The value that evaluation and export use, of the parameter's shape.
+
+        It belongs to no step: it reads hyperparameters and states, and neither what `new_input` gives nor a sum. What
+        it needs of them is kept in a state of shape ().
+        """
         return param
 
     def describe(self) -> dict[str, Any]:

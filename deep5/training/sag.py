@@ -13,6 +13,7 @@ from deep5.errors import ShapeError, UsageError, brief
 from deep5.events import StepInfo, check_info
 from deep5.executors import GraphExecutor
 from deep5.tensors import Arrays, to_numpy
+from deep5.training.hyper_state import KEY, apart, restore_rate
 from deep5.training.packed import Packed
 
 __all__ = ["SAG"]
@@ -199,7 +200,7 @@ class SAG:
 
         Returns:
             `gradients`, shape (parts, numbers); `sizes`, the samples of each part; `members`, the parts' ids one behind
-            the other; `sum`, float64.
+            the other; `sum`, float64; `hyper`, the learning rate as it is now.
         """
         packed = self._bound()
         gradients = np.empty((len(self._gradients), packed.size), packed.dtype)
@@ -210,6 +211,7 @@ class SAG:
             "sizes": np.array([len(ids) for ids in self._members], np.int64),
             "members": np.array([sample for ids in self._members for sample in ids], np.int64),
             "sum": self._sum.copy(),
+            KEY: {"values": {"lr": self.lr}},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -219,6 +221,7 @@ class SAG:
             ShapeError: An entry is missing, unknown, or does not fit the network or the others.
         """
         packed, expected = self._bound(), ("gradients", "members", "sizes", "sum")
+        state, held = apart(state)
         if tuple(sorted(state)) != expected:
             raise ShapeError(
                 f"the optimizer's state has missing or unknown entries: {sorted(set(state) ^ set(expected))}; allowed: "
@@ -238,6 +241,7 @@ class SAG:
                 f"allowed: gradients of {packed.size} numbers of {packed.dtype}, one a part, with as many members as "
                 "the sizes add up to"
             )
+        restore_rate(self, held)
         self._forget()
         ends = np.cumsum(sizes)
         for slot, (gradient, size, end) in enumerate(zip(gradients, sizes, ends, strict=True)):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from deep5.arguments import check_callable
+from deep5.errors import UsageError
 from deep5.events import StepInfo, check_info
 from deep5.executors import GraphExecutor, ParameterGroup
 from deep5.tensors import Array, Arrays, to_numpy
@@ -64,7 +65,7 @@ class KernelStep:
         self._live = executor.parameters()
         self._dynamic: LossScale | None = None
         self._kernels: list[RuleKernel] = []
-        self._traced = 0
+        self._traced, self._inside = 0, False
         self._build(groups, pipeline or GradientPipeline())
 
     def _build(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
@@ -93,7 +94,9 @@ class KernelStep:
 
     def regroup(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
         """Other groups and stages from now on; see `TrainStep`."""
-        self._cancel()
+        if self._inside:
+            self._refuse_inside()
+        self.cancel()
         state = self.state_dict()
         self._build(groups, pipeline)
         self.load_state_dict(state)
@@ -133,7 +136,7 @@ class KernelStep:
                 for kernel, own in zip(self._kernels, addresses, strict=True):
                     kernel.update_from(own, info)
         except BaseException:
-            self._cancel()
+            self.cancel()
             raise
         self._spend()
         return outputs
@@ -148,6 +151,8 @@ class KernelStep:
         loss_scale: float = 1.0,
     ) -> Arrays:
         """Forward and backward at the rule's point; see `TrainStep`."""
+        if self._inside:
+            self._refuse_inside()
         check_info(info)
         if self._prepares:
             own = self._updates(info)
@@ -164,17 +169,21 @@ class KernelStep:
                 )
             return self._executor.inference_and_backprop(inputs, self._loss, info=info, **options)
         except BaseException:
-            self._cancel()
+            self.cancel()
             raise
 
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
         """The update; see `TrainStep`.
 
         Raises:
-            ShapeError: A gradient is missing, or of another shape or dtype than its parameter.
+            ShapeError: A gradient is missing, or of another shape or dtype than its parameter. The step is given up.
         """
-        check_info(info)
-        self._apply(gradients, info)
+        try:
+            check_info(info)
+            self._apply(gradients, info)
+        except BaseException:
+            self.cancel()
+            raise
 
     def _apply(self, gradients: Arrays, info: StepInfo) -> None:
         if self._modifier is not None:
@@ -254,22 +263,36 @@ class KernelStep:
 
     def _skip(self) -> None:
         """The gradient is not finite: nothing changes but the scale."""
-        self._cancel()
+        self.cancel()
         if self._dynamic is not None:
             self._dynamic.update(finite=False)
 
-    def _cancel(self) -> None:
-        """Where no update can follow: the live memory holds the parameters again, not the point of the gradient."""
+    def cancel(self) -> None:
+        """Give up what `backprop` has begun: the live memory holds the parameters, not the point of the gradient."""
         for kernel in self._kernels:
             kernel.cancel()
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """While inside, the executor holds `eval_param`; see `TrainStep`."""
+        """While inside, the executor holds `eval_param`; see `TrainStep`.
+
+        Raises:
+            UsageError: Between `backprop` and `apply`; or a step is asked for inside.
+        """
+        if self._inside or not self.averages:
+            yield
+            return
         with ExitStack() as stack:
             for kernel in self._kernels:
                 stack.enter_context(kernel.averaged())
-            yield
+            self._inside = True
+            try:
+                yield
+            finally:
+                self._inside = False
+
+    def _refuse_inside(self) -> None:
+        raise UsageError("a training step inside averaged(); remedy: leave the block first")
 
     def state_dict(self) -> dict[str, Any]:
         """The rule's state, and that of a dynamic loss scale, as NumPy arrays, copied."""

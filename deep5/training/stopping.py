@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from deep5.arguments import is_finite
 from deep5.errors import UnknownName, UsageError, brief
-from deep5.events import Event, StopTraining
+from deep5.events import NO_CLASSES, Event, StopTraining
 from deep5.training.schedules.scheduled import epoch_batches
 
 __all__ = ["EarlyStopping", "StopAfter", "StopAtAccuracy"]
@@ -184,7 +184,13 @@ class StopAtAccuracy(_AfterEvaluation):
         return {"event": "stop_at_accuracy", "target": self.target}
 
     def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
-        """Look at the accuracy."""
+        """Look at the accuracy.
+
+        Raises:
+            UsageError: There is none.
+        """
+        if "accuracy" not in scores:
+            raise UsageError(f"StopAtAccuracy: there is no accuracy: {NO_CLASSES}; remedy: EarlyStopping('loss')")
         if scores["accuracy"] >= self.target:
             self._reason = (
                 f"accuracy {scores['accuracy']:g} % after {epoch + 1} epochs, and the target is {self.target:g} %"
@@ -194,8 +200,8 @@ class StopAtAccuracy(_AfterEvaluation):
 class StopAfter(Event):
     """Stops before the first batch for which there is no time left.
 
-    On the clock: everything since training began, on the run's own clock: the time before a resume counts, what lay
-    between does not. A step is never broken off, and an epoch that is complete is evaluated.
+    On the clock: everything since the first epoch began, on the run's own clock: the time before a resume counts, what
+    lay between does not. A step is never broken off, and an epoch that is complete is evaluated.
 
     Args:
         seconds: Above 0.

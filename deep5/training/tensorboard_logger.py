@@ -115,7 +115,8 @@ class TensorBoardLogger(Event):
     def after_epoch(self, trainer: Any, epoch: int) -> None:
         """Write the epoch's points, where there was no evaluation."""
         self._write()
-        self._since_ns = 0
+        # What no point told of the epoch's throughput is of no other epoch's.
+        self._samples = self._since_ns = 0
 
     def after_training(self, trainer: Any) -> None:
         """Write what an unfinished epoch left, and close."""

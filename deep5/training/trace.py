@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,6 +143,7 @@ def trace_rule(rule: UpdateRule, stages: Stages | None = None) -> TracedRule:
         if value.element and not initial[key].element:
             raise RuleError(f"{name}.update_rule made the state {key!r} an array; init_state gave it the shape ()")
     evaluated = _call(bound, "eval_param", param, dict(state))
+    _check_evaluated(evaluated, name, inputs, sums)
     new_param = _element(result[0], name, "update_rule")
     if "weight_decay" in stages.names:
         new_param = new_param - (bound.lr * _stage("weight_decay")) * param  # type: ignore[attr-defined]
@@ -255,6 +256,18 @@ def _host_inputs(rule: UpdateRule, name: str) -> tuple[str, ...]:
         except (TypeError, ValueError):
             raise RuleError(f"{name}.new_input returned {value!r} as {key!r}; allowed: a number") from None
     return tuple(given)
+
+
+def _check_evaluated(value: Any, name: str, inputs: Collection[str], sums: Collection[str]) -> None:
+    """Refuse what is known within a step alone: evaluation comes after it, and after a resume, too."""
+    own = {**{key: (key, "new_input") for key in inputs}, **{f"sum:{key}": (key, "sums") for key in sums}}
+    for node in topological([lift(value)]):
+        if node.op == "input" and node.args[0] in own:
+            attribute, method = own[node.args[0]]
+            raise RuleError(
+                f"{name}.eval_param reads self.{attribute}, which {method} gives to a step alone; allowed: "
+                "hyperparameters and states; remedy: keep it in a state of shape ()"
+            )
 
 
 def _sums(given: Mapping[str, Any], rule: UpdateRule, name: str) -> dict[str, Expr]:

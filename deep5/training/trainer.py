@@ -49,9 +49,10 @@ class Trainer:
         step: Steps done.
         epoch: Epochs done.
         batch: Batches of the epoch under way that were learned from.
-        origin_ns: What the run's clock is counted from, in `time.perf_counter_ns`; 0 before training. Time before a
-            resume counts, what lay between does not.
-        scores: Of the last evaluation: `accuracy` in percent, mean `loss`, `samples`.
+        origin_ns: What the run's clock is counted from, in `time.perf_counter_ns`; 0 while it stands. It runs from the
+            first epoch's beginning, behind `before_training`, to the end of training, before `after_training`. Time
+            before a resume counts, what lay between does not.
+        scores: Of the last evaluation: `accuracy` in percent (where labels are classes), mean `loss`, `samples`.
         first_evaluations_s: Seconds of the first evaluated batch of each size, by size: it compiles and allocates.
         status: `"ready"`, `"running"`, then `"success"`, `"stopped"` (by an event), `"aborted"` (by the user) or
             `"failed"`.
@@ -113,7 +114,10 @@ class Trainer:
         return self.listeners.attached(events)
 
     def elapsed_ns(self) -> int:
-        """Nanoseconds of training so far: those before a resume count, those between two trainings do not."""
+        """Nanoseconds of training so far: those before a resume count, those between two trainings do not.
+
+        In `before_training` and `after_training` the clock stands: what events do there is not on it.
+        """
         return perf_counter_ns() - self.origin_ns if self.origin_ns else self._elapsed_ns
 
     def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
@@ -178,21 +182,26 @@ class Trainer:
                 self._ended_by(error)
                 if not isinstance(error, StopTraining):
                     raise
-            finally:
-                self._elapsed_ns, self.origin_ns = self.elapsed_ns(), 0
 
     def _train_epochs(self) -> None:
-        self.origin_ns = perf_counter_ns() - self._elapsed_ns
         try:
             for call in self.listeners.before_training:
                 call(self)
             self._restore_events()
-            for epoch in range(self.epoch, self.epochs):
-                self._train_epoch(epoch)
+            self.origin_ns = perf_counter_ns() - self._elapsed_ns
+            try:
+                for epoch in range(self.epoch, self.epochs):
+                    self._train_epoch(epoch)
+            except StopTraining:
+                self.executor.synchronize()  # the steps before it belong to the run
+                raise
             self.status = "success"
         except BaseException as error:
             self._ended_by(error)
             raise
+        finally:
+            # The clock stands before anybody is told of the end: some work then, and others read it behind them.
+            self._elapsed_ns, self.origin_ns = self.elapsed_ns(), 0
 
     def _named_events(self) -> dict[str, Event]:
         """The attached events by the name of their class and their place among its objects."""
@@ -285,13 +294,15 @@ class Trainer:
         """Accuracy in percent, mean loss and number of samples over all batches of a sampler.
 
         The network runs in evaluation mode, with the parameters that the optimizer evaluates by (`eval_param`).
-        Every sample counts once, whatever the size of its batch. Where logits are not numbers, nothing is predicted.
+        Every sample counts once, whatever the size of its batch; where a sample has several labels (a sequence), the
+        accuracy is over all labels. Where logits are not numbers, nothing is predicted. Where labels are no classes,
+        whole numbers of the shape of the logits without their last axis, there is no accuracy.
         """
         return self._evaluate(sampler, ())
 
     def _evaluate(self, sampler: BatchSource, watching: Sequence[Callable[..., None]]) -> dict[str, float]:
         averaged = getattr(self.optimizer, "averaged", nullcontext)
-        totals = np.zeros(3)
+        totals = np.zeros(4)
         with averaged():
             for ids, inputs in sampler.batches(0):
                 size = len(ids) if ids is not None else _size(inputs)
@@ -301,17 +312,21 @@ class Trainer:
                 # Both are here, so whatever computes them is done.
                 end = perf_counter_ns()
                 self.first_evaluations_s.setdefault(size, (end - begin) / 1e9)
-                hits = logits.argmax(axis=-1) == to_numpy(inputs[self._label])
-                # The largest of numbers and NaN is NaN, the first of them, and its place is no prediction.
-                if not math.isfinite(loss):
-                    hits &= ~np.isnan(logits).any(axis=-1)
-                totals += np.array([np.count_nonzero(hits), loss * size, size])
+                labels = to_numpy(inputs[self._label])
+                if labels.dtype.kind in "iu" and labels.shape == logits.shape[:-1]:
+                    hits = logits.argmax(axis=-1) == labels
+                    # The largest of numbers and NaN is NaN, the first of them, and its place is no prediction.
+                    if not math.isfinite(loss):
+                        hits &= ~np.isnan(logits).any(axis=-1)
+                    totals[:2] += np.count_nonzero(hits), hits.size
+                totals[2:] += loss * size, size
                 for watch in watching:
                     watch(self, ids, inputs, outputs)
         if self.communicator is not None:
             self.communicator.all_reduce(totals, op="sum", timeout_s=60.0)
-        right, total_loss, samples = totals.tolist()
-        return {"accuracy": 100.0 * right / samples, "loss": total_loss / samples, "samples": samples}
+        right, judged, total_loss, samples = totals.tolist()
+        accuracy = {"accuracy": 100.0 * right / judged} if judged else {}
+        return {**accuracy, "loss": total_loss / samples, "samples": samples}
 
 
 def _state(part: Any, copy: bool) -> Any:

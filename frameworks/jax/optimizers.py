@@ -130,12 +130,12 @@ class OptaxOptimizer(NativeOptimizer):
     def _change(self, hyper: Mapping[str, Any]) -> None:
         self.train_step.numbers = {name: float(hyper[name]) for name in self.changeable}
 
-    def state_dict(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         """Optax's state as NumPy arrays in the network's order of axes, by their place in its tree."""
         return self.train_step.state_dict()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit.
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore `_state`, bit for bit.
 
         Raises:
             ShapeError: An entry is missing, unknown, or of another shape or dtype.

@@ -12,7 +12,7 @@ import tensorflow as tf
 from deep5.errors import ShapeError, Unsupported
 from deep5.events import StepInfo
 from deep5.frameworks.tensorflow.emit import Program
-from deep5.frameworks.tensorflow.memory import shared
+from deep5.frameworks.tensorflow.memory import apart_from, shared
 from deep5.frameworks.tensorflow.traced import Traced
 from deep5.frameworks.tensorflow.variables import Live
 from deep5.networks.executor import NetworkExecutor
@@ -177,7 +177,7 @@ class TracedNetwork(NetworkExecutor):
         program = self._training if training else self._evaluation
 
         def body(*feed: Any) -> Any:
-            return self._settled(self._run(program, feed, self.values()))
+            return self._settled(self._run(program, feed, self.values()), feed)
 
         key = ("forward", training and program is not self._evaluation)
         if key not in self._functions:
@@ -201,17 +201,23 @@ class TracedNetwork(NetworkExecutor):
         )
         # The gradient of a gather lists rows; what is added to it or sent is a whole array.
         gradients = {name: tf.convert_to_tensor(value) for name, value in gradients.items()}
-        return self._settled(results), gradients
+        return self._settled(results, feed), gradients
 
     def _run(self, program: Program, feed: Sequence[Any], values: Values) -> tuple[Any, ...]:
         return program.call(*feed, *(values[name] for name in program.live))
 
-    def _settled(self, results: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The network's own outputs; new running statistics go into their buffers."""
-        if len(results) > len(self._outputs):
-            for name, value in zip(self._form.statistics, results[len(self._outputs) :], strict=True):
-                self.live[name].variable.assign(value, read_value=False)
-        return results[: len(self._outputs)]
+    def _settled(self, results: tuple[Any, ...], feed: Sequence[Any]) -> tuple[Any, ...]:
+        """The network's own outputs, none of them in an input's memory; new running statistics go into their buffers.
+
+        Outputs come first: a label that a loss refuses leaves the statistics as they are.
+        """
+        outputs, statistics = results[: len(self._outputs)], results[len(self._outputs) :]
+        if statistics:
+            with tf.control_dependencies(outputs):
+                for name, value in zip(self._form.statistics, statistics, strict=True):
+                    self.live[name].variable.assign(value, read_value=False)
+        # What is fed may be a caller's own memory, which may change when the call is over; XLA gives away its own.
+        return apart_from(outputs, feed) if self.waits and not self._xla else outputs
 
     def _signature(self, training: bool) -> list[Any]:
         specs = [(spec.shape, spec.dtype) for spec in self.network.inputs.values()]

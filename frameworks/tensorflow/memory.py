@@ -6,14 +6,32 @@ next.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
 from deep5.tensors import aligned_empty
 
-__all__ = ["HostVector", "shared"]
+__all__ = ["HostVector", "apart_from", "shared"]
 
 _ALIGNMENT = 64
+# Operations that may give away the memory of what they are given, or a part of it: as it is, under another shape, or
+# where there is nothing to do for them (a transpose of axes of extent 1, a sum over none, a slice of all).
+_PASSING = {
+    *("Bitcast", "CheckNumerics", "EnsureShape", "Identity", "IdentityN", "Snapshot"),
+    *("PreventGradient", "StopGradient"),
+    *("ExpandDims", "Reshape", "Squeeze", "Einsum", "Transpose", "BroadcastTo", "Tile", "Roll", "ReverseV2"),
+    *("Concat", "ConcatV2", "Pack", "Slice", "Split", "SplitV", "StridedSlice", "Unpack"),
+    *("MirrorPad", "Pad", "PadV2", "ResizeBicubic", "ResizeBilinear", "ResizeNearestNeighbor"),
+    *("BatchToSpaceND", "DepthToSpace", "SpaceToBatchND", "SpaceToDepth"),
+    *("AddN", "Max", "Mean", "Min", "Prod", "Sum"),
+    *("If", "StatelessIf", "While", "StatelessWhile", "Select", "SelectV2"),
+    *("PartitionedCall", "StatefulPartitionedCall"),
+}
+# Two of one after the other are left out when TensorFlow rewrites a graph.
+_INVOLUTIONS = ("Conj", "LogicalNot", "Neg", "Reciprocal")
 
 
 def shared(array: np.ndarray) -> tf.Tensor:
@@ -32,6 +50,29 @@ def shared(array: np.ndarray) -> tf.Tensor:
     if array.dtype.name == "bfloat16":  # which NumPy's exchange does not know
         return tf.bitcast(tf.experimental.dlpack.from_dlpack(array.view(np.uint16).__dlpack__()), tf.bfloat16)
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+
+def apart_from(outputs: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """The outputs of a function that is traced, with a copy of each that might lie in the memory of an input."""
+    fed = {value.ref() for value in inputs}
+    # TensorFlow's rewriting leaves this operation alone, as it would not a sum with zero.
+    return tuple([tf.raw_ops.DeepCopy(x=value) if _passed(value, fed) else value for value in outputs])
+
+
+def _passed(output: Any, fed: set[Any]) -> bool:
+    seen: set[Any] = set()
+    left = [output]
+    while left:
+        value = left.pop()
+        if value.ref() in fed:
+            return True
+        operation = value.op
+        if value.ref() not in seen and operation.type in _PASSING:
+            left += [given for given in operation.inputs if given.dtype == value.dtype or operation.type == "Bitcast"]
+        elif operation.type in _INVOLUTIONS and operation.inputs[0].op.type == operation.type:
+            left += operation.inputs[0].op.inputs
+        seen.add(value.ref())
+    return False
 
 
 def _address(array: np.ndarray) -> int:

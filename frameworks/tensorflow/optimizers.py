@@ -134,15 +134,15 @@ class KerasOptimizer(NativeOptimizer):
     def _change(self, hyper: Mapping[str, Any]) -> None:
         self._optimizer.learning_rate.assign(hyper["lr"])
 
-    def state_dict(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         """Keras's state as NumPy arrays in ONNX's order, `"<state>/<parameter>"`, and the number of its step."""
         return {
             key: self._executor.live[owner].numpy(variable.value) if owner else variable.value.numpy()
             for key, (variable, owner) in self._bound_slots().items()
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit.
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore `_state`, bit for bit.
 
         Raises:
             ShapeError: An entry is missing, unknown, or of another shape or dtype.
@@ -151,7 +151,7 @@ class KerasOptimizer(NativeOptimizer):
         if state.keys() != slots.keys():
             odd = sorted(state.keys() ^ slots.keys())
             raise ShapeError(f"the optimizer's state has missing or unknown entries: {odd}; allowed: {sorted(slots)}")
-        expected = self.state_dict()
+        expected = self._state()
         arrays = {key: np.asarray(value) for key, value in state.items()}
         for key, array in arrays.items():
             if (array.shape, array.dtype) != (expected[key].shape, expected[key].dtype):

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from deep5.arguments import check_callable
-from deep5.errors import ShapeError
+from deep5.errors import ShapeError, UsageError
 from deep5.events import StepInfo, check_info
 from deep5.executors import ParameterGroup
 from deep5.frameworks.tensorflow.memory import HostVector
@@ -104,7 +104,7 @@ class TensorFlowStep:
         check_callable("modifier", modifier, "(name, param, grad) -> grad")
         self._executor, self.rule, self._modifier, self._loss = executor, rule, modifier, loss
         self._functions, self._loss_dtype = _Functions(), executor.network.outputs[loss].dtype
-        self._traced_before = 0
+        self._traced_before, self._inside = 0, False
         self._build(groups, pipeline or GradientPipeline())
 
     def _build(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
@@ -132,6 +132,8 @@ class TensorFlowStep:
 
     def regroup(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
         """Other groups and stages from now on; see `TrainStep`."""
+        if self._inside:
+            self._refuse_inside()
         state, self._traced_before = self.state_dict(), self.traces
         self._build(groups, pipeline)
         self.load_state_dict(state)
@@ -168,6 +170,8 @@ class TensorFlowStep:
 
     def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """One whole step; see `TrainStep`."""
+        if self._inside:
+            self._refuse_inside()
         outputs = self._executor.run_step(self._whole, inputs, info, self._vector(info))
         if self._dynamic is not None:
             self._dynamic.done(self._scaling.value())
@@ -183,6 +187,8 @@ class TensorFlowStep:
         loss_scale: float = 1.0,
     ) -> Arrays:
         """Forward and backward at the rule's point; see `TrainStep`."""
+        if self._inside:
+            self._refuse_inside()
         check_info(info)
         # Where the scale is dynamic it is read here, which waits for the last update.
         number = loss_scale * self.loss_scale if self._scales else loss_scale
@@ -197,6 +203,8 @@ class TensorFlowStep:
         Raises:
             ShapeError: A gradient is missing, or of another shape or dtype than its parameter.
         """
+        if self._inside:
+            self._refuse_inside()
         specs, given = self._executor.network.parameters, []
         for name in self._rule.names:
             if name not in gradients:
@@ -212,8 +220,12 @@ class TensorFlowStep:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """While inside, the executor holds `eval_param`; see `TrainStep`."""
-        if not self.averages:
+        """While inside, the executor holds `eval_param`; see `TrainStep`.
+
+        Raises:
+            UsageError: A step is asked for inside.
+        """
+        if self._inside or not self.averages:
             yield
             return
         variables = {name: self._executor.live[name].variable for name in self._rule.names}
@@ -222,11 +234,13 @@ class TensorFlowStep:
         given = tf.unstack(tf.constant(self._rule.given(StepInfo(batch_size=1))))
         values = self._rule.evaluate(before, self._state_values(), given)
         self._functions.begin()
+        self._inside = True
         try:
             for name, value in values.items():
                 variables[name].assign(value, read_value=False)
             yield
         finally:
+            self._inside = False
             for name, value in before.items():
                 variables[name].assign(value, read_value=False)
 
@@ -248,6 +262,9 @@ class TensorFlowStep:
         if self._dynamic is not None and scaling is not None:
             self._dynamic.load(scaling)
             self._scaling.assign(scaling)
+
+    def _refuse_inside(self) -> None:
+        raise UsageError("a training step inside averaged(); remedy: leave the block first")
 
     def _vector(self, info: StepInfo) -> Any:
         return self._tensor(self._given(info))

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from deep5.errors import UsageError, brief
 from deep5.events import StepInfo
-from deep5.training.schedules.plan import Plan
+from deep5.training.schedules.plan import Plan, periods_done
 from deep5.training.schedules.schedule import Schedule, check_length, check_number, share_done
 
 __all__ = ["Cosine"]
@@ -71,8 +71,7 @@ class Cosine(Schedule):
             done, length = plan.steps_done(info), self.steps or 1
         else:
             done, length = plan.epochs_done(info), self.epochs
-        if self.factor == 1:
-            return done % length / length
-        while done >= length:
-            done, length = done - length, length * self.factor
-        return done / length
+        if self.factor != 1:
+            while periods_done(done, length)[0]:
+                done, length = done - length, length * self.factor
+        return periods_done(done, length)[1]

@@ -11,7 +11,7 @@ from typing import Any
 from deep5.arguments import is_finite
 from deep5.errors import UsageError, brief
 from deep5.events import StepInfo
-from deep5.training.schedules.plan import Plan
+from deep5.training.schedules.plan import Plan, periods_done
 from deep5.training.schedules.schedule import Schedule, check_length, check_number, share_done
 
 __all__ = ["Constant", "Exponential", "Piecewise", "Polynomial", "StepDecay", "as_schedule"]
@@ -73,7 +73,7 @@ class StepDecay(Schedule):
             return self.start * self.factor ** (plan.steps_done(info) // (self.steps or 1))
         # A whole number of epochs needs no number of steps, which a stream cannot give.
         done = plan.whole_epochs_done(info) if self.epochs == int(self.epochs) else plan.epochs_done(info)
-        return self.start * self.factor ** int(done // self.epochs)
+        return self.start * self.factor ** periods_done(done, self.epochs)[0]
 
 
 @dataclass(frozen=True, init=False)

@@ -11,7 +11,10 @@ from typing import Any
 from deep5.errors import UsageError
 from deep5.events import StepInfo
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "periods_done"]
+
+# Epochs are fractions in float64: 2.3 - 0.3 is 2 but for the last bits. No step is so small a share of a period.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +127,7 @@ class Plan:
         Raises:
             UsageError: Nobody knows.
         """
-        return int(self.epochs_done(info)) if self.begin or info.epoch < 0 else info.epoch
+        return periods_done(self.epochs_done(info), 1.0)[0] if self.begin or info.epoch < 0 else info.epoch
 
     def _epochs_at(self, info: StepInfo) -> float:
         epoch, firsts = info.epoch, self._firsts
@@ -170,3 +173,19 @@ class Plan:
     def kept(self) -> dict[int, Any]:
         """What schedules have worked out for this plan, by their identity; they keep themselves alive in it."""
         return {}
+
+
+def periods_done(done: float, length: float) -> tuple[int, float]:
+    """Whole periods that are done, and the share of the one that has begun, in [0, 1).
+
+    Args:
+        done: Steps, or epochs with their fractions: the end of a period is met in spite of their rounding.
+        length: Of a period, in the same unit.
+
+    >>> periods_done(0.3, 0.1), periods_done(2.3 - 0.3, 1.0), periods_done(15, 10)
+    ((3, 0.0), (2, 0.0), (1, 0.5))
+    """
+    # Once a step: `divmod` takes longer.
+    whole = int(done / length + _ROUNDING)
+    share = (done - whole * length) / length
+    return whole, share if share > _ROUNDING else 0.0

@@ -1,0 +1,21 @@
+"""Whether training went further than a metric's samples, which are taken at the end of every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from deep5.metric import Sample
+
+__all__ = ["ended_within_epoch"]
+
+
+def ended_within_epoch(trainer: Any, samples: Sequence[Sample]) -> bool:
+    """Whether training is over in good order, with steps done that none of the samples knows of.
+
+    Args:
+        trainer: Whose training is over: to be asked in `after_training`.
+        samples: One an epoch, with the steps done then.
+    """
+    known = samples[-1].step or 0 if samples else 0
+    return trainer.status in ("success", "stopped") and trainer.step > known
