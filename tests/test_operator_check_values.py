@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,8 @@ def test_threads_that_add_to_one_number(one_thread: None) -> None:
     wrong = in_cpp(SUM.format(""), _scalar)
     assert rows(forward_of(wrong))["forward is repeatable"].verdict == "passed"
     into = Collector("Made", "NumPy", None)
-    for _ in range(20):  # on a busy machine threads may come one after another for some milliseconds
+    end = time.monotonic() + 30  # on a busy machine threads may come one after another for a while
+    while not into.report().failures and time.monotonic() < end:
         check_threads(Subject(wrong, None), [X], False, into)
         assert THREADS[0] == 1
     told = into.report().failures
