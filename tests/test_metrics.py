@@ -21,6 +21,7 @@ from deep5.metric import Metric, Observer, Sample
 from deep5.plugins import load
 from deep5.results.schema import metric_row
 from deep5.training.divergence import NonFiniteLoss
+from ending import StopIn
 
 ALL: list[Metric] = [
     d5.TestAccuracy(),
@@ -279,15 +280,6 @@ class Slow(d5.Event):
         time.sleep(0.3)
 
     after_training = before_training
-
-
-class StopIn(d5.Event):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def after_step(self, trainer: Any, info: Any, outputs: Any, begin_ns: int, end_ns: int) -> None:
-        if info.step == self.step:
-            raise d5.StopTraining("enough")
 
 
 @pytest.mark.parametrize("last", [1, 4])

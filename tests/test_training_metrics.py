@@ -18,6 +18,7 @@ from deep5.metric import Metric, Observer, parse_goal
 from deep5.plugins import load, registered
 from deep5.training.dataset import ArrayDataset
 from deep5.training.scores import class_rows, confusion, recalls, top_k_hits
+from ending import StopIn
 
 # Four samples, three classes. Ranks of the true classes: first, second, third, second.
 LABELS = np.array([0, 1, 2, 1])
@@ -386,15 +387,6 @@ def test_the_training_set_is_evaluated_as_the_test_set_is() -> None:
     assert run(d5.GeneralisationGap(), fake, test=test).value() == 0.0
     uneven = d5.OrderedSampler(samples(np.array([0, 0, 0, 1])), 3, transforms=[other])
     assert run(d5.GeneralisationGap(), Fake(np.eye(3)[LABELS]), test=uneven).value() == 25.0 - 75.0
-
-
-class StopIn(d5.Event):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def after_step(self, trainer: Any, info: Any, outputs: Any, begin_ns: int, end_ns: int) -> None:
-        if info.step == self.step:
-            raise d5.StopTraining("enough")
 
 
 def test_final_accuracy_of_a_run_that_was_stopped_within_an_epoch() -> None:

@@ -63,7 +63,7 @@ def saved_when_interrupted(keeper: Checkpointer) -> Iterator[None]:
         if asked:
             end()
     finally:
+        again.cancel()
         keeper.interruption = None
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        again.cancel()
