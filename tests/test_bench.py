@@ -275,15 +275,14 @@ def test_timer_bias_is_at_most_a_thousandth(nanoseconds: int) -> None:
 
     work = Work(call=operator)
     calls, _ = timing.calibrate(work)
-    found = []
-    for _ in range(3):  # a neighbour may spoil one measurement
-        biases = []
-        for _ in range(41):
-            taken[0] = 0
-            measured = timing.time_loop(work, calls) * calls
-            biases.append(measured * 1e9 / taken[0] - 1)
-        found.append(median(biases))
-    assert 0 <= min(found) <= 1e-3
+    # What neighbours do to the caches between two calls takes some us, at times for minutes, and only ever adds: what
+    # the timer adds by itself is in every measurement, so it is looked for in the least.
+    least, end = 1.0, perf_counter() + 20
+    while least > 1e-3 and perf_counter() < end:
+        taken[0] = 0
+        measured = timing.time_loop(work, calls) * calls
+        least = min(least, measured * 1e9 / taken[0] - 1)
+    assert 0 <= least <= 1e-3
 
 
 def test_memory_that_a_call_takes_shows() -> None:

@@ -22,6 +22,7 @@ from deep5.operators.checks.conduct import same_bits
 from deep5.operators.checks.heat_map import heat_map
 from deep5.operators.checks.report import OperatorReport, Row
 from operators_right import LOG, RIGHT, TANH, Gather, IPow, MatMul, Max, Polar, ReLU, Sum, Unary, constant, normal
+from pace import slowness
 
 X = [constant(0, 3, 4)]
 
@@ -1099,7 +1100,7 @@ def test_a_gradient_check_of_a_square_of_32_takes_fifty_milliseconds(language: s
             seconds.append(time.perf_counter() - begin)
     finally:
         gc.unfreeze()
-    assert sorted(seconds)[3] <= 0.05, seconds
+    assert sorted(seconds)[3] <= 0.05 * slowness(), seconds
 
 
 def test_a_saturated_function_is_not_judged_by_its_own_zeros() -> None:

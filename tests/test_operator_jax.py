@@ -25,6 +25,7 @@ from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
 from deep5.training.rules.sgd import SGD
 from memory_cases import Where, addresses
+from pace import slowness
 
 JAX = d5.framework("jax")
 DOMAIN = "test.jax"
@@ -796,7 +797,8 @@ def test_a_compiled_operator_costs_little_more_than_a_call_of_jax() -> None:
     for call in calls.values():
         call()
     cost = {name: min(timeit.repeat(call, number=500, repeat=9)) / 500 for name, call in calls.items()}
-    assert cost["jit"] <= 8e-6
-    assert cost["executor"] <= 8e-6
+    limit = 8e-6 * slowness()
+    assert cost["jit"] <= limit
+    assert cost["executor"] <= limit
     # A quarter, for the noise of a busy machine; without the operator's own cost, which is some 0.1 µs.
     assert cost["jit"] <= 1.25 * cost["jax"] + 1e-6

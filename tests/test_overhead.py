@@ -16,6 +16,7 @@ from deep5.plugins import registered
 from deep5.recipe import Recipe, load_recipe
 from deep5.run import execute
 from deep5.timing import time_rounds
+from pace import slowness
 
 RECIPES = sorted(registered("recipes"))
 OVERHEAD = [name for name in RECIPES if name.startswith("overhead_")]
@@ -238,11 +239,23 @@ def test_a_wait_planted_in_the_operator_turns_the_recipe_red(
     assert result.accepted is False
 
 
+def kept(name: str, out: Path) -> bool:
+    """Whether a run of a recipe keeps its goal; one in microseconds, on a machine as slow as this is."""
+    recipe, slower = load_recipe(name), slowness()
+    result = execute(recipe, out=out)
+    ((metric, goal),) = recipe.metrics
+    assert result.status == "success"
+    if result.accepted or metric.unit != "us":
+        return bool(result.accepted)
+    (verdict,) = result.verdicts
+    return goal is not None and goal.met(verdict.value / max(slower, slowness()))
+
+
 @pytest.mark.timing
 @pytest.mark.parametrize("name", ["overhead_trainer", "overhead_trainer_logging"])
 def test_the_trainer_adds_little(name: str, tmp_path: Path) -> None:
     # Less than half of the limit is used on a machine like those that run this.
-    assert execute(load_recipe(name), out=tmp_path).accepted
+    assert kept(name, tmp_path)
 
 
 @pytest.mark.slow
@@ -250,9 +263,9 @@ def test_the_trainer_adds_little(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in OVERHEAD if name != "overhead_onnxruntime_matmul"])
 def test_every_overhead_recipe_is_accepted(name: str, tmp_path: Path) -> None:
     """At once, or in two further runs: of 52 recipes one or two miss by chance a goal that they keep."""
-    runs = [execute(load_recipe(name), out=tmp_path).accepted]
+    runs = [kept(name, tmp_path)]
     while runs.count(True) < 2 and runs.count(False) < 2 and runs != [True]:
-        runs.append(execute(load_recipe(name), out=tmp_path).accepted)
+        runs.append(kept(name, tmp_path))
     assert runs.count(True) > runs.count(False), runs
 
 

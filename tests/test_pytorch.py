@@ -30,6 +30,7 @@ from deep5.networks.check import check_executor
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.training.dataset import ArrayDataset
 from operator_cases import I7, RNG, X, cases, named, normal, runtime, single
+from pace import slowness
 
 SMALL: dict[str, Any] = {"features": 4, "hidden": 3, "classes": 2}
 TORCH = PyTorch()
@@ -467,7 +468,7 @@ def test_an_executor_is_built_fast_and_keeps_one_copy_of_the_weights() -> None:
     run = executor(network)
     assert len(run.source) > 1000
     # It takes 0.2 s on an idle core; a machine that is shared may need five times that.
-    assert time.perf_counter() - begin < 1
+    assert time.perf_counter() - begin < 1 * slowness()
     run.inference_and_backprop({"input": normal(1, 3, 32, 32), "label": np.zeros(1, np.int64)})
     live = {id(value) for value in (*run.leaves().values(), *run.buffers().values())}
     held = [value for value in vars(run)["_known"].values() if value.numel() > 100]
