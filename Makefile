@@ -20,11 +20,10 @@ FAST := not slow and not gpu and not timing
 # How many processes share the tests that judge no times, each with some 3 GB of frameworks; 0: they run in this one.
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist worksteal
-COVERAGE := --cov --cov-report=term:skip-covered
 # A new version of PyTorch is a decision: `make constraints TORCH=2.14.0`.
 TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help run venv test test-all lint constraints clean
+.PHONY: help run venv test test-all coverage lint constraints clean
 
 help: ## Say what there is (this text)
 	@sed -n 's/^\([a-z-]*\): [^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -35,17 +34,20 @@ run: $(VENV)/.pytorch ## Install deep5 with PyTorch and run the first recipe, di
 
 venv: $(VENV)/.complete ## The complete environment: every framework and the tools of development
 
-test: $(VENV)/.complete ## The fast suite with coverage, then the tests that judge times, alone
-	DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "$(FAST)" $(PARALLEL) $(COVERAGE)
+test: $(VENV)/.complete ## The fast suite, then the tests that judge times, alone
+	DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "$(FAST)" $(PARALLEL)
 	DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "timing and not slow and not gpu"
 
 test-all: $(VENV)/.complete ## Every test; the counts go to docs/test-counts.md
 	@status=0; \
 	export DEEP5_REQUIRE=$(DEEP5_REQUIRE); \
-	$(BIN)/python -m pytest -m "not timing" $(PARALLEL) $(COVERAGE) --junitxml=$(VENV)/all.xml || status=$$?; \
+	$(BIN)/python -m pytest -m "not timing" $(PARALLEL) --junitxml=$(VENV)/all.xml || status=$$?; \
 	$(BIN)/python -m pytest -m timing --junitxml=$(VENV)/timing.xml || status=$$?; \
 	$(BIN)/python tests/counts.py docs/test-counts.md $(VENV)/all.xml $(VENV)/timing.xml; \
 	exit $$status
+
+coverage: $(VENV)/.complete ## The fast suite once more, with what of the code it ran; a third slower
+	DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "$(FAST)" $(PARALLEL) --cov --cov-report=term:skip-covered
 
 lint: $(VENV)/.complete ## ruff, mypy in strict mode, and who may import whom
 	$(BIN)/ruff check .
