@@ -202,7 +202,8 @@ def to_numpy(value: Array) -> Any:
             if str(held.dtype) == "torch.bfloat16":  # of which torch makes no array of NumPy's
                 return held.contiguous().view(sys.modules["torch"].uint16).numpy().view(numpy_dtype("bfloat16"))
             return held.numpy()
-        if hasattr(value, "__dlpack__"):
+        # JAX's own way shares memory too, and takes a quarter of the time where its code is not in the caches.
+        if hasattr(value, "__dlpack__") and not type(value).__module__.startswith("jax"):
             return np.from_dlpack(value)
     except (TypeError, RuntimeError, BufferError):
         pass  # an element type or a layout that the exchange does not know; NumPy may

@@ -77,7 +77,7 @@ def test_overhead_recipes_cover_what_was_promised() -> None:
         wanted |= {f"overhead_{engine}_{network}_{job}" for network in networks for job in ("step", "inference")}
         trained = ("training_64", "training_1", "rule", "groups", "modifier")
         wanted |= {f"overhead_{engine}_{what}" for what in trained}
-    wanted |= {"overhead_sampling_cifar10", "overhead_sampling_mnist", "overhead_checkpoint"}
+    wanted |= {f"overhead_sampling_{images}" for images in ("cifar10", "mnist", "mnist_1")} | {"overhead_checkpoint"}
     wanted |= {f"overhead_onnxruntime_{network}_step" for network in ("mlp", "lenet_64", "resnet18")}
     networks = ("lenet_1", "lenet_64", "resnet18", "transformer")
     wanted |= {f"overhead_onnxruntime_{network}_inference" for network in networks}
@@ -199,17 +199,18 @@ def test_a_wait_planted_in_the_data_turns_the_recipe_red(name: str, monkeypatch:
     from deep5.training import checkpointer
     from deep5.training.dataset import ArrayDataset
 
-    wait, batch, write = Wait(), ArrayDataset.batch, checkpointer.write_checkpoint
+    wait, batches, write = Wait(), ArrayDataset.in_batches, checkpointer.write_checkpoint
 
-    def slow_batch(self: ArrayDataset, ids: Any) -> Any:
-        wait()
-        return batch(self, ids)
+    def slow_batches(self: ArrayDataset, order: Any, size: int) -> Any:
+        for batch in batches(self, order, size):
+            wait()
+            yield batch
 
     def slow_write(*given: Any) -> Any:
         wait()
         return write(*given)
 
-    monkeypatch.setattr(ArrayDataset, "batch", slow_batch)
+    monkeypatch.setattr(ArrayDataset, "in_batches", slow_batches)
     monkeypatch.setattr(checkpointer, "write_checkpoint", slow_write)
     saves = name == "overhead_checkpoint"
     assert turns_red(name, wait, steps=1 if saves else 40, rounds=8 if saves else 12, size="smoke" if saves else "full")

@@ -243,13 +243,15 @@ def test_bad_arguments(make: Callable[[], object], message: str) -> None:
 def test_sampling_gathers_as_many_samples_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(feeding._IMAGES, "mnist", ((1, 2, 2), 100))
     seen: list[int] = []
-    batch = d5.ArrayDataset.batch
+    batches = d5.ArrayDataset.in_batches
 
-    def counting(self: d5.ArrayDataset, ids: np.ndarray) -> Any:
-        seen.append(len(ids))
-        return batch(self, ids)
+    def counting(self: d5.ArrayDataset, order: np.ndarray, size: int) -> Any:
+        for ids, inputs in batches(self, order, size):
+            assert len(ids) == len(inputs["input"]) == len(inputs["label"])
+            seen.append(len(ids))
+            yield ids, inputs
 
-    monkeypatch.setattr(d5.ArrayDataset, "batch", counting)
+    monkeypatch.setattr(d5.ArrayDataset, "in_batches", counting)
     work = feeding.by_sampler(steps=4, seed=0, like="mnist", batch_size=30)
     work()
     assert seen == [30, 30, 30, 10]

@@ -14,9 +14,10 @@ from scipy import stats
 
 import deep5 as d5
 from deep5.errors import UsageError
-from deep5.tensors import TensorSpec
+from deep5.tensors import TensorSpec, numpy_dtype
 from deep5.training.batch_source import batch_size_of
 from deep5.training.dataset import ArrayDataset, StreamDataset
+from deep5.training.gathering import gathered
 from deep5.training.sequences import SequenceDataset
 
 RNG = np.random.default_rng(11)
@@ -414,6 +415,94 @@ def test_bad_sequences(made: Callable[[], Any], message: str) -> None:
         made()
 
 
+# Small batches, gathered together
+
+
+def typed(count: int) -> dict[str, np.ndarray]:
+    """Samples of 1 to 75 bytes, of element types with one byte to sixteen, and of none at all."""
+    values = np.arange(count)
+    return {
+        "input": RNG.standard_normal((count, 3, 5)).astype(np.float32),
+        "label": values,
+        "small": (values % 251).astype(np.uint8),
+        "flag": values % 3 == 0,
+        "word": values.astype("U3"),
+        "pair": values + 1j,
+        "short": values.astype("float16").reshape(count, 1),
+        "bfloat": values.astype(numpy_dtype("bfloat16")),
+        "nothing": np.zeros((count, 0)),
+    }
+
+
+@pytest.mark.parametrize("count", [1, 5, 64, 701])
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize("start", [0, 1, 9])
+def test_batches_gathered_together_are_those_gathered_alone(count: int, size: int, start: int) -> None:
+    arrays = typed(count)
+    size, start = min(size, count), min(start, count // size)
+    sampler = d5.ShuffleSampler(ArrayDataset(arrays), size, seed=3)
+    order = sampler.order(2)[start * size :]
+    found = list(sampler.batches(2, start))
+    assert [len(ids) for ids, _ in found] == [len(order[at : at + size]) for at in range(0, len(order), size)]
+    np.testing.assert_array_equal(np.concatenate([order[:0], *(ids for ids, _ in found)]), order)
+    for ids, batch in found:
+        assert list(batch) == list(arrays)
+        for name, array in arrays.items():
+            assert batch[name].dtype == array.dtype
+            np.testing.assert_array_equal(batch[name], array[ids])
+            assert batch[name].flags.c_contiguous
+            assert batch[name].flags.writeable
+            # As any array that NumPy makes: a kernel is to round alike wherever in its bunch a batch lies.
+            assert not batch[name].size or batch[name].ctypes.data % 16 == 0
+
+
+def test_a_batch_that_is_written_to_changes_no_other() -> None:
+    arrays = typed(9)
+    batches = [batch for _, batch in d5.OrderedSampler(ArrayDataset(arrays), 2).batches(0)]
+    for name in ("input", "label", "small"):
+        batches[1][name][...] = 0
+        for number in (0, 2, 3, 4):
+            np.testing.assert_array_equal(batches[number][name], arrays[name][2 * number : 2 * number + 2])
+        assert arrays[name][2:4].any()
+
+
+def test_what_is_no_number_is_gathered_too() -> None:
+    told = np.array([["a", None], [3, {}], ["b", ()]], object)
+    batches = ArrayDataset({"input": np.arange(3)}).in_batches(np.array([2, 0, 1]), 1)
+    assert [batch["input"].tolist() for _, batch in batches] == [[2], [0], [1]]
+    found = [batch["told"].tolist() for _, batch in gathered({"told": told}, np.array([2, 0]), 1)]
+    assert found == [[["b", ()]], [["a", None]]]
+
+
+def test_a_data_set_that_gathers_in_its_own_way_is_asked_for_every_batch() -> None:
+    class Own(ArrayDataset):
+        def batch(self, ids: np.ndarray) -> dict[str, np.ndarray]:
+            return {"input": 10 * np.asarray(ids)}
+
+    sampler = d5.OrderedSampler(Own({"input": np.arange(5)}), 2)
+    assert [batch["input"].tolist() for _, batch in sampler.batches(0)] == [[0, 10], [20, 30], [40]]
+
+
+@pytest.mark.parametrize("size", [1, 4000])
+def test_an_order_of_samples_that_there_are_not(size: int) -> None:
+    class Wrong(d5.OrderedSampler):
+        def order(self, epoch: int) -> np.ndarray:
+            return np.append(np.arange(4000), 5000 + epoch)
+
+    with pytest.raises(UsageError, match="got the index 5003 of a sample; allowed: 0 to 3999"):
+        list(Wrong(ArrayDataset({"input": np.arange(4000)}), size).batches(3))
+
+
+def test_an_order_that_is_a_list() -> None:
+    class Listed(d5.OrderedSampler):
+        def order(self, epoch: int) -> Any:
+            return [3, 1, 0, 2]
+
+    found = list(Listed(numbered(4), 3).batches(0))
+    assert [ids.tolist() for ids, _ in found] == [[3, 1, 0], [2]]
+    assert [batch["input"].tolist() for _, batch in found] == [[3, 1, 0], [2]]
+
+
 # Transforms and the rest
 
 
@@ -475,7 +564,7 @@ def test_trained_by_name(name: str) -> None:
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("size", [1, 64, 128])
 @pytest.mark.parametrize(("shape", "count", "dtype"), [((1, 16, 16), 1536, "float32"), ((3, 32, 32), 12_800, "uint8")])
 def test_sampling_and_batching_keep_up_with_a_gather(shape: tuple[int, ...], count: int, dtype: str, size: int) -> None:
     """At least 90 % of `array[ids]` over an epoch, the drawing of its order on both sides."""

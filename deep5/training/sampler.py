@@ -88,19 +88,21 @@ class Sampler(ABC):
         Raises:
             UsageError: `start` is no number of batches of this epoch.
         """
-        ids, make = self.ids(epoch, start), self.make
-        if self.transforms or type(self).make is not Sampler.make:
+        if self.transforms or type(self).make is not Sampler.make or type(self).ids is not Sampler.ids:
+            ids, make = self.ids(epoch, start), self.make
             return (make(part, epoch) for part in ids)
-        batch = self.dataset.batch
-        return ((part, batch(part)) for part in ids)
+        return self.dataset.in_batches(*self._rest(epoch, start))
 
     def ids(self, epoch: int, start: int = 0) -> Iterator[np.ndarray]:
         """The indices of the epoch's batches; see `batches`."""
-        size, begin = self.epoch_batch_size(epoch), 0
-        if start:
-            begin = first_batch(start, self.steps(epoch)) * size
-        order = self.order(epoch)
-        return (order[first : first + size] for first in range(begin, len(order), size))
+        order, size = self._rest(epoch, start)
+        return (order[first : first + size] for first in range(0, len(order), size))
+
+    def _rest(self, epoch: int, start: int) -> tuple[np.ndarray, int]:
+        """What is left of the epoch's order, and its batch size."""
+        size = self.epoch_batch_size(epoch)
+        begin = first_batch(start, self.steps(epoch)) * size if start else 0
+        return self.order(epoch)[begin:], size
 
     def make(self, ids: np.ndarray, epoch: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """The batch of these samples in this epoch: their indices, and the samples by name."""

@@ -302,7 +302,8 @@ class Trainer:
 
     def _evaluate(self, sampler: BatchSource, watching: Sequence[Callable[..., None]]) -> dict[str, float]:
         averaged = getattr(self.optimizer, "averaged", nullcontext)
-        totals = np.zeros(4)
+        right = judged = 0
+        total_loss = samples = 0.0
         with averaged():
             for ids, inputs in sampler.batches(0):
                 size = len(ids) if ids is not None else _size(inputs)
@@ -318,13 +319,16 @@ class Trainer:
                     # The largest of numbers and NaN is NaN, the first of them, and its place is no prediction.
                     if not math.isfinite(loss):
                         hits &= ~np.isnan(logits).any(axis=-1)
-                    totals[:2] += np.count_nonzero(hits), hits.size
-                totals[2:] += loss * size, size
+                    right += int(np.count_nonzero(hits))
+                    judged += hits.size
+                total_loss += loss * size
+                samples += size
                 for watch in watching:
                     watch(self, ids, inputs, outputs)
         if self.communicator is not None:
+            totals = np.array([right, judged, total_loss, samples], np.float64)
             self.communicator.all_reduce(totals, op="sum", timeout_s=60.0)
-        right, judged, total_loss, samples = totals.tolist()
+            right, judged, total_loss, samples = totals.tolist()
         accuracy = {"accuracy": 100.0 * right / judged} if judged else {}
         return {**accuracy, "loss": total_loss / samples, "samples": samples}
 
