@@ -22,11 +22,12 @@ import deep5 as d5
 from deep5.compiler import cache_folder
 from deep5.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError
 from deep5.executors import GraphExecutor, StepOptimizer
-from deep5.frameworks.pytorch.executor import PyTorchExecutor
+from deep5.frameworks.pytorch.executor import PyTorchExecutor, _class_check
 from deep5.frameworks.pytorch.framework import PyTorch, from_model
 from deep5.frameworks.pytorch.operators import OPERATORS
 from deep5.networks import Network, NetworkBuilder, lenet, lstm, mlp, ones, resnet, resnet18, transformer
 from deep5.networks.check import check_executor
+from deep5.networks.labels import Labels
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.training.dataset import ArrayDataset
 from operator_cases import I7, RNG, X, cases, named, normal, runtime, single
@@ -973,6 +974,28 @@ def test_compiled_statistics_are_left_by_a_pass_that_fails() -> None:
     for name, value in run.buffers().items():
         torch.testing.assert_close(value, plain.buffers()[name])
         assert not value.requires_grad
+
+
+@pytest.mark.parametrize("ignored", [None, -1])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
+def test_labels_are_looked_at_before_what_is_compiled(dtype: str, ignored: int | None) -> None:
+    labels = Labels(
+        position=0, name="label", classes=3, unsigned=np.dtype(f"u{np.dtype(dtype).itemsize}"), ignored=ignored
+    )
+    check, kind = _class_check(labels, dtype), getattr(torch, dtype)
+    for right in ([2], [0, 1, 2, 2], [[0, 1], [2, 0]], []):
+        check(torch.tensor(right, dtype=kind))
+    wrongs: list[Any] = [[3], [0, 1, 99], [[0, 1], [5, 0]]]
+    if dtype != "uint8":
+        wrongs += [[-2], [1, 0, -2]]
+        for held in ([-1], [0, -1, 2]):
+            if ignored is None:
+                wrongs.append(held)
+            else:
+                check(torch.tensor(held, dtype=kind))
+    for wrong in wrongs:
+        with pytest.raises(NetworkError, match=r"input 'label': got the label (3|99|5|-1|-2); allowed: 0 to 2"):
+            check(torch.tensor(wrong, dtype=kind))
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from deep5.frameworks.pytorch.short import from_numpy
 from deep5.frameworks.pytorch.statistics import RunningStatistics
 from deep5.networks.custom import operator_of
 from deep5.networks.forms import Forms
-from deep5.networks.labels import label_inputs
+from deep5.networks.labels import Labels, label_inputs
 from deep5.networks.network import Network
 from deep5.tensors import Device
 
@@ -117,11 +117,12 @@ class PyTorchExecutor(TorchExecutor):
         """A compiled program, which changes running statistics as it goes: labels that are no class never reach it."""
         # A device would have to be waited for.
         waits, network = self._place.type != "cpu", self.network
-        labels = label_inputs(network) if isinstance(network, Network) and not waits else []
+        found = label_inputs(network) if isinstance(network, Network) and not waits else []
+        checks = [(labels.position, _class_check(labels, self.network.inputs[labels.name].dtype)) for labels in found]
 
         def outputs_of(*feed: Any) -> Any:
-            for each in labels:
-                each.check(feed[each.position].numpy())
+            for position, check in checks:
+                check(feed[position])
             return call(*feed)
 
         return outputs_of
@@ -148,6 +149,22 @@ class PyTorchExecutor(TorchExecutor):
                 if self._compiler is not None:
                     self._compiler.leaves = frozenset(wanted)
             self._active = targets if targets is self._parameters else wanted
+
+
+def _class_check(labels: Labels, dtype: str) -> Callable[[Any], None]:
+    """What looks at a batch of labels on the host: torch itself, where it takes them for indices."""
+    if labels.ignored is not None or dtype not in ("int32", "int64"):
+        return lambda label: labels.check(label.numpy())
+    classes = torch.empty(labels.classes)
+
+    def check(label: Any) -> None:
+        try:
+            classes.index_select(0, label if label.ndim == 1 else label.flatten())
+        except IndexError:
+            labels.check(label.numpy())  # says which
+            raise
+
+    return check
 
 
 def _check_operators(network: Network, name: str, place: torch.device) -> None:
