@@ -1,4 +1,7 @@
-"""Sum up pytest's JUnit files in one Markdown table: `python tests/counts.py OUT.md all.xml timing.xml`."""
+"""Sum up pytest's JUnit files in one Markdown table: `python tests/counts.py OUT.md all.xml timing.xml`.
+
+A test that a later file has again (`again.xml`, of those that were mended) counts as it ended there, and is named.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ def outcome(case: ET.Element) -> tuple[str, str]:
 
 def table(files: list[Path]) -> str:
     """The counts a test file, their sum, and the reasons of what was left out."""
-    counts: dict[str, Counter[str]] = {}
-    reasons: Counter[str] = Counter()
+    last: dict[tuple[str, str], tuple[str, str]] = {}
+    again: dict[str, str] = {}
     seconds = 0.0
     for file in files:
         for suite in ET.parse(file).getroot().iter("testsuite"):  # noqa: S314 - pytest wrote them a moment ago
@@ -36,11 +39,17 @@ def table(files: list[Path]) -> str:
             for case in suite.iter("testcase"):
                 # The class name of a test in a class goes on after the file's: tests.test_x.TestY.
                 place = (case.get("classname") or case.get("name") or "").removeprefix("tests.")
-                name = place.partition(".Test")[0].replace(".", "/") + ".py"
-                what, why = outcome(case)
-                counts.setdefault(name, Counter())[what] += 1
-                if why:
-                    reasons[why] += 1
+                key = place.partition(".Test")[0].replace(".", "/") + ".py", f"{place}.{case.get('name')}"
+                found = outcome(case)
+                if key in last:
+                    again[key[1]] = f"{last[key][0]}, then {found[0]}"
+                last[key] = found
+    counts: dict[str, Counter[str]] = {}
+    reasons: Counter[str] = Counter()
+    for (name, _), (what, why) in last.items():
+        counts.setdefault(name, Counter())[what] += 1
+        if why:
+            reasons[why] += 1
     total: Counter[str] = sum(counts.values(), Counter())
     rows = [(name, [str(count[what]) for what in OUTCOMES]) for name, count in sorted(counts.items())]
     lines = [
@@ -53,6 +62,8 @@ def table(files: list[Path]) -> str:
         f"|---|{'---:|' * len(OUTCOMES)}",
         *(f"| {name} | {' | '.join(numbers)} |" for name, numbers in rows),
         f"| **all** | {' | '.join(f'**{total[what]}**' for what in OUTCOMES)} |",
+        *(["", "Run again by themselves, after a change:", ""] if again else []),
+        *(f"- `{test}`: {ends}" for test, ends in sorted(again.items())),
         *(["", "Left out, and why:", ""] if reasons else []),
         *(f"- {number} × {why}" for why, number in sorted(reasons.items())),
     ]
