@@ -1,6 +1,7 @@
 """Sum up pytest's JUnit files in one Markdown table: `python tests/counts.py OUT.md all.xml timing.xml`.
 
 A test that a later file has again (`again.xml`, of those that were mended) counts as it ended there, and is named.
+So is a test of time that failed and was tried again: pytest writes a case for each try.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ def table(files: list[Path]) -> str:
     """The counts a test file, their sum, and the reasons of what was left out."""
     last: dict[tuple[str, str], tuple[str, str]] = {}
     again: dict[str, str] = {}
+    tries: Counter[str] = Counter()
     seconds = 0.0
     for file in files:
+        here: set[str] = set()
         for suite in ET.parse(file).getroot().iter("testsuite"):  # noqa: S314 - pytest wrote them a moment ago
             seconds += float(suite.get("time", 0))
             for case in suite.iter("testcase"):
@@ -41,8 +44,11 @@ def table(files: list[Path]) -> str:
                 place = (case.get("classname") or case.get("name") or "").removeprefix("tests.")
                 key = place.partition(".Test")[0].replace(".", "/") + ".py", f"{place}.{case.get('name')}"
                 found = outcome(case)
-                if key in last:
+                if key[1] in here:
+                    tries[key[1]] += 1
+                elif key in last:
                     again[key[1]] = f"{last[key][0]}, then {found[0]}"
+                here.add(key[1])
                 last[key] = found
     counts: dict[str, Counter[str]] = {}
     reasons: Counter[str] = Counter()
@@ -64,6 +70,8 @@ def table(files: list[Path]) -> str:
         f"| **all** | {' | '.join(f'**{total[what]}**' for what in OUTCOMES)} |",
         *(["", "Run again by themselves, after a change:", ""] if again else []),
         *(f"- `{test}`: {ends}" for test, ends in sorted(again.items())),
+        *(["", "Tests of time that failed before they ended so:", ""] if tries else []),
+        *(f"- `{test}`: {count} of its tries" for test, count in sorted(tries.items())),
         *(["", "Left out, and why:", ""] if reasons else []),
         *(f"- {number} × {why}" for why, number in sorted(reasons.items())),
     ]

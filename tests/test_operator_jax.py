@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import statistics
 import threading
 import timeit
 from collections.abc import Callable, Iterator
@@ -796,9 +797,11 @@ def test_a_compiled_operator_costs_little_more_than_a_call_of_jax() -> None:
     calls = {"jit": lambda: function(x), "executor": lambda: executor.inference(x), "jax": lambda: trivial(x)}
     for call in calls.values():
         call()
-    cost = {name: min(timeit.repeat(call, number=500, repeat=9)) / 500 for name, call in calls.items()}
+    # In turns: a processor that changes its speed meets them all.
+    rounds = [{name: timeit.timeit(call, number=200) / 200 for name, call in calls.items()} for _ in range(30)]
+    cost = {name: min(times[name] for times in rounds) for name in calls}
     limit = 8e-6 * slowness()
     assert cost["jit"] <= limit
     assert cost["executor"] <= limit
     # A quarter, for the noise of a busy machine; without the operator's own cost, which is some 0.1 µs.
-    assert cost["jit"] <= 1.25 * cost["jax"] + 1e-6
+    assert statistics.median(times["jit"] - 1.25 * times["jax"] for times in rounds) <= 1e-6
