@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stdout
 from importlib import import_module
 from typing import Any, NoReturn
 
 import click
 
-from deep5.errors import Deep5Error, UsageError
+from deep5.cli_errors import discard, errors, fail, told
+from deep5.errors import UsageError
 
 __all__ = ["main"]
 
@@ -60,7 +59,7 @@ class _Late(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self.late and cmd_name not in self.commands:
             module, function = self.late[cmd_name]
-            self.add_command(getattr(import_module(module), function)(_errors))
+            self.add_command(getattr(import_module(module), function)(errors))
         return super().get_command(ctx, cmd_name)
 
 
@@ -151,7 +150,7 @@ def run(
 
     A run that was ended goes on by the same command and --resume FOLDER, to the same bits as without the end.
     """
-    with _errors(debug, as_json) as show:
+    with errors(debug, as_json) as show:
         from deep5.run import execute, progress
 
         recipe = _configured(**chosen)
@@ -165,7 +164,7 @@ def run(
                 sys.stdout.flush()
             except OSError:
                 # Nobody can be told any more, but the run is done and judged, and its folder written.
-                _discard(sys.stdout)
+                discard(sys.stdout)
     sys.exit(status)
 
 
@@ -204,11 +203,6 @@ def _printed(write: Callable[[Any], None]) -> str:
     return text.get().rstrip("\n")
 
 
-def _discard(stream: Any) -> None:
-    """What is still to be written goes nowhere: Python flushes once more at the end, and would complain."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
 class _OrRecipe(_Late):
     """A group in which what is no command of its own is a recipe: `deep5 check RECIPE`."""
 
@@ -239,7 +233,7 @@ def check() -> None:
 @_debug_option
 def check_recipe(as_json: bool, quiet: bool, debug: bool, **chosen: Any) -> None:
     """Validate RECIPE without running it."""
-    with _errors(debug, as_json) as show:
+    with errors(debug, as_json) as show:
         from deep5 import check as checks
 
         recipe = _configured(**chosen)
@@ -282,7 +276,7 @@ def check_operator(operator: str, as_json: bool, quiet: bool, debug: bool, **cho
     FILE:CLASS is a Python file and a class in it, or an operator that is made there; NAME is one of ONNX's operators,
     or a registered one. It runs in a process of its own first. Where no value could be judged, it is not accepted.
     """
-    with _errors(debug, as_json) as show:
+    with errors(debug, as_json) as show:
         from deep5.check_operator import check_operator as checked
 
         report = checked(operator, **chosen)
@@ -302,7 +296,7 @@ def check_operator(operator: str, as_json: bool, quiet: bool, debug: bool, **cho
 @_debug_option
 def list_(kind: str | None, as_json: bool, debug: bool) -> None:
     """Show what is registered: recipes, frameworks, metrics, networks, datasets, samplers, optimizers, events."""
-    with _errors(debug, as_json) as show:
+    with errors(debug, as_json) as show:
         from deep5.errors import UnknownName
         from deep5.listing import listing
         from deep5.plugins import KINDS
@@ -326,7 +320,7 @@ def list_(kind: str | None, as_json: bool, debug: bool) -> None:
 @_debug_option
 def info(as_json: bool, debug: bool) -> None:
     """Show machine and versions, for a bug report."""
-    with _errors(debug, as_json) as show:
+    with errors(debug, as_json) as show:
         from deep5.environment import info as gather
 
         found = gather()
@@ -343,55 +337,6 @@ def _lines(value: Any, indent: str = "") -> Iterator[str]:
             yield f"{indent}{key}: {'-' if text in (None, '', {}) else text}"
 
 
-@contextmanager
-def _errors(debug: bool, as_json: bool) -> Iterator[Callable[[str], None]]:
-    """One clear message and the right status for everything that can go wrong; gives the function that prints.
-
-    With `as_json`, what a recipe itself prints goes to standard error: standard output is one JSON document.
-    """
-    out = sys.stdout
-    try:
-        _load_numpy()
-        with redirect_stdout(sys.stderr) if as_json else nullcontext():
-            yield lambda text: click.echo(text, file=out)
-        out.flush()
-    except BrokenPipeError:
-        _discard(out)
-        sys.exit(3)
-    except (Exception, KeyboardInterrupt) as error:
-        if debug:
-            import traceback
-
-            traceback.print_exception(error)
-        _fail(*_told(error), as_json)
-
-
-def _load_numpy() -> None:
-    """Every command needs it; loaded here, once, so that an interruption waits until it is whole."""
-    from deep5.plugins import uninterrupted
-
-    with uninterrupted():
-        import numpy  # noqa: F401
-
-
-def _told(error: BaseException) -> tuple[str, int]:
-    """Message and exit status."""
-    if isinstance(error, Deep5Error):
-        return str(error), error.exit_status
-    if isinstance(error, KeyboardInterrupt):
-        return str(error) or "interrupted", 130
-    if isinstance(error, click.ClickException):
-        return error.format_message(), 2
-    return f"unexpected {type(error).__name__}: {error}; remedy: run again with --debug and report what it shows", 3
-
-
-def _fail(message: str, status: int, as_json: bool) -> NoReturn:
-    click.echo(f"deep5: {message}", err=True)
-    if as_json:
-        click.echo(json.dumps({"error": message, "exit_status": status}))
-    sys.exit(status)
-
-
 def _terminated(signum: int, frame: Any) -> NoReturn:
     raise KeyboardInterrupt("ended by SIGTERM")
 
@@ -404,12 +349,12 @@ def main() -> None:
     try:
         status = _cli.main(standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        _fail("interrupted", 130, as_json)
+        fail("interrupted", 130, as_json)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(2)
     except click.ClickException as error:
         if isinstance(error, click.UsageError) and error.ctx is not None:
             click.echo(error.ctx.get_usage(), err=True)
-        _fail(*_told(error), as_json)
+        fail(*told(error), as_json)
     sys.exit(status if isinstance(status, int) else 0)

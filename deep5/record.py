@@ -14,22 +14,17 @@ from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from deep5.errors import Deep5Error, OutputError, RecipeError, RunFailed
-from deep5.events import Event, StepInfo
-from deep5.metric import FirstCalls, Metric, Observer
+from deep5.metric import Metric, Observer
 from deep5.recipe import Recipe, defaults
-from deep5.tensors import Arrays
 
 if TYPE_CHECKING:
     from deep5.results.result import Result
     from deep5.results.samples_file import SampleRow
 
-__all__ = ["CLOCK", "RunRecord", "SampleSaver", "thread_pools"]
+__all__ = ["CLOCK", "RunRecord", "thread_pools"]
 
 CLOCK = "time.perf_counter_ns"
 """What a run's times are read from."""
-
-# Samples are written this often at most: after a kill, what is missing is no older.
-_SAVE_INTERVAL_S = 5.0
 
 
 class RunRecord:
@@ -278,39 +273,6 @@ class RunRecord:
         self.folder.write_result(document)
         self.document = document
         return load(self.folder.path)
-
-
-class SampleSaver(Event):
-    """Writes samples while the run goes on, and notes how long the calls took that no steady state counts."""
-
-    def __init__(self, record: RunRecord) -> None:
-        self._record, self._last = record, perf_counter()
-        self._is_first = FirstCalls()
-
-    def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
-        """After the first step, and after the first of every other size of batch."""
-        if self._is_first(info):
-            measurement, seconds = self._record.document["measurement"], (end_ns - begin_ns) / 1e9
-            if measurement["first_call_s"] is None:
-                measurement |= {"first_call_s": seconds, "warm_up_s": 0.0, "warmups": 0}
-            else:
-                measurement["warm_up_s"] += seconds
-                measurement["warmups"] += 1
-
-    def after_evaluation(self, trainer: Any, epoch: int, scores: dict[str, float]) -> None:
-        """After the first evaluation, and after one that met other sizes of batch."""
-        first, *others = trainer.first_evaluations_s.values()
-        self._record.document["measurement"] |= {
-            "evaluation_first_call_s": first,
-            "evaluation_warm_up_s": sum(others, 0.0),
-            "evaluation_warmups": len(others),
-        }
-
-    def after_epoch(self, trainer: Any, epoch: int) -> None:
-        """Every few seconds, at the end of an epoch."""
-        if perf_counter() - self._last >= _SAVE_INTERVAL_S:
-            self._record.save_samples()
-            self._last = perf_counter()
 
 
 def _observer(recipe: Recipe, metric: Metric) -> Observer:

@@ -17,7 +17,8 @@ from deep5.canonical import canonical, canonical_hash
 from deep5.errors import CheckpointError, Deep5Error, RecipeError
 from deep5.events import Event
 from deep5.recipe import Recipe
-from deep5.record import CLOCK, RunRecord, SampleSaver, thread_pools
+from deep5.record import CLOCK, RunRecord, thread_pools
+from deep5.sample_saver import SampleSaver
 
 if TYPE_CHECKING:
     from deep5.assemble import Components

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from deep5.cli import _errors
+from deep5.cli_errors import errors
 from deep5.errors import UnknownName, UsageError
 from deep5.optimizer_check import check_optimizer
 from deep5.optimizer_check_command import optimizer_command
@@ -392,7 +392,7 @@ def test_a_wrong_step_optimizer_is_caught(name: str, tmp_path: Path) -> None:
 
 
 def command(*arguments: str) -> Any:
-    return CliRunner().invoke(optimizer_command(_errors), list(arguments))
+    return CliRunner().invoke(optimizer_command(errors), list(arguments))
 
 
 def test_the_command_tells_by_its_status(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ KIB = 1024
 @pytest.fixture(scope="module", autouse=True)
 def command() -> None:
     assert isinstance(cli._cli, click.Group)
-    cli._cli.add_command(clean_command(cli._errors))
+    cli._cli.add_command(clean_command(cli.errors))
 
 
 def put(path: Path, kib: int = 1) -> Path:

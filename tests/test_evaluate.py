@@ -37,7 +37,7 @@ METRICS = [(d5.TestAccuracy(), None), (d5.TestLoss(), None), (d5.TopK(5), None),
 def command() -> None:
     if "evaluate" not in cli._cli.commands:
         assert isinstance(cli._cli, click.Group)
-        cli._cli.add_command(evaluate_command(cli._errors))
+        cli._cli.add_command(evaluate_command(cli.errors))
 
 
 @pytest.fixture(scope="module")

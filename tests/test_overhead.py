@@ -55,7 +55,7 @@ def shortened(name: str, **sizes: int) -> Recipe:
 
 # What the shorter suite leaves out: recipes of ResNet-18, which compile for half a minute, but PyTorch's inference; and
 # of those that measure deep5's own overhead half, chosen by their names, since many are alike.
-LONG = [
+LEFT_OUT = [
     name
     for name in OVERHEAD
     if name != "overhead_pytorch_resnet18_inference" and ("resnet18" in name or zlib.crc32(name.encode()) % 2)
@@ -63,7 +63,7 @@ LONG = [
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in RECIPES]
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LEFT_OUT else ()) for name in RECIPES]
 )
 def test_every_recipe_runs_at_its_smoke_size(name: str, tmp_path: Path) -> None:
     recipe = load_recipe(name)

@@ -25,7 +25,7 @@ MUTABLE = {"batch_size": 32, "framework": "reference", "optimizer": "adam"}
 def command() -> None:
     if "predict" not in cli._cli.commands:
         assert isinstance(cli._cli, click.Group)
-        cli._cli.add_command(predict_command(cli._errors))
+        cli._cli.add_command(predict_command(cli.errors))
 
 
 @pytest.fixture(scope="module")

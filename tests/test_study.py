@@ -32,7 +32,7 @@ from deep5.study import load_study, run_study, study_command
 def command() -> None:
     if "study" not in cli._cli.commands:
         assert isinstance(cli._cli, click.Group)
-        cli._cli.add_command(study_command(cli._errors))
+        cli._cli.add_command(study_command(cli.errors))
 
 
 def result(accuracies: list[float], losses: list[list[float]], step_s: float) -> Any:
