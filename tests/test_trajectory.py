@@ -237,7 +237,7 @@ def _off_in_single(made: Callable[[Any, Any], Any]) -> Callable[[Any], None]:
     def spoil(executor: Any) -> None:
         if executor.network.inputs["input"].dtype == "float32":
             train_step = executor.train_step
-            executor.train_step = lambda rule: made(train_step(rule), rule)
+            executor.train_step = lambda rule, *args, **options: made(train_step(rule, *args, **options), rule)
 
     return spoil
 
@@ -315,7 +315,7 @@ def test_a_proof_of_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="at least two, as many"):
         prove("mlp", "adam", "cross_entropy", ("reference", "pytorch"), steps=1)
     assert not Proof(comparisons=()).passed
-    assert not Comparison("a", "", "x", "y", float("nan"), 1.0).passed
+    assert not Comparison("a", "", "x", "y", float("nan"), 1.0, 0.0).passed
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,11 @@ class RuleOptimizer:
         return self._executor
 
     @property
+    def bare(self) -> bool:
+        """Whether the rule alone makes the update: no groups, no modifier, nothing of a pipeline."""
+        return not (self._groups or self._modifier or self._asks())
+
+    @property
     def hyper(self) -> dict[str, Any]:
         """Hyperparameters of the rule and of the pipeline as they are now, groups' own values aside."""
         return {**{name: getattr(self.rule, name) for name in self.rule.hyper}, **self.pipeline.describe()}

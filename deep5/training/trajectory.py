@@ -9,23 +9,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from deep5 import plugins
 from deep5.backend import Framework
 from deep5.errors import Unsupported, UsageError
-from deep5.events import StepInfo
 from deep5.executors import GraphExecutor
 from deep5.networks.network import Network
-from deep5.tensors import to_numpy
-from deep5.training.eager import EagerRule
+from deep5.training.replay import Batch, Make, Replayed, Schedules, Waypoints, free_running, unscheduled
 from deep5.training.rule import UpdateRule
 
-__all__ = ["Comparison", "Proof", "prove_same_trajectory"]
-
-Batch = tuple[StepInfo, Mapping[str, np.ndarray]]
+__all__ = ["Comparison", "Played", "Proof", "play", "prove_same_trajectory", "same_trajectory"]
 
 # Measured on right implementations of smooth and of kinked networks, with room: two orders of magnitude above the
 # rounding of the element type times the depth, far below what one wrong hyperparameter or gradient shows.
@@ -48,6 +44,8 @@ class Comparison(NamedTuple):
         second: Another.
         difference: The largest relative difference found.
         tolerance: What is allowed.
+        ulps: The difference in units in the last place of the coarser element type: the largest, but of gradients the
+            median over their elements, since an element near zero has no right digit.
     """
 
     part: str
@@ -56,6 +54,7 @@ class Comparison(NamedTuple):
     second: str
     difference: float
     tolerance: float
+    ulps: float
 
     @property
     def passed(self) -> bool:
@@ -126,181 +125,135 @@ def prove_same_trajectory(
     wide, narrow = list(batches(double)), list(batches(single))
     if len(wide) < 2 or len(wide) != len(narrow):
         raise UsageError(f"got {len(wide)} and {len(narrow)} batches; allowed: at least two, as many for every dtype")
-    states = _States(plugins.framework("reference").executor(double), rule(), wide, restarts)
+    waypoints = Waypoints.along(plugins.framework("reference").executor(double), rule, wide, restarts)
+    feeds = {"float64": (double, wide), "float32": (single, narrow)}
+    played = {name: play(found.executor, rule, feeds, waypoints) for name, found in made.items()}
+    return same_trajectory(waypoints, played, smooth=smooth)
 
-    losses: dict[tuple[str, str], np.ndarray] = {}
-    gradients: dict[str, list[np.ndarray]] = {"float64": states.gradients}
-    restarted: dict[str, np.ndarray] = {"float64": states.losses}
-    updates: dict[str, tuple[float, float]] = {}
-    left_out = []
-    for name, found in made.items():
-        for dtype, of, feeds in (("float64", double, wide), ("float32", single, narrow)):
-            try:
-                losses[name, dtype] = _free(found.executor(of), rule(), feeds)
-                if dtype == "float32":
-                    restarted[name], gradients[name], updates[name] = states.replay(found.executor(of), rule(), feeds)
-            except Unsupported as error:
-                left_out.append(f"{name} in {dtype}: {error}")
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """What one back-end adds to a proof.
+
+    Attributes:
+        losses: Of its free-running trajectories by dtype, shape (steps,).
+        replayed: What it found at the waypoints in float32, or None.
+        left_out: What it cannot take part in, `"in DTYPE: REASON"`.
+    """
+
+    losses: Mapping[str, np.ndarray]
+    replayed: Replayed | None
+    left_out: Sequence[str] = ()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All but `left_out` by name, to be kept in a file."""
+        found = {f"free/{dtype}": losses for dtype, losses in self.losses.items()}
+        if self.replayed is not None:
+            found |= {f"replayed/{name}": value for name, value in self.replayed.arrays().items()}
+        return found
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, np.ndarray], left_out: Sequence[str] = ()) -> Played:
+        """`arrays` undone."""
+        losses = {name.removeprefix("free/"): value for name, value in arrays.items() if name.startswith("free/")}
+        own = {name.removeprefix("replayed/"): value for name, value in arrays.items() if name.startswith("replayed/")}
+        return cls(losses=losses, replayed=Replayed.of_arrays(own) if own else None, left_out=left_out)
+
+
+def play(
+    executor: Callable[[Network], GraphExecutor],
+    make: Make,
+    feeds: Mapping[str, tuple[Network, Sequence[Batch]]],
+    waypoints: Waypoints,
+    schedules: Schedules = unscheduled,
+) -> Played:
+    """A back-end's own part of a proof; it needs no other back-end beside it.
+
+    Args:
+        executor: Makes the back-end's executor of a network.
+        make: Makes the optimizer.
+        feeds: By dtype, `"float64"` and `"float32"`, the network and its batches.
+        waypoints: Of the reference.
+        schedules: Of the optimizer's hyperparameters, where they change.
+    """
+    losses, replayed, left_out = {}, None, []
+    for dtype, (network, batches) in feeds.items():
+        try:
+            losses[dtype] = free_running(executor(network), make, batches, schedules)
+            if dtype == "float32":
+                replayed = waypoints.replay(executor(network), make, batches, schedules)
+        except Unsupported as error:
+            left_out.append(f"in {dtype}: {error}")
+    return Played(losses=losses, replayed=replayed, left_out=left_out)
+
+
+def same_trajectory(waypoints: Waypoints, played: Mapping[str, Played], *, smooth: bool) -> Proof:
+    """Compare what back-ends have played, all pairs of them.
+
+    Args:
+        waypoints: Of the reference.
+        played: By back-end.
+        smooth: As for `prove_same_trajectory`.
+    """
+    losses = {(name, dtype): curve for name, own in played.items() for dtype, curve in own.losses.items()}
+    found = {"float64": waypoints.replayed}
+    found |= {name: own.replayed for name, own in played.items() if own.replayed is not None}
     comparisons = _curves("a", "losses in float64, free-running", losses, "float64", _FREE_DOUBLE)
     # Adam's first steps are as long for a gradient that is only rounding as for any other: behind a kink the loss after
     # the step is no closer than the gradient.
     later = _RESTARTED if smooth else _GRADIENT[False]
-    for one, other in itertools.combinations(restarted, 2):
-        for offset, what, tolerance in ((0, "loss at a float64 state", _RESTARTED), (1, "loss a step later", later)):
-            difference = _relative(restarted[one][offset::2], restarted[other][offset::2])
-            comparisons.append(Comparison("b", what, one, other, difference, tolerance))
-    for name, (halves, whole) in updates.items():
-        comparisons.append(Comparison("b", "update on its own gradient", name, "float64", halves, _UPDATE))
-        comparisons.append(Comparison("b", "update of a whole step", name, "float64", whole, _WHOLE))
-    for one, other in itertools.combinations(gradients, 2):
-        difference = max(_distance(a, b) for a, b in zip(gradients[one], gradients[other], strict=True))
-        comparisons.append(Comparison("c", "gradients at a float64 state", one, other, difference, _GRADIENT[smooth]))
+    for one, other in itertools.combinations(found, 2):
+        first, second = found[one], found[other]
+        for what, pair, tolerance in (
+            ("loss at a float64 state", (first.losses, second.losses), _RESTARTED),
+            ("loss a step later", (first.later, second.later), later),
+        ):
+            if all(curve.size for curve in pair):
+                ulps = float(_ulps(*pair, np.float32).max())
+                comparisons.append(Comparison("b", what, one, other, _relative(*pair), tolerance, ulps))
+    for name, own in found.items():
+        if own.updates is not None:
+            halves, whole, ulps = own.updates
+            comparisons.append(Comparison("b", "update on its own gradient", name, "float64", halves, _UPDATE, ulps))
+            comparisons.append(Comparison("b", "update of a whole step", name, "float64", whole, _WHOLE, ulps))
+    for one, other in itertools.combinations(found, 2):
+        pairs = list(zip(found[one].gradients, found[other].gradients, strict=True))
+        difference = max(_distance(a, b) for a, b in pairs)
+        ulps = max(float(np.median(_ulps(a, b, np.float32))) for a, b in pairs)
+        comparisons.append(
+            Comparison("c", "gradients at a float64 state", one, other, difference, _GRADIENT[smooth], ulps)
+        )
     if smooth:
         comparisons += _curves("d", "losses in float32, free-running", losses, "float32", _FREE_SINGLE)
-    return Proof(comparisons=tuple(comparisons), left_out=tuple(left_out), losses=losses)
-
-
-class _States:
-    """States along the reference's float64 trajectory, with the two losses and the gradients that follow from each."""
-
-    def __init__(self, executor: GraphExecutor, rule: UpdateRule, batches: Sequence[Batch], restarts: int) -> None:
-        step = executor.train_step(rule)
-        last = len(batches) - 2
-        self._places = sorted({round(last * index / max(restarts - 1, 1)) for index in range(restarts)})
-        self._states: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        self.gradients: list[np.ndarray] = []
-        curve = []
-        for index, (info, inputs) in enumerate(batches):
-            if index in self._places:
-                self._states.append((executor.state_dict(), step.state_dict()))
-                self.gradients.append(_gradient(executor, inputs, info))
-                # Running statistics have moved with it.
-                executor.load_state_dict(self._states[-1][0])
-            curve.append(_loss(step(inputs, info)))
-        self.losses = np.array([curve[place + offset] for place in self._places for offset in (0, 1)])
-
-    def replay(
-        self, executor: GraphExecutor, rule: UpdateRule, batches: Sequence[Batch]
-    ) -> tuple[np.ndarray, list[np.ndarray], tuple[float, float]]:
-        """The same losses and gradients by another executor, from the same states rounded to its dtype.
-
-        Returns:
-            Losses, gradients, and how far its updates are from the rule's: in two halves, and as a whole step.
-        """
-        step = executor.train_step(rule)
-        kinds = {name: value.dtype for name, value in executor.state_dict().items()}
-        own = {name: np.asarray(value).dtype for name, value in step.state_dict().items()}
-        losses, gradients, halves, whole = [], [], 0.0, 0.0
-        for place, (state, optimizer) in zip(self._places, self._states, strict=True):
-            rounded = {name: value.astype(kinds[name]) for name, value in state.items()}
-            kept = {name: np.asarray(value).astype(own[name]) for name, value in optimizer.items()}
-            info, inputs = batches[place]
-            executor.load_state_dict(rounded)
-            gradients.append(_gradient(executor, inputs, info))
-
-            executor.load_state_dict(rounded)
-            step.load_state_dict(kept)
-            step.backprop(inputs, info)
-            gradient = {name: np.array(to_numpy(value), np.float64) for name, value in executor.gradients().items()}
-            step.apply(executor.gradients(), info)
-            update = _Update(rule, rounded, kept, gradient, info)
-            halves = max(halves, update.distance(executor.state_dict()))
-
-            executor.load_state_dict(rounded)
-            step.load_state_dict(kept)
-            losses.append(_loss(step(inputs, info)))
-            whole = max(whole, update.weighted(executor.state_dict()))
-            info, inputs = batches[place + 1]
-            losses.append(_loss(step(inputs, info)))
-        return np.array(losses), gradients, (halves, whole)
-
-
-class _Update:
-    """One update by the rule as it stands, in float64, on a gradient that a back-end found."""
-
-    def __init__(
-        self,
-        rule: UpdateRule,
-        state: Mapping[str, np.ndarray],
-        optimizer: Mapping[str, np.ndarray],
-        gradient: Mapping[str, np.ndarray],
-        info: StepInfo,
-    ) -> None:
-        self._gradient = gradient
-        self._before = {name: state[name].astype(np.float64) for name in gradient}
-        eager = EagerRule(rule, self._before)
-        eager.states = {
-            name: {key: np.asarray(optimizer[f"{key}/{name}"], np.float64) for key in keys}
-            for name, keys in eager.states.items()
-        }
-        eager.update(gradient, info)
-        self._after = eager.parameters
-
-    def distance(self, found: Mapping[str, Any]) -> float:
-        """The norm of what is wrong with an update over the norm of the update, over all parameters."""
-        wrong, right = self._both(found)
-        return _ratio(np.linalg.norm(np.concatenate(wrong)), np.linalg.norm(np.concatenate(right)))
-
-    def weighted(self, found: Mapping[str, Any]) -> float:
-        """The same, each element counted by what it does to the loss to first order.
-
-        A whole step rounds its gradient in its own way; where it is nothing but rounding, Adam's step is arbitrary.
-        """
-        weight = np.concatenate([np.abs(value).ravel() for value in self._gradient.values()])
-        wrong, right = self._both(found)
-        return _ratio(weight @ np.concatenate(wrong), weight @ np.abs(np.concatenate(right)))
-
-    def _both(self, found: Mapping[str, Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        wrong = []
-        for name in self._gradient:
-            value = np.asarray(found[name])
-            # The result is rounded to its neighbour, which says nothing of the update.
-            rounding = np.spacing(np.abs(value)).astype(np.float64)
-            wrong.append(np.maximum(np.abs(value.astype(np.float64) - self._after[name]) - rounding, 0.0).ravel())
-        return wrong, [(self._after[name] - before).ravel() for name, before in self._before.items()]
+    left_out = tuple(f"{name} {reason}" for name, own in played.items() for reason in own.left_out)
+    return Proof(comparisons=tuple(comparisons), left_out=left_out, losses=losses)
 
 
 def _framework(given: str | Framework) -> Framework:
     return plugins.framework(given) if isinstance(given, str) else given
 
 
-def _free(executor: GraphExecutor, rule: UpdateRule, batches: Sequence[Batch]) -> np.ndarray:
-    step = executor.train_step(rule)
-    return np.array([_loss(step(inputs, info)) for info, inputs in batches])
-
-
-def _loss(outputs: Mapping[str, Any]) -> float:
-    return float(to_numpy(outputs["loss"]))
-
-
-def _gradient(executor: GraphExecutor, inputs: Mapping[str, np.ndarray], info: StepInfo) -> np.ndarray:
-    """All gradients as one float64 vector, in the order of the network's parameters."""
-    executor.inference_and_backprop(inputs, info=info)
-    found = executor.gradients()
-    return np.concatenate(
-        [np.asarray(to_numpy(found[name]), np.float64).ravel() for name in executor.network.parameters]
-    )
-
-
 def _curves(
     part: str, what: str, losses: Mapping[tuple[str, str], np.ndarray], dtype: str, tolerance: float
 ) -> list[Comparison]:
-    names = [name for name, kind in losses if kind == dtype]
-    return [
-        Comparison(part, what, one, other, _relative(losses[one, dtype], losses[other, dtype]), tolerance)
-        for one, other in itertools.combinations(names, 2)
-    ]
+    found = []
+    for one, other in itertools.combinations((name for name, kind in losses if kind == dtype), 2):
+        pair = losses[one, dtype], losses[other, dtype]
+        ulps = float(_ulps(*pair, np.dtype(dtype).type).max())
+        found.append(Comparison(part, what, one, other, _relative(*pair), tolerance, ulps))
+    return found
+
+
+def _ulps(one: np.ndarray, other: np.ndarray, kind: type[np.floating]) -> np.ndarray:
+    """The distance of values in units in the last place of the larger, in an element type."""
+    larger = np.maximum(np.abs(one), np.abs(other)).astype(kind)
+    return np.asarray(np.abs(one - other) / np.spacing(larger).astype(np.float64))
 
 
 def _relative(one: np.ndarray, other: np.ndarray) -> float:
     # A loss near zero has few right digits: differences count against at least 1e-3 of the largest.
     scale = np.maximum(np.maximum(np.abs(one), np.abs(other)), 1e-3 * np.max(np.abs(one)))
     return float(np.max(np.abs(one - other) / scale))
-
-
-def _ratio(wrong: Any, right: Any) -> float:
-    # A rule that leaves everything where it is has a right to do so.
-    return float(wrong / right) if right else float(wrong)
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> float:

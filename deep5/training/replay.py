@@ -1,0 +1,301 @@
+"""A training played from waypoints: what one back-end adds to the proof that several train alike.
+
+The waypoints are states along the float64 trajectory of one back-end. Each other back-end plays its own part by itself,
+and what it found is arrays, so that it may do so in a process of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from deep5.events import StepInfo
+from deep5.executors import GraphExecutor, StepOptimizer
+from deep5.tensors import to_numpy
+from deep5.training.eager import EagerRule
+from deep5.training.optimizer import RuleOptimizer, as_step_optimizer
+from deep5.training.rule import UpdateRule
+
+__all__ = ["Batch", "Make", "Replayed", "Schedules", "Waypoints", "free_running", "unscheduled"]
+
+Batch = tuple[StepInfo, Mapping[str, np.ndarray]]
+Make = Callable[[], UpdateRule | StepOptimizer]
+"""Makes the optimizer: a new one for each training."""
+Schedules = Callable[[StepOptimizer], Callable[[StepInfo], object]]
+"""For an optimizer, what sets its hyperparameters before a step; a new one for each training."""
+
+
+def unscheduled(optimizer: StepOptimizer) -> Callable[[StepInfo], object]:
+    """The `Schedules` of a training whose hyperparameters stay as they are."""
+    return lambda info: None
+
+
+def free_running(
+    executor: GraphExecutor, make: Make, batches: Sequence[Batch], schedules: Schedules = unscheduled
+) -> np.ndarray:
+    """The loss of each step of a training that goes on by itself, shape (steps,), float64."""
+    optimizer = _bound(executor, make)
+    schedule, losses = schedules(optimizer), []
+    for info, inputs in batches:
+        schedule(info)
+        losses.append(_loss(optimizer.step(inputs, info)))
+    return np.array(losses)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """What a back-end found at the waypoints.
+
+    Attributes:
+        losses: The loss at each waypoint, shape (waypoints,).
+        later: The loss a step later, likewise; empty of an optimizer whose state cannot be set.
+        gradients: At each waypoint all gradients, one behind the other.
+        updates: Of an update rule that nothing stands around: the largest relative error of its updates in two halves
+            against the rule in float64; that of whole steps, each element counted by what it does to the loss; and the
+            largest error of a parameter after an update in halves, in units in its last place. Else None.
+    """
+
+    losses: np.ndarray
+    later: np.ndarray
+    gradients: Sequence[np.ndarray]
+    updates: tuple[float, float, float] | None = None
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it by name, to be kept in a file."""
+        gradients = {f"gradient/{place}": value for place, value in enumerate(self.gradients)}
+        return {"losses": self.losses, "later": self.later, "updates": np.array(self.updates or ()), **gradients}
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Replayed:
+        """`arrays` undone."""
+        gradients = [arrays[f"gradient/{place}"] for place in range(arrays["losses"].size)]
+        updates = tuple(arrays["updates"].tolist()) or None
+        return cls(losses=arrays["losses"], later=arrays["later"], gradients=gradients, updates=updates)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waypoints:
+    """States along a float64 trajectory, with the two losses and the gradients that follow from each.
+
+    Attributes:
+        places: The steps before which they were taken.
+        executors: The state of the executor at each.
+        optimizers: The state of the step at each; empty of an optimizer whose state cannot be set.
+        replayed: Losses and gradients of the trajectory itself.
+        losses: Of the whole trajectory, shape (steps,).
+    """
+
+    places: Sequence[int]
+    executors: Sequence[Mapping[str, np.ndarray]]
+    optimizers: Sequence[Mapping[str, np.ndarray]]
+    replayed: Replayed
+    losses: np.ndarray
+
+    @classmethod
+    def along(
+        cls,
+        executor: GraphExecutor,
+        make: Make,
+        batches: Sequence[Batch],
+        count: int,
+        schedules: Schedules = unscheduled,
+    ) -> Waypoints:
+        """Train, and take the states.
+
+        Args:
+            executor: In float64.
+            make: Makes the optimizer.
+            batches: Of the whole trajectory, at least two.
+            count: How many states, evenly over it.
+            schedules: Of the optimizer's hyperparameters.
+        """
+        optimizer = _bound(executor, make)
+        schedule = schedules(optimizer)
+        # The state of an update rule is the same on every back-end; others' states are their own.
+        step = optimizer.train_step if isinstance(optimizer, RuleOptimizer) else None
+        last = len(batches) - 2
+        places = sorted({round(last * index / max(count - 1, 1)) for index in range(count)})
+        executors, optimizers, gradients, curve = [], [], [], []
+        for index, (info, inputs) in enumerate(batches):
+            if index in places:
+                executors.append(executor.state_dict())
+                if step is not None:
+                    optimizers.append(step.state_dict())
+                gradients.append(_gradient(executor, inputs, info)[0])
+                # Running statistics have moved with it.
+                executor.load_state_dict(executors[-1])
+            schedule(info)
+            curve.append(_loss(optimizer.step(inputs, info)))
+        there, later = (np.array([curve[place + offset] for place in places]) for offset in (0, 1))
+        return cls(
+            places=places,
+            executors=executors,
+            optimizers=optimizers,
+            replayed=Replayed(losses=there, later=later if step is not None else later[:0], gradients=gradients),
+            losses=np.array(curve),
+        )
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All of it by name, to be kept in a file."""
+        found = {"places": np.array(self.places), "curve": self.losses}
+        found |= {f"replayed/{name}": value for name, value in self.replayed.arrays().items()}
+        for what, states in (("executor", self.executors), ("optimizer", self.optimizers)):
+            for place, state in enumerate(states):
+                found |= {f"{what}/{place}/{name}": np.asarray(value) for name, value in state.items()}
+        return found
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Waypoints:
+        """`arrays` undone."""
+
+        def under(prefix: str) -> dict[str, np.ndarray]:
+            return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+        places = arrays["places"].tolist()
+        replayed = Replayed.of_arrays(under("replayed/"))
+        return cls(
+            places=places,
+            executors=[under(f"executor/{place}/") for place in range(len(places))],
+            # One without a state of its own, such as plain SGD, has an empty one at every place.
+            optimizers=[under(f"optimizer/{place}/") for place in range(len(places) if replayed.later.size else 0)],
+            replayed=replayed,
+            losses=arrays["curve"],
+        )
+
+    def replay(
+        self, executor: GraphExecutor, make: Make, batches: Sequence[Batch], schedules: Schedules = unscheduled
+    ) -> Replayed:
+        """The same losses and gradients by another executor, from the same states rounded to its dtype.
+
+        Args:
+            executor: Of the same network, in any dtype.
+            make: Makes the same optimizer.
+            batches: The same batches, in the network's dtype.
+            schedules: The same.
+        """
+        kinds = {name: value.dtype for name, value in executor.state_dict().items()}
+        rounded = [{name: value.astype(kinds[name]) for name, value in state.items()} for state in self.executors]
+        losses, gradients = [], []
+        for place, state in zip(self.places, rounded, strict=True):
+            executor.load_state_dict(state)
+            info, inputs = batches[place]
+            gradient, loss = _gradient(executor, inputs, info)
+            gradients.append(gradient)
+            losses.append(loss)
+        optimizer = _bound(executor, make)
+        schedule = schedules(optimizer)
+        if not isinstance(optimizer, RuleOptimizer) or not self.optimizers:
+            return Replayed(losses=np.array(losses), later=np.array([]), gradients=gradients)
+        # An update that neither groups nor a pipeline stand around can be held against the rule alone.
+        step, rule = optimizer.train_step, optimizer.rule if optimizer.bare else None
+        own = {name: np.asarray(value).dtype for name, value in step.state_dict().items()}
+        later, worst = [], np.zeros(3)
+        for index, (place, state, state_64) in enumerate(zip(self.places, rounded, self.optimizers, strict=True)):
+            kept = {name: np.asarray(value).astype(own[name]) for name, value in state_64.items()}
+            info, inputs = batches[place]
+            schedule(info)
+            update = None
+            if rule is not None:
+                executor.load_state_dict(state)
+                step.load_state_dict(kept)
+                step.backprop(inputs, info)
+                own_gradient = {
+                    name: np.array(to_numpy(value), np.float64) for name, value in executor.gradients().items()
+                }
+                step.apply(executor.gradients(), info)
+                update = _Update(rule, state, kept, own_gradient, info)
+                found = executor.state_dict()
+                worst = np.maximum(worst, (update.distance(found), 0.0, update.ulps(found)))
+            executor.load_state_dict(state)
+            step.load_state_dict(kept)
+            losses[index] = _loss(step(inputs, info))
+            if update is not None:
+                worst[1] = max(worst[1], update.weighted(executor.state_dict()))
+            info, inputs = batches[place + 1]
+            schedule(info)
+            later.append(_loss(step(inputs, info)))
+        return Replayed(
+            losses=np.array(losses),
+            later=np.array(later),
+            gradients=gradients,
+            updates=None if rule is None else (float(worst[0]), float(worst[1]), float(worst[2])),
+        )
+
+
+def _bound(executor: GraphExecutor, make: Make) -> StepOptimizer:
+    optimizer = as_step_optimizer(make())
+    optimizer.bind(executor)
+    return optimizer
+
+
+class _Update:
+    """One update by the rule as it stands, in float64, on a gradient that a back-end found."""
+
+    def __init__(
+        self,
+        rule: UpdateRule,
+        state: Mapping[str, np.ndarray],
+        optimizer: Mapping[str, np.ndarray],
+        gradient: Mapping[str, np.ndarray],
+        info: StepInfo,
+    ) -> None:
+        self._gradient = gradient
+        self._before = {name: state[name].astype(np.float64) for name in gradient}
+        eager = EagerRule(rule, self._before)
+        eager.states = {
+            name: {key: np.asarray(optimizer[f"{key}/{name}"], np.float64) for key in keys}
+            for name, keys in eager.states.items()
+        }
+        eager.update(gradient, info)
+        self._after = eager.parameters
+
+    def distance(self, found: Mapping[str, Any]) -> float:
+        """The norm of what is wrong with an update over the norm of the update, over all parameters."""
+        wrong, right = self._both(found)
+        return _ratio(np.linalg.norm(np.concatenate(wrong)), np.linalg.norm(np.concatenate(right)))
+
+    def weighted(self, found: Mapping[str, Any]) -> float:
+        """The same, each element counted by what it does to the loss to first order.
+
+        A whole step rounds its gradient in its own way; where it is nothing but rounding, Adam's step is arbitrary.
+        """
+        weight = np.concatenate([np.abs(value).ravel() for value in self._gradient.values()])
+        wrong, right = self._both(found)
+        return _ratio(weight @ np.concatenate(wrong), weight @ np.abs(np.concatenate(right)))
+
+    def ulps(self, found: Mapping[str, Any]) -> float:
+        """The largest error of a parameter, in units in its last place."""
+        return max(
+            float(np.max(np.abs(value.astype(np.float64) - self._after[name]) / np.spacing(np.abs(value)), initial=0.0))
+            for name in self._gradient
+            for value in (np.asarray(found[name]),)
+        )
+
+    def _both(self, found: Mapping[str, Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        wrong = []
+        for name in self._gradient:
+            value = np.asarray(found[name])
+            # The result is rounded to its neighbour, which says nothing of the update.
+            rounding = np.spacing(np.abs(value)).astype(np.float64)
+            wrong.append(np.maximum(np.abs(value.astype(np.float64) - self._after[name]) - rounding, 0.0).ravel())
+        return wrong, [(self._after[name] - before).ravel() for name, before in self._before.items()]
+
+
+def _loss(outputs: Mapping[str, Any]) -> float:
+    return float(to_numpy(outputs["loss"]))
+
+
+def _gradient(executor: GraphExecutor, inputs: Mapping[str, np.ndarray], info: StepInfo) -> tuple[np.ndarray, float]:
+    """All gradients as one float64 vector, in the order of the network's parameters; and the loss."""
+    loss = _loss(executor.inference_and_backprop(inputs, info=info))
+    found = executor.gradients()
+    names = executor.network.parameters
+    return np.concatenate([np.asarray(to_numpy(found[name]), np.float64).ravel() for name in names]), loss
+
+
+def _ratio(wrong: Any, right: Any) -> float:
+    # A rule that leaves everything where it is has a right to do so.
+    return float(wrong / right) if right else float(wrong)
