@@ -29,7 +29,7 @@ from deep5.seeds import derive_seed
 if TYPE_CHECKING:
     from deep5.networks.network import Network
 
-__all__ = ["Components", "assemble", "initial_weights", "length"]
+__all__ = ["Components", "assemble", "initial_weights", "length", "make_optimizer"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,7 @@ def assemble(recipe: Recipe) -> Components:
     if threads is not None and count is not None and count != threads and not warnings:
         warnings.append(f"the run asked for {threads} threads and {name} has {count}; remedy: set threads={count}")
     warnings += numerics_warnings(recipe, name, found)
-    optimizer = _optimizer(recipe, name)
+    optimizer = make_optimizer(recipe, name)
     return Components(
         framework=name,
         executor=executor,
@@ -245,7 +245,16 @@ def _native_executor(recipe: Recipe, network: Any, build: Callable[[Any, int], A
     return made_executor(recipe, build, network, seed)
 
 
-def _optimizer(recipe: Recipe, framework_name: str) -> Any:
+def make_optimizer(recipe: Recipe, framework_name: str) -> Any:
+    """The optimizer that a recipe names, made anew.
+
+    Args:
+        recipe: Names it.
+        framework_name: Whose a native one is.
+
+    Raises:
+        RecipeError: It cannot be found or made, or what stands around it does not fit it.
+    """
     value = recipe.value("optimizer")
     if isinstance(value, str) and value.startswith("native:"):
         try:

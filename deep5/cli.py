@@ -67,6 +67,7 @@ class _Late(click.Group):
     cls=_Late,
     late={
         "bench": ("deep5.bench.command", "bench_command"),
+        "calibrate": ("deep5.calibration", "calibrate_command"),
         "clean": ("deep5.cleaning", "clean_command"),
         "evaluate": ("deep5.evaluate", "evaluate_command"),
         "predict": ("deep5.predict", "predict_command"),

@@ -35,6 +35,7 @@ __all__ = [
     "loop_overhead_s",
     "peak_growth_bytes",
     "self_test",
+    "still_busy",
     "time_loop",
     "untimed_work",
     "warm_up",
@@ -253,13 +254,8 @@ def _signs(work: Work, read: Callable[[Any], Sequence[Any]]) -> str | None:
         call_s = perf_counter() - begin
         at_once_s, before = _timed_copy(read, outputs)
         if not waits:
-            # Pools of threads look for work for some milliseconds before they sleep: the second half is judged.
-            sleep(_PAUSE_S / 2)
-            busy = process_time()
-            sleep(_PAUSE_S / 2)
-            busy = (process_time() - busy) / (_PAUSE_S / 2)
-            if busy > _BUSY:
-                return f"its threads keep {busy:.2g} processors busy after the executor said that it had finished"
+            if (told := still_busy()) is not None:
+                return told
         else:
             sleep(5e-3)
         if call_s < _LONG_S:  # what a library keeps of outputs that were read must not look like a wait
@@ -281,6 +277,22 @@ def _signs(work: Work, read: Callable[[Any], Sequence[Any]]) -> str | None:
             f"reading its outputs waits {wait * 1e3:.3g} ms after the executor said that it had finished, in a call "
             f"of {call_s * 1e3:.3g} ms"
         )
+    return None
+
+
+def still_busy() -> str | None:
+    """Whether threads of this process compute on while nobody asks for anything.
+
+    Returns:
+        What was seen, or None.
+    """
+    # Pools of threads look for work for some milliseconds before they sleep: the second half is judged.
+    sleep(_PAUSE_S / 2)
+    busy = process_time()
+    sleep(_PAUSE_S / 2)
+    busy = (process_time() - busy) / (_PAUSE_S / 2)
+    if busy > _BUSY:
+        return f"its threads keep {busy:.2g} processors busy after the executor said that it had finished"
     return None
 
 

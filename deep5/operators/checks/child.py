@@ -10,7 +10,6 @@ import importlib
 import json
 import os
 import resource
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ import numpy as np
 
 from deep5.arguments import THREADS
 from deep5.errors import Deep5Error
+from deep5.lifeline import die_with_parent
 from deep5.operators.checks.conduct import some_needs
 from deep5.operators.checks.inputs import LARGER, floating, variations
 from deep5.operators.checks.memory import Guarded, guarded_memory
@@ -30,7 +30,7 @@ from deep5.operators.cpp_library import BOUNDS
 from deep5.operators.operator import Operator
 from deep5.tensors import TensorSpec, numpy_dtype
 
-__all__ = ["OUTSIDE", "WRONG", "die_with_parent", "main"]
+__all__ = ["OUTSIDE", "WRONG", "main"]
 
 OUTSIDE = 87
 """How a child ends that looks at every index, at one outside of its tensor; no shell or signal has this status."""
@@ -159,11 +159,3 @@ def _operator(head: Mapping[str, Any]) -> Any:
             return self.answer
 
     return Sent(**head["attributes"])
-
-
-def die_with_parent() -> None:
-    """End with the process that started this one: an endless loop must not outlive who waits for it."""
-    import ctypes
-
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
