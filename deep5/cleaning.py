@@ -25,12 +25,14 @@ __all__ = ["KINDS", "Found", "clean_command", "cleaned", "found_in_cache", "foun
 
 KINDS = {
     "compiled": "compiled code",
+    "listings": "what was read of results",
     "data": "downloaded data sets, and indices of TFRecord files",
     "checkpoints": "checkpoints",
 }
 """What can be deleted, and what it is called."""
 
 _COMPILED = re.compile(r".+\.(so|sha256|includes)")
+_LISTING = re.compile(r"\.?[0-9a-f]{32}\.index\.jsonl(\..*\.tmp)?")
 _INDEX = re.compile(r"[0-9a-f]{64}\.npy")
 _DATA_SETS = ("cifar-10-batches-bin", "cifar-100-binary", "fashion-mnist", "mnist")
 _STEP = re.compile(r"step-(\d{10,})\.safetensors")
@@ -66,6 +68,7 @@ def found_in_cache(folder: Path | None = None) -> list[Found]:
     """
     root = cache_folder() if folder is None else folder
     found = [Found(path=path, kind="compiled", size_bytes=_size(path)) for path in _files(root / "kernels", _COMPILED)]
+    found += [Found(path=path, kind="listings", size_bytes=_size(path)) for path in _files(root / "results", _LISTING)]
     if _is_folder(root / "torchinductor"):
         found.append(Found(path=root / "torchinductor", kind="compiled", size_bytes=_size(root / "torchinductor")))
     for name in _DATA_SETS if _is_folder(root / "data") else ():
@@ -274,7 +277,7 @@ def clean_command(errors: Errors) -> click.Command:
         as_json: bool,
         debug: bool,
     ) -> None:
-        """Delete what deep5's cache holds of compiled code; it is compiled again when needed.
+        """Delete what deep5's cache holds of compiled code, and of what it read of results; both are made again.
 
         The cache is the folder that DEEP5_CACHE names, else deep5 in the user's cache folder (~/.cache). Nothing is
         deleted that deep5 did not write, nor anything behind a link; a folder of DEEP5_DATA is never looked at.
@@ -299,10 +302,10 @@ def clean_command(errors: Errors) -> click.Command:
 def _wanted(data: bool, checkpoints: bool, everything: bool) -> set[str]:
     """Which kinds of the cache are deleted."""
     if everything:
-        return {"compiled", "data"}
+        return {"compiled", "listings", "data"}
     if data:
         return {"data"}
-    return set() if checkpoints else {"compiled"}
+    return set() if checkpoints else {"compiled", "listings"}
 
 
 def _lines(gone: list[Found], left: list[Found], wanted: set[str], results: Path | None, dry_run: bool) -> list[str]:
@@ -317,7 +320,12 @@ def _lines(gone: list[Found], left: list[Found], wanted: set[str], results: Path
     for kind, name in KINDS.items():
         own = [entry for entry in left if entry.kind == kind]
         if own:
-            options = {"compiled": "", "data": " --data", "checkpoints": f" --checkpoints {results} --keep 0"}
+            options = {
+                "compiled": "",
+                "listings": "",
+                "data": " --data",
+                "checkpoints": f" --checkpoints {results} --keep 0",
+            }
             why = "; ".join(dict.fromkeys(entry.kept for entry in own if entry.kept))
             told = why or f"deep5 clean{options[kind]} deletes them"
             lines.append(f"kept {_told(sum(entry.size_bytes for entry in own))} of {name}: {told}")

@@ -72,6 +72,7 @@ class _Late(click.Group):
         "evaluate": ("deep5.evaluate", "evaluate_command"),
         "predict": ("deep5.predict", "predict_command"),
         "study": ("deep5.study", "study_command"),
+        "results": ("deep5.results.store_command", "results_command"),
     },
     context_settings=_CONTEXT,
     epilog=_STATUS,

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from deep5.errors import Deep5Error
+from deep5.terminal import plain
 
 __all__ = ["discard", "errors", "fail", "told"]
 
@@ -60,7 +61,7 @@ def told(error: BaseException) -> tuple[str, int]:
 
 def fail(message: str, status: int, as_json: bool) -> NoReturn:
     """End with a message on standard error, and as JSON where that was asked for."""
-    click.echo(f"deep5: {message}", err=True)
+    click.echo(f"deep5: {plain(message)}", err=True)
     if as_json:
         click.echo(json.dumps({"error": message, "exit_status": status}))
     sys.exit(status)

@@ -1,1 +1,17 @@
-"""Results of runs: on disk, as a table, as MLPerf events; import from the module that does it."""
+"""Results: on disk, as tables, as MLPerf events; `load` reads all under a root, the rest is in its own modules."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deep5.results.frame import load as load
+
+__all__ = ["load"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "load":
+        raise AttributeError(f"module 'deep5.results' has no attribute {name!r}")
+    value = import_module("deep5.results.frame").load
+    globals()[name] = value
+    return value

@@ -6,7 +6,6 @@ Learning, IPDPS 2019. Needs the packages of the extra `report`: Altair, and vl-c
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from deep5.errors import UsageError
 from deep5.results.chart_parts import COLOURS, WAYS, WIDTH, altair, files, heading, logarithmic, names_axis, stacked
+from deep5.results.reading import NotThere, read_object
 from deep5.results.result import load
 from deep5.results.samples_file import SampleRow
 from deep5.results.study_charts import study_chart
@@ -131,7 +131,7 @@ def _ratios(alt: Any, names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -
     labels = [f"{name} {middles[name]:.2f}x" if name in found else name for name in names]
     chart = _violins(alt, names, violins, "ratio", "", labels=labels, beside=False, height=_RATIO_HEIGHT)
     one = alt.Chart(alt.Data(values=[{"s": 1.0}])).mark_rule(strokeDash=[4, 3]).encode(y="s:Q")
-    said = "through deep5 / bare, the same size; the median is named below; dashed: alike"
+    said = "through deep5 / bare, size by size; named: the median; dashed: 1"
     return [alt.layer(*chart.layer, one).properties(width=WIDTH, height=_RATIO_HEIGHT, title=said)]
 
 
@@ -259,10 +259,9 @@ def box_chart(
 def _read(folder: Path) -> dict[str, Any]:
     file = folder / _OPERATORS
     try:
-        told: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{folder} holds no {_OPERATORS} ({error}); allowed: a result of level 0") from error
-    return told
+        return read_object(file)
+    except NotThere as error:
+        raise UsageError(f"{folder} holds no {_OPERATORS}; allowed: a result of level 0") from error
 
 
 def _values(row: Mapping[str, Any], samples: Mapping[str, Sequence[SampleRow]]) -> list[float]:

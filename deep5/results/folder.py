@@ -9,11 +9,12 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from deep5.errors import OutputError, UsageError
 from deep5.files import write_atomically
@@ -22,7 +23,7 @@ from deep5.results.samples_file import SAMPLES, SampleRow, samples_text
 from deep5.results.schema import NOT_FINISHED
 from deep5.results.validation import check_document, encode
 
-__all__ = ["ResultFolder"]
+__all__ = ["ResultFolder", "locked"]
 
 _REMEDY = {
     errno.EACCES: "give yourself write permission there, or choose another folder with --out",
@@ -33,6 +34,8 @@ _REMEDY = {
     errno.ENOTDIR: "a part of the path is a file: remove it, or choose another folder with --out",
     errno.EEXIST: "a part of the path is a file: remove it, or choose another folder with --out",
 }
+
+_CHUNK_BYTES = 1 << 16
 
 
 class ResultFolder:
@@ -49,7 +52,7 @@ class ResultFolder:
         self.path = path
         self.run_id = path.name
         self._tail_is_whole = False
-        self._lock = _locked(path)
+        self._lock = locked(path)
 
     def close(self) -> None:
         """Let another process write here; a process that ends, however it does, has let it."""
@@ -139,7 +142,7 @@ class ResultFolder:
                 _drop_torn_line(path)
                 self._tail_is_whole = True
             # One unbuffered write a line: a kill loses the whole line or none of it, unless the disk is full.
-            with path.open("ab", buffering=0) as file:
+            with _plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, "ab") as file:
                 self._tail_is_whole = False
                 data = f"{line}\n".encode()
                 if file.write(data) != len(data):
@@ -159,8 +162,9 @@ class ResultFolder:
         """
         path = self.path / EVENTS
         with _writing(f"cannot write {path}"):
-            if path.exists() and path.stat().st_size > length_bytes:
-                os.truncate(path, length_bytes)
+            with suppress(FileNotFoundError), _plain(path, os.O_RDWR, "r+b") as file:
+                if os.fstat(file.fileno()).st_size > length_bytes:
+                    file.truncate(length_bytes)
             self._tail_is_whole = False
 
     def write_samples(self, rows: Iterable[SampleRow]) -> None:
@@ -194,7 +198,7 @@ class ResultFolder:
             write_atomically(self.path / name, data)
 
 
-def _locked(path: Path) -> int:
+def locked(path: Path) -> int:
     """A lock on a folder, held as long as the process lives: two runs in one folder would spoil each other.
 
     Raises:
@@ -221,12 +225,25 @@ def _text(document: Mapping[str, Any]) -> str:
 
 def _drop_torn_line(path: Path) -> None:
     """Cut what follows the last line break: the half of an event that a full disk or a crash left."""
-    if not path.exists():
-        return
-    with path.open("r+b") as file:
-        content = file.read()
-        if not content.endswith(b"\n"):
-            file.truncate(content.rfind(b"\n") + 1)
+    with suppress(FileNotFoundError), _plain(path, os.O_RDWR, "r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            begin = max(0, end - _CHUNK_BYTES)
+            file.seek(begin)
+            whole = begin + file.read(end - begin).rfind(b"\n") + 1
+            if whole > begin or not begin:
+                file.truncate(whole)
+                return
+            end = begin
+
+
+def _plain(path: Path, flags: int, mode: str) -> IO[bytes]:
+    """A file of the folder itself: a run may go on in a folder that came from elsewhere, with links and pipes in it."""
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no plain file")
+    return os.fdopen(handle, mode, buffering=0)
 
 
 @contextmanager

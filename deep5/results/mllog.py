@@ -16,6 +16,7 @@ from typing import Any, Literal
 from deep5.errors import UsageError
 from deep5.events import Event
 from deep5.metric import Goal
+from deep5.results.reading import TABLE_BYTES, parsed, read_bytes
 from deep5.results.validation import encode
 
 __all__ = ["MLLog", "MLLogLine", "read_mllog"]
@@ -182,10 +183,7 @@ def read_mllog(path: str | Path) -> list[MLLogLine]:
     Raises:
         UsageError: The file cannot be read, or a line before the last is damaged.
     """
-    try:
-        texts = Path(path).read_text("utf-8", errors="replace").split("\n")
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}; allowed: a file of MLPerf logging") from error
+    texts = read_bytes(path, most_bytes=TABLE_BYTES).decode("utf-8", errors="replace").split("\n")
     lines = []
     # After the last line break stands nothing, or a torn line.
     for number, text in enumerate(texts, start=1):
@@ -200,7 +198,7 @@ def read_mllog(path: str | Path) -> list[MLLogLine]:
 
 
 def _parse(text: str) -> MLLogLine:
-    fields = json.loads(text[len(TOKEN) :])
+    fields = parsed(text[len(TOKEN) :].encode())
     if not isinstance(fields, dict):
         raise TypeError("not a JSON object")
     return MLLogLine(**fields)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deep5.errors import UsageError
 from deep5.metric import Goal
+from deep5.results.reading import NotThere, read_json
 from deep5.results.samples_file import SAMPLES, SampleRow, read_samples
 from deep5.results.schema import SCHEMA_VERSION, metric_labels
 from deep5.results.validation import check_document
@@ -74,6 +74,12 @@ class Result:
     def __bool__(self) -> bool:
         return self.status == "success" and self.accepted is not False
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from deep5.results.report.fragment import result_fragment
+
+        return result_fragment(self)
+
     @property
     def status(self) -> str:
         """One of "success", "failed", "aborted" and "invalid"."""
@@ -119,15 +125,18 @@ class Result:
         Raises:
             UsageError: A file that is not as deep5 writes it.
         """
-        path = self.folder / SAMPLES
-        return read_samples(path) if path.exists() else {}
+        try:
+            return read_samples(self.folder / SAMPLES)
+        except NotThere:
+            return {}
 
 
-def load(path: str | Path) -> Result:
+def load(path: str | Path, *, root: str | Path | None = None) -> Result:
     """Read a result folder.
 
     Args:
         path: The folder, or the result.json in it.
+        root: A folder above it that the user named: links on the way from there are refused. None: the folder itself.
 
     Raises:
         UsageError: No result.json there, or it is truncated, of another schema version, or not valid.
@@ -135,16 +144,10 @@ def load(path: str | Path) -> Result:
     path = Path(path)
     file = path if path.name == RESULT else path / RESULT
     try:
-        document = json.loads(file.read_text("utf-8"), parse_constant=_refuse_constant)
-    except FileNotFoundError as error:
+        document = read_json(file, root=root)
+    except NotThere as error:
         raise UsageError(
             f"{path} is no result folder: it holds no {RESULT}; allowed: a folder that a run wrote"
-        ) from error
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror}; allowed: a folder that a run wrote") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(
-            f"{file} is truncated or no JSON ({error}); deep5 writes it whole or not at all: restore it from a copy"
         ) from error
     version = document.get("schema_version") if isinstance(document, dict) else None
     if version != SCHEMA_VERSION:
@@ -160,21 +163,16 @@ def load(path: str | Path) -> Result:
 
 
 def result_folders(out: str | Path) -> list[Path]:
-    """The result folders in a folder, sorted by name; hidden ones are runs that were never begun, and left out.
+    """The result folders of runs in a folder, sorted by name, as `deep5.results.store.survey` finds them.
 
     Raises:
         UsageError: `out` is no folder that can be read.
     """
-    try:
-        return sorted(
-            path for path in Path(out).iterdir() if not path.name.startswith(".") and (path / RESULT).is_file()
-        )
-    except OSError as error:
-        raise UsageError(f"cannot list {out}: {error.strerror}; allowed: a folder that holds result folders") from error
+    from deep5.results.kind import RUN_KIND
+    from deep5.results.store import survey
 
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    inside = (own for own in survey(out, depth=1).found if own.folder != ".")
+    return [Path(out) / own.folder for own in inside if own.kind == RUN_KIND]
 
 
 def _verdict(row: dict[str, Any], label: str) -> Verdict:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from deep5.errors import UsageError
 from deep5.metric import Sample
+from deep5.results.reading import read_rows
 
-__all__ = ["SAMPLES", "SampleRow", "read_samples", "sample_rows", "samples_text"]
+__all__ = ["SAMPLES", "SampleRow", "read_samples", "sample_rows", "samples_text", "stream_samples"]
 
 SAMPLES = "samples.csv"
 
@@ -78,30 +79,28 @@ def read_samples(path: Path) -> dict[str, list[SampleRow]]:
     """Read samples.csv back: rows by metric, in the order of the file; `samples_text` undone exactly.
 
     Raises:
+        NotThere: No such file.
         UsageError: The file cannot be read, or a line of it is not a sample.
     """
     found: dict[str, list[SampleRow]] = {}
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            lines = csv.reader(file, strict=True)
-            header = next(lines, [])
-            if tuple(header) != _COLUMNS:
-                raise UsageError(f"{path} begins with {header}; expected the columns {', '.join(_COLUMNS)}")
-            for line in lines:
-                try:
-                    metric, index, value, unit, step, epoch, time_s = line
-                    row = SampleRow(
-                        metric=metric,
-                        index=int(index),
-                        value=float(value),
-                        unit=unit,
-                        step=int(step) if step else None,
-                        epoch=int(epoch) if epoch else None,
-                        time_s=float(time_s) if time_s else None,
-                    )
-                except ValueError as error:
-                    raise UsageError(f"{path}, line {lines.line_num} is not a sample: {line} ({error})") from error
-                found.setdefault(row.metric, []).append(row)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"cannot read {path}: {error}") from error
+    for row in stream_samples(path):
+        found.setdefault(row.metric, []).append(row)
     return found
+
+
+def stream_samples(path: Path) -> Iterator[SampleRow]:
+    """The rows of samples.csv in their order, one after the other; errors as those of `read_samples`."""
+    for number, line in read_rows(path, _COLUMNS):
+        try:
+            metric, index, value, unit, step, epoch, time_s = line
+            yield SampleRow(
+                metric=metric,
+                index=int(index),
+                value=float(value),
+                unit=unit,
+                step=int(step) if step else None,
+                epoch=int(epoch) if epoch else None,
+                time_s=float(time_s) if time_s else None,
+            )
+        except ValueError as error:
+            raise UsageError(f"{path}, line {number} is not a sample: {line!s:.200} ({error!s:.100})") from error

@@ -7,6 +7,7 @@ Learning, IPDPS 2019. Needs the packages of the extra `report`.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any, NamedTuple
@@ -15,7 +16,17 @@ from deep5.errors import MissingDependency, UsageError
 from deep5.results.chart_parts import WIDTH, altair, files, logarithmic
 from deep5.results.result import Result
 
-__all__ = ["Point", "accuracy_chart", "accuracy_points", "loss_chart", "loss_points", "pictures"]
+__all__ = [
+    "Point",
+    "accuracy_chart",
+    "accuracy_points",
+    "headed",
+    "loss_chart",
+    "loss_points",
+    "pictures",
+    "told_apart",
+    "undrawn",
+]
 
 _HEIGHT = 300
 # So many colours are told apart; what is beyond is dashed.
@@ -84,9 +95,10 @@ def _points(runs: Mapping[str, Sequence[Result]], metric: str, by_epoch: Any) ->
         curves = []
         for result in results:
             # One of several of this name is called by its label, too.
-            label = next((verdict.label for verdict in result.verdicts if verdict.name == metric), metric)
-            rows = result.samples().get(label)
-            if not rows:
+            labels = [verdict.label for verdict in result.verdicts if verdict.name == metric]
+            rows = result.samples().get(labels[0] if labels else metric, [])
+            # A run that was stopped before its first evaluation has none, and the others are drawn.
+            if not rows and not labels:
                 raise UsageError(f"{result.folder} has no samples of {metric}; remedy: name it in METRICS")
             curves.append(by_epoch(rows))
         for epoch in sorted(set().union(*curves)):
@@ -98,12 +110,52 @@ def _points(runs: Mapping[str, Sequence[Result]], metric: str, by_epoch: Any) ->
     return points
 
 
-def accuracy_chart(points: Sequence[Point], title: str = "") -> Any:
-    """Test accuracy against epoch.
+def undrawn(points: Sequence[Point], seeds: Mapping[str, int]) -> str:
+    """How many runs a picture shows, in words; empty where it shows all.
+
+    A run that failed has no points, one that was stopped ends early, and a loss that is not finite has no place: the
+    mean and the band are of the others, and a reader has to know.
+
+    Args:
+        points: As they are drawn.
+        seeds: By candidate, how many runs were made.
+
+    >>> undrawn([Point("a", 1, 1.0, 1.0, 1.0, 1.0, 2), Point("a", 2, 1.0, 1.0, 1.0, 1.0, 1)], {"a": 2, "b": 2})
+    'of a, 1 of 2 from epoch 2 on; of b, none of 2'
+    """
+    last = max((point.epoch for point in points), default=0)
+    told = []
+    for candidate, planned in seeds.items():
+        there = {point.epoch: point.seeds for point in points if point.candidate == candidate}
+        counts = [there.get(epoch, 0) for epoch in range(1, last + 1)]
+        if not any(counts):
+            told.append(f"of {candidate}, none of {planned}")
+        elif min(counts) < planned:
+            first = next(place for place, count in enumerate(counts) if count < planned)
+            least = min(counts) or "none"
+            told.append(f"of {candidate}, {least} of {planned}" + (f" from epoch {first + 1} on" if first else ""))
+    return "; ".join(told)
+
+
+def accuracy_chart(
+    points: Sequence[Point],
+    title: str = "",
+    *,
+    goal: float | None = None,
+    by: str = "epoch",
+    seeds: Mapping[str, int] | None = None,
+    told: str = "",
+) -> Any:
+    """Test accuracy against epoch or time.
 
     Args:
         points: As `accuracy_points` gives them.
         title: Of the picture.
+        goal: Accuracy in percent, drawn as a line across.
+        by: "epoch" or "seconds".
+        seeds: By candidate, how many runs were made: what is missing is told under the title, and the colours are the
+            same in every picture.
+        told: What else is to be known, under the title.
 
     Raises:
         MissingDependency: Altair is not installed.
@@ -114,16 +166,29 @@ def accuracy_chart(points: Sequence[Point], title: str = "") -> Any:
     # Whole epochs: an axis of two would have one and a half, and call it two.
     marks = list(range(0, last + 1, max(1, -(-last // 10))))
     x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(values=marks, format="d"), scale=alt.Scale(nice=False))
+    if by == "seconds":
+        x = _seconds(alt)
     y = alt.Y("value:Q", title="test accuracy (%)", scale=alt.Scale(zero=False))
-    return _lines(alt, points, x, y, "epoch", title)
+    return _lines(alt, points, x, y, by, title, seeds, goal, told)
 
 
-def loss_chart(points: Sequence[Point], title: str = "") -> Any:
+def _seconds(alt: Any) -> Any:
+    # Few marks: the first number is moved inwards, and would run into the second.
+    axis = alt.Axis(tickCount=7)
+    return alt.X("seconds:Q", title="time since training began (s)", scale=alt.Scale(nice=False, zero=True), axis=axis)
+
+
+def loss_chart(
+    points: Sequence[Point], title: str = "", *, seeds: Mapping[str, int] | None = None, told: str = ""
+) -> Any:
     """Training loss against time, the loss on a logarithmic axis.
 
     Args:
         points: As `loss_points` gives them; those of a loss of zero are left out.
         title: Of the picture.
+        seeds: By candidate, how many runs were made: what is missing is told under the title, and the colours are the
+            same in every picture.
+        told: What else is to be known, under the title.
 
     Raises:
         MissingDependency: Altair is not installed.
@@ -133,18 +198,57 @@ def loss_chart(points: Sequence[Point], title: str = "") -> Any:
     above = [point for point in points if point.low > 0]
     if not above:
         raise UsageError("there is no training loss above zero to draw; allowed: at least one")
-    x = alt.X("seconds:Q", title="time since training began (s)", scale=alt.Scale(nice=False, zero=True))
+    x = _seconds(alt)
     ends = [end for point in above for end in (point.low, point.high)]
     y = logarithmic(alt, alt.Y, "value:Q", ends, "training loss (nat)", "", _HEIGHT)
-    return _lines(alt, above, x, y, "seconds", title)
+    return _lines(alt, above, x, y, "seconds", title, seeds, None, told)
 
 
-def _lines(alt: Any, points: Sequence[Point], x: Any, y: Any, order: str, title: str) -> Any:
-    if not points:
-        raise UsageError("there are no points to draw; allowed: at least one")
-    names = list(dict.fromkeys(point.candidate for point in points))
+def told_apart(names: Sequence[str]) -> tuple[list[str], list[list[int]]]:
+    """A colour and a dash for every line, so that no two have both in common up to thirty of them.
+
+    Args:
+        names: Of the lines, each once.
+    """
     colours = [_PALETTE[place % _COLOURS] for place in range(len(names))]
     dashes = [_DASHES[min(place // _COLOURS, len(_DASHES) - 1)] for place in range(len(names))]
+    return colours, dashes
+
+
+def headed(alt: Any, made: Any, title: str, below: str = "") -> Any:
+    """A picture with its title, words below it in lines that fit, and a legend whose symbols show line and dash."""
+    lines = textwrap.wrap(below, 84 if title else 60)
+    if title:
+        under = {"subtitle": lines} if lines else {}
+        made = made.properties(title=alt.Title(title, anchor="start", fontSize=13, subtitleFontSize=11, **under))
+    elif lines:  # what is under a title that is empty would not be drawn
+        made = made.properties(title=alt.Title(lines, anchor="start", fontSize=11))
+    return made.configure_axis(labelFontSize=12, titleFontSize=12, titleFontWeight="normal").configure_legend(
+        orient="right",
+        labelFontSize=12,
+        labelLimit=360,
+        symbolType="stroke",
+        symbolOpacity=1,
+        symbolSize=300,
+        symbolStrokeWidth=2,
+    )
+
+
+def _lines(
+    alt: Any,
+    points: Sequence[Point],
+    x: Any,
+    y: Any,
+    order: str,
+    title: str,
+    seeds: Mapping[str, int] | None = None,
+    goal: float | None = None,
+    told: str = "",
+) -> Any:
+    if not points:
+        raise UsageError("there are no points to draw; allowed: at least one")
+    names = list(seeds or dict.fromkeys(point.candidate for point in points))
+    colours, dashes = told_apart(names)
     data = alt.Chart(alt.Data(values=[point._asdict() for point in points]))
     colour = alt.Color("candidate:N", sort=names, scale=alt.Scale(domain=names, range=colours), title=None)
     dash = alt.StrokeDash("candidate:N", sort=names, scale=alt.Scale(domain=names, range=dashes), title=None)
@@ -156,11 +260,18 @@ def _lines(alt: Any, points: Sequence[Point], x: Any, y: Any, order: str, title:
             x=x, y=_same_axis(alt, y, "low:Q"), y2="high:Q", color=colour
         )
         layers.insert(0, band)
+    if goal is not None:
+        line = alt.Chart(alt.Data(values=[{"goal": goal, "told": f"target {goal:g} %"}]))
+        across = _same_axis(alt, y, "goal:Q")
+        layers.append(line.mark_rule(color="#444444", strokeDash=[6, 4], strokeWidth=1.2).encode(y=across))
+        # In white first, and wider: it is read where a line crosses it, too.
+        for look in ({"color": "white", "stroke": "white", "strokeWidth": 4}, {"color": "#333333"}):
+            text = line.mark_text(align="left", baseline="bottom", dx=4, dy=-2, fontSize=11, **look)
+            layers.append(text.encode(y=across, x=alt.value(0), text="told:N"))
+    missing = undrawn(points, seeds or {})
     made = alt.layer(*layers).properties(width=WIDTH, height=_HEIGHT)
-    made = made.properties(title=alt.Title(title, anchor="start", fontSize=13)) if title else made
-    return made.configure_axis(labelFontSize=12, titleFontSize=12, titleFontWeight="normal").configure_legend(
-        orient="right", labelFontSize=12, symbolType="stroke", symbolOpacity=1, symbolSize=300, symbolStrokeWidth=2
-    )
+    below = [f"not all runs are drawn; {missing}"] if missing else []
+    return headed(alt, made, title, "; ".join([*below, *([told] if told else [])]))
 
 
 # Six of Okabe and Ito's, which are told apart by those who see few colours, and four between them.

@@ -27,17 +27,22 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def check_document(document: Mapping[str, Any]) -> None:
-    """Hold a document, already encoded, against schema.json; takes about a millisecond.
+def check_document(document: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> None:
+    """Hold a document, already encoded, against its schema; a result.json takes about a millisecond.
+
+    Args:
+        document: In JSON's types.
+        root: The schema; None: schema.json, of a result.json.
 
     Raises:
         UsageError: The first thing that is wrong: where, what was got, what is allowed.
     """
-    root = schema()
+    what = "result.json" if root is None else str(root.get("title"))
+    root = schema() if root is None else root
     fault = _fault(document, root, root, "")
     if fault is not None:
         raise UsageError(
-            f"not a valid result.json (schema version {root['properties']['schema_version']['const']}): {fault}"
+            f"not a valid {what} (schema version {root['properties']['schema_version']['const']}): {fault}"
         )
 
 
@@ -101,12 +106,13 @@ def _fault(value: Any, rule: Mapping[str, Any], root: Mapping[str, Any], where: 
             if fault is not None:
                 return fault
     elif _is_type(value, "number"):
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             return f"{place} is {value!r}; allowed: a finite number (see encode)"
         if not rule.get("minimum", -math.inf) <= value:
             return f"{place} is {value!r}; allowed: at least {rule['minimum']}"
         if not rule.get("exclusiveMinimum", -math.inf) < value < rule.get("exclusiveMaximum", math.inf):
-            return f"{place} is {value!r}; allowed: between {rule['exclusiveMinimum']} and {rule['exclusiveMaximum']}"
+            low, high = rule.get("exclusiveMinimum", "-infinity"), rule.get("exclusiveMaximum", "infinity")
+            return f"{place} is {value!r}; allowed: between {low} and {high}"
     return _combined_fault(value, rule, root, where)
 
 

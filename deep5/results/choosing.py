@@ -1,0 +1,139 @@
+"""Rows of the store by what is asked of them: filters, order, the last of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from deep5.errors import UnknownName
+from deep5.results.stored import Stored
+
+__all__ = ["check_column", "chosen", "columns_of", "heading", "matches", "ordered", "rows_with_units"]
+
+_COLUMNS = tuple(Stored(folder="", kind="").row())
+
+
+def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Every column of these rows: the fields that each result has, then metrics, then settings, by name."""
+    extra = {name for row in rows for name in row} - set(_COLUMNS)
+    return [*_COLUMNS, *sorted(extra)]
+
+
+def rows_with_units(results: Iterable[Stored]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The rows, and by column of a metric its unit; a metric with several units is as many columns."""
+    results = list(results)
+    seen: dict[str, set[str]] = {}
+    for own in results:
+        for label, (_, unit) in own.metrics.items():
+            seen.setdefault(label, set()).add(unit)
+    rows, units = [], {}
+    for own in results:
+        row = own.row()
+        for label, (value, unit) in own.metrics.items():
+            name = f"metric.{label}"
+            if len(seen[label]) > 1:
+                del row[name]
+                name = f"{name} [{unit}]"
+                row[name] = value
+            units[name] = unit
+        rows.append(row)
+    return rows, units
+
+
+def heading(column: str, units: Mapping[str, str]) -> str:
+    """What stands above a column where there is no other place for its unit.
+
+    >>> heading("metric.loss", {"metric.loss": "nat"}), heading("metric.t [s]", {"metric.t [s]": "s"})
+    ('metric.loss [nat]', 'metric.t [s]')
+    """
+    unit = units.get(column)
+    return column if not unit or column.endswith(f" [{unit}]") else f"{column} [{unit}]"
+
+
+def chosen(rows: Sequence[Mapping[str, Any]], where: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The rows in which every column has the value that is asked for.
+
+    Args:
+        rows: As `Stored.row` makes them.
+        where: By column the value, as `matches` takes it.
+
+    Raises:
+        UnknownName: No such column in any of the rows.
+    """
+    known = columns_of(rows)
+    for name in where:
+        check_column(name, known)
+    return [row for row in rows if all(matches(row.get(name), value) for name, value in where.items())]
+
+
+def matches(got: object, wanted: object) -> bool:
+    """Whether a value is the one that is asked for.
+
+    Args:
+        got: In JSON's types.
+        wanted: A value; a text stands for what it says, and may hold the wildcards of file names. Of a framework that
+            is one of several, its name is enough.
+
+    >>> matches(0.01, "1e-2"), matches("digits_lenet", "digits*"), matches("jax, pytorch", "jax"), matches(None, "none")
+    (True, True, True, True)
+    """
+    if got is None:
+        return wanted is None or str(wanted).lower() in ("none", "")
+    if not isinstance(wanted, str):
+        return bool(got == wanted) and isinstance(got, bool) == isinstance(wanted, bool)
+    if isinstance(got, bool):
+        return str(got).lower() == wanted.lower()
+    if isinstance(got, (int, float)):
+        try:
+            return got == float(wanted) or str(got) == wanted
+        except (ValueError, OverflowError):
+            return fnmatchcase(str(got), wanted)
+    text = str(got)
+    return any(part == wanted or fnmatchcase(part, wanted) for part in (text, *text.split(", ")))
+
+
+def ordered(rows: Sequence[Mapping[str, Any]], key: str | None) -> list[Mapping[str, Any]]:
+    """The rows by the value of a column, the smallest first; what has none comes before them.
+
+    Args:
+        rows: As `Stored.row` makes them.
+        key: A column; None: as they are.
+
+    Raises:
+        UnknownName: No such column in any of the rows.
+    """
+    if key is None:
+        return list(rows)
+    check_column(key, columns_of(rows))
+    return sorted(rows, key=lambda row: _rank(row.get(key)))
+
+
+def _rank(value: Any) -> tuple[int, float, str]:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return (0, 0.0, "")
+    if isinstance(value, (int, float)):
+        try:
+            return (1, float(value), "")
+        except OverflowError:
+            return (1, math.inf, "")
+    return (2, 0.0, str(value))
+
+
+def check_column(name: str, known: Sequence[str]) -> None:
+    """Refuse what is no column.
+
+    Args:
+        name: What was asked for.
+        known: As `columns_of` gives them.
+
+    Raises:
+        UnknownName: It is none of them; the message holds the fields, and metrics and settings where they are few.
+    """
+    if name not in known:
+        fields = [column for column in known if column in _COLUMNS]
+        rest = len(known) - len(fields)
+        remedy = f"and {rest} of metric.NAME and set.KEY in these results" if rest else ""
+        allowed = known if name.startswith(("metric.", "set.")) and rest <= 60 else fields
+        raise UnknownName("column", name, allowed, remedy if allowed is fields else "")

@@ -1,0 +1,109 @@
+"""A comparison as read back from its folder: values only, nothing in it is executed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from deep5.errors import UsageError
+from deep5.results.reading import NotThere, read_json
+from deep5.results.round_samples import RoundSample, read_round_samples
+from deep5.results.validation import check_document
+
+__all__ = ["COMPARISON", "COMPARISON_VERSION", "ComparisonResult", "comparison_schema", "load_comparison"]
+
+COMPARISON = "comparison.json"
+"""The file of a comparison's folder that says what was compared and what came of it."""
+
+COMPARISON_VERSION = "1"
+_SAMPLES = "samples.csv"
+
+
+@cache
+def comparison_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of comparison.json; one shared object, not to be changed."""
+    text = files("deep5.results").joinpath("comparison_schema.json").read_text("utf-8")
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonResult:
+    """One comparison as its folder tells it; true where it came to its end.
+
+    Attributes:
+        folder: Its folder.
+        document: comparison.json as it stands, in JSON's types.
+    """
+
+    folder: Path
+    document: dict[str, Any]
+
+    def __bool__(self) -> bool:
+        return bool(self.document["status"] == "success")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from deep5.results.report.fragment import comparison_fragment
+
+        return comparison_fragment(self)
+
+    @property
+    def verdicts(self) -> list[dict[str, Any]]:
+        """Of each candidate against the baseline, workload by workload."""
+        found: list[dict[str, Any]] = self.document["verdicts"]
+        return found
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """Medians, intervals, first calls, workload by workload."""
+        found: list[dict[str, Any]] = self.document["results"]
+        return found
+
+    @property
+    def candidates(self) -> list[dict[str, Any]]:
+        """Who was compared, and what became of each."""
+        found: list[dict[str, Any]] = self.document["candidates"]
+        return found
+
+    def samples(self) -> list[RoundSample]:
+        """Every raw time; empty where the comparison ended before there were any.
+
+        Raises:
+            UsageError: A file that is not as deep5 writes it.
+        """
+        try:
+            found = read_round_samples(self.folder / _SAMPLES)
+        except NotThere:
+            return []
+        # The samples are written first: a kill in between leaves those of a process that is not listed, and runs again.
+        return [sample for sample in found if sample.process < len(self.document["processes"])]
+
+
+def load_comparison(path: str | Path) -> ComparisonResult:
+    """Read a comparison's folder.
+
+    Args:
+        path: The folder, or the comparison.json in it.
+
+    Raises:
+        UsageError: No comparison.json there, or it is damaged, of another version, or not valid.
+    """
+    path = Path(path)
+    file = path if path.name == COMPARISON else path / COMPARISON
+    try:
+        document = read_json(file)
+    except NotThere as error:
+        raise UsageError(f"{path} holds no {COMPARISON}; allowed: a folder that 'deep5 compare' wrote") from error
+    if isinstance(document, Mapping) and document.get("schema_version") != COMPARISON_VERSION:
+        raise UsageError(
+            f"{file} is of schema version {document.get('schema_version')!r:.40}; allowed: {COMPARISON_VERSION!r}; "
+            "remedy: the deep5 that wrote it"
+        )
+    check_document(document, comparison_schema())
+    return ComparisonResult(folder=file.parent, document=document)

@@ -1,0 +1,214 @@
+"""Raw samples of a comparison -> medians, ratios, verdicts, warnings; derived again at will."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from statistics import median
+from typing import Any
+
+from deep5.errors import TooFewSamples
+from deep5.results.round_samples import RoundSample
+from deep5.samples import median_interval
+from deep5.statistics import LOOKS, drift, far_out, judge
+
+__all__ = ["counted", "judged", "process_medians", "results_of", "verdicts_of", "warnings_of"]
+
+_WIDE, _DRIFT, _OUTLIERS = 0.05, 0.05, 0.05
+
+Samples = Sequence[RoundSample]
+
+
+def counted(document: Mapping[str, Any], samples: Iterable[RoundSample]) -> list[RoundSample]:
+    """The samples of what was shown to be the same: of others there are no results.
+
+    Args:
+        document: comparison.json.
+        samples: All of them.
+    """
+    different = {(row["workload"], row["candidate"]) for row in document["equivalence"] if not row["passed"]}
+    # One that was proved before an interruption and not behind it has no times either.
+    unlike = {row["label"] for row in document["candidates"] if row["status"] == "different"}
+    return [
+        sample
+        for sample in samples
+        if (sample.workload, sample.candidate) not in different and sample.candidate not in unlike
+    ]
+
+
+def judged(
+    document: Mapping[str, Any], samples: Iterable[RoundSample], failed: Set[str] | None = None
+) -> list[RoundSample]:
+    """Those that verdicts follow from: a candidate that failed in a round has none.
+
+    Args:
+        document: comparison.json.
+        samples: All of them.
+        failed: Labels of those that had failed; None: at the end.
+    """
+    if failed is None:
+        failed = {row["label"] for row in document["candidates"] if row["status"] != "timed"}
+    # A baseline that failed late is what the others were held against until then.
+    failed = failed - {document["baseline"]}
+    return [sample for sample in counted(document, samples) if sample.candidate not in failed]
+
+
+def process_medians(samples: Iterable[RoundSample]) -> dict[tuple[str, str], dict[int, float]]:
+    """By workload and candidate, of each round the median of its steady samples, in seconds."""
+    grouped: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for sample in samples:
+        if sample.phase == "steady":
+            rounds = grouped.setdefault((sample.workload, sample.candidate), {})
+            rounds.setdefault(sample.round, []).append(sample.seconds)
+    return {key: {number: median(rounds[number]) for number in sorted(rounds)} for key, rounds in grouped.items()}
+
+
+def results_of(samples: Samples, batch_sizes: Mapping[tuple[str, str], int | None]) -> list[dict[str, Any]]:
+    """A row a workload and candidate: median, interval, first call, warm-up.
+
+    Of several processes each gives its median, and the interval is that of the median of these; of one process it is
+    that of the median of its samples.
+
+    Args:
+        samples: All of them.
+        batch_sizes: By workload and candidate, samples a call; None: a call is no batch.
+    """
+    first: dict[tuple[str, str], list[float]] = {}
+    warm: dict[tuple[str, str], dict[int, float]] = {}
+    steady: dict[tuple[str, str], list[float]] = {}
+    for sample in samples:
+        key = sample.workload, sample.candidate
+        if sample.phase == "first":
+            first.setdefault(key, []).append(sample.seconds)
+        elif sample.phase == "warm-up":
+            rounds = warm.setdefault(key, {})
+            rounds[sample.round] = rounds.get(sample.round, 0.0) + sample.seconds * sample.calls
+        else:
+            steady.setdefault(key, []).append(sample.seconds)
+    rows = []
+    for key, rounds in process_medians(samples).items():
+        times = list(rounds.values()) if len(rounds) > 1 else steady[key]
+        try:
+            interval = median_interval(times)
+            ends: dict[str, Any] = {"low_s": interval.low, "high_s": interval.high, "confidence": interval.confidence}
+        except TooFewSamples:
+            ends = {"low_s": None, "high_s": None, "confidence": None}
+        size = batch_sizes.get(key)
+        rows.append(
+            {
+                "workload": key[0],
+                "candidate": key[1],
+                "median_s": median(times),
+                **ends,
+                "interval_of": "processes" if len(rounds) > 1 else "samples of one process",
+                "batch_size": size,
+                "samples_per_s": None if size is None else size / median(times),
+                "first_call_s": median(first[key]) if key in first else None,
+                "warm_up_s": median(warm[key].values()) if key in warm else 0.0,
+                "processes": len(rounds),
+                "samples": len(steady[key]),
+            }
+        )
+    return rows
+
+
+def verdicts_of(
+    samples: Samples,
+    baseline: str,
+    floors: Mapping[int, float],
+    batch_sizes: Mapping[tuple[str, str], int | None] | None = None,
+) -> list[dict[str, Any]]:
+    """What is said of each candidate against the baseline, workload by workload.
+
+    A workload is judged after each of `LOOKS`, and by the first that claims a difference; what runs later, for other
+    workloads' sake, does not change it. Where batches differ in size, it is the time of a sample that is compared. A
+    workload that a candidate did not finish in a round that it ran in gets no verdict: its fast rounds would be left.
+
+    Args:
+        samples: All of them.
+        baseline: Its label.
+        floors: By number of rounds, the machine's noise floor; missing: nothing is claimed.
+        batch_sizes: By workload and candidate, samples a call; None: a call is no batch.
+    """
+    medians, sizes = process_medians(samples), batch_sizes or {}
+    rows = []
+    for (workload, candidate), rounds in medians.items():
+        against = medians.get((workload, baseline), {})
+        if candidate == baseline or sorted(rounds) != list(range(len(rounds))) or not rounds.keys() <= against.keys():
+            continue
+        mine, others = list(rounds.values()), [against[number] for number in rounds]
+        own, base = sizes.get((workload, candidate)), sizes.get((workload, baseline))
+        a_sample = False
+        if own is not None and base is not None and own != base:
+            a_sample = True
+            mine, others = [value / own for value in mine], [value / base for value in others]
+        for count in (*(look for look in LOOKS if look < len(mine)), len(mine)):
+            # Without a floor there is no telling noise from difference: the ratio is told, and nothing claimed.
+            found = judge(mine[:count], others[:count], floors.get(count, float("inf")))
+            if found.word != "no difference shown":
+                break
+        rows.append(
+            {
+                "workload": workload,
+                "candidate": candidate,
+                "baseline": baseline,
+                "word": found.word,
+                "ratio": found.ratio,
+                "low": None if found.interval is None else found.interval.low,
+                "high": None if found.interval is None else found.interval.high,
+                "confidence": None if found.interval is None else found.interval.confidence,
+                "p": found.p,
+                "floor": None if found.floor == float("inf") else found.floor,
+                "smallest": None if found.smallest in (None, float("inf")) else found.smallest,
+                "rounds": found.rounds,
+                "per": "sample" if a_sample else "call",
+            }
+        )
+    return rows
+
+
+def warnings_of(samples: Samples, unsettled: Mapping[tuple[str, str], int]) -> list[str]:
+    """Why a number may be unstable, and what to do about it.
+
+    Args:
+        samples: All of them.
+        unsettled: By workload and candidate, processes that reached no steady state.
+    """
+    said = []
+    series: dict[tuple[str, str], dict[int, list[float]]] = {}
+    for sample in samples:
+        if sample.phase == "steady":
+            rounds = series.setdefault((sample.workload, sample.candidate), {})
+            rounds.setdefault(sample.round, []).append(sample.seconds)
+    ran: dict[str, set[int]] = {}
+    for (_, candidate), rounds in series.items():
+        ran.setdefault(candidate, set()).update(rounds)
+    for (workload, candidate), rounds in series.items():
+        name = f"{candidate}, {workload}"
+        middles = [median(times) for times in rounds.values()]
+        missing = sorted(ran.get(candidate, set()) - rounds.keys())
+        if missing:
+            said.append(
+                f"{name}: not measured in {len(missing)} of {len(ran[candidate])} rounds, so there is no verdict; "
+                "remedy: a smaller size"
+            )
+        if count := unsettled.get((workload, candidate)):
+            said.append(
+                f"{name}: {count} of {len(rounds)} processes reached no steady state; the second half of their samples "
+                "counts; remedy: a quiet machine, or a larger batch"
+            )
+        drifts = [drift(times) for times in rounds.values()]
+        if len([value for value in drifts if abs(value) > _DRIFT]) > len(drifts) / 2:
+            said.append(
+                f"{name}: the times drift by {median(drifts):+.0%} within a process; remedy: a quiet machine, or look "
+                "whether it is throttled"
+            )
+        count = sum(far_out(times) for times in rounds.values())
+        total = sum(map(len, rounds.values()))
+        if count > _OUTLIERS * total:
+            said.append(
+                f"{name}: {count} of {total} samples lie far out; they count as they are; remedy: a quiet machine"
+            )
+        if len(middles) > 1 and max(middles) > (1 + 2 * _WIDE) * min(middles):
+            spread = max(middles) / min(middles)
+            said.append(f"{name}: processes differ by up to {spread - 1:.0%}; remedy: a quiet machine, --rigorous")
+    return said

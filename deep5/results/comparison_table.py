@@ -1,0 +1,168 @@
+"""A comparison for a terminal: verdicts first, then the proof, then what makes the numbers less certain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from deep5.results.comparison import COMPARISON, ComparisonResult
+from deep5.terminal import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+__all__ = ["comparison_tables", "duration", "sentence"]
+
+_SHOWN = 2
+_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds with a fitting unit, in three digits.
+
+    >>> duration(0.00123), duration(2.5), duration(None)
+    ('1.23 ms', '2.5 s', '-')
+    """
+    if seconds is None:
+        return "-"
+    if not seconds:
+        return "0 s"
+    unit, size = next(((unit, size) for unit, size in _UNITS if seconds >= size), _UNITS[-1])
+    value = seconds / size
+    return f"{value:.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
+
+
+def sentence(row: dict[str, Any]) -> str:
+    """A verdict in words: what is claimed, or what could have been."""
+    if row["word"] == "no difference shown":
+        if row["smallest"] is not None:
+            return f"no difference shown (one of {row['smallest'] - 1:.1%} would have been)"
+        if row["floor"] is not None:
+            return f"no difference shown (below {row['floor'] - 1:.1%} it may be noise)"
+        return "no difference shown"
+    return str(row["word"])
+
+
+def comparison_tables(result: ComparisonResult, console: Console) -> None:
+    """Print a comparison.
+
+    Args:
+        result: The comparison.
+        console: Where to.
+    """
+    document = result.document
+    threads = "1 thread" if document["threads"] == 1 else f"{document['threads']} threads"
+    head = f"{document['recipe']['name']}: {document['kind']}, {threads}, {document['mode']}"
+    console.print(_text(head, "bold"))
+    _verdicts(result, console)
+    _proof(document, console)
+    for row in document["candidates"]:
+        if row["reason"]:
+            console.print(_text(f"{row['label']} is {row['status']}: {row['reason']}"), overflow="fold")
+        for told in row["left_out"][:_SHOWN]:
+            first, *rest = told.splitlines() or [""]
+            more = f" … ({len(rest)} lines more)" if rest else ""
+            console.print(_text(f"{row['label']} left out: {first}{more}"), overflow="fold")
+        if (count := len(row["left_out"]) - _SHOWN) > 0:
+            console.print(_text(f"{row['label']} left out: {count} more, listed in {COMPARISON}"), overflow="fold")
+    if (count := len(document["verdicts"])) > 1:
+        told = f"{count} verdicts, each by itself: of identical candidates at most 1 % would be called different"
+        console.print(_text(told))
+    if document["mode"] == "quick":
+        console.print(_text("quick: one process a candidate; --rigorous measures eight to thirty"))
+    for warning in document["warnings"]:
+        console.print(_text(f"warning: {warning}"), overflow="fold")
+    resources = document["resources"]
+    if resources is not None:
+        share = f"{resources['harness_share']:.1%} of it deep5's own"
+        console.print(_text(f"took {resources['wall_s']:.0f} s, {share}"))
+    console.print(_text(result.folder), soft_wrap=True)
+
+
+def _verdicts(result: ComparisonResult, console: Console) -> None:
+    verdicts = {(row["workload"], row["candidate"]): row for row in result.verdicts}
+    set_up = {label: median(times) for label, times in _set_up(result.document).items()}
+    several = len({row["workload"] for row in result.results}) > 1
+    judged, phases = [], []
+    for row in sorted(result.results, key=lambda row: (row["workload"], row["median_s"])):
+        verdict = verdicts.get((row["workload"], row["candidate"]))
+        name = f"{row['workload']}: {row['candidate']}" if several else row["candidate"]
+        baseline = row["candidate"] == result.document["baseline"]
+        ratio = "1" if baseline else "-"
+        if verdict is not None:
+            ratio = f"{verdict['ratio']:.3g}"
+            ratio += " a sample" if verdict["per"] == "sample" else ""
+            if verdict["low"] is not None:
+                ratio += f" ({verdict['low']:.3g} to {verdict['high']:.3g})"
+        said = sentence(verdict) if verdict is not None else "baseline" if baseline else "-"
+        judged.append([name, duration(row["median_s"]), ratio, said])
+        interval = "-" if row["low_s"] is None else f"{duration(row['low_s'])} to {duration(row['high_s'])}"
+        shown = [
+            interval,
+            duration(set_up.get(row["candidate"])),
+            duration(row["first_call_s"]),
+            duration(row["warm_up_s"]),
+            str(row["processes"]),
+        ]
+        phases.append([name, *shown])
+    _table(console, ["candidate", "median", "ratio", "verdict"], judged)
+    quick = result.document["mode"] == "quick"
+    within = "95 % interval in its process" if quick else "95 % interval"
+    _table(console, ["candidate", within, "set-up", "first call", "warm-up", "processes"], phases)
+
+
+def _set_up(document: dict[str, Any]) -> dict[str, list[float]]:
+    """Seconds from the start of each timed process to the first step, imports among them, by candidate."""
+    found: dict[str, list[float]] = {}
+    for row in document["processes"]:
+        if row["job"] == "time" and row["set_up_s"] is not None:
+            found.setdefault(row["candidate"], []).append(row["set_up_s"])
+    return found
+
+
+def _proof(document: dict[str, Any], console: Console) -> None:
+    """The worst row of each part and candidate: what is nearest to what is allowed, or beyond it."""
+    worst: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in document["equivalence"]:
+        key = row["candidate"], row["part"]
+        if key not in worst or _share(row) > _share(worst[key]):
+            worst[key] = row
+    rows = [
+        [
+            row["candidate"],
+            f"({row['part']}) {row['workload'] + ': ' if row['workload'] else ''}{row['what']}",
+            f"{float(row['relative']):.1e}",
+            f"{float(row['ulps']):.3g}",
+            f"{float(row['allowed']):.0e}",
+            "same" if row["passed"] else "DIFFERENT",
+        ]
+        for row in worst.values()
+    ]
+    _table(console, ["candidate", "proof: the worst of each part", "error", "ULPs", "allowed", ""], rows)
+
+
+def _share(row: dict[str, Any]) -> float:
+    relative, allowed = float(row["relative"]), float(row["allowed"])
+    return float("inf") if math.isnan(relative) else relative / allowed if allowed else float(relative > 0) * 1e9
+
+
+def _table(console: Console, columns: Iterable[str], rows: Iterable[list[str]]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for column in columns:
+        table.add_column(_text(column), overflow="fold")
+    for row in rows:
+        table.add_row(*map(_text, row))
+    console.print(table)
+
+
+def _text(told: object, style: str = "") -> Text:
+    """For the console: a label, a reason or a path may be anybody's."""
+    from rich.text import Text
+
+    return Text(plain(told), style=style)

@@ -1,0 +1,118 @@
+"""Results under a root as a pandas DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deep5.errors import MissingDependency, UsageError
+from deep5.results.choosing import chosen, columns_of, rows_with_units
+from deep5.results.index import list_results
+from deep5.results.long_form import SAMPLE_COLUMNS, sample_records
+from deep5.results.reading import TABLE_ROWS, told_path
+from deep5.results.stored import UNREADABLE, Stored
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["load"]
+
+_JOINED = ("run_id", "kind", "folder", "recipe", "hash", "size", "division", "framework", "status", "comparable")
+_TYPES = {"level": "Int64", "threads": "Int64", "accepted": "boolean", "seconds": "float64"}
+
+
+def load(
+    root: str | Path = "results", *, where: Mapping[str, Any] | None = None, samples: bool = False
+) -> pd.DataFrame:
+    """All results under a root, a row a run, comparison or study, the newest last.
+
+    Columns are those of `deep5.results.stored.Stored` (`run_id`, `kind`, `recipe`, `hash`, …), then `metric.NAME` in
+    the unit that `frame.attrs["units"]` gives by column, and `set.KEY` for each mutable part of a recipe. Rows with
+    the same text under `comparable` ran the same fixed part of a recipe at the same size and may be compared; those
+    without may not. A folder that cannot be read is a row with the status "unreadable" and the `reason`.
+
+    Args:
+        root: A folder of result folders, or one of them.
+        where: By column the value it must have; a text may hold the wildcards of file names.
+        samples: A row a raw sample instead (`metric`, `index`, `value`, `unit`, `step`, …), with the columns that tell
+            what it is of.
+
+    Raises:
+        UsageError: No such folder or column, or samples that are not as deep5 writes them.
+        MissingDependency: pandas is not installed.
+    """
+    pandas = _pandas()
+    if where is not None and not isinstance(where, Mapping):
+        raise UsageError(f"where is {where!r:.60}; allowed: a mapping such as {{'recipe': 'digits_lenet'}}")
+    listing = list_results(root)
+    rows, units = rows_with_units(listing.results)
+    rows = [{**row, "_at": place} for place, row in enumerate(rows)]
+    kept = chosen(rows, where or {})
+    if samples:
+        found = [listing.results[row["_at"]] for row in kept]
+        return _long(pandas, Path(root), found)
+    names = [name for name in columns_of(rows) if name != "_at"]
+    data = {name: [row.get(name) for row in kept] for name in names}
+    frame = pandas.DataFrame({name: _column(pandas, name, values) for name, values in data.items()}, columns=names)
+    frame.attrs["units"] = units
+    frame.attrs["notes"] = list(listing.notes)
+    return frame
+
+
+def _column(pandas: Any, name: str, values: list[Any]) -> Any:
+    if name in _TYPES:
+        return pandas.array([_fitting(value) for value in values], dtype=_TYPES[name])
+    if name.startswith("metric."):
+        return pandas.array([float("nan") if value is None else value for value in values], dtype="float64")
+    if name == "started":
+        return pandas.to_datetime(pandas.Series(values, dtype="object"), utc=True, errors="coerce", format="ISO8601")
+    return pandas.Series(values, dtype="object")
+
+
+def _fitting(value: Any) -> Any:
+    """What a column of 64 bits can hold."""
+    return None if isinstance(value, int) and abs(value) >= 2**63 else value
+
+
+def _long(pandas: Any, root: Path, results: Iterable[Stored]) -> pd.DataFrame:
+    columns: dict[str, list[Any]] = {name: [] for name in (*_JOINED, *SAMPLE_COLUMNS)}
+    for own in results:
+        if own.status == UNREADABLE:
+            continue
+        row = own.row()
+        number = 0
+        for record in sample_records(root / own.folder, own.kind):
+            number += 1
+            if len(columns["value"]) == TABLE_ROWS:
+                raise UsageError(
+                    f"the results under {told_path(root)} have more than {TABLE_ROWS} samples; allowed: at most as "
+                    "many; remedy: where=…, or 'deep5 export --format parquet'"
+                )
+            for name, value in record.items():
+                columns[name].append(value)
+        for name in _JOINED:
+            columns[name] += [row[name]] * number
+    try:
+        made: pd.DataFrame = pandas.DataFrame(
+            {name: _typed(pandas, SAMPLE_COLUMNS.get(name, str), values) for name, values in columns.items()}
+        )
+    except (ArithmeticError, ValueError) as error:
+        raise UsageError(f"a sample under {root} does not fit into 64 bits: {error}") from error
+    return made
+
+
+def _typed(pandas: Any, kind: type, values: list[Any]) -> Any:
+    if kind is float:
+        return pandas.array([float("nan") if value is None else value for value in values], dtype="float64")
+    return pandas.array(values, dtype="Int64" if kind is int else "object")
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingDependency(
+            "results.load needs pandas, which is not installed; remedy: pip install 'deep5[report]'"
+        ) from error
+    return pandas

@@ -1,0 +1,157 @@
+"""A cache of what stands in result folders: a file a root, in deep5's own cache, that can be thrown away at any time.
+
+The folders are the truth: each row is used only where the entry of its document is still the one that was read. An
+index that is damaged or of another deep5 is made anew; where it cannot be written, one does without. It does not lie in
+the root, which may be somebody else's: nothing is written there, and what lies there is no index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deep5.compiler import cache_folder
+from deep5.errors import UsageError
+from deep5.files import write_atomically
+from deep5.results.reading import TABLE_BYTES, opened
+from deep5.results.store import Found, survey
+from deep5.results.stored import Stored, stored
+
+__all__ = ["INDEX", "Listing", "index_folder", "index_of", "list_results"]
+
+INDEX = ".index.jsonl"
+"""How the name of an index ends."""
+
+# A change of `Stored`, or of how it is read from a folder, is a new number.
+_VERSION = 3
+_MOST_INDICES = 50
+_MOST_BYTES = 2 * TABLE_BYTES
+_LONGEST_ROW = 1 << 20
+# A file that is younger may be written again within the same tick of the file system's clock.
+_SETTLED_NS = 1_000_000_000
+
+_Known = dict[str, tuple[str, dict[str, Any]]]
+"""By folder, its stamp and the row as a document."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """The results under a root.
+
+    Attributes:
+        results: The oldest first; what has no date comes before them.
+        notes: What was left out, a sentence each.
+        read: How many folders had to be read, the index not knowing them.
+    """
+
+    results: tuple[Stored, ...]
+    notes: tuple[str, ...]
+    read: int
+
+
+def list_results(root: str | Path, *, rebuild: bool = False) -> Listing:
+    """All results under a root; those that the index knows are not read again.
+
+    Several at once each write a whole index, and the last one stays: what another has read besides is read again.
+
+    Args:
+        root: As for `survey`.
+        rebuild: Do without what the index knows, and write it anew.
+
+    Raises:
+        UsageError: No folder, or one that cannot be read.
+    """
+    root = Path(root)
+    seen = survey(root)
+    path = index_of(root)
+    known = {} if rebuild else _known(path)
+    kept: _Known = {}
+    rows = []
+    read = 0
+    for own in seen.found:
+        row = _remembered(known.get(own.folder), own)
+        if row is None:
+            begin = time.time_ns()
+            row = stored(root, own)
+            read += 1
+            if own.stamp and begin - own.changed_ns > _SETTLED_NS:
+                kept[own.folder] = (own.stamp, row.document())
+        else:
+            kept[own.folder] = known[own.folder]
+        rows.append(row)
+    if kept != known and (kept or path.exists()):
+        _keep(path, kept)
+    rows.sort(key=lambda row: (row.started or "", row.folder))
+    return Listing(results=tuple(rows), notes=seen.notes, read=read)
+
+
+def index_folder() -> Path:
+    """Where the indices lie."""
+    return cache_folder() / "results"
+
+
+def index_of(root: str | Path) -> Path:
+    """The file of a root's index."""
+    name = hashlib.sha256(os.fsencode(Path(root).resolve())).hexdigest()[:32]
+    return index_folder() / f"{name}{INDEX}"
+
+
+def _remembered(known: tuple[str, dict[str, Any]] | None, found: Found) -> Stored | None:
+    if known is None or not found.stamp or known[0] != found.stamp:
+        return None
+    try:
+        row = Stored.of_document(known[1])
+    except (ValueError, TypeError, AttributeError):
+        return None
+    return row if row.folder == found.folder else None
+
+
+def _known(path: Path) -> _Known:
+    """Empty where there is no index that can be read."""
+    known: _Known = {}
+    try:
+        with opened(path, most_bytes=TABLE_BYTES) as file:
+            if json.loads(file.readline(_LONGEST_ROW)) != _header():
+                return {}
+            while line := file.readline(_LONGEST_ROW + 1):
+                folder, stamp, row = json.loads(line)
+                known[folder] = (stamp, row)
+    except (UsageError, OSError, ValueError, TypeError, RecursionError):
+        return {}
+    return known
+
+
+def _keep(path: Path, known: Mapping[str, tuple[str, dict[str, Any]]]) -> None:
+    """Write what was read; where it cannot be written, it is read again."""
+    lines = [json.dumps(_header())]
+    lines += [json.dumps([folder, stamp, row]) for folder, (stamp, row) in known.items()]
+    text = "".join(f"{line}\n" for line in lines if len(line) < _LONGEST_ROW)
+    if len(text) > TABLE_BYTES:
+        return
+    with suppress(OSError):
+        # Names of results are nobody else's business.
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(path, text)
+        _prune(path.parent)
+
+
+def _prune(folder: Path) -> None:
+    """Roots come and go: only the indices that were written last stay."""
+    indices = [(path.lstat(), path) for path in folder.glob(f"*{INDEX}")]
+    indices.sort(key=lambda entry: entry[0].st_mtime_ns, reverse=True)
+    total = 0
+    for number, (about, path) in enumerate(indices):
+        total += about.st_size
+        if number >= _MOST_INDICES or total > _MOST_BYTES:
+            path.unlink(missing_ok=True)
+
+
+def _header() -> dict[str, Any]:
+    return {"deep5": "index of results", "version": _VERSION}

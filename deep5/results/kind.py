@@ -1,0 +1,42 @@
+"""Which kind of result a folder holds, told by the one document in it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from deep5.errors import UsageError
+from deep5.results.comparison import COMPARISON
+from deep5.results.result import RESULT
+from deep5.results.study_record import STUDY
+
+__all__ = ["COMPARISON_KIND", "FILES", "PROFILE", "PROFILE_KIND", "RUN_KIND", "STUDY_KIND", "kind_of"]
+
+RUN_KIND, COMPARISON_KIND, STUDY_KIND, PROFILE_KIND = "run", "comparison", "study", "profile"
+
+PROFILE = "profile.json"
+"""The file of a folder that `deep5 profile` wrote."""
+
+FILES = {RUN_KIND: RESULT, COMPARISON_KIND: COMPARISON, STUDY_KIND: STUDY, PROFILE_KIND: PROFILE}
+"""By kind, the document that makes a folder one."""
+
+
+def kind_of(folder: str | Path) -> str | None:
+    """A key of `FILES`, or None where the folder holds no result; the document itself is not read.
+
+    Also what is no plain file counts, such as a link that leads nowhere: reading it says what is wrong.
+
+    Args:
+        folder: Its path.
+
+    Raises:
+        UsageError: It holds several of the documents, and would be one thing to one reader and another to the next.
+    """
+    there = [kind for kind, name in FILES.items() if os.path.lexists(f"{folder}/{name}")]
+    if len(there) > 1:
+        names = " and ".join(FILES[kind] for kind in there)
+        raise UsageError(
+            f"{str(folder)!r:.200} holds {names}; allowed: one of them, as deep5 writes it; remedy: put each into a "
+            "folder of its own"
+        )
+    return there[0] if there else None

@@ -1,0 +1,84 @@
+"""Raw samples of runs and comparisons in one long form: a row a value, the same columns for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from deep5.results.kind import COMPARISON_KIND, RUN_KIND
+from deep5.results.reading import NotThere
+from deep5.results.round_samples import stream_round_samples
+from deep5.results.samples_file import SAMPLES, stream_samples
+
+__all__ = ["SAMPLE_COLUMNS", "sample_records"]
+
+SAMPLE_COLUMNS: dict[str, type] = {
+    "metric": str,
+    "index": int,
+    "value": float,
+    "unit": str,
+    "step": int,
+    "epoch": int,
+    "time_s": float,
+    "candidate": str,
+    "workload": str,
+    "round": int,
+    "process": int,
+    "phase": str,
+    "calls": int,
+}
+"""Name and type; what a sample does not have is None. Those from `candidate` on are of comparisons."""
+
+_NONE: dict[str, Any] = dict.fromkeys(SAMPLE_COLUMNS)
+
+
+def sample_records(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
+    """The samples of one result, in the order of its file; none where there is no file, or of a study.
+
+    Times of a comparison are samples of the metric "time", in seconds a call.
+
+    Args:
+        folder: Its folder.
+        kind: As the store calls it.
+
+    Raises:
+        UsageError: A file that is not as deep5 writes it.
+    """
+    read = {RUN_KIND: _of_run, COMPARISON_KIND: _of_comparison}.get(kind)
+    if read is not None:
+        with suppress(NotThere):
+            yield from read(folder / SAMPLES)
+
+
+def _of_run(path: Path) -> Iterator[dict[str, Any]]:
+    for row in stream_samples(path):
+        yield {
+            **_NONE,
+            "metric": row.metric,
+            "index": row.index,
+            "value": row.value,
+            "unit": row.unit,
+            "step": row.step,
+            "epoch": row.epoch,
+            "time_s": row.time_s,
+        }
+
+
+def _of_comparison(path: Path) -> Iterator[dict[str, Any]]:
+    for time in stream_round_samples(path):
+        yield {
+            **_NONE,
+            "metric": "time",
+            "index": time.place,
+            "value": time.seconds,
+            "unit": "s",
+            "time_s": time.time_s,
+            "candidate": time.candidate,
+            "workload": time.workload,
+            "round": time.round,
+            "process": time.process,
+            "phase": time.phase,
+            "calls": time.calls,
+        }

@@ -1,0 +1,134 @@
+"""The folders under a root that hold results, found without reading them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from deep5.errors import UsageError
+from deep5.results.kind import FILES, PROFILE_KIND, STUDY_KIND, kind_of
+from deep5.results.reading import told_path
+
+__all__ = ["UNCLEAR_KIND", "Found", "Survey", "survey"]
+
+UNCLEAR_KIND = "unclear"
+"""Of a folder that holds the documents of several kinds."""
+
+_DEEPEST = 8
+_MOST = 200_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A folder that holds a result, as its file's entry tells it; nothing is read yet.
+
+    Attributes:
+        folder: Below the root, with slashes between; "." for the root itself. As the file system has it: where it is
+            shown, it is to be escaped.
+        kind: Of a run, a comparison or a study; or `UNCLEAR_KIND`.
+        study: The study's folder that it is in, likewise, or empty.
+        stamp: Changes whenever the document, the kind or the study does; empty where nothing can be kept of it.
+        changed_ns: When the document's entry was last written, in nanoseconds since the epoch.
+        fault: Why it is no result, or empty.
+    """
+
+    folder: str
+    kind: str
+    study: str
+    stamp: str
+    changed_ns: int
+    fault: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What is under a root.
+
+    Attributes:
+        found: In the order of the names.
+        notes: What was left out, a sentence each.
+    """
+
+    found: tuple[Found, ...]
+    notes: tuple[str, ...]
+
+
+def survey(root: str | Path, *, depth: int = _DEEPEST) -> Survey:
+    """Find runs, comparisons, studies and the runs in them.
+
+    Hidden folders are left out: they are runs that were never begun. Links are not followed: what they lead to is not
+    under the root. Within a run or a comparison nothing is looked for.
+
+    Args:
+        root: A folder of result folders, in any arrangement; or a result folder itself.
+        depth: How many folders deep it looks; 1: the root, and the folders in it.
+
+    Raises:
+        UsageError: No folder, or one that cannot be read.
+    """
+    root = Path(root)
+    try:
+        with os.scandir(root):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"cannot list {told_path(root)}: {error.strerror or error}; allowed: a folder that holds result folders, "
+            "such as results"
+        ) from error
+    found: list[Found] = []
+    notes: list[str] = []
+    looked = 0
+    # An explicit stack: the depth of folders is somebody else's choice.
+    waiting = [(str(root), "", 0, "")]
+    while waiting:
+        path, folder, deep, study = waiting.pop()
+        looked += 1
+        if looked > _MOST:
+            notes.append(
+                f"{told_path(root)} has more than {_MOST} folders; the rest is left out; remedy: list a part of it"
+            )
+            break
+        own = _result(path, folder or ".", study)
+        if own is not None:
+            found.append(own)
+            if own.kind != STUDY_KIND:
+                continue
+            study = folder or "."
+        if deep == depth:
+            if depth == _DEEPEST:
+                notes.append(f"{told_path(folder)} is {_DEEPEST} folders deep; what is below is left out")
+            continue
+        waiting += [
+            (inside, f"{folder}/{name}" if folder else name, deep + 1, study)
+            for inside, name in islice(_folders(path), _MOST)
+        ]
+    return Survey(found=tuple(sorted(found, key=lambda own: own.folder)), notes=tuple(notes[:20]))
+
+
+def _folders(path: str) -> Iterator[tuple[str, str]]:
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                    yield entry.path, entry.name
+    except OSError:  # gone meanwhile, or not ours to read
+        return
+
+
+def _result(path: str, folder: str, study: str) -> Found | None:
+    try:
+        kind = kind_of(path)
+    except UsageError as error:
+        return Found(folder=folder, kind=UNCLEAR_KIND, study=study, stamp="", changed_ns=0, fault=str(error))
+    if kind is None or kind == PROFILE_KIND:
+        return None
+    try:
+        about = os.lstat(f"{path}/{FILES[kind]}")
+    except OSError:  # gone meanwhile
+        return None
+    stamp = f"{about.st_mtime_ns}:{about.st_ctime_ns}:{about.st_size}:{about.st_ino}:{about.st_dev}:{kind}:{study}"
+    changed_ns = max(about.st_mtime_ns, about.st_ctime_ns)
+    return Found(folder=folder, kind=kind, study=study, stamp=stamp, changed_ns=changed_ns)

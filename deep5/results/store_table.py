@@ -1,0 +1,78 @@
+"""Results for a terminal: a row a result, nothing cut; what is too long goes on in the next line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from deep5.results.choosing import heading
+from deep5.results.stored import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["cell", "store_table"]
+
+# A result's name holds recipe and date; no name of deep5's own is broken where a terminal has 80 columns.
+_NARROW = ("result", "framework", "outcome")
+_WIDE, _WIDE_FROM = ("started", "result", "framework", "device", "status", "verdict"), 120
+_WIDTHS = {"started": 19, "result": 48, "framework": 12, "device": 8, "status": 10}
+_REASON = 120
+
+_STYLE = {"failed": "bold red", "invalid": "bold red", "unreadable": "bold red", "aborted": "yellow"}
+
+
+def store_table(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], units: Mapping[str, str], console: Console
+) -> None:
+    """Print the rows.
+
+    Args:
+        rows: As `Stored.row` makes them.
+        columns: Which of theirs; none: what fits. "result" is the name of the folder, below its study where it is in
+            one, and "outcome" the verdict, or why there is none.
+        units: By column of a metric its unit.
+        console: Where to.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    # Widths are given: left to itself, the table would break the names, which are copied, before the words.
+    widths = _WIDTHS if not columns and console.width >= 76 else {}
+    columns = columns or (_WIDE if console.width >= _WIDE_FROM else _NARROW)
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in columns:
+        longest = max((len(cell(row, name)) for row in rows), default=0)
+        width = min(max(longest, len(name)), widths[name]) if name in widths else None
+        table.add_column(Text(heading(name, units)), overflow="fold", width=width)
+    for row in rows:
+        style = _STYLE.get(str(row.get("status")), "")
+        table.add_row(
+            *(Text(cell(row, name), style=style if name in ("status", "outcome") else "") for name in columns)
+        )
+    console.print(table)
+
+
+def cell(row: Mapping[str, Any], name: str) -> str:
+    """What stands in one place, without what steers a terminal.
+
+    >>> cell({"seconds": 1.2345678}, "seconds"), cell({}, "host")
+    ('1.23457', '-')
+    """
+    if name == "result":
+        folder = printable(row["folder"])
+        return folder if not row.get("study") else f"└ {folder.rpartition('/')[2]}"
+    value = row.get(name)
+    if name == "outcome":
+        if row.get("status") == "success":
+            return str(row.get("verdict") or "-")
+        reason = str(row.get("reason") or "")
+        # The whole of it is in --json.
+        told = reason if len(reason) <= _REASON else f"{reason[:_REASON].rstrip()} …"
+        return f"{row.get('status')}: {told}" if told else str(row.get("status"))
+    if name == "started" and value:
+        return str(value).replace("T", " ").removesuffix("Z")
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else printable(value)

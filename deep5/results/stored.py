@@ -1,0 +1,304 @@
+"""What the store knows of one result: the fields to find, sort and join it by, in JSON's types."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from deep5.errors import Deep5Error, UsageError
+from deep5.results.comparison import COMPARISON_VERSION, ComparisonResult, comparison_schema
+from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND
+from deep5.results.reading import read_object, told_path
+from deep5.results.result import Result
+from deep5.results.schema import SCHEMA_VERSION
+from deep5.results.store import Found
+from deep5.results.study_record import STUDY_VERSION
+from deep5.results.validation import check_document
+
+__all__ = ["UNREADABLE", "Stored", "printable", "stored"]
+
+UNREADABLE = "unreadable"
+"""The status of a folder whose document cannot be read; `reason` says why."""
+
+_LONGEST, _MOST = 500, 300
+_WHEN = re.compile(r"-study-(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)-")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stored:
+    """One result.
+
+    Attributes:
+        folder: Below the root. A path, as the file system has it: where it is shown, it is to be escaped.
+        kind: "run", "comparison", "study"; "unclear" where a folder holds the documents of several.
+        study: Folder of the study that it is in, likewise, or None.
+        run_id: Its name.
+        recipe: Name of the recipe.
+        hash: Of the recipe's fixed part.
+        size: Of the recipe.
+        division: "closed" or "open".
+        level: 0 to 3.
+        framework: Of a comparison all, with commas between.
+        version: Of the framework.
+        device: Where it ran.
+        status: "success", "failed", "aborted", "invalid" or "unreadable".
+        reason: The first reason why it is no success.
+        accepted: Whether every goal was met; None where nothing was judged.
+        verdict: In short, what came of it.
+        started: UTC, such as "2025-01-31T12:00:00Z".
+        seconds: That it took.
+        seeds: By purpose.
+        threads: That were asked for.
+        host: Name of the machine.
+        cpu: Its processor.
+        environment: Hash of machine and software.
+        commit: Of the source, with "-dirty" where it had changes.
+        metrics: By label, value and unit of what a run yielded.
+        settings: The mutable parts by their path, such as `optimizer_kwargs.lr`.
+    """
+
+    folder: str
+    kind: str
+    study: str | None = None
+    run_id: str | None = None
+    recipe: str | None = None
+    hash: str | None = None
+    size: str | None = None
+    division: str | None = None
+    level: int | None = None
+    framework: str | None = None
+    version: str | None = None
+    device: str | None = None
+    status: str = UNREADABLE
+    reason: str | None = None
+    accepted: bool | None = None
+    verdict: str | None = None
+    started: str | None = None
+    seconds: float | None = None
+    seeds: dict[str, int] = field(default_factory=dict)
+    threads: int | None = None
+    host: str | None = None
+    cpu: str | None = None
+    environment: str | None = None
+    commit: str | None = None
+    metrics: dict[str, tuple[float, str]] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def row(self) -> dict[str, Any]:
+        """One flat row: every field, then `metric.NAME` and `set.KEY`; seeds as JSON."""
+        own = {name: getattr(self, name) for name in _FLAT}
+        own["seeds"] = json.dumps(self.seeds) if self.seeds else None
+        own["comparable"] = self.comparable
+        own |= {f"metric.{label}": value for label, (value, _) in self.metrics.items()}
+        return own | {f"set.{key}": value for key, value in self.settings.items()}
+
+    @property
+    def comparable(self) -> str | None:
+        """Runs with the same text here ran the same fixed part and may be compared; None: with no other."""
+        if self.kind != RUN_KIND or self.status != "success" or self.division != "closed" or not self.hash:
+            return None
+        return f"{self.hash[:12]} {self.size}"
+
+    def document(self) -> dict[str, Any]:
+        """In JSON's types; `of_document` undone."""
+        return asdict(self)
+
+    @classmethod
+    def of_document(cls, found: Any) -> Stored:
+        """Read it back.
+
+        Raises:
+            ValueError: It is not as `document` makes it.
+        """
+        if not isinstance(found, dict) or found.keys() != _FIELDS:
+            raise ValueError("not a stored result")
+        if not all(isinstance(found[name], dict) for name in ("seeds", "metrics", "settings")):
+            raise ValueError("not a stored result")
+        for name in _FIELDS - {"seeds", "metrics", "settings"}:
+            if not isinstance(found[name], (str, int, float, type(None))):
+                raise ValueError(f"{name} is of a wrong type")
+        metrics = {label: (float(value), str(unit)) for label, (value, unit) in found["metrics"].items()}
+        return cls(**{**found, "metrics": metrics})
+
+
+_FIELDS = {own.name for own in fields(Stored)}
+_FLAT = [own.name for own in fields(Stored) if own.name not in ("seeds", "metrics", "settings")]
+
+
+def stored(root: str | Path, found: Found) -> Stored:
+    """Read a folder that `survey` found; one that cannot be read is a row that says so.
+
+    Args:
+        root: As for `survey`.
+        found: The folder.
+    """
+    common: dict[str, Any] = {
+        "folder": found.folder,
+        "kind": found.kind,
+        "study": found.study or None,
+        "run_id": printable(Path(found.folder).name or Path(root).absolute().name),
+    }
+    folder = Path(root) / found.folder
+    try:
+        if found.fault:
+            raise UsageError(found.fault)
+        document = read_object(folder / FILES[found.kind], root=root)
+        if found.kind == RUN_KIND:
+            own = _run(folder, document)
+        elif found.kind == COMPARISON_KIND:
+            own = _comparison(folder, document)
+        else:
+            own = _study(found, document)
+    except Deep5Error as error:
+        # The folder has a column of its own.
+        return Stored(**common, reason=printable(str(error).replace(f"{folder}/", "", 1)))
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        # A document may be valid JSON and still hold, say, a number of a thousand digits.
+        return Stored(**common, reason=printable(f"{FILES[found.kind]} is not as deep5 writes it ({error})"))
+    return Stored(**{**common, **own})
+
+
+def printable(text: object) -> str:
+    """A text without what steers a terminal, of bounded length."""
+    text = told_path(str(text))
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _version(document: Mapping[str, Any], expected: str) -> None:
+    if document.get("schema_version") != expected:
+        raise UsageError(f"schema version {document.get('schema_version')!r:.40}; this deep5 reads {expected!r}")
+
+
+def _run(folder: Path, document: dict[str, Any]) -> dict[str, Any]:
+    _version(document, SCHEMA_VERSION)
+    check_document(document)
+    result = Result(folder=folder, document=document)
+    verdicts = result.verdicts[:_MOST]
+    own = document["framework"] or {}
+    frameworks = document["recipe"]["mutable"].get("frameworks")
+    missed = [verdict.label for verdict in verdicts if verdict.passed is False]
+    word = {True: "accepted", False: "not accepted", None: "not judged"}[result.accepted]
+    return {
+        **_common(document),
+        "level": document["level"],
+        "framework": _text(own.get("name") or (", ".join(map(str, frameworks)) if frameworks else None)),
+        "version": _text(own.get("version")),
+        "device": _text(own.get("device")),
+        "accepted": result.accepted,
+        "verdict": printable(f"{word}: {', '.join(missed)}" if missed else word),
+        "seconds": _number((document["resources"] or {}).get("wall_time_s")),
+        "seeds": {printable(name): _whole(seed) for name, seed in list(document["seeds"].items())[:_MOST]},
+        "threads": _whole((document["threads"] or {}).get("asked")),
+        "metrics": {
+            printable(verdict.label): (verdict.value, printable(verdict.unit))
+            for verdict in verdicts
+            if verdict.value is not None
+        },
+    }
+
+
+def _comparison(folder: Path, document: dict[str, Any]) -> dict[str, Any]:
+    _version(document, COMPARISON_VERSION)
+    check_document(document, comparison_schema())
+    result = ComparisonResult(folder=folder, document=document)
+    observed = next((row["observed"] for row in result.candidates if row["observed"]), None) or {}
+    return {
+        **_common(document),
+        "framework": printable(", ".join(dict.fromkeys(str(row["framework"]) for row in result.candidates))),
+        "device": _text(observed.get("device")),
+        "verdict": printable("; ".join(_said(result))),
+        "seconds": _number((document["resources"] or {}).get("wall_s")),
+        "seeds": {"run": _whole(document["seed"])},
+        "threads": _whole(document["threads"]),
+    }
+
+
+def _said(result: ComparisonResult) -> Iterator[str]:
+    """What was said of each candidate; over several workloads, how often."""
+    by_label: dict[str, list[dict[str, Any]]] = {}
+    for row in result.verdicts:
+        by_label.setdefault(row["candidate"], []).append(row)
+    for candidate in result.candidates:
+        label, rows = candidate["label"], by_label.get(candidate["label"], [])
+        if len(rows) == 1:
+            yield f"{label} {rows[0]['word']} ({rows[0]['ratio']:.3g} x)"
+        elif rows:
+            yield f"{label} " + ", ".join(
+                f"{word} ({count} of {len(rows)})" for word, count in Counter(row["word"] for row in rows).items()
+            )
+        elif candidate["status"] not in ("timed", "proved", "waiting"):
+            yield f"{label} {candidate['status']}"
+
+
+def _study(found: Found, document: dict[str, Any]) -> dict[str, Any]:
+    # Those without a version are of an older deep5; what they hold is read the same.
+    if document.get("schema_version") is not None:
+        _version(document, STUDY_VERSION)
+    candidates = document["candidates"]
+    runs = sum(len(own["runs"]) for own in candidates.values())
+    failures = [str(reason) for own in candidates.values() for reason in own["failures"]]
+    ended = [note for note in document["notes"] if str(note).startswith(("the study is not", "the study was"))]
+    when = _WHEN.search(Path(found.folder).name)
+    return {
+        "recipe": printable(document["recipe"]),
+        "size": _text(document["size"]),
+        "hash": _text(document.get("hash")),
+        "status": "aborted" if ended or document.get("finished") is False else "success",
+        "reason": printable((ended or failures)[0]) if ended or failures else None,
+        "verdict": f"{len(candidates)} candidates, {runs} runs" + (f", {len(failures)} failed" if failures else ""),
+        "started": "{}-{}-{}T{}:{}:{}Z".format(*when.groups()) if when else None,
+    }
+
+
+def _common(document: Mapping[str, Any]) -> dict[str, Any]:
+    recipe, system, software = document["recipe"], document["system"]["before"] or {}, document["software"] or {}
+    commit = software.get("commit") or {}
+    return {
+        "run_id": printable(document["run_id"]),
+        "recipe": printable(recipe["name"]),
+        "hash": _text(recipe["hash"]),
+        "size": _text(recipe["size"]),
+        "division": printable(recipe["division"]),
+        "status": printable(document["status"]),
+        "reason": printable(document["reasons"][0]) if document["reasons"] else None,
+        "started": _text(document["started"]),
+        "host": _text(system.get("host")),
+        "cpu": _text((system.get("cpu") or {}).get("model")),
+        "environment": _text((document["provenance"] or {}).get("environment")),
+        "commit": printable(f"{commit['id']}{'-dirty' if commit.get('dirty') else ''}") if commit.get("id") else None,
+        "settings": dict(list(_flattened(recipe["mutable"]))[:_MOST]),
+    }
+
+
+def _flattened(value: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    for key, inner in value.items():
+        name = printable(f"{prefix}{key}")
+        if isinstance(inner, Mapping) and inner and depth < 6:
+            yield from _flattened(inner, f"{name}.", depth + 1)
+        elif isinstance(inner, str):
+            yield name, printable(inner)
+        elif isinstance(inner, (list, Mapping)):
+            yield name, printable(json.dumps(inner))
+        else:
+            yield name, inner
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else printable(value)
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def _whole(value: Any) -> int | None:
+    # Seeds of 64 bits without a sign are deep5's own.
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**64 else None

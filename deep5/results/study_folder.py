@@ -1,0 +1,219 @@
+"""A study as read back from its folder: how long each run took to the target, from the runs themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from deep5.errors import UsageError, brief
+from deep5.results.reading import NotThere, read_json
+from deep5.results.result import Result, load
+from deep5.results.study_record import STUDY, STUDY_VERSION
+from deep5.results.time_to_target import Reached, Target, time_to_target
+
+__all__ = ["StudyFolder", "load_study_folder"]
+
+_FAILED = re.compile(r"seed (\d+): (.*)", re.DOTALL)
+_TARGETS = ("time_to_accuracy", "epochs_to_accuracy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyFolder:
+    """One study as its folder tells it.
+
+    Attributes:
+        folder: Its folder.
+        recipe: The recipe's name.
+        hash: Of its fixed part; empty where no run came to its end and the study does not say.
+        size: Of the recipe.
+        division: "closed" where every run is of the closed division.
+        target: What the runs had to reach.
+        settings: By candidate, as far as the study sets them.
+        reached: By candidate and seed; a run that is declared and not there never got there.
+        environments: Hashes of the machines and their software that the runs are of, each once.
+    """
+
+    folder: Path
+    recipe: str
+    hash: str
+    size: str
+    division: str
+    target: Target
+    settings: Mapping[str, Mapping[str, Any]]
+    reached: Mapping[str, Mapping[int, Reached]]
+    environments: Sequence[str] = ()
+
+
+def load_study_folder(path: str | Path) -> StudyFolder:
+    """Read a study's folder; times are read from its runs, and not from the study's own summary.
+
+    Args:
+        path: The folder, or the study.json in it.
+
+    Raises:
+        UsageError: No study there, one that is not finished, states no target or is damaged; runs of several
+            recipes, on several data sets, or outside the folder; a seed that a candidate has twice.
+    """
+    path = Path(path)
+    file = path if path.name == STUDY else path / STUDY
+    document = _read(file)
+    folder = file.parent
+    candidates = _mapping(document.get("candidates"), file, "candidates")
+    if not candidates:
+        raise UsageError(f"{file} has no candidates; allowed: at least one")
+    for name in (*candidates, str(document.get("recipe"))):
+        if not name or not name.isprintable():  # they go to a terminal
+            raise UsageError(f"{file} has the name {brief(name)}; allowed: letters that can be printed")
+    notes = document.get("notes")
+    ended = isinstance(notes, list) and any("not finished" in str(n) or "was interrupted" in str(n) for n in notes)
+    if document.get("finished", not ended) is not True:
+        raise UsageError(
+            f"the study {file.parent} is not finished; allowed: one that has every run; remedy: run it again, with "
+            "--only where one candidate ends the whole"
+        )
+    runs = {name: _runs(folder, file, name, own) for name, own in candidates.items()}
+    every = [result for own in runs.values() for result in own]
+    identity = _identity(file, document, every)
+    target = _target(file, document, every)
+    failed = {name: _failures(file, name, own) for name, own in candidates.items()}
+    by_seed = {name: _by_seed(file, name, own) for name, own in runs.items()}
+    seeds = _seeds(file, document, [*by_seed.values(), *failed.values()])
+    reached = {
+        name: {
+            seed: time_to_target(by_seed[name][seed], target)
+            if seed in by_seed[name]
+            else Reached.never(failed[name].get(seed, "there is no run of this seed"))
+            for seed in seeds
+        }
+        for name in candidates
+    }
+    return StudyFolder(
+        folder=file.parent,
+        **identity,
+        division="closed" if every and all(result.division == "closed" for result in every) else "open",
+        target=target,
+        settings={name: _mapping(own.get("settings"), file, "settings") for name, own in candidates.items()},
+        reached=reached,
+        environments=sorted({str(result.document["provenance"]["environment"]) for result in every}),
+    )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        document = read_json(file)
+    except NotThere as error:
+        raise UsageError(f"{file.parent} holds no {STUDY}; allowed: a folder that 'deep5 study' wrote") from error
+    found: dict[str, Any] = _mapping(document, file, "the document")
+    version = found.get("schema_version")
+    if version not in (None, STUDY_VERSION):
+        raise UsageError(
+            f"{file} is of schema version {brief(version)}; allowed: {STUDY_VERSION!r}, or none; remedy: the deep5 "
+            "that wrote it"
+        )
+    return found
+
+
+def _mapping(value: Any, file: Path, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{file}: {what} is {brief(value)}; allowed: an object; the file is damaged")
+    return value
+
+
+def _texts(own: Any, file: Path, name: str, key: str) -> list[str]:
+    value = _mapping(own, file, f"the candidate {name!r}").get(key)
+    if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
+        raise UsageError(f"{file}: {key} of {name!r} is {brief(value)}; allowed: a list of texts; the file is damaged")
+    return value
+
+
+def _runs(folder: Path, file: Path, name: str, own: Any) -> list[Result]:
+    return [load(_inside(folder, file, text), root=folder) for text in _texts(own, file, name, "runs")]
+
+
+def _inside(folder: Path, file: Path, text: str) -> Path:
+    """The folder of a run; nothing outside the study's own folder is named, and reading follows no link."""
+    path = PurePosixPath(text)
+    if not text.isprintable():
+        raise UsageError(f"{file} names the run {brief(text)}, which is no path; allowed: letters that can be printed")
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise UsageError(f"{file} names the run {brief(text)}; allowed: a result folder within the study's own folder")
+    return folder / path
+
+
+def _identity(file: Path, document: Mapping[str, Any], runs: Sequence[Result]) -> dict[str, str]:
+    """Recipe, hash and size, which all runs have in common with the study."""
+    found: dict[str, str] = {}
+    for key, field in (("recipe", "name"), ("hash", "hash"), ("size", "size")):
+        stated = document.get(key, "" if key == "hash" else None)
+        if not isinstance(stated, str):
+            raise UsageError(f"{file}: {key} is {brief(stated)}; allowed: a text; the file is damaged")
+        own = {str(result.document["recipe"][field]) for result in runs}
+        if len(own) > 1 or (own and stated and own != {stated}):
+            told = ", ".join(sorted(own | ({stated} if stated else set())))
+            raise UsageError(f"{file} holds runs whose {key} differs: {told}; allowed: one recipe at one size")
+        found[key] = stated or next(iter(own), "")
+    for part in ("data", "split"):
+        if len({str(result.document["provenance"][part]) for result in runs}) > 1:
+            raise UsageError(
+                f"the runs of {file.parent} were judged on different data (provenance.{part}); allowed: one data set "
+                "and one split, on which every run has to reach the target"
+            )
+    return found
+
+
+def _target(file: Path, document: Mapping[str, Any], runs: Sequence[Result]) -> Target:
+    stated = {
+        float(row["parameters"]["target"])
+        for result in runs
+        for row in result.document["metrics"]
+        if row["name"] in _TARGETS and isinstance(row["parameters"].get("target"), (int, float))
+    }
+    own = document.get("target")
+    if own is not None:
+        told = _mapping(own, file, "target")
+        target = Target(metric=told.get("metric", ""), goal=told.get("goal", 0.0))
+        ours = target.metric == "test_accuracy" and float(target.goal) in stated
+        # A study of which no run came to its end has only its own word for it.
+        origin = "recipe" if ours or (not runs and told.get("origin") == "recipe") else "asked"
+        return Target(metric=target.metric, goal=float(target.goal), origin=origin)
+    if len(stated) != 1:
+        raise UsageError(
+            f"the study {file.parent} states {'no target' if not stated else 'several targets'}; allowed: one, in the "
+            "recipe's TimeToAccuracy or EpochsToAccuracy; remedy: deep5 study … --target accuracy=97"
+        )
+    return Target(metric="test_accuracy", goal=stated.pop())
+
+
+def _failures(file: Path, name: str, own: Any) -> dict[int, str]:
+    found = (_FAILED.fullmatch(text) for text in _texts(own, file, name, "failures"))
+    return {int(match[1][:18]): f"failed: {match[2]}" for match in found if match}
+
+
+def _by_seed(file: Path, name: str, runs: Sequence[Result]) -> dict[int, Result]:
+    found: dict[int, Result] = {}
+    for result in runs:
+        seed = result.document["seeds"].get("run")
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise UsageError(f"{result.folder} states the seed {brief(seed)}; allowed: a whole number")
+        if seed in found:
+            raise UsageError(
+                f"{file}: two runs of {name!r} have the seed {seed}; allowed: each seed once, since a repetition with "
+                "the same one says nothing of convergence"
+            )
+        found[seed] = result
+    return found
+
+
+def _seeds(file: Path, document: Mapping[str, Any], known: Sequence[Mapping[int, Any]]) -> list[int]:
+    """As declared; of an older study, all that any candidate has."""
+    seen = sorted(set().union(*known))
+    declared = document.get("seeds", seen)
+    whole = isinstance(declared, list) and all(isinstance(s, int) and not isinstance(s, bool) for s in declared)
+    if not whole or not declared or len(set(declared)) < len(declared) or not set(seen) <= set(declared):
+        raise UsageError(
+            f"{file}: the seeds are {brief(declared)}, and there are runs of {seen}; allowed: each declared once"
+        )
+    return list(declared)

@@ -1,0 +1,17 @@
+"""Text on its way to a terminal, which obeys what steers it."""
+
+from __future__ import annotations
+
+__all__ = ["plain"]
+
+
+def plain(text: object) -> str:
+    r"""A text whose signs that steer a terminal, or turn the direction of writing, are written out; line breaks stay.
+
+    >>> plain("a\x1b[31mb\u202e")
+    'a\\x1b[31mb\\u202e'
+    """
+    told = str(text)
+    if told.isprintable():
+        return told
+    return "".join(sign if sign.isprintable() or sign == "\n" else ascii(sign)[1:-1] for sign in told)
