@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deep5 import networks as networks
+    from deep5 import results as results
     from deep5.backend import Framework as Framework
     from deep5.backend import Support as Support
     from deep5.communicator import Communicator as Communicator
     from deep5.communicator import SingleRank as SingleRank
+    from deep5.compare.driver import run_comparison as run_comparison
     from deep5.errors import Deep5Error as Deep5Error
     from deep5.errors import OperatorError as OperatorError
     from deep5.errors import ShapeError as ShapeError
@@ -173,7 +175,9 @@ _CORE = {
     "Observer": "metric",
     "Sample": "metric",
     "framework": "plugins",
+    "results": "results",
     "run_recipe": "run",
+    "run_comparison": "compare.driver",
     "CPUDevice": "tensors",
     "Device": "tensors",
     "GPUDevice": "tensors",
@@ -300,7 +304,7 @@ _METRICS = {
     "Utilisation": "metrics.utilisation",
     "WallClockTime": "metrics.time",
 }
-_PACKAGES = ("datasets", "networks")
+_PACKAGES = ("datasets", "networks", "results")
 _HOME = {**_CORE, **_LEVELS, **_METRICS}
 __all__ = [*_HOME, "__version__"]
 

@@ -69,6 +69,7 @@ class _Late(click.Group):
         "bench": ("deep5.bench.command", "bench_command"),
         "calibrate": ("deep5.calibration", "calibrate_command"),
         "clean": ("deep5.cleaning", "clean_command"),
+        "compare": ("deep5.compare.command", "compare_command"),
         "evaluate": ("deep5.evaluate", "evaluate_command"),
         "predict": ("deep5.predict", "predict_command"),
         "study": ("deep5.study", "study_command"),

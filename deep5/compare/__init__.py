@@ -1,0 +1,1 @@
+"""Candidates compared: proved to compute the same, timed in turn in fresh processes, judged."""

@@ -1,0 +1,91 @@
+"""What a candidate's process does: one job, read from a file, its answer written to another."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+__all__ = ["ARRAYS", "main"]
+
+Job = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
+
+ARRAYS = "arrays.safetensors"
+"""The file of a job's folder that holds the arrays of its answer."""
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Do the job of a folder.
+
+    Args:
+        arguments: The folder.
+    """
+    begin = perf_counter()
+    folder = Path(arguments[0])
+    request = json.loads((folder / "request.json").read_text())
+    if hasattr(os, "sched_setaffinity"):
+        # Before anything is loaded: libraries count processors when they are.
+        os.sched_setaffinity(0, request["processors"])
+
+    from deep5.lifeline import die_with_parent
+
+    die_with_parent(request["parent"])
+    # Where memory runs out, the system ends this process and not the one that watches it.
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
+
+    from deep5.errors import Deep5Error
+
+    tell = (folder / "doing.txt").write_text
+    tell("the imports")
+    try:
+        answer, arrays = _job(request, tell, begin)
+    except Deep5Error as error:
+        answer, arrays = {"reason": str(error)}, {}
+    except Exception as error:  # whatever a framework or a user's own code raises is the answer of that candidate
+        answer, arrays = {"reason": f"it raised {type(error).__name__}: {' '.join(str(error).split())[:500]}"}, {}
+    tell("the end")
+    if arrays:
+        _write_arrays(folder / ARRAYS, arrays)
+    (folder / "answer.json").write_text(json.dumps({**answer, "memory_bytes": _largest_memory()}))
+    sys.stdout.flush()
+    # What a library does when it is unloaded is not the candidate's result.
+    os._exit(0)
+
+
+def _job(
+    request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is found, in JSON's types, and arrays by name."""
+    from deep5.compare import inference, operators, training
+    from deep5.compare.plan import content_hash
+    from deep5.errors import RecipeError
+    from deep5.recipe import load_recipe
+
+    recipe = load_recipe(request["recipe"]).at_size(request["size"]).with_settings(request["settings"])
+    if content_hash(recipe) != request["content"]:
+        raise RecipeError(
+            f"{recipe.name}, or a file that it names, is not what it was when the comparison began; remedy: begin again"
+        )
+    kind: Any = {"training": training, "inference": inference, "operators": operators}[request["kind"]]
+    job: Job = kind.JOBS[request["job"]]
+    return job(recipe, request, tell, begin)
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    save_file({name: np.asarray(value, order="C") for name, value in arrays.items()}, path)
+
+
+def _largest_memory() -> int:
+    """The largest resident memory of this process so far."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

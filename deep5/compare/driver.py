@@ -1,0 +1,305 @@
+"""`run_comparison`: the four steps, each candidate in processes of its own, one at a time; all kept as it goes."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from deep5.calibration import Calibration, calibrate, calibration_of_this_machine
+from deep5.compare.child import ARRAYS
+from deep5.compare.plan import Candidate, Plan, content_hash, make_plan, settings_of
+from deep5.compare.processes import Outcome, run_process
+from deep5.compare.proof import ProofRow, inference_rows, operator_rows, training_rows
+from deep5.compare.record import ComparisonRecord
+from deep5.errors import Deep5Error, OutputError, RunFailed, UsageError
+from deep5.recipe import Recipe
+from deep5.results.comparison import ComparisonResult, load_comparison
+from deep5.results.round_samples import order_of_round
+from deep5.statistics import LOOKS
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["run_comparison"]
+
+Tell = Callable[[str], object]
+# Noise floors beyond which it is said that a machine is no good for what was asked.
+_NOISY = {"quick": 1.25, "rigorous": 1.05}
+
+
+def run_comparison(
+    recipe: str,
+    *,
+    out: str | Path = "results",
+    resume: str | Path | None = None,
+    tell: Tell | None = None,
+    **options: Any,
+) -> ComparisonResult:
+    """Prove that candidates compute the same, time them in turn, and judge.
+
+    Args:
+        recipe: A registered name, or the path of a Python file.
+        out: Where the comparison's folder goes.
+        resume: The folder of a comparison that was ended, to go on in: its rounds count, its proof is made again.
+        tell: Takes a line before each process.
+        options: As for `deep5.compare.plan.make_plan`: `frameworks`, `vary`, `settings`, `size`, `kind`, `rigorous`,
+            `baseline`, `threads`, `seed`, `steps`, `most`, `time_limit_s`, `memory_limit_bytes`.
+
+    Raises:
+        UsageError: What cannot be compared; nothing is left behind.
+        RunFailed: Fewer than two candidates could be timed; the folder is marked and readable.
+    """
+    begin = perf_counter()
+    if resume is not None and options.get("seed") is None:
+        options["seed"] = load_comparison(resume).document["seed"]
+    plan, recipes = make_plan(recipe, **options)
+    return _Comparison(plan, recipes, Path(out), None if resume is None else Path(resume), tell or _untold, begin).run()
+
+
+def _untold(line: str) -> None:
+    """Nobody waits to know what is done."""
+
+
+class _Comparison:
+    """A comparison under way."""
+
+    def __init__(
+        self, plan: Plan, recipes: Mapping[str, Recipe], out: Path, resume: Path | None, tell: Tell, begin: float
+    ) -> None:
+        self.plan, self.recipes, self.tell, self.begin = plan, recipes, tell, begin
+        self.folder = ComparisonRecord(out, plan, recipes, _scope(plan.kind), resume)
+        # Of a comparison that goes on, the clock does, less the time that nobody measured.
+        before, self.processes_s = self.folder.spent_s()
+        self.begin -= before
+        self.floors: dict[int, float] = {}
+
+    def run(self) -> ComparisonResult:
+        """All four steps; whatever ends them, the folder says what it was."""
+        try:
+            with tempfile.TemporaryDirectory(prefix="deep5-compare-") as scratch:
+                self._calibrate()
+                able = self._prove(Path(scratch))
+                self._time(Path(scratch), able)
+            return self._finish()
+        except KeyboardInterrupt:
+            self._end("aborted", "interrupted by the user")
+            told = f"interrupted; what the comparison left is in {self.folder.path}"
+            raise KeyboardInterrupt(f"{told}; to go on, add --resume {self.folder.path} to the command") from None
+        except Deep5Error as error:
+            self._end("failed", str(error))
+            raise RunFailed(f"{error}; what the comparison left is in {self.folder.path}") from error
+        except OSError as error:
+            self._end("failed", str(error))
+            raise OutputError(f"the comparison cannot go on: {error}; what it left is in {self.folder.path}") from error
+        except BaseException as error:
+            self._end("failed", f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            self.folder.close()
+
+    def _calibrate(self) -> None:
+        found = calibration_of_this_machine(self.plan.threads)
+        if found is None:
+            self.tell("this machine's noise floor is not known yet: it is measured once, in about a minute")
+            begin = perf_counter()
+            found = calibrate(self.plan.threads)
+            self.processes_s += perf_counter() - begin
+        self.folder.document["calibration"] = found.document()
+        self.calibration: Calibration = found
+        rounds = LOOKS[-1] if self.plan.mode == "rigorous" else 1
+        floor = found.floor(rounds)
+        if floor > _NOISY[self.plan.mode]:
+            remedy, each = "a quiet machine, or --threads 1", "one process" if rounds == 1 else f"{rounds} processes"
+            self.folder.warn(
+                f"this machine is noisy: identical code differs by up to {floor - 1:.0%} with {each} each, "
+                f"and no smaller difference gets a verdict; remedy: {remedy if rounds > 1 else f'--rigorous, {remedy}'}"
+            )
+
+    def _request(self, candidate: Candidate, job: str, **more: Any) -> dict[str, Any]:
+        plan, recipe = self.plan, self.recipes[candidate.label]
+        settings = {**settings_of(candidate, plan.kind), "threads": plan.threads}
+        return {
+            "job": job,
+            "kind": plan.kind,
+            "mode": plan.mode,
+            "recipe": plan.recipe,
+            "size": plan.size,
+            "settings": settings,
+            "content": content_hash(recipe),
+            "threads": plan.threads,
+            "steps": plan.steps,
+            **more,
+        }
+
+    def _run(self, candidate: Candidate, job: str, folder: Path, label: str | None = None, **more: Any) -> Outcome:
+        outcome = run_process(self.plan, self._request(candidate, job, **more), folder, self.begin)
+        self.processes_s += outcome.wall_s
+        self.folder.note_process(label or candidate.label, job, outcome, more.get("round"))
+        return outcome
+
+    # 1. Equivalence --------------------------------------------------------------------------------------------------
+
+    def _prove(self, scratch: Path) -> list[Candidate]:
+        """Hold each candidate against the reference of its group; those that may be timed."""
+        groups: dict[str, list[Candidate]] = {}
+        for candidate in self.plan.candidates:
+            groups.setdefault(candidate.group, []).append(candidate)
+        able = []
+        for number, members in enumerate(groups.values()):
+            folder = scratch / f"reference-{number}"
+            self.tell(f"proof: the reference in float64{_of_group(members, len(groups))}")
+            # By the first one's recipe, which the process turns into the reference's.
+            reference = self._run(members[0], "reference", folder, label=f"reference in float64, {number}")
+            answer = None if reference.reason is not None else reference.answer
+            if answer is not None:
+                self.folder.note_reference(answer)
+            for place, candidate in enumerate(members):
+                if answer is None:
+                    self.folder.fail(candidate.label, "failed", f"the reference cannot run it: {reference.reason}")
+                    continue
+                self.tell(f"proof: {candidate.label}")
+                own = scratch / f"proof-{number}-{place}"
+                if self._is_proved(candidate, answer, folder, own):
+                    able.append(candidate)
+                shutil.rmtree(own)  # a trajectory's arrays are large, and no later one needs them
+            shutil.rmtree(folder)
+        self.folder.write()
+        return able
+
+    def _is_proved(self, candidate: Candidate, answer: Mapping[str, Any], reference: Path, folder: Path) -> bool:
+        """Whether a candidate may be timed; what it gives instead of a result is its own fault, and told as that."""
+        outcome = self._run(candidate, "prove", folder, waypoints=str(reference / ARRAYS))
+        if outcome.answer is None or outcome.reason is not None:
+            self.folder.fail(candidate.label, "failed", str(outcome.reason))
+            return False
+        try:
+            rows, left_out = self._rows(candidate, answer, outcome.answer, reference, folder)
+        except Exception as error:  # arrays of other shapes, a file that is none: whatever a candidate may write
+            told = f"its results are not those of this network ({type(error).__name__}: {error})"
+            self.folder.fail(candidate.label, "different", " ".join(told.split())[:500])
+            return False
+        self.folder.prove(candidate.label, rows, left_out, outcome.answer["provenance"])
+        parts = {row.part for row in rows if row.passed}
+        wrong = next((row for row in rows if not row.passed), None)
+        reason: str | None
+        if self.plan.kind == "operators":
+            reason = None if parts else "none of its results is the reference's"
+        elif wrong is not None:
+            reason = f"{wrong.what} is off by {wrong.relative:.2g}; allowed: {wrong.allowed:.2g} (part {wrong.part})"
+        else:
+            missing = {"training": {"b", "c"}, "inference": {"b"}}[self.plan.kind] - parts
+            reason = f"nothing of part {', '.join(sorted(missing))} could be compared" if missing else None
+        if reason is None:
+            return True
+        if wrong is None and left_out:
+            reason += f": {left_out[0]}"
+        self.folder.fail(candidate.label, "different" if wrong else "failed", reason)
+        return False
+
+    def _rows(
+        self, candidate: Candidate, answer: Mapping[str, Any], own: Mapping[str, Any], reference: Path, folder: Path
+    ) -> tuple[list[ProofRow], list[str]]:
+        """What the proof found, and what the candidate could not take part in.
+
+        Raises:
+            UsageError: It had other data, weights or batches.
+        """
+        if different := [key for key, value in answer["provenance"].items() if own["provenance"].get(key) != value]:
+            raise UsageError(f"its {', '.join(different)} are not those of the reference")
+        right, found = _results_in(reference / ARRAYS), _results_in(folder / ARRAYS)
+        left_out = own["left_out"]
+        if isinstance(left_out, Mapping):
+            left_out = [f"{name}: {reason}" for name, reason in left_out.items()]
+        if self.plan.kind == "operators":
+            return operator_rows(candidate.label, right, found, own["allowed"]), left_out
+        if self.plan.kind == "inference":
+            return inference_rows(candidate.label, right, found), left_out
+        return training_rows(candidate.label, right, found, smooth=answer["smooth"]), left_out
+
+    # 3. Timing -------------------------------------------------------------------------------------------------------
+
+    def _time(self, scratch: Path, able: Sequence[Candidate]) -> None:
+        # One that failed in a round before an interruption has failed.
+        plan, active = self.plan, [c for c in able if self.folder.status(c.label) in ("proved", "timed")]
+        for number in range(plan.most):
+            # Those that ran in a round before an interruption are not run in it again.
+            due = [] if self._too_few(active) else [c for c in active if not self.folder.has(c.label, number)]
+            for place in order_of_round(plan.seed, number, len(due)):
+                candidate = due[place]
+                self.tell(f"timing: round {number + 1}, {candidate.label}")
+                outcome = self._run(candidate, "time", scratch / f"time-{number}-{place}", round=number)
+                if outcome.answer is None or "workloads" not in outcome.answer:
+                    self.folder.fail(candidate.label, "failed", str(outcome.reason), number)
+                else:
+                    self.folder.note_times(candidate.label, number, outcome.answer)
+                self.folder.write()
+            active = [c for c in active if self.folder.status(c.label) == "timed"] if due else active
+            self.folder.judge(self._floors())
+            if number + 1 in LOOKS:
+                undecided = self.folder.undecided()
+                active = [c for c in active if c.label == plan.baseline or c.label in undecided]
+            if self._too_few(active):
+                return
+
+    def _too_few(self, active: Sequence[Candidate]) -> bool:
+        return len(active) < 2 or all(candidate.label != self.plan.baseline for candidate in active)
+
+    def _floors(self) -> dict[int, float]:
+        """By number of rounds; a single one counts in the quick mode alone."""
+        counts = (1,) if self.plan.mode == "quick" else tuple(look for look in LOOKS if look <= self.plan.most)
+        if not self.floors:
+            self.floors = {rounds: self.calibration.floor(rounds) for rounds in counts}
+        return self.floors
+
+    # 4. Verdict ------------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> ComparisonResult:
+        self.folder.judge(self._floors())
+        # A baseline that failed after some rounds is what the others were held against in those before.
+        measured = self.folder.measured()
+        if self.plan.baseline not in measured or len(measured) < 2:
+            reasons = self.folder.reasons()
+            raise RunFailed(f"there is nothing to compare: {'; '.join(reasons) or 'no candidate was timed'}")
+        return self.folder.finish(self._resources())
+
+    def _resources(self) -> dict[str, float]:
+        wall = perf_counter() - self.begin
+        return {
+            "wall_s": wall,
+            "processes_s": self.processes_s,
+            "harness_s": wall - self.processes_s,
+            "harness_share": (wall - self.processes_s) / wall,
+        }
+
+    def _end(self, status: str, reason: str) -> None:
+        """Write down why; what goes wrong here must not hide what went wrong before."""
+        with suppress(Exception):
+            self.folder.end(status, reason, self._resources())
+
+
+def _results_in(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a job but for the states that another one starts from: those are the most by far."""
+    from safetensors import safe_open
+
+    if not path.exists():
+        return {}
+    with safe_open(path, framework="numpy") as file:
+        names = list(file.keys())
+        return {name: file.get_tensor(name) for name in names if not name.startswith(("executor/", "optimizer/"))}
+
+
+def _of_group(members: Sequence[Candidate], groups: int) -> str:
+    if groups == 1:
+        return ""
+    return f" for {', '.join(member.label for member in members)}"
+
+
+def _scope(kind: str) -> str:
+    from deep5.compare import inference, operators, training
+
+    return {"training": training.SCOPE, "inference": inference.SCOPE, "operators": operators.SCOPE}[kind]

@@ -1,0 +1,147 @@
+"""What a candidate of an inference comparison does: outputs for the proof, and timed forward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from deep5.compare.readings import framework_of, machine_between, machine_state, observed, peaks_of, provenance_of
+from deep5.compare.training import (
+    assembled,
+    executors_of,
+    first_batches,
+    hash_of,
+    in_types_of,
+    is_smooth,
+    of_reference,
+)
+from deep5.errors import Unsupported
+from deep5.recipe import Recipe
+from deep5.statistics import steady_part
+from deep5.tensors import to_numpy
+
+__all__ = ["JOBS", "SCOPE"]
+
+SCOPE = (
+    "whole calls of the network in evaluation, from a batch of NumPy arrays to outputs in the framework's memory, each "
+    "finished by synchronize before the next begins"
+)
+
+_BATCHES = 8
+_BUDGET_S = {"quick": 2.0, "rigorous": 1.0}
+_FEWEST, _PATIENCE = 20, 4
+
+
+def _outputs(
+    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float, name: str | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Outputs on the first batches, in float64 and float32: of the recipe's framework, or of another by its name."""
+    from deep5.networks.precision import with_precision
+
+    tell("the assembly")
+    if name is not None:
+        recipe = of_reference(recipe)
+    parts = assembled(recipe)
+    network, make = parts.executor.network, executors_of(recipe, parts)
+    batches = first_batches(parts, min(request["steps"], _BATCHES))
+    found: dict[str, Any] = {}
+    left_out = []
+    for dtype in ("float64", "float32") if name is None else ("float64",):
+        tell(f"the outputs in {dtype}")
+        of = with_precision(network, dtype)
+        try:
+            executor = make(of)
+            for place, (_, inputs) in enumerate(in_types_of(of, batches)):
+                outputs = executor.inference(inputs)
+                found |= {f"{dtype}/{place}/{key}": np.array(to_numpy(value)) for key, value in outputs.items()}
+        except Unsupported as error:
+            left_out.append(f"in {dtype}: {error}")
+    answer = {
+        "provenance": provenance_of(parts, first_batches=hash_of(batches)),
+        "steps": len(batches),
+        "smooth": is_smooth(network),
+        "left_out": left_out,
+        "settings": observed(parts.executor.settings()),
+    }
+    return answer, found
+
+
+def _reference(
+    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    return _outputs(recipe, request, tell, begin, "reference")
+
+
+def _prove(
+    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    return _outputs(recipe, request, tell, begin, None)
+
+
+def _time(
+    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    from deep5.operators import timing
+
+    before = machine_state()
+    timing.self_test()
+    tell("the assembly")
+    parts = assembled(recipe)
+    executor = parts.executor
+    inputs = first_batches(parts, 1)[0][1]
+    size = len(next(iter(inputs.values())))
+    work = timing.Work(call=executor.inference, arguments=(inputs,), synchronize=executor.synchronize)
+    set_up_s = perf_counter() - begin
+    tell("the first call")
+    first_call_s = timing.time_loop(work, 1)
+    tell("the timed calls")
+    origin, budget_s = perf_counter(), _BUDGET_S[request["mode"]]
+    samples: list[tuple[float, float, int]] = []
+    found = steady_part([])
+    with timing.collector_spared():
+        fault = timing.untimed_work(work, lambda outputs: [np.array(to_numpy(value)) for value in outputs.values()])
+        if fault is not None:
+            return {"reason": f"{fault}; its work is not on the clock"}, {}
+        calls, tried = timing.calibrate(work)
+        samples += [(perf_counter() - origin, seconds, 1 << place) for place, seconds in enumerate(tried)]
+        while (spent := perf_counter() - origin) < _PATIENCE * budget_s:
+            if spent >= budget_s and len(samples) >= _FEWEST:
+                found = steady_part([seconds for _, seconds, _ in samples])
+                if found.reached and spent - samples[found.begin][0] >= budget_s / 2:
+                    break
+            seconds = timing.time_loop(work, calls)
+            samples.append((perf_counter() - origin, seconds, calls))
+    found = steady_part([seconds for _, seconds, _ in samples])
+    outputs = executor.inference(inputs)
+    finite = all(np.isfinite(np.asarray(to_numpy(value), np.float64)).all() for value in outputs.values())
+    tell("the peaks")
+    return {
+        "workloads": [
+            {
+                "workload": "inference",
+                "batch_size": size,
+                "first_call_s": first_call_s,
+                "samples": samples,
+                "warm_up": found.begin,
+                "settled": found.reached,
+            }
+        ],
+        **({} if finite else {"reason": "its outputs are not finite"}),
+        "settings": observed(executor.settings()),
+        "warnings": list(parts.warnings),
+        "provenance": provenance_of(parts),
+        "peaks": peaks_of(framework_of(recipe), recipe.value("device")),
+        "machine": machine_between(before),
+        "set_up_s": set_up_s,
+    }, {}
+
+
+JOBS: Mapping[str, Callable[..., tuple[dict[str, Any], dict[str, Any]]]] = {
+    "reference": _reference,
+    "prove": _prove,
+    "time": _time,
+}
+"""What a process may be asked for."""

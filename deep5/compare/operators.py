@@ -1,0 +1,145 @@
+"""What a candidate of an operator comparison does: results for the proof, and timed calls of every workload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from deep5.bench.agreement import tolerance
+from deep5.bench.candidates import Candidate, prepare, random_values, read, reason_of
+from deep5.bench.measure import measure_here
+from deep5.bench.plan import Plan, Workload, workloads
+from deep5.bench.record import plan_of
+from deep5.compare.readings import machine_between, machine_state, observed, peaks_of
+from deep5.errors import Deep5Error
+from deep5.plugins import framework
+from deep5.recipe import Recipe
+from deep5.tensors import TensorSpec
+
+__all__ = ["JOBS", "SCOPE", "workload_name"]
+
+from deep5.bench.measure import SCOPE
+
+
+def workload_name(key: Mapping[str, str]) -> str:
+    """What a workload is called: its problem, and its direction where that is no plain forward pass."""
+    return key["problem"] if key["direction"] == "forward" else f"{key['problem']}, {key['direction']}"
+
+
+def _results(
+    plan: Plan, request: Mapping[str, Any], tell: Callable[[str], object], *, double: bool
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Outputs and gradients of the first call of every workload, by workload and place."""
+    framework(plan.frameworks[0]).set_threads(plan.threads)
+    works, left_out = workloads(plan)
+    found: dict[str, Any] = {}
+    allowed: dict[str, list[float]] = {}
+    reasons = {workload_name(entry): entry["reason"] for entry in left_out}
+    for work in works:
+        name = workload_name(work.key)
+        tell(f"the results of {name}")
+        inputs, grads = random_values(work, plan.seed, plan.bounds)
+        own = work
+        if double:
+            own, inputs, grads = _doubled(work, inputs, grads)
+        try:
+            made = prepare(Candidate(framework=plan.frameworks[0]), plan, own, inputs, grads)
+            arrays = read(made.work.call(*made.work.arguments))
+        except Exception as error:  # whatever a framework raises is its answer, and is listed
+            reasons[name] = reason_of(error)
+            continue
+        found |= {f"{name}/{place}": np.array(value) for place, value in enumerate(arrays)}
+        if not double:
+            allowed[name] = [tolerance(work, value) for value in arrays]
+    return {"left_out": reasons, "allowed": allowed}, found
+
+
+def _doubled(work: Workload, inputs: Any, grads: Any) -> tuple[Workload, Any, Any]:
+    """The same numbers in float64."""
+    specs = tuple(
+        TensorSpec(shape=spec.shape, dtype="float64") if value.dtype.kind in "fV" else spec
+        for spec, value in zip(work.problem.inputs, inputs, strict=True)
+    )
+
+    def wide(values: Any) -> Any:
+        return tuple(
+            None if value is None else value.astype(np.float64) if value.dtype.kind in "fV" else value
+            for value in values
+        )
+
+    return replace(work, problem=replace(work.problem, inputs=specs)), wide(inputs), wide(grads)
+
+
+def _reference(
+    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    plan = replace(_plan(recipe, request), frameworks=("reference",))
+    answer, arrays = _results(plan, request, tell, double=True)
+    return {**answer, "provenance": _provenance(recipe)}, arrays
+
+
+def _prove(
+    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    answer, arrays = _results(_plan(recipe, request), request, tell, double=False)
+    return {
+        **answer,
+        "provenance": _provenance(recipe),
+        "settings": observed({}),
+    }, arrays
+
+
+def _plan(recipe: Recipe, request: Mapping[str, Any]) -> Plan:
+    return replace(plan_of(recipe), bare=None, mode=request["mode"], threads=request["threads"], cold=False)
+
+
+def _provenance(recipe: Recipe) -> dict[str, Any]:
+    return {"workload": recipe.fixed_hash(), "seed": recipe.value("seed")}
+
+
+def _time(
+    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    before = machine_state()
+    plan = _plan(recipe, request)
+    raw = measure_here(plan, request.get("round", 0), tell)
+    name = plan.frameworks[0]
+    if not raw["series"]:
+        reasons = [entry["reason"] for entry in raw["left_out"]]
+        raise Deep5Error(f"it runs none of the workloads; the first reason: {reasons[0] if reasons else 'none'}")
+    tell("the peaks")
+    return {
+        "workloads": [
+            {
+                "workload": workload_name(series),
+                "batch_size": None,
+                "flops": series["flops"],
+                "bytes": series["bytes"],
+                "first_call_s": series["first_call_s"],
+                "samples": [
+                    (at, seconds, series["calls"]) for at, seconds in (*series["warm_ups"], *series["samples"])
+                ],
+                "warm_up": len(series["warm_ups"]),
+                "settled": series["settled"],
+            }
+            for series in raw["series"]
+        ],
+        "left_out": {workload_name(entry): entry["reason"] for entry in raw["left_out"]},
+        "settings": observed(raw["settings"].get(name, {})),
+        "warnings": raw["warnings"],
+        "provenance": _provenance(recipe),
+        "peaks": peaks_of(framework(name), plan.device),
+        "machine": machine_between(before),
+        "set_up_s": None,  # of each workload apart, and on nobody's clock
+    }, {}
+
+
+JOBS: Mapping[str, Callable[..., tuple[dict[str, Any], dict[str, Any]]]] = {
+    "reference": _reference,
+    "prove": _prove,
+    "time": _time,
+}
+"""What a process may be asked for."""

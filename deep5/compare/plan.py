@@ -1,0 +1,351 @@
+"""Who is compared: a recipe with each of several frameworks and settings, and how."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from deep5.canonical import canonical, canonical_hash
+from deep5.errors import RecipeError, UsageError
+from deep5.pinning import processors
+from deep5.recipe import FULL, Recipe, load_recipe
+from deep5.recipe_keys import base
+
+__all__ = [
+    "KINDS",
+    "MODES",
+    "Candidate",
+    "Plan",
+    "candidates_of",
+    "content_hash",
+    "kind_of",
+    "make_plan",
+    "parse_variation",
+]
+
+KINDS = ("training", "inference", "operators")
+"""What can be compared: whole training steps, the forward pass in evaluation, single operators."""
+
+MODES = ("quick", "rigorous")
+"""One fresh process a candidate, or eight to thirty."""
+
+
+_LEAST_MEMORY, _LEAST_STEPS = 256 << 20, 2
+# What a comparison says itself, and with which option.
+_OWN = {
+    "framework": "--frameworks",
+    "frameworks": "--frameworks",
+    "executor": "--frameworks",
+    "threads": "--threads",
+    "rigorous": "--rigorous",
+    "processes": "--processes",
+}
+# Parts of a recipe that nothing of what is timed depends on.
+_WITHOUT_EFFECT = {
+    "training": {"epochs", "validation_sampler", "test_transforms", "events"},
+    "inference": {
+        "epochs", "validation_sampler", "test_transforms", "events", "optimizer", "schedules", "parameter_groups",
+        "gradient_modifier", "clip_norm", "clip_value", "weight_decay", "loss_scale", "accumulate", "prefetch",
+    },
+    "operators": {"cold", "bare", "pictures", "box"},
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One of those that are compared.
+
+    Attributes:
+        label: What it is called.
+        framework: Its name, mode included.
+        settings: What is set of the recipe beside the framework, in JSON's types.
+    """
+
+    label: str
+    framework: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def group(self) -> str:
+        """What candidates have in common that have to compute the same: all settings but the framework."""
+        return json.dumps(self.settings, sort_keys=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A comparison as declared.
+
+    Attributes:
+        recipe: Its name or path.
+        size: Of the recipe.
+        kind: One of `KINDS`.
+        mode: One of `MODES`.
+        candidates: In the order in which they were named.
+        baseline: Label of the one that the others are held against.
+        threads: Within an operator.
+        seed: Of the order in which processes run.
+        steps: Of the proof's trajectory.
+        most: Processes a candidate, at most.
+        time_limit_s: Of one process.
+        memory_limit_bytes: Of one process.
+    """
+
+    recipe: str
+    size: str
+    kind: str
+    mode: str
+    candidates: Sequence[Candidate]
+    baseline: str
+    threads: int
+    seed: int
+    steps: int
+    most: int
+    time_limit_s: float
+    memory_limit_bytes: int
+
+    def candidate(self, label: str) -> Candidate:
+        """The candidate of a label."""
+        return next(candidate for candidate in self.candidates if candidate.label == label)
+
+
+def kind_of(recipe: Recipe, asked: str | None) -> str:
+    """What is compared of a recipe.
+
+    Raises:
+        UsageError: It has nothing of that kind.
+    """
+    if recipe.timing:
+        raise UsageError(
+            f"{recipe.name} times two pieces of code against each other already; allowed: a recipe that trains a "
+            "network, or one of operators; remedy: deep5 run"
+        )
+    kind = asked or ("operators" if recipe.operators else "training")
+    if kind not in KINDS or (kind == "operators") != recipe.operators:
+        allowed = "operators" if recipe.operators else "training, inference"
+        raise UsageError(f"got {kind!r} as what is compared of {recipe.name}; allowed: {allowed}")
+    return kind
+
+
+def parse_variation(text: str) -> tuple[str, list[Any]]:
+    """Read `KEY=VALUE,VALUE,…`; each value is a Python literal, or else a string.
+
+    Raises:
+        UsageError: There is no '=', or no value, or one twice.
+
+    >>> parse_variation("batch_size=16,64"), parse_variation("optimizer=adam,momentum")
+    (('batch_size', [16, 64]), ('optimizer', ['adam', 'momentum']))
+    """
+    key, equals, rest = text.partition("=")
+    try:
+        # Commas within brackets belong to a value.
+        listed = ast.literal_eval(f"[{rest}]")
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        listed = [_literal(word.strip()) for word in rest.split(",")]
+    if not equals or not key.strip() or not listed or "" in listed:
+        raise UsageError(f"cannot read {text!r}; allowed: KEY=VALUE,VALUE,… such as optimizer=adam,momentum")
+    if len({json.dumps(canonical(value, strict=False)) for value in listed}) < len(listed):
+        raise UsageError(f"--vary {text!r} holds a value twice; allowed: each once")
+    return key.strip(), listed
+
+
+def _literal(word: str) -> Any:
+    try:
+        return ast.literal_eval(word)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return word
+
+
+def candidates_of(
+    frameworks: Sequence[str], variations: Mapping[str, Sequence[Any]], settings: Mapping[str, Any]
+) -> list[Candidate]:
+    """Every framework with every combination of what varies.
+
+    Args:
+        frameworks: Names, modes included.
+        variations: By key of the recipe, the values that it takes.
+        settings: Of all candidates.
+    """
+    made = []
+    for values in itertools.product(*variations.values()):
+        varied = dict(zip(variations, values, strict=True))
+        told = ", ".join(f"{key}={value}" for key, value in varied.items())
+        for name in frameworks:
+            parts = [name] if len(frameworks) > 1 or not told else []
+            label = ", ".join([*parts, *([told] if told else [])])
+            made.append(Candidate(label=label, framework=name, settings={**settings, **varied}))
+    return made
+
+
+def make_plan(
+    recipe: str,
+    *,
+    frameworks: Sequence[str] = (),
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    size: str = FULL,
+    kind: str | None = None,
+    rigorous: bool = False,
+    baseline: str | None = None,
+    threads: int | None = None,
+    seed: int | None = None,
+    steps: int = 100,
+    most: int | None = None,
+    time_limit_s: float = 600.0,
+    memory_limit_bytes: int | None = None,
+) -> tuple[Plan, dict[str, Recipe]]:
+    """Check everything that can be checked before a process is started.
+
+    Args:
+        recipe: A registered name, or the path of a Python file.
+        frameworks: Names, modes included; none: the recipe's own.
+        vary: By key of the recipe, values of which each makes candidates.
+        settings: Of all candidates.
+        size: Of the recipe.
+        kind: One of `KINDS`; None: what the recipe is for.
+        rigorous: Eight to thirty processes a candidate instead of one.
+        baseline: Label of a candidate; None: the first.
+        threads: Within an operator; None: the recipe's, or one a physical core.
+        seed: Of the order of processes; None: one is drawn.
+        steps: Of the proof.
+        most: Processes a candidate, at most; None: 30, or 1 in the quick mode.
+        time_limit_s: Of one process.
+        memory_limit_bytes: Of one process; None: nine tenths of what is free now.
+
+    Returns:
+        The plan, and the recipe as each candidate runs it, by label.
+
+    Raises:
+        UsageError: What cannot be compared, with the reason.
+    """
+    import psutil
+
+    from deep5.environment import default_threads
+    from deep5.statistics import LOOKS
+
+    loaded = load_recipe(recipe).at_size(size)
+    kind = kind_of(loaded, kind)
+    names = list(frameworks) or _own(loaded)
+    for key in {**(settings or {}), **(vary or {})}:
+        _check_effect(kind, key)
+    for key, values in (vary or {}).items():
+        if not values:
+            raise UsageError(f"--vary {key} has no value; allowed: at least one")
+    if len(set(names)) < len(names):
+        raise UsageError(f"--frameworks {','.join(names)} names one twice; allowed: each once")
+    for key in vary or {}:
+        if key in (settings or {}):
+            raise UsageError(f"{key!r} is set and varied; allowed: one of them")
+    made = candidates_of(names, vary or {}, settings or {})
+    if len(made) < 2:
+        raise UsageError(
+            f"one candidate, {made[0].label}; allowed: at least two; remedy: --frameworks pytorch,jax, or --vary "
+            "optimizer=adam,momentum"
+        )
+    labels = [candidate.label for candidate in made]
+    if len(set(labels)) < len(labels) or not all(label.isprintable() for label in labels):
+        raise UsageError(f"candidates called {labels!r:.200}; allowed: printable names, each once")
+    if baseline is not None and baseline not in labels:
+        raise UsageError(f"the baseline {baseline!r} is no candidate; allowed: {'; '.join(labels)}")
+    recipes = {}
+    for candidate in made:
+        recipes[candidate.label] = loaded.with_settings(settings_of(candidate, kind))
+        recipes[candidate.label].describe()  # what cannot be hashed is refused
+        _check_plain(candidate)
+        _check_provable(candidate, recipes[candidate.label], kind)
+    if threads is not None and threads < 1:
+        raise UsageError(f"{threads} threads; allowed: at least 1")
+    if steps < _LEAST_STEPS:
+        raise UsageError(f"{steps} steps of the proof; allowed: at least {_LEAST_STEPS}")
+    asked = threads or recipes[labels[0]].value("threads") or default_threads("") or 1
+    here = len(processors(asked))
+    if asked > here:
+        raise UsageError(f"{asked} threads; allowed: at most {here}, the processors of this process")
+    if rigorous and most is not None and most not in LOOKS:
+        allowed = ", ".join(map(str, LOOKS))
+        raise UsageError(f"--processes {most} with --rigorous; allowed: {allowed}, after which a comparison is judged")
+    if not rigorous and most not in (None, 1):
+        raise UsageError(f"--processes {most} without --rigorous; allowed: one; remedy: --rigorous")
+    if not 0 < time_limit_s < math.inf:
+        raise UsageError(f"a limit of {time_limit_s!r} s; allowed: above 0 s, and finite")
+    if memory_limit_bytes is not None and not _LEAST_MEMORY <= memory_limit_bytes < 1 << 63:
+        raise UsageError(f"a limit of {memory_limit_bytes!r:.40} bytes; allowed: at least 256 MiB")
+    return Plan(
+        recipe=recipe if loaded.path is None or recipe == loaded.name else str(loaded.path.resolve()),
+        size=size,
+        kind=kind,
+        mode=MODES[rigorous],
+        candidates=tuple(made),
+        baseline=baseline or labels[0],
+        threads=asked,
+        seed=secrets.randbits(31) if seed is None else seed,
+        steps=steps,
+        most=most or (LOOKS[-1] if rigorous else 1),
+        time_limit_s=time_limit_s,
+        memory_limit_bytes=memory_limit_bytes or int(0.9 * psutil.virtual_memory().available),
+    ), recipes
+
+
+def settings_of(candidate: Candidate, kind: str) -> dict[str, Any]:
+    """What is set of the recipe for a candidate, its framework among it, in JSON's types."""
+    framework = {"frameworks": [candidate.framework]} if kind == "operators" else {"framework": candidate.framework}
+    return {**candidate.settings, **framework}
+
+
+def content_hash(recipe: Recipe) -> str:
+    """Of all that a candidate is made of, what files hold that it names included; but for the number of threads."""
+    told = recipe.describe()
+    mutable = {key: value for key, value in told["mutable"].items() if key != "threads"}
+    return canonical_hash([told["fixed"], mutable, recipe.source_hash()])
+
+
+def _check_effect(kind: str, key: str) -> None:
+    """Refuse a setting that would do nothing: two candidates of the same code would be called different ones."""
+    name = base(key.partition(".")[0])
+    if name in _OWN:
+        raise UsageError(f"--set or --vary has {key!r}; allowed: {_OWN[name]}, which says it")
+    if name in _WITHOUT_EFFECT[kind]:
+        raise UsageError(f"--set or --vary has {key!r}, which nothing depends on that is timed of {kind}")
+
+
+def _check_provable(candidate: Candidate, recipe: Recipe, kind: str) -> None:
+    """Refuse what the proof would not see: what is timed has to be what was shown to be the same."""
+    if kind == "operators":
+        return
+    refused = {
+        "precision": recipe.value("precision") not in (None, "float32"),
+        "accumulate": kind == "training" and recipe.value("accumulate") != 1,
+        "batch_size": callable(recipe.value("batch_size")) or isinstance(recipe.value("batch_size"), str),
+    }
+    for key, odd in refused.items():
+        if odd:
+            raise UsageError(
+                f"{candidate.label} has {key}={recipe.value(key)!r:.60}; allowed: float32, no accumulation, and "
+                "batches of one size, for which the proof stands"
+            )
+
+
+def _own(recipe: Recipe) -> list[str]:
+    if recipe.operators:
+        value = recipe.value("frameworks")
+        return list(value.split(",") if isinstance(value, str) else value)
+    value = recipe.value("framework")
+    if not isinstance(value, str):
+        raise UsageError(f"{recipe.name} names no framework; remedy: --frameworks pytorch,jax, say")
+    return [value]
+
+
+def _check_plain(candidate: Candidate) -> None:
+    """Settings go to other processes as JSON."""
+    try:
+        json.dumps(candidate.settings, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(
+            f"the settings of {candidate.label} cannot be handed to another process ({error}); allowed: numbers, "
+            "texts, lists and dicts of them; remedy: FILE.py:NAME for an object"
+        ) from error

@@ -1,0 +1,164 @@
+"""A candidate in a process of its own: pinned, watched, and ended where it takes too long or too much memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import psutil
+
+from deep5.compare.plan import Plan
+from deep5.pinning import environment, processors
+
+__all__ = ["Outcome", "run_process"]
+
+# A fresh process finds modules where this one does: not `deep5` in a folder of that name which it was started beside.
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.compare.child import main; main(sys.argv[2:])"
+)
+# How often a process is looked at. It costs the core that the parent runs on some 0.2 ms each time.
+_LOOK_S = 0.1
+_TOLD_LINES, _TOLD_BYTES, _MOST_SAID = 3, 20_000, 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of a process.
+
+    Attributes:
+        answer: What it found, or None. Also where there is a reason: what was measured is kept.
+        reason: Why it does not count, or None.
+        begin_s: When it was started, in seconds since the comparison began.
+        wall_s: How long it lived.
+        memory_bytes: The largest resident memory that was seen.
+    """
+
+    answer: dict[str, Any] | None
+    reason: str | None
+    begin_s: float
+    wall_s: float
+    memory_bytes: int
+
+
+def run_process(plan: Plan, request: Mapping[str, Any], folder: Path, origin: float) -> Outcome:
+    """Run one job in a fresh process, and wait for it.
+
+    Args:
+        plan: Gives limits and threads.
+        request: What is asked, in JSON's types; `folder` is put in.
+        folder: Where the process writes its answer.
+        origin: When the comparison began, by `perf_counter`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    asked, answer, doing = (folder / name for name in ("request.json", "answer.json", "doing.txt"))
+    more = {"folder": str(folder), "processors": processors(plan.threads), "parent": os.getpid()}
+    asked.write_text(json.dumps({**request, **more}))
+    begin = perf_counter()
+    reason, memory = None, 0
+    with tempfile.TemporaryFile() as said:
+        child = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            env=environment(plan.threads),
+            # A group of its own, which is ended as a whole: nothing that it starts runs beside the next one.
+            start_new_session=True,
+        )
+        try:
+            watched = psutil.Process(child.pid)
+            while True:
+                try:
+                    child.wait(_LOOK_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    memory = max(memory, _resident(watched))
+                if memory > plan.memory_limit_bytes:
+                    reason = (
+                        f"it took {memory / 2**30:.2f} GiB of memory in {_doing(doing)}; allowed: "
+                        f"{plan.memory_limit_bytes / 2**30:.2f} GiB; remedy: --memory-limit, or a smaller size"
+                    )
+                elif os.fstat(said.fileno()).st_size > _MOST_SAID:
+                    reason = f"it printed more than {_MOST_SAID >> 20} MiB in {_doing(doing)}"
+                elif perf_counter() - begin > plan.time_limit_s:
+                    reason = (
+                        f"it did not end within {plan.time_limit_s:g} s, in {_doing(doing)}; remedy: --time-limit, or "
+                        "a smaller size"
+                    )
+                if reason is not None:
+                    break
+        finally:
+            _end(child)
+        wall = perf_counter() - begin
+        if reason is None:
+            reason = _fault(child.returncode, answer, doing, said)
+    found: dict[str, Any] | None = None
+    if reason is None:
+        try:
+            found = json.loads(answer.read_text())
+            memory = max(memory, int(found["memory_bytes"]))
+            reason = found.get("reason")
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            found, reason = None, f"its answer cannot be read ({type(error).__name__}: {error})"
+    return Outcome(answer=found, reason=reason, begin_s=begin - origin, wall_s=wall, memory_bytes=memory)
+
+
+def _resident(process: psutil.Process) -> int:
+    """Memory of a process and of what it has started."""
+    total = 0
+    for each in (process, *_children(process)):
+        try:
+            total += int(each.memory_info().rss)
+        except psutil.Error:
+            continue
+    return total
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return list(process.children(recursive=True))
+    except psutil.Error:
+        return []
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it has started; nothing is left behind."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    if child.poll() is None:
+        child.kill()
+        child.wait()
+
+
+def _doing(doing: Path) -> str:
+    return doing.read_text(errors="replace") if doing.exists() else "the start"
+
+
+def _fault(status: int, answer: Path, doing: Path, said: Any) -> str | None:
+    """Why a process that ended has no answer, or None where it has one."""
+    size = said.seek(0, os.SEEK_END)
+    said.seek(max(0, size - _TOLD_BYTES))
+    lines = [line for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+    told = _brief(lines)
+    if status < 0:
+        name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
+        why = "; the system does so where memory runs out" if name == "SIGKILL" else ""
+        return f"it was ended by {name} in {_doing(doing)}{why}{told}"
+    if status or not answer.exists():
+        return f"it ended with the status {status} in {_doing(doing)}, without an answer{told}"
+    return None
+
+
+def _brief(lines: Sequence[str]) -> str:
+    last = " | ".join(line.strip()[:200] for line in lines[-_TOLD_LINES:])
+    return f"; it said: {last}" if last else ""

@@ -1,0 +1,161 @@
+"""What candidates found, held against the reference in float64: a row a part, with what is allowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["ProofRow", "inference_rows", "operator_rows", "training_rows"]
+
+# Outputs of a network in evaluation: the rounding of the element type times the depth, with two orders of magnitude.
+_OUTPUTS = {"float64": 1e-9, "float32": 1e-5}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProofRow:
+    """One thing that was compared.
+
+    Attributes:
+        candidate: Whose.
+        workload: Of which workload, or None: of all.
+        part: "a": float64; "b": float32 from a float64 state; "c": gradients; "d": float32, free-running.
+        what: What was compared, in words.
+        relative: The largest relative difference from the reference in float64.
+        ulps: In units in the last place: the largest, but of gradients and whole tensors the median over the elements.
+        allowed: The largest relative difference that passes.
+    """
+
+    candidate: str
+    workload: str | None
+    part: str
+    what: str
+    relative: float
+    ulps: float
+    allowed: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the difference is within what is allowed; a NaN is not."""
+        return self.relative <= self.allowed
+
+    def told(self) -> dict[str, Any]:
+        """In JSON's types."""
+        return {**asdict(self), "passed": self.passed}
+
+
+def training_rows(
+    candidate: str, reference: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray], *, smooth: bool
+) -> list[ProofRow]:
+    """The four parts of `deep5.training.trajectory`, of one candidate against the reference's float64 trajectory.
+
+    Args:
+        candidate: Its label.
+        reference: Arrays of the reference's `Waypoints`.
+        own: Arrays of the candidate's `Played`.
+        smooth: Whether the network has no kinks.
+    """
+    from deep5.training.replay import Waypoints
+    from deep5.training.trajectory import Played, same_trajectory
+
+    waypoints = Waypoints.of_arrays(reference)
+    right = Played(losses={"float64": waypoints.losses, "float32": waypoints.losses}, replayed=None)
+    proof = same_trajectory(waypoints, {"float64": right, candidate: Played.of_arrays(own)}, smooth=smooth)
+    return [
+        ProofRow(
+            candidate=candidate,
+            workload=None,
+            part=found.part,
+            what=found.what,
+            relative=found.difference,
+            ulps=found.ulps,
+            allowed=found.tolerance,
+        )
+        for found in proof.comparisons
+    ]
+
+
+def inference_rows(
+    candidate: str, reference: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray]
+) -> list[ProofRow]:
+    """Outputs in evaluation, in float64 and in float32.
+
+    Args:
+        candidate: Its label.
+        reference: By `DTYPE/BATCH/OUTPUT`, in float64.
+        own: By the same names.
+    """
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for dtype in dict.fromkeys(name.partition("/")[0] for name in own):
+        for name, right in reference.items():
+            _, place, key = name.split("/", 2)
+            value = own.get(f"{dtype}/{place}/{key}")
+            # What a candidate does not give is not the same.
+            found.setdefault((dtype, key), []).append((math.inf, math.inf) if value is None else _apart(value, right))
+    return [
+        ProofRow(
+            candidate=candidate,
+            workload=None,
+            part="a" if dtype == "float64" else "b",
+            what=f"output {key!r} in {dtype}",
+            relative=max(relative for relative, _ in pairs),
+            ulps=max(ulps for _, ulps in pairs),
+            allowed=_OUTPUTS[dtype],
+        )
+        for (dtype, key), pairs in found.items()
+    ]
+
+
+def operator_rows(
+    candidate: str,
+    reference: Mapping[str, np.ndarray],
+    own: Mapping[str, np.ndarray],
+    allowed: Mapping[str, list[float]],
+) -> list[ProofRow]:
+    """Every result of every workload.
+
+    Args:
+        candidate: Its label.
+        reference: By `WORKLOAD/PLACE`, from inputs in float64.
+        own: By the same names, from inputs in the plan's element type.
+        allowed: By workload, of each result.
+    """
+    rows = []
+    for workload, tolerances in allowed.items():
+        expected = sum(name.rpartition("/")[0] == workload for name in reference)
+        for place in range(expected):
+            name = f"{workload}/{place}"
+            # What a candidate does not give is not the same.
+            tolerance = tolerances[place] if place < len(tolerances) else 0.0
+            relative, ulps = _apart(own[name], reference[name]) if name in own else (math.inf, math.inf)
+            rows.append(
+                ProofRow(
+                    candidate=candidate,
+                    workload=workload,
+                    part="b" if "backward" not in workload else "c",
+                    what=f"result {place}",
+                    relative=relative,
+                    ulps=ulps,
+                    allowed=tolerance,
+                )
+            )
+    return rows
+
+
+def _apart(value: np.ndarray, right: np.ndarray) -> tuple[float, float]:
+    """The norm of the difference over the norm, and the median difference in units in the last place of the value."""
+    if value.shape != right.shape:
+        return float("inf"), float("inf")
+    x, y = value.astype(np.float64).ravel(), right.astype(np.float64).ravel()
+    norm = float(np.linalg.norm(y))
+    relative = float(np.linalg.norm(x - y)) / (norm or 1.0)
+    if not x.size or value.dtype.kind not in "fV":
+        return relative, 0.0
+    import ml_dtypes
+
+    eps = float(ml_dtypes.finfo(value.dtype).eps)  # type: ignore[no-untyped-call]
+    spacing = eps * 2.0 ** np.floor(np.log2(np.maximum(np.abs(y), np.finfo(np.float64).tiny)))
+    return relative, float(np.median(np.abs(x - y) / spacing))

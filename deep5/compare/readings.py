@@ -1,0 +1,162 @@
+"""What a candidate's process says of itself: its settings as read back, its machine, its framework's own peaks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from time import perf_counter, process_time
+from typing import TYPE_CHECKING, Any
+
+from deep5.errors import Deep5Error, UsageError
+from deep5.operators.roofline import best_rate
+from deep5.operators.timing import Work
+from deep5.recipe import Recipe
+from deep5.tensors import to_numpy
+
+if TYPE_CHECKING:
+    from deep5.backend import Framework
+
+__all__ = ["framework_of", "machine_between", "machine_state", "observed", "peaks_of", "provenance_of"]
+
+# Rows and columns of the matrices, and elements of the vector, whose rates are the framework's peaks.
+_PRODUCT, _COPY = 1024, 1 << 24
+_PEAK_S = 0.1
+# What says how long threads look for work before they sleep.
+_WAITING = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_WAIT_POLICY", "OPENBLAS_THREAD_TIMEOUT")
+
+
+def framework_of(recipe: Recipe) -> Framework:
+    """The framework that a recipe names.
+
+    Raises:
+        UsageError: It has a function of its own instead.
+    """
+    from deep5.assemble_executor import executor_factory
+
+    _, known, _ = executor_factory(recipe)
+    if known is None:
+        raise UsageError(f"the recipe {recipe.name} has an executor of its own; allowed: a framework")
+    return known
+
+
+def observed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What is read back in this process: a framework's settings, the pools of threads, where it is pinned.
+
+    Args:
+        settings: Of an executor, as read back: threads, element type, TF32, determinism, spinning.
+    """
+    from deep5.record import thread_pools
+
+    return {
+        **{name: _plain(value) for name, value in settings.items()},
+        "pools": thread_pools(),
+        "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "waiting": {name: os.environ[name] for name in _WAITING if name in os.environ},
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
+
+
+def machine_state() -> dict[str, Any]:
+    """What changes on a machine from one process to the next: clock, load, free memory, and who uses the processors.
+
+    Of the processors that this process is pinned to, `busy_s` is the time that anybody has used of them, and that a
+    host took from them; `own_s` is this process' own; both since some moment in the past. `at_s` is when this was read.
+    """
+    import psutil
+
+    frequency, times = psutil.cpu_freq(), psutil.cpu_times(percpu=True)
+    pinned = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(times))
+    idle = sum(times[number].idle + getattr(times[number], "iowait", 0.0) for number in pinned if number < len(times))
+    busy = sum(sum(times[number][:8]) for number in pinned if number < len(times)) - idle
+    return {
+        "at_s": perf_counter(),
+        "busy_s": busy,
+        "own_s": process_time(),
+        "processors": len(pinned),
+        "clock_mhz": None if frequency is None else float(frequency.current),
+        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
+        "available_bytes": int(psutil.virtual_memory().available),
+    }
+
+
+def machine_between(before: Mapping[str, Any]) -> dict[str, Any]:
+    """The machine before and now, and what others took of this process' processors in between, 0 to 1.
+
+    Args:
+        before: As `machine_state` gave it.
+    """
+    after = machine_state()
+    elapsed, busy, own = (after[key] - before[key] for key in ("at_s", "busy_s", "own_s"))
+    # The system counts in ticks of 10 ms: over less than a second that says nothing.
+    share = None if elapsed < 1 else min(1.0, max(0.0, (busy - own) / (elapsed * after["processors"])))
+    return {"before": dict(before), "after": after, "others_share": share}
+
+
+def provenance_of(parts: Any, **more: str) -> dict[str, Any]:
+    """Hashes of what has to be the same in all candidates of a group.
+
+    Args:
+        parts: A recipe's components.
+        more: Further ones.
+    """
+    from deep5.canonical import canonical_hash
+
+    data = canonical_hash([part.content_hash() for part in (parts.splits.train, parts.splits.test)])
+    return {
+        "data": data,
+        "split": parts.splits.split_hash or data,
+        "initial_weights": parts.executor.network.weights_hash(),
+        "network": parts.executor.network.structure_hash(),
+        **more,
+    }
+
+
+def peaks_of(framework: Framework, device: Any) -> dict[str, float | None]:
+    """What a framework's own matrix product and copy reach in this process, and how exact the product is.
+
+    Args:
+        framework: Whose.
+        device: Where.
+
+    Returns:
+        `product_flop_s`, `copy_byte_s`, and `product_error`: the product in float32 against float64, the norm of the
+        difference over the norm. It is some 1e-7; where products are rounded to TF32 behind one's back, 1e-4 and more.
+    """
+    import numpy as np
+
+    draw = np.random.Generator(np.random.Philox(0))
+    left, right = (draw.standard_normal((_PRODUCT, _PRODUCT), np.float32) for _ in range(2))
+    vector = np.ones(_COPY, np.float32)
+
+    def work_of(op_type: str, *values: Any) -> Work | None:
+        from deep5.networks.onnx_operator import ONNXOperator
+
+        try:
+            executor = framework.operator_executor(ONNXOperator(op_type), device=device)
+            return Work(call=executor.inference, arguments=executor.arrays(*values), synchronize=executor.synchronize)
+        except Deep5Error:
+            return None  # it has no such operator by itself: no peak is known
+
+    found: dict[str, float | None] = {"product_flop_s": None, "copy_byte_s": None, "product_error": None}
+    product, copy = work_of("MatMul", left, right), work_of("Neg", vector)
+    with suppress(Exception):  # whatever a framework raises here: it has no peak, and its times stand
+        _measure(found, product, copy, (left, right))
+    return found
+
+
+def _measure(found: dict[str, float | None], product: Work | None, copy: Work | None, factors: Any) -> None:
+    """Put what is measured into what was found so far."""
+    import numpy as np
+
+    left, right = factors
+    if product is not None:
+        made = np.asarray(to_numpy(product.call(*product.arguments)[0]), np.float64)
+        exact = left.astype(np.float64) @ right.astype(np.float64)
+        found["product_error"] = float(np.linalg.norm(made - exact) / np.linalg.norm(exact))
+        found["product_flop_s"] = best_rate(product, 2 * _PRODUCT**3, _PEAK_S)
+    if copy is not None:
+        found["copy_byte_s"] = best_rate(copy, 2 * 4 * _COPY, _PEAK_S)

@@ -1,0 +1,407 @@
+"""The folder of a comparison under way; there from the first moment, and true at every moment."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from deep5.compare.plan import Plan
+from deep5.compare.processes import Outcome
+from deep5.compare.proof import ProofRow
+from deep5.errors import OutputError, UsageError
+from deep5.pinning import processors
+from deep5.recipe import Recipe
+from deep5.results.comparison import (
+    COMPARISON,
+    COMPARISON_VERSION,
+    ComparisonResult,
+    comparison_schema,
+    load_comparison,
+)
+from deep5.results.comparison_summary import counted, judged, results_of, verdicts_of, warnings_of
+from deep5.results.folder import locked
+from deep5.results.round_samples import RoundSample, round_samples_text
+from deep5.results.validation import check_document, encode
+from deep5.statistics import LOOKS, STATED
+
+__all__ = ["ComparisonRecord"]
+
+_CLOCK = "time.perf_counter_ns"
+_LIMITS = ("memory_limit_bytes", "time_limit_s")
+# Of a product of 1024 rows in float32, relative: twenty times its rounding, a fifth of that of TF32.
+_EXACT = 2e-5
+# What others may take of a candidate's processors unsaid; the process that waits for it takes a five hundredth.
+_CROWDED = 0.05
+
+
+class ComparisonRecord:
+    """Makes the folder, marked aborted, and fills it until the comparison is over.
+
+    Args:
+        out: Where the folder goes.
+        plan: What is compared.
+        recipes: By candidate, as it runs it.
+        scope: What the clock covers.
+
+    Attributes:
+        path: The folder.
+        document: comparison.json as it will be written next.
+    """
+
+    def __init__(
+        self, out: Path, plan: Plan, recipes: Mapping[str, Recipe], scope: str, resume: Path | None = None
+    ) -> None:
+        from deep5.environment import describe_software, describe_system, environment_hash
+
+        self._plan, self._recipes = plan, recipes
+        recipe = recipes[plan.baseline]
+        self._samples: list[RoundSample] = []
+        self._batch_sizes: dict[tuple[str, str], int | None] = {}
+        name = "".join(
+            letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "_" for letter in recipe.name
+        )
+        run_id = f"{name}-compare-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        self.path = out.absolute() / run_id
+        system, software = describe_system(), describe_software()
+        self.document: dict[str, Any] = {
+            "schema_version": COMPARISON_VERSION,
+            "run_id": run_id,
+            "status": "aborted",
+            "reasons": ["the comparison has not finished"],
+            "warnings": [],
+            "recipe": recipe.document(),
+            "kind": plan.kind,
+            "mode": plan.mode,
+            "baseline": plan.baseline,
+            "threads": plan.threads,
+            "seed": plan.seed,
+            "measurement": {
+                "clock": _CLOCK,
+                "scope": scope,
+                "order": "round after round, every candidate once a round in a fresh process, in a new random order",
+                "most_processes": plan.most,
+                "processors": processors(plan.threads),
+                "time_limit_s": plan.time_limit_s,
+                "memory_limit_bytes": plan.memory_limit_bytes,
+                "proof_steps": plan.steps,
+            },
+            "candidates": [
+                {
+                    "label": candidate.label,
+                    "framework": candidate.framework,
+                    "settings": dict(candidate.settings),
+                    "recipe": recipes[candidate.label].document()["mutable"],
+                    "status": "waiting",
+                    "reason": None,
+                    "failed_rounds": [],
+                    "observed": None,
+                    "peaks": None,
+                    "memory_bytes": None,
+                    "provenance": None,
+                    "proved_on": None,
+                    "left_out": [],
+                }
+                for candidate in plan.candidates
+            ],
+            "proof": {"steps": None, "smooth": None},
+            "equivalence": [],
+            "processes": [],
+            "calibration": None,
+            "statistics": {"looks": list(LOOKS), "confidence": STATED},
+            "workloads": [],
+            "results": [],
+            "verdicts": [],
+            "system": {"before": system, "after": None},
+            "software": software,
+            "provenance": {
+                "recipe_source": recipe.source_hash(),
+                "environment": environment_hash(system, software),
+            },
+            "resources": None,
+            "resumed": [],
+            "started": _now(),
+            "finished": None,
+        }
+        if resume is not None:
+            self._lock = locked(resume)
+            try:
+                self._go_on(load_comparison(resume))
+            except BaseException:
+                self.close()
+                raise
+            return
+        with _writing(self.path):
+            self.path.mkdir(parents=True)
+            if recipe.source is not None:
+                (self.path / "recipe.py").write_bytes(recipe.source)
+        self._lock = locked(self.path)
+        self.write()
+
+    def _go_on(self, left: ComparisonResult) -> None:
+        """Take up what a comparison left: its rounds count, its proof is made again.
+
+        Raises:
+            UsageError: It is finished, or is of another recipe, of other candidates, or of another environment.
+        """
+        document = left.document
+        if document["status"] == "success":
+            raise UsageError(f"the comparison in {left.folder} is finished; remedy: a new one, without --resume")
+        same = ("kind", "mode", "baseline", "threads", "seed", "recipe", "measurement", "provenance")
+        now = encode(self.document)
+        for key in same:
+            then = document[key]
+            if key == "measurement":  # a limit is no part of what is measured
+                then = {**then, **{name: now[key][name] for name in _LIMITS}}
+            if then != now[key]:
+                raise UsageError(
+                    f"the comparison in {left.folder} has another {key!r} than this one; allowed: the same command, on "
+                    "the same machine and versions; remedy: a new one, without --resume"
+                )
+        mine, theirs = (
+            [(row["label"], row["framework"], row["settings"], row["recipe"]) for row in rows]
+            for rows in (now["candidates"], document["candidates"])
+        )
+        if mine != theirs:
+            labels = ["; ".join(row[0] for row in rows) for rows in (theirs, mine)]
+            raise UsageError(f"the comparison in {left.folder} is of {labels[0]}; got {labels[1]}")
+        self.path = left.folder.absolute()
+        self.document = {**document, "reasons": ["the comparison has not finished"], "status": "aborted"}
+        self.document["resumed"] = [*document["resumed"], _now()]
+        self.document["equivalence"], self.document["proof"] = [], {"steps": None, "smooth": None}
+        for row in self.document["candidates"]:
+            row["left_out"] = []
+            if not row["failed_rounds"]:
+                row["status"], row["reason"] = "waiting", None
+        self._samples = left.samples()
+        self._batch_sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
+
+    def close(self) -> None:
+        """Let another process write here."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def spent_s(self) -> tuple[float, float]:
+        """When the last process ended, in seconds since the comparison began, and how long all of them lived."""
+        rows = self.document["processes"]
+        return max((row["begin_s"] + row["wall_s"] for row in rows), default=0.0), sum(row["wall_s"] for row in rows)
+
+    def has(self, label: str, number: int) -> bool:
+        """Whether a candidate has run in a round already."""
+        return any(
+            row["candidate"] == label and row["round"] == number and row["job"] == "time"
+            for row in self.document["processes"]
+        )
+
+    def _candidate(self, label: str) -> dict[str, Any]:
+        found: dict[str, Any] = next(row for row in self.document["candidates"] if row["label"] == label)
+        return found
+
+    def status(self, label: str) -> str:
+        """What became of a candidate so far: "waiting", "proved", "timed", "different" or "failed"."""
+        return str(self._candidate(label)["status"])
+
+    def reasons(self) -> list[str]:
+        """Why candidates are not timed, a sentence each."""
+        return [f"{row['label']}: {row['reason']}" for row in self.document["candidates"] if row["reason"]]
+
+    def fail(self, label: str, status: str, reason: str, number: int | None = None) -> None:
+        """A candidate that cannot be compared, or failed in a round: it takes part no more, and the others go on."""
+        row = self._candidate(label)
+        row["status"], row["reason"] = status, reason
+        if number is not None:
+            row["failed_rounds"].append(number)
+
+    def note_reference(self, answer: Mapping[str, Any]) -> None:
+        """Note how long the reference's trajectory was, and whether all networks are smooth."""
+        before = self.document["proof"]["smooth"]
+        own = answer.get("smooth")
+        smooth = own if before is None or own is None else before and own
+        self.document["proof"] = {"steps": answer.get("steps"), "smooth": smooth}
+
+    def prove(
+        self, label: str, rows: Sequence[ProofRow], left_out: Sequence[str], provenance: Mapping[str, Any]
+    ) -> None:
+        """Note what the proof found of a candidate, what it left out, and hashes of what it was made on."""
+        self.document["equivalence"] += [row.told() for row in rows]
+        own = self._candidate(label)
+        own["left_out"] += list(left_out)
+        own["proved_on"] = dict(provenance)
+        if own["status"] == "waiting":
+            own["status"] = "timed" if own["observed"] is not None else "proved"
+
+    def note_process(self, label: str, job: str, outcome: Outcome, number: int | None) -> None:
+        """Note that a process ran, whatever became of it."""
+        self.document["processes"].append(
+            {
+                "candidate": label,
+                "job": job,
+                "round": number,
+                "begin_s": outcome.begin_s,
+                "wall_s": outcome.wall_s,
+                "memory_bytes": outcome.memory_bytes,
+                "reason": outcome.reason,
+                "unsettled": [
+                    own["workload"] for own in (outcome.answer or {}).get("workloads", ()) if not own["settled"]
+                ],
+                "set_up_s": None if outcome.answer is None else outcome.answer.get("set_up_s"),
+                "machine": None if outcome.answer is None else outcome.answer.get("machine"),
+            }
+        )
+
+    def note_times(self, label: str, number: int, answer: Mapping[str, Any]) -> None:
+        """Keep what a process measured: every sample, what it said of itself, its provenance."""
+        row, process = self._candidate(label), len(self.document["processes"]) - 1
+        fault = answer.get("reason") or self._fault(label, answer)
+        row["status"] = "timed"
+        if fault is not None:
+            # What it measured is kept all the same.
+            self.fail(label, "failed", fault, number)
+        peaks = {
+            key: value if value is not None and math.isfinite(value) else None for key, value in answer["peaks"].items()
+        }
+        if row["observed"] is None:
+            row |= {"observed": answer["settings"], "provenance": answer["provenance"], "peaks": peaks}
+        else:
+            changed = [key for key, value in answer["settings"].items() if row["observed"].get(key) != value]
+            if changed:
+                self.warn(f"{label}: {', '.join(changed)} changed from one process to the next")
+            for key, value in peaks.items():
+                row["peaks"][key] = max(
+                    filter(None, (row["peaks"][key], value)), default=None
+                )  # an error, too: the worst
+        row["memory_bytes"] = max(row["memory_bytes"] or 0, self.document["processes"][process]["memory_bytes"])
+        self.warn(*(f"{label}: {told}" for told in answer["warnings"]))
+        for name, reason in answer.get("left_out", {}).items():
+            if (told := f"{name}: {reason}") not in row["left_out"]:
+                row["left_out"].append(told)
+        proved = {(row["workload"], row["candidate"]) for row in self.document["equivalence"]}
+        for own in answer["workloads"]:
+            key = own["workload"], label
+            if self._plan.kind == "operators" and key not in proved:
+                told = f"{own['workload']}: nothing of it could be compared with the reference"
+                if told not in row["left_out"]:
+                    row["left_out"].append(told)
+                continue
+            about = {name: own.get(name) for name in ("workload", "flops", "bytes")}
+            if about not in self.document["workloads"]:
+                self.document["workloads"].append(about)
+            self._batch_sizes[key] = own["batch_size"]
+            place = label, own["workload"], number, process
+            self._samples.append(RoundSample(*place, "first", 0, own["first_call_s"], 1, 0.0))
+            for index, (at, seconds, calls) in enumerate(own["samples"]):
+                phase = "warm-up" if index < own["warm_up"] else "steady"
+                self._samples.append(RoundSample(*place, phase, index, seconds, calls, at))
+
+    def _fault(self, label: str, answer: Mapping[str, Any]) -> str | None:
+        """What was asked for, or proved, and is not what is read back, or None."""
+        found, error = answer["settings"], answer["peaks"]["product_error"]
+        for key, value in (self._candidate(label)["proved_on"] or {}).items():
+            if key in answer["provenance"] and answer["provenance"][key] != value:
+                return f"its {key} is not what it was when the candidate was proved"
+        recipe = self._recipes[label]
+        tf32 = self._plan.kind != "operators" and bool(recipe.value("tf32"))
+        if self._plan.kind != "operators" and found.get("dtype") not in (None, "float32"):
+            return f"it computes in {found['dtype']}; asked for: float32"
+        for what, asked, got in (
+            ("threads", self._plan.threads, found.get("threads")),
+            ("processors", processors(self._plan.threads), found.get("affinity")),
+        ):
+            if got is not None and got != asked:
+                return f"it has {got} as {what}; asked for: {asked}"
+        if error is not None and not error <= _EXACT and not tf32:
+            return (
+                f"its matrix products in float32 are off by {error:.1g}; allowed: {_EXACT:g}; remedy: tf32=True in the "
+                "recipe, which lets all candidates round so"
+            )
+        return None
+
+    def warn(self, *told: str) -> None:
+        """Note what makes the numbers less certain; each once."""
+        warnings = self.document["warnings"]
+        warnings += [sentence for sentence in dict.fromkeys(told) if sentence not in warnings]
+
+    def judge(self, floors: Mapping[int, float]) -> None:
+        """Derive medians and verdicts from the samples so far."""
+        fit, told = counted(self.document, self._samples), judged(self.document, self._samples)
+        self.document["results"] = results_of(fit, self._batch_sizes)
+        self.document["verdicts"] = verdicts_of(told, self.document["baseline"], floors, self._batch_sizes)
+
+    def undecided(self) -> set[str]:
+        """The candidates with a workload on which nothing could be claimed yet."""
+        return {row["candidate"] for row in self.document["verdicts"] if row["word"] == "no difference shown"}
+
+    def write(self) -> None:
+        """Write what there is; each file appears whole or not at all."""
+        from deep5.files import write_atomically
+
+        encoded = encode(self.document)
+        check_document(encoded, comparison_schema())
+        with _writing(self.path):
+            write_atomically(self.path / "samples.csv", round_samples_text(self._samples))
+            write_atomically(self.path / COMPARISON, json.dumps(encoded, indent=2, allow_nan=False) + "\n")
+
+    def finish(self, resources: Mapping[str, float]) -> ComparisonResult:
+        """Write it as a success, and read back what was written."""
+        unsettled = Counter((name, row["candidate"]) for row in self.document["processes"] for name in row["unsettled"])
+        self.warn(*warnings_of(self._samples, unsettled), *self._crowded())
+        self._close("success", [], resources)
+        return load_comparison(self.path)
+
+    def _crowded(self) -> list[str]:
+        """Whose processors others used while it was timed: a number of theirs is in part somebody else's."""
+        shares: dict[str, list[float]] = {}
+        for row in self.document["processes"]:
+            if row["job"] == "time" and (row["machine"] or {}).get("others_share") is not None:
+                shares.setdefault(row["candidate"], []).append(row["machine"]["others_share"])
+        told = []
+        for label, found in shares.items():
+            if beyond := [share for share in found if share > _CROWDED]:
+                told.append(
+                    f"{label}: other programs took up to {max(beyond):.0%} of its processors' time in {len(beyond)} of "
+                    f"{len(found)} processes; remedy: a quiet machine"
+                )
+        return told
+
+    def end(self, status: str, reason: str, resources: Mapping[str, float]) -> None:
+        """Write down a comparison that came to nothing."""
+        self._close(status, [reason], resources)
+
+    def measured(self) -> set[str]:
+        """Candidates with times, whatever became of them."""
+        return {sample.candidate for sample in self._samples}
+
+    def _close(self, status: str, reasons: list[str], resources: Mapping[str, float]) -> None:
+        from deep5.environment import describe_system
+
+        self.document |= {
+            "status": status,
+            "reasons": reasons,
+            "resources": dict(resources),
+            "finished": _now(),
+        }
+        self.document["system"]["after"] = describe_system()
+        self.write()
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Errors of the file system as messages."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {path}: {error.strerror or error}; allowed: a folder that can be written; remedy: --out"
+        ) from error

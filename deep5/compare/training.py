@@ -1,0 +1,413 @@
+"""What a candidate of a training comparison does: plays its part of the proof, and times whole steps of its trainer."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter, perf_counter_ns
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deep5.compare.readings import framework_of, machine_between, machine_state, observed, peaks_of, provenance_of
+from deep5.errors import RecipeError, Unsupported, UsageError
+from deep5.events import Event, StepInfo, StopTraining
+from deep5.executors import GraphExecutor
+from deep5.recipe import Recipe
+from deep5.statistics import steady_part
+from deep5.tensors import Arrays
+
+if TYPE_CHECKING:
+    from deep5.training.replay import Schedules
+
+__all__ = ["JOBS", "SCOPE", "StepClock", "assembled", "first_batches", "hash_of", "in_types_of", "is_smooth"]
+
+SCOPE = (
+    "whole steps of the trainer, the batches taken from the sampler among them, divided by the samples they held and "
+    "multiplied by the batch size; every reading behind a synchronize; no evaluation, checkpoint or progress bar"
+)
+
+_RESTARTS = 11
+# A reading waits for the device: often enough to see warming up, seldom enough to cost nothing.
+_LEAST_SAMPLE_S = 0.02
+_FIRST_SINGLE, _SEVERAL, _PATIENCE_S = 6, 8, 0.2
+_FEWEST, _MOST, _EVERY = 20, 400, 5
+_BUDGET_S = {"quick": 3.0, "rigorous": 1.5}
+_PATIENCE = 4
+# A read that is so much slower than the next one of the same does more than reading.
+_UNFINISHED_S, _UNFINISHED_STEPS, _COPIED_BYTE_S = 2e-3, 2, 1e9
+
+
+def _reference(
+    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The float64 trajectory of the reference, and states along it."""
+    from deep5.networks.precision import with_precision
+    from deep5.training.replay import Waypoints
+
+    tell("the assembly")
+    recipe = of_reference(recipe)
+    parts = assembled(recipe)
+    double = with_precision(parts.executor.network, "float64")
+    batches = first_batches(parts, request["steps"])
+    tell("the reference's trajectory in float64")
+    executor = executors_of(recipe, parts)(double)
+    make = _maker(recipe, parts.framework)
+    feeds = in_types_of(double, batches)
+    waypoints = Waypoints.along(executor, make, feeds, _restarts(double), _schedules(recipe, parts))
+    answer = {
+        "provenance": provenance_of(parts, first_batches=hash_of(batches)),
+        "steps": len(batches),
+        "smooth": is_smooth(parts.executor.network),
+    }
+    return answer, waypoints.arrays()
+
+
+def _prove(
+    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What this candidate adds to the proof."""
+    from safetensors.numpy import load_file
+
+    from deep5.networks.precision import with_precision
+    from deep5.training.replay import Waypoints
+    from deep5.training.trajectory import play
+
+    tell("the assembly")
+    parts = assembled(recipe)
+    network = parts.executor.network
+    double = with_precision(network, "float64")
+    batches = first_batches(parts, request["steps"])
+    waypoints = Waypoints.of_arrays(load_file(request["waypoints"]))
+    tell("the proof's trajectories")
+    feeds = {"float64": (double, in_types_of(double, batches)), "float32": (network, batches)}
+    make = _maker(recipe, parts.framework)
+    played = play(executors_of(recipe, parts), make, feeds, waypoints, _schedules(recipe, parts))
+    answer = {
+        "provenance": provenance_of(parts, first_batches=hash_of(batches)),
+        "left_out": list(played.left_out),
+        "settings": observed(parts.executor.settings()),
+    }
+    return answer, played.arrays()
+
+
+def _time(
+    recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """First call, warm-up and steady state of the trainer's steps."""
+    from deep5.operators import timing
+    from deep5.tensors import to_numpy
+    from deep5.training.schedules import Scheduled
+    from deep5.training.trainer import Trainer
+
+    before = machine_state()
+    timing.self_test()
+    tell("the assembly")
+    parts = assembled(recipe)
+    trainer = Trainer(parts.executor, parts.optimizer, parts.train_sampler, seed=parts.seeds["noise"])
+    timed_read(parts.executor)  # a framework's first copy to the host is no work of the training
+    clock = StepClock(parts.batch_size, _BUDGET_S[request["mode"]])
+    set_up_s = perf_counter() - begin
+    tell("the training that is timed")
+    # A schedule is part of the step; what saves, draws or stops is not.
+    own = [event for event in parts.events if isinstance(event, Scheduled)]
+    with timing.collector_spared():
+        trainer.train(1_000_000, [*own, clock])
+    # Three times, since another program may have stopped this one at the wrong moment.
+    fault = None
+    for _ in range(3):
+        fault = timing.still_busy()
+        if fault is None:
+            break
+    fault = fault or unfinished(parts.executor, clock)
+    loss = float(np.asarray(to_numpy(clock.outputs["loss"]), np.float64).reshape(-1)[0])
+    tell("the peaks")
+    return {
+        "workloads": [
+            {
+                "workload": "training step",
+                "batch_size": clock.batch_size,
+                "first_call_s": clock.first_call_s,
+                "samples": clock.samples,
+                "warm_up": clock.warm_up,
+                "settled": clock.settled,
+            }
+        ],
+        **({} if fault is None else {"reason": f"{fault}; its work is not on the clock"}),
+        **({} if np.isfinite(loss) else {"reason": f"its loss is {loss} after {trainer.step} steps"}),
+        "settings": observed(parts.executor.settings()),
+        "warnings": list(parts.warnings),
+        "provenance": provenance_of(parts),
+        "peaks": peaks_of(framework_of(recipe), recipe.value("device")),
+        "machine": machine_between(before),
+        "set_up_s": set_up_s,
+    }, {}
+
+
+JOBS: Mapping[str, Callable[..., tuple[dict[str, Any], dict[str, Any]]]] = {
+    "reference": _reference,
+    "prove": _prove,
+    "time": _time,
+}
+"""What a process may be asked for."""
+
+
+def timed_read(executor: Any) -> float:
+    """Seconds of reading every parameter to the host."""
+    from deep5.tensors import to_numpy
+
+    begin = perf_counter()
+    for value in executor.parameters().values():
+        to_numpy(value).sum()
+    return perf_counter() - begin
+
+
+def unfinished(executor: Any, clock: StepClock) -> str | None:
+    """Whether reading what was trained does work that `synchronize` did not wait for, as where a framework is lazy.
+
+    Args:
+        executor: Behind its last `synchronize`.
+        clock: Of the steps.
+
+    Returns:
+        What was seen, or None.
+    """
+    from deep5.tensors import to_numpy
+
+    first, again = timed_read(executor), timed_read(executor)
+    step_s = float(np.median([seconds for _, seconds, _ in clock.samples]))
+    size = sum(to_numpy(value).nbytes for value in executor.parameters().values())
+    # The second read may be of a copy that the framework has kept of the first.
+    if first - again > max(_UNFINISHED_S, _UNFINISHED_STEPS * step_s) + size / _COPIED_BYTE_S:
+        return f"reading the parameters took {first:.2g} s after the executor had finished, and {again:.2g} s again"
+    return None
+
+
+class StepClock(Event):
+    """Reads the clock every so many steps, behind a synchronize, and ends the training when it has seen enough.
+
+    Args:
+        batch_size: Samples of a whole step.
+        budget_s: Seconds of steady state.
+
+    Attributes:
+        first_call_s: Seconds of the first step.
+        samples: Each with seconds since the first step, seconds a step of `batch_size` samples, and number of steps.
+        warm_up: How many of them lie before the steady state.
+        settled: Whether a steady state was reached.
+        outputs: Of the last step.
+    """
+
+    def __init__(self, batch_size: int, budget_s: float) -> None:
+        self.batch_size, self._budget_s = batch_size, budget_s
+        self.first_call_s = 0.0
+        self.samples: list[tuple[float, float, int]] = []
+        self.warm_up, self.settled = 0, False
+        self.outputs: Arrays = {}
+        self._each, self._steps, self._seen = 1, 0, 0
+        self._origin = self._last = 0
+
+    def before_training(self, trainer: Any) -> None:
+        """The clock starts: the first batch is on it."""
+        trainer.executor.synchronize()
+        self._origin = self._last = perf_counter_ns()
+
+    def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
+        """Count what was learned from."""
+        self._steps += 1
+        self._seen += info.batch_size
+        self.outputs = outputs
+
+    def after_all(self, trainer: Any) -> None:
+        """After so many steps, read the clock.
+
+        Raises:
+            StopTraining: Enough was seen.
+        """
+        if self._steps < self._each:
+            return
+        trainer.executor.synchronize()
+        now = perf_counter_ns()
+        seconds = (now - self._last) / 1e9 * self.batch_size / self._seen
+        if not self.first_call_s:
+            self.first_call_s, self._origin = seconds, now
+        else:
+            self.samples.append(((now - self._origin) / 1e9, seconds, self._steps))
+            self._decide(trainer)
+        self._steps = self._seen = 0
+        self._last = perf_counter_ns()
+
+    def _decide(self, trainer: Any) -> None:
+        times = [seconds for _, seconds, _ in self.samples]
+        if len(times) == _FIRST_SINGLE:
+            step_s = float(np.median(times[1:]))
+            # Several steps a reading, where that is soon done: a framework may work on one while the next is fetched.
+            self._each = max(1, round(_LEAST_SAMPLE_S / step_s), min(_SEVERAL, round(_PATIENCE_S / step_s)))
+        spent = self.samples[-1][0]
+        if (
+            len(times) % _EVERY
+            or spent < self._budget_s
+            or (len(times) < _FEWEST and spent < _PATIENCE * self._budget_s)
+        ):
+            return
+        found = steady_part(times)
+        self.warm_up, self.settled = found.begin, found.reached
+        steady_s = spent - (self.samples[found.begin - 1][0] if found.begin else 0.0)
+        if (
+            (found.reached and steady_s >= self._budget_s / 2)
+            or spent > _PATIENCE * self._budget_s
+            or len(times) > _MOST
+        ):
+            raise StopTraining("timed")
+
+
+def assembled(recipe: Recipe) -> Any:
+    """A recipe's components; its network has to be one that the reference can run."""
+    from deep5.assemble import assemble
+    from deep5.networks.network import Network
+
+    parts = assemble(recipe)
+    if not isinstance(parts.executor.network, Network):
+        raise UsageError(
+            f"the network of {recipe.name} is native code; allowed: a network of ONNX's operators, which the reference "
+            "can run; remedy: deep5 run, whose result proves nothing of other frameworks"
+        )
+    return parts
+
+
+def first_batches(parts: Any, steps: int) -> list[tuple[StepInfo, dict[str, np.ndarray]]]:
+    """The first batches that the recipe trains on, as NumPy arrays of their own."""
+    from deep5.tensors import to_numpy
+
+    found: list[tuple[StepInfo, dict[str, np.ndarray]]] = []
+    for epoch in itertools.count():
+        before = len(found)
+        for ids, inputs in parts.train_sampler.batches(epoch):
+            arrays = {name: np.array(to_numpy(value)) for name, value in inputs.items()}
+            size = len(next(iter(arrays.values())))
+            found.append((StepInfo(len(found), epoch, size, ids, parts.seeds["noise"]), arrays))
+            if len(found) == steps:
+                return found
+        if len(found) == before:
+            raise UsageError("the recipe's sampler gives no batches")
+    return found
+
+
+def in_types_of(
+    network: Any, batches: Sequence[tuple[StepInfo, dict[str, np.ndarray]]]
+) -> list[tuple[StepInfo, dict[str, np.ndarray]]]:
+    """The batches in the element types of a network."""
+    from deep5.tensors import numpy_dtype
+
+    kinds = {name: numpy_dtype(spec.dtype) for name, spec in network.inputs.items()}
+    return [
+        (info, {name: value.astype(kinds.get(name, value.dtype), copy=False) for name, value in inputs.items()})
+        for info, inputs in batches
+    ]
+
+
+def _maker(recipe: Recipe, framework: str) -> Callable[[], Any]:
+    """Makes the recipe's optimizer for a framework."""
+    from deep5.assemble import make_optimizer
+
+    return lambda: make_optimizer(recipe, framework)
+
+
+def _schedules(recipe: Recipe, parts: Any) -> Schedules:
+    """What the recipe's schedules do before a step of the proof: what is proved is what is timed."""
+    from deep5.training.schedules import Scheduled
+
+    def of(optimizer: Any) -> Callable[[StepInfo], object]:
+        trainer = SimpleNamespace(
+            optimizer=optimizer,
+            train_sampler=parts.train_sampler,
+            accumulate=1,
+            epochs=recipe.value("epochs"),
+            step=0,
+            epoch=0,
+        )
+        own = [copy.copy(event) for event in parts.events if isinstance(event, Scheduled)]
+        for event in own:
+            event.before_training(trainer)
+
+        def before(info: StepInfo) -> None:
+            for event in own:
+                event.before_step(trainer, info)
+
+        return before
+
+    return of
+
+
+def of_reference(recipe: Recipe) -> Recipe:
+    """The recipe as the reference runs it: on the host, a framework's own optimizer as the rule of its name."""
+    changes: dict[str, Any] = {"framework": "reference", "device": "cpu"}
+    value = recipe.value("optimizer")
+    if isinstance(value, str) and value.startswith("native:"):
+        changes["optimizer"] = value.removeprefix("native:")
+    fixed = {**recipe.fixed, **{key: value for key, value in changes.items() if key in recipe.fixed}}
+    mutable = {**recipe.mutable, **{key: value for key, value in changes.items() if key not in recipe.fixed}}
+    # Arguments of a framework are its own.
+    gone = ("framework_args", "framework_kwargs", "executor", "executor_args", "executor_kwargs")
+    mutable = {key: value for key, value in mutable.items() if key not in gone}
+    return replace(recipe, fixed=fixed, mutable=mutable)
+
+
+def executors_of(recipe: Recipe, parts: Any) -> Callable[[Any], GraphExecutor]:
+    """Makes executors of other networks as the recipe's own is made: what is proved is what is timed."""
+    from deep5.assemble_executor import executor_factory
+
+    _, _, build = executor_factory(recipe)
+
+    def made(network: Any) -> GraphExecutor:
+        try:
+            return build(network, parts.seeds["noise"])  # type: ignore[no-any-return]
+        except RecipeError as error:
+            if isinstance(error.__cause__, Unsupported):
+                raise error.__cause__ from None  # which part of the proof it cannot take part in
+            raise
+
+    return made
+
+
+def _restarts(network: Any) -> int:
+    """At how many places of the trajectory states are kept: so many that they take a GiB, but two at least.
+
+    A place holds parameters, gradients, and some two states of an optimizer, in float64.
+    """
+    size = sum(math.prod(int(extent) for extent in spec.shape) for spec in network.parameters.values())
+    return max(2, min(_RESTARTS, (1 << 30) // max(1, 4 * 8 * size)))
+
+
+def hash_of(batches: Sequence[tuple[StepInfo, Mapping[str, np.ndarray]]]) -> str:
+    """Of the batches as they are, whatever the sampler says of its order."""
+    digest = hashlib.sha256()
+    for _, inputs in batches:
+        for name in sorted(inputs):
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(inputs[name]).tobytes())
+    return digest.hexdigest()
+
+
+# Operators without a kink where a network is differentiated. Others, unknown ones too, may have one: the proof then
+# asks less of their gradients.
+_SMOOTH = frozenset((
+    "Add", "Attention", "AveragePool", "BatchNormalization", "Cast", "CastLike", "Concat", "Constant",
+    "ConstantOfShape", "Conv", "ConvTranspose", "Cos", "Div", "Dropout", "Einsum", "Equal", "Erf", "Exp", "Expand",
+    "Flatten", "GRU", "Gather", "Gelu", "Gemm", "GlobalAveragePool", "Greater", "GroupNormalization", "Identity",
+    "InstanceNormalization", "LRN", "LSTM", "LayerNormalization", "Less", "Log", "LogSoftmax", "MatMul", "Mish", "Mul",
+    "Neg", "NegativeLogLikelihoodLoss", "OneHot", "Pad", "Pow", "RNN", "Range", "Reciprocal", "ReduceLogSumExp",
+    "ReduceMean", "ReduceSum", "ReduceSumSquare", "Reshape", "Shape", "Sigmoid", "Sin", "Slice", "Softmax",
+    "SoftmaxCrossEntropyLoss", "Softplus", "Softsign", "Split", "Sqrt", "Squeeze", "Sub", "Swish", "Tanh", "Tile",
+    "Transpose", "Trilu", "Unsqueeze", "Where",
+))  # fmt: skip
+
+
+def is_smooth(network: Any) -> bool:
+    """Whether no operator of a network is known, or may be feared, to have a derivative that jumps."""
+    return all(node.op_type in _SMOOTH and node.domain in ("", "ai.onnx") for node in network.nodes)

@@ -1,0 +1,605 @@
+"""`deep5 compare`: proof before timing, fresh processes in turn, a verdict; and what becomes of bad candidates."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import deep5.calibration
+from deep5.calibration import Calibration
+from deep5.compare.driver import run_comparison
+from deep5.compare.plan import make_plan, parse_variation
+from deep5.environment import default_threads
+from deep5.errors import RecipeError, RunFailed, UsageError
+from deep5.pinning import processors
+from deep5.results.comparison import load_comparison
+from deep5.results.comparison_summary import results_of, verdicts_of
+from pace import slowness
+
+STEPS = 6
+
+# Frameworks that do what no framework should: each is the reference, spoiled.
+BAD = '''
+import copy, os, time
+import numpy as np
+from deep5.frameworks.reference.framework import Reference
+
+
+class Spoiled(Reference):
+    """Spoils what executors give."""
+
+    def executor(self, network, **options):
+        made = super().executor(network, **options)
+        step = made.train_step
+
+        def train_step(*args, **more):
+            return Wrapped(step(*args, **more), self)
+
+        made.train_step = train_step
+        return made
+
+    def called(self, call):
+        return self.spoiled(call())
+
+
+class Wrapped:
+    def __init__(self, step, owner):
+        self._step, self._owner = step, owner
+
+    def __getattr__(self, name):
+        return getattr(self._step, name)
+
+    def __call__(self, inputs, info):
+        return self._owner.called(lambda: self._step(inputs, info))
+
+
+class Aborts(Spoiled):
+    name = "aborts"
+
+    def spoiled(self, outputs):
+        os.abort()
+
+
+class Leaves(Spoiled):
+    name = "leaves"
+
+    def spoiled(self, outputs):
+        os._exit(0)
+
+
+class Hangs(Spoiled):
+    name = "hangs"
+
+    def spoiled(self, outputs):
+        time.sleep(1000)
+
+
+class Hoards(Spoiled):
+    name = "hoards"
+
+    def spoiled(self, outputs):
+        self.kept = getattr(self, "kept", []) + [np.ones(8_000_000)]
+        time.sleep(0.02)
+        return outputs
+
+
+class Babbles(Spoiled):
+    name = "babbles"
+
+    def spoiled(self, outputs):
+        print("}{" * 2000, flush=True)
+        return {**outputs, "loss": np.float32("nan")}
+
+
+class Floods(Spoiled):
+    name = "floods"
+
+    def spoiled(self, outputs):
+        while True:
+            print("x" * (1 << 20))
+
+
+class Differs(Spoiled):
+    name = "differs"
+
+    def spoiled(self, outputs):
+        return {**outputs, "loss": outputs["loss"] * np.float32(1.001)}
+
+
+class Raises(Spoiled):
+    name = "raises"
+
+    def spoiled(self, outputs):
+        raise RuntimeError("nothing here")
+
+
+class Same(Reference):
+    name = "same"
+
+
+class Rounds(Reference):
+    """Right, but for products by themselves, which are rounded as TF32 does."""
+
+    name = "rounds"
+
+    def operator_executor(self, operator, **options):
+        made = super().operator_executor(operator, **options)
+        inference = made.inference
+
+        def rounded(*inputs):
+            cut = [(np.asarray(x).view(np.int32) & ~0x1FFF).view(np.float32) for x in inputs]
+            return inference(*cut)
+
+        made.inference = rounded
+        return made
+
+
+class Later:
+    def __init__(self, finish):
+        self._finish = finish
+
+    def __array__(self, dtype=None, copy=None):
+        return np.asarray(self._finish(), dtype)
+
+
+class Lazy(Spoiled):
+    """Right, but late: steps are done when somebody looks at what they made. To end some day, it does the last only."""
+
+    name = "lazy"
+
+    def executor(self, network, **options):
+        made = super().executor(network, **options)
+        self._waiting, self._loss, parameters = [], 0.0, made.parameters
+
+        def finished():
+            self.finish()
+            return parameters()
+
+        made.parameters = finished
+        return made
+
+    def finish(self):
+        due, self._waiting = self._waiting[-100:], []
+        for call in due:
+            outputs = call()
+        self._loss = outputs["loss"] if due else self._loss
+        return self._loss
+
+    def called(self, call):
+        self._waiting = [*self._waiting[-99:], call]
+        return {"loss": Later(self.finish)}
+
+
+class Deaf(Reference):
+    """Right, but for what a schedule sets: it computes on with what it began with."""
+
+    name = "deaf"
+
+    def executor(self, network, **options):
+        made = super().executor(network, **options)
+        step = made.train_step
+
+        def train_step(rule, *args, **more):
+            return step(copy.copy(rule), *args, **more)
+
+        made.train_step = train_step
+        return made
+'''
+
+
+@pytest.fixture(autouse=True, scope="module")
+def calibrated() -> Any:
+    """A quiet machine's calibration, in the session's own cache: what is tested here is not the machine.
+
+    One thread each: other tests run beside these, on the same processors.
+    """
+    patched = pytest.MonkeyPatch()
+    patched.setenv("OMP_NUM_THREADS", "1")
+    made = Calibration(
+        machine=deep5.calibration._machine(),
+        threads=default_threads("") or 1,
+        processes={"matrix product": tuple(1 + 0.001 * (number % 7) for number in range(32))},
+        when=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )
+    path = deep5.calibration._file(made.machine, made.threads)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(made.document()))
+    yield
+    path.unlink()
+    patched.undo()
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("frameworks") / "bad.py"
+    path.write_text(BAD)
+    return path
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A comparison of two right candidates."""
+    return run_comparison(
+        "digits_lenet",
+        frameworks=["reference", "onnxruntime"],
+        size="smoke",
+        steps=STEPS,
+        out=tmp_path_factory.mktemp("results"),
+    )
+
+
+def test_the_reference_need_be_no_candidate(tmp_path: Path) -> None:
+    found = run_comparison(
+        "digits_lenet", frameworks=["onnxruntime", "jax"], size="smoke", steps=2, kind="inference", out=tmp_path
+    )
+    assert [row["status"] for row in found.candidates] == ["timed", "timed"]
+
+
+def test_the_four_steps_leave_all_that_a_sceptic_asks_for(quick: Any) -> None:
+    document = quick.document
+    assert quick
+    assert [row["status"] for row in quick.candidates] == ["timed", "timed"]
+    # 1. Every part of the proof, of every candidate that computes in float64.
+    parts = {(row["candidate"], row["part"]) for row in document["equivalence"]}
+    assert parts == {("reference", part) for part in "abcd"} | {("onnxruntime", part) for part in "bcd"}
+    assert all(
+        row["passed"] and row["relative"] <= row["allowed"] and row["ulps"] >= 0 for row in document["equivalence"]
+    )
+    assert any("float64" in told for told in quick.candidates[1]["left_out"])
+    # 2. What is read back, where it was pinned, and each one's own peaks.
+    for row in quick.candidates:
+        assert row["observed"]["threads"] == document["threads"]
+        assert row["observed"]["affinity"] == document["measurement"]["processors"]
+        assert row["observed"]["dtype"] == "float32"
+        assert row["peaks"]["product_flop_s"] > 1e8
+        assert row["peaks"]["product_error"] < 1e-5
+    assert quick.candidates[1]["observed"]["spinning"] is False
+    # 3. Each in a process of its own, one after the other.
+    processes = document["processes"]
+    assert [row["job"] for row in processes] == ["reference", "prove", "prove", "time", "time"]
+    for before, after in itertools.pairwise(processes):
+        assert before["begin_s"] + before["wall_s"] <= after["begin_s"]
+    assert all(row["memory_bytes"] > 1e7 and row["reason"] is None for row in processes)
+    samples = quick.samples()
+    assert {sample.phase for sample in samples} >= {"first", "steady"}
+    assert {sample.round for sample in samples} == {0}
+    # 4. A verdict against the machine's floor.
+    (verdict,) = quick.verdicts
+    assert (verdict["candidate"], verdict["baseline"]) == ("onnxruntime", "reference")
+    assert verdict["floor"] == pytest.approx(1.006**1.5)
+    assert document["mode"] == "quick"
+
+
+def test_a_machine_that_is_too_noisy_says_so(tmp_path: Path) -> None:
+    """Identical code that differs by half: a candidate that takes less than twice as long gets no verdict."""
+    made = deep5.calibration._machine(), default_threads("") or 1
+    path = deep5.calibration._file(*made)
+    quiet = path.read_text()
+    document = json.loads(quiet)
+    document["processes"] = {"copy": [1.0 + 0.5 * (number % 2) for number in range(32)]}
+    path.write_text(json.dumps(document))
+    pin = f"import os; os.sched_setaffinity(0, {processors(1)})"
+    busy = subprocess.Popen([sys.executable, "-c", f"{pin}\nwhile True: pass"])
+    try:
+        found = run_comparison(
+            "digits_lenet",
+            frameworks=["reference"],
+            vary={"optimizer": ["sgd", "momentum"]},
+            size="smoke",
+            steps=2,
+            out=tmp_path,
+        )
+    finally:
+        busy.kill()
+        busy.wait()
+        path.write_text(quiet)
+    # Somebody else computes on the candidates' own processor all the time.
+    assert any("other programs took up to" in told for told in found.document["warnings"])
+    assert any(
+        "this machine is noisy: identical code differs by up to 84%" in told for told in found.document["warnings"]
+    )
+    assert [row["word"] for row in found.verdicts] == ["no difference shown"]
+    assert found.verdicts[0]["floor"] == pytest.approx(1.5**1.5)
+
+
+def test_what_is_said_follows_from_the_samples(quick: Any) -> None:
+    samples, document = quick.samples(), quick.document
+    sizes = {("training step", name): 64 for name in ("reference", "onnxruntime")}
+    assert results_of(samples, sizes) == document["results"]
+    assert verdicts_of(samples, "reference", {1: document["verdicts"][0]["floor"]}) == document["verdicts"]
+
+
+def test_the_folder_reads_back(quick: Any) -> None:
+    assert load_comparison(quick.folder).document == quick.document
+    assert {path.name for path in quick.folder.iterdir()} == {"comparison.json", "samples.csv", "recipe.py"}
+
+
+FAULTS = {
+    "Aborts": ("failed", "ended by SIGABRT in the proof's trajectories"),
+    "Leaves": ("failed", "ended with the status 0 in the proof's trajectories, without an answer"),
+    "Hangs": ("failed", "did not end within 25 s, in the proof's trajectories; remedy: --time-limit"),
+    "Hoards": ("failed", "GiB of memory in the proof's trajectories; allowed: 1.00 GiB; remedy: --memory-limit"),
+    "Babbles": ("different", "off by nan"),
+    "Floods": ("failed", "it printed more than 64 MiB in the proof's trajectories"),
+    "Lazy": ("failed", "reading the parameters took"),
+    "Differs": ("different", "losses in float64, free-running is off by 0.001; allowed: 1e-09 (part a)"),
+    "Raises": ("failed", "it raised RuntimeError: nothing here"),
+    "Rounds": ("failed", "matrix products in float32 are off by"),
+}
+
+
+@pytest.fixture(scope="module")
+def spoiled(bad: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """All bad candidates, and two good ones around them."""
+    return run_comparison(
+        "digits_lenet",
+        frameworks=["reference", *(f"{bad}:{name}" for name in FAULTS), "onnxruntime"],
+        size="smoke",
+        steps=STEPS,
+        out=tmp_path_factory.mktemp("results"),
+        time_limit_s=25.0,
+        memory_limit_bytes=1 << 30,
+    )
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_bad_candidate_is_told(name: str, spoiled: Any) -> None:
+    (row,) = (row for row in spoiled.candidates if row["label"].endswith(f":{name}"))
+    status, match = FAULTS[name]
+    assert match in row["reason"]
+    assert row["status"] == status
+    # A pair that fails the proof gets no timing.
+    assert name in ("Rounds", "Lazy") or not any(sample.candidate == row["label"] for sample in spoiled.samples())
+
+
+def test_the_others_go_on(spoiled: Any) -> None:
+    assert [row["status"] for row in spoiled.candidates if ":" not in row["label"]] == ["timed", "timed"]
+    assert [row["candidate"] for row in spoiled.verdicts] == ["onnxruntime"]
+
+
+def test_what_a_schedule_does_is_part_of_the_proof(bad: Path, tmp_path: Path) -> None:
+    """A step is timed with the recipe's schedules, and so it is proved with them."""
+    recipe = tmp_path / "scheduled.py"
+    (digits,) = (entry for entry in entry_points(group="deep5.recipes") if entry.name == "digits_lenet")
+    source = Path(str(find_spec(digits.value).origin)).read_text()  # type: ignore[union-attr]
+    recipe.write_text(source + '\nMUTABLE["schedules"] = {"lr": d5.Piecewise(steps={0: 0.01, 3: 0.001})}\n')
+    found = run_comparison(
+        str(recipe),
+        frameworks=["reference", "onnxruntime", f"{bad}:Deaf"],
+        size="smoke",
+        steps=STEPS,
+        out=tmp_path / "results",
+    )
+    assert [row["status"] for row in found.candidates] == ["timed", "timed", "different"]
+    assert "(part " in found.candidates[2]["reason"]
+
+
+def test_candidates_differ_in_any_mutable_part(tmp_path: Path) -> None:
+    found = run_comparison(
+        "digits_lenet",
+        vary={"optimizer": ["sgd", "momentum"], "batch_size": [16, 32]},
+        frameworks=["reference"],
+        size="smoke",
+        steps=STEPS,
+        out=tmp_path,
+    )
+    labels = [f"optimizer={name}, batch_size={size}" for name in ("sgd", "momentum") for size in (16, 32)]
+    assert [row["label"] for row in found.candidates] == labels
+    assert [row["status"] for row in found.candidates] == ["timed"] * 4
+    # Each has a reference of its own: they do not compute the same, and are not said to.
+    assert sum(row["job"] == "reference" for row in found.document["processes"]) == 4
+    rates = {row["candidate"]: row["samples_per_s"] * row["median_s"] for row in found.results}
+    assert {name: round(size) for name, size in rates.items()} == dict(zip(labels, (16, 32, 16, 32), strict=True))
+
+
+@pytest.mark.parametrize("kind", ["inference", pytest.param("operators", marks=pytest.mark.slow)])
+def test_inference_and_operators(kind: str, tmp_path: Path) -> None:
+    recipe = "deepbench_gemm" if kind == "operators" else "digits_lenet"
+    found = run_comparison(
+        recipe,
+        frameworks=["reference", "onnxruntime"],
+        size="smoke",
+        kind=None if kind == "operators" else kind,
+        out=tmp_path,
+    )
+    assert found
+    assert {row["part"] for row in found.document["equivalence"]} <= {"a", "b", "c"}
+    assert all(row["passed"] for row in found.document["equivalence"])
+    assert {row["candidate"] for row in found.results} == {"reference", "onnxruntime"}
+    assert len({row["workload"] for row in found.results}) == (3 if kind == "operators" else 1)
+
+
+@pytest.mark.slow
+def test_a_rigorous_comparison_stops_when_it_has_an_answer(tmp_path: Path) -> None:
+    """A sample in a batch of 16 and one in 320 take times that nobody confuses: eight rounds say so, no more run."""
+    found = run_comparison(
+        "digits_lenet",
+        frameworks=["reference"],
+        vary={"batch_size": [16, 320]},
+        size="smoke",
+        steps=2,
+        rigorous=True,
+        out=tmp_path,
+    )
+    (verdict,) = found.verdicts
+    assert (verdict["word"], verdict["per"]) == ("faster", "sample")
+    assert verdict["rounds"] == 8
+    assert verdict["p"] == pytest.approx(2 / 2**8)
+    assert verdict["high"] < 1
+    orders: dict[int, list[str]] = {}
+    for row in found.document["processes"]:
+        if row["job"] == "time":
+            orders.setdefault(row["round"], []).append(row["candidate"])
+    assert len({tuple(order) for order in orders.values()}) == 2  # in a new order each round
+    assert all(len(order) == 2 for order in orders.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"frameworks": ["reference"]}, "one candidate, reference; allowed: at least two"),
+        ({"frameworks": ["reference", "reference"]}, "names one twice"),
+        ({"frameworks": ["reference", "nothing"]}, "nothing"),
+        ({"frameworks": ["reference", "jax"], "baseline": "pytorch"}, "is no candidate; allowed: reference; jax"),
+        ({"frameworks": ["reference", "jax"], "kind": "operators"}, "allowed: training, inference"),
+        ({"frameworks": ["reference", "jax"], "settings": {"epochs": 3}}, "'epochs', which nothing depends on"),
+        ({"frameworks": ["reference", "jax"], "settings": {"dataset": "mnist"}}, "'dataset' is fixed"),
+        ({"frameworks": ["reference"], "vary": {"threads": [1, 2]}}, "allowed: --threads"),
+        ({"frameworks": ["reference"], "vary": {"batch_size": []}}, "has no value"),
+        ({"frameworks": ["reference", "jax"], "settings": {"accumulate": 2}}, "for which the proof stands"),
+        ({"frameworks": ["reference", "jax"], "settings": {"precision": "bfloat16"}}, "for which the proof stands"),
+        ({"frameworks": ["reference", "jax"], "steps": 0}, "at least 2"),
+        ({"frameworks": ["reference", "jax"], "time_limit_s": float("inf")}, "and finite"),
+        ({"frameworks": ["reference", "jax"], "settings": {"framework": "jax"}}, "allowed: --frameworks"),
+        ({"vary": {"seed": [1, 2]}, "settings": {"seed": 3}}, "set and varied"),
+        ({"frameworks": ["reference", "jax"], "size": "huge"}, "no size 'huge'"),
+        ({"frameworks": ["reference", "jax"], "threads": 10_000}, "10000 threads; allowed: at most"),
+        ({"frameworks": ["reference", "jax"], "time_limit_s": -1.0}, "above 0 s"),
+        ({"frameworks": ["reference", "jax"], "most": 8}, "without --rigorous; allowed: one"),
+        ({"frameworks": ["reference", "jax"], "rigorous": True, "most": 7}, "allowed: 8, 16, 24, 30"),
+        ({"frameworks": ["reference", "jax"], "memory_limit_bytes": 5}, "at least 256 MiB"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_before_anything_runs(
+    options: dict[str, Any], match: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=match):
+        run_comparison("digits_lenet", out=tmp_path, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_recipe_that_times_code_is_no_comparison(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="times two pieces of code"):
+        run_comparison("overhead_trainer", frameworks=["reference", "jax"], out=tmp_path)
+
+
+def test_without_a_baseline_there_is_nothing_to_compare(bad: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="nothing to compare") as caught:
+        run_comparison(
+            "digits_lenet",
+            frameworks=[f"{bad}:Raises", "reference"],
+            size="smoke",
+            steps=STEPS,
+            out=tmp_path,
+        )
+    (folder,) = tmp_path.iterdir()
+    assert str(folder) in str(caught.value)
+    left = load_comparison(folder)
+    assert left.document["status"] == "failed"
+    assert left.candidates[0]["status"] == "failed"
+
+
+@pytest.mark.parametrize("text", ["optimizer", "=1,2", "optimizer=", "batch_size=1,1"])
+def test_a_variation_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(UsageError, match=r"cannot read|twice"):
+        parse_variation(text)
+
+
+def test_settings_that_no_process_could_be_handed(tmp_path: Path) -> None:
+    with pytest.raises((RecipeError, UsageError)):
+        make_plan("digits_lenet", frameworks=["reference", "jax"], settings={"optimizer": object()})
+
+
+@pytest.mark.slow
+def test_a_comparison_that_was_killed_goes_on(tmp_path: Path) -> None:
+    """Killed in the midst of its rounds: what was measured counts, nothing is measured twice, no process stays."""
+    command = [sys.executable, "-m", "deep5", "compare", "digits_lenet", "--frameworks", "reference,onnxruntime"]
+    command += ["--size", "smoke", "--steps", "2", "--rigorous", "--processes", "8", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if "round 2" in line:
+                break
+        running.kill()
+    (folder,) = tmp_path.iterdir()
+    left = load_comparison(folder)
+    assert left.document["status"] == "aborted"
+    kept = left.samples()
+    assert kept
+    options: dict[str, Any] = {"size": "smoke", "steps": 2, "rigorous": True, "most": 8, "resume": folder}
+    with pytest.raises(UsageError, match="another 'baseline'"):
+        run_comparison("digits_lenet", frameworks=["onnxruntime", "reference"], **options)
+    done = subprocess.run([*command, "--resume", str(folder)], check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.iterdir()) == [folder]
+    found = load_comparison(folder)
+    assert found.samples()[: len(kept)] == kept
+    rows = found.document["processes"]
+    ran = [(row["candidate"], row["round"]) for row in rows if row["job"] == "time"]
+    assert sorted(ran) == [(name, number) for name in ("onnxruntime", "reference") for number in range(8)]
+    for before, after in itertools.pairwise(rows):
+        assert before["begin_s"] + before["wall_s"] <= after["begin_s"]
+    assert len(found.document["resumed"]) == 1
+    with pytest.raises(UsageError, match="is finished"):
+        run_comparison("digits_lenet", frameworks=["reference", "onnxruntime"], **options)
+
+
+@pytest.mark.slow
+def test_the_same_comparison_twice_never_turns_faster_into_slower(tmp_path: Path) -> None:
+    words: dict[str, set[str]] = {}
+    # Here it is this very machine that is asked about.
+    path = deep5.calibration._file(deep5.calibration._machine(), default_threads("") or 1)
+    quiet = path.read_text()
+    path.unlink()
+    for number in range(2):
+        found = run_comparison(
+            "digits_lenet",
+            frameworks=["reference", "onnxruntime", "pytorch", "jax", "tensorflow"],
+            size="smoke",
+            steps=20,
+            out=tmp_path / str(number),
+        )
+        for row in found.verdicts:
+            words.setdefault(row["candidate"], set()).add(row["word"])
+    path.write_text(quiet)
+    assert len(words) == 4
+    assert not any(own >= {"faster", "slower"} for own in words.values())
+
+
+@pytest.mark.slow
+@pytest.mark.timing
+def test_five_frameworks_are_compared_within_three_minutes(tmp_path: Path) -> None:
+    """Of which deep5 itself takes a twentieth."""
+    names = ["pytorch", "tensorflow", "onnxruntime", "jax", "reference"]
+    found = run_comparison("digits_lenet", frameworks=names, out=tmp_path)
+    assert [row["status"] for row in found.candidates] == ["timed"] * 5
+    resources = found.document["resources"]
+    assert resources["wall_s"] <= 180 * slowness()
+    assert resources["harness_share"] <= 0.05
+
+
+@pytest.mark.slow
+def test_modes_are_candidates(tmp_path: Path) -> None:
+    names = ["pytorch", "pytorch:compiled", "tensorflow:xla"]
+    found = run_comparison("digits_lenet", frameworks=names, size="smoke", steps=10, out=tmp_path)
+    assert [row["status"] for row in found.candidates] == ["timed"] * 3
+    assert all(row["passed"] for row in found.document["equivalence"])
+    first = {row["candidate"]: row["first_call_s"] for row in found.results}
+    assert first["pytorch:compiled"] > first["pytorch"]
+
+
+@pytest.mark.slow
+def test_identical_candidates_are_not_told_apart(bad: Path, tmp_path: Path) -> None:
+    """Two frameworks of one code, eight processes each: a difference may be claimed in one of 128 comparisons."""
+    found = run_comparison(
+        "digits_lenet",
+        frameworks=["reference", f"{bad}:Same"],
+        size="smoke",
+        steps=2,
+        rigorous=True,
+        most=8,
+        out=tmp_path,
+    )
+    (verdict,) = found.verdicts
+    assert verdict["rounds"] == 8
+    assert verdict["word"] == "no difference shown"
+    assert verdict["p"] > 2 / 2**8 or verdict["floor"] > max(verdict["ratio"], 1 / verdict["ratio"])
