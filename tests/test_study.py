@@ -17,6 +17,7 @@ from command import Command
 from deep5 import cli
 from deep5.errors import RecipeError, UsageError
 from deep5.results.samples_file import SampleRow
+from deep5.results.time_to_target import Target, parse_target
 from deep5.results.training_charts import (
     Point,
     accuracy_chart,
@@ -24,8 +25,10 @@ from deep5.results.training_charts import (
     loss_chart,
     loss_points,
     pictures,
+    undrawn,
 )
-from deep5.study import load_study, run_study, study_command
+from deep5.study import load_study, run_study, target_of
+from deep5.study_command import study_command, varied
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -165,7 +168,7 @@ def test_a_study(file: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_infinite_has_no_mean() -> None:
-    from deep5.study import _summary, _told
+    from deep5.results.study_record import _summary, _told
 
     assert _summary([1.0, math.inf]) == {"values": [1.0, "inf"], "mean": None, "deviation": None}
     assert _told([1.0, math.inf, math.nan]) == "2 of 3 without a finite value"
@@ -253,6 +256,179 @@ def test_the_command(file: Path, deep5: Command) -> None:
     answer = deep5("study", str(file), "--only", "smal")
     assert answer.status == 2
     assert "unknown candidate 'smal'; allowed: large, small; did you mean 'small'?" in answer.err
+
+
+TARGET = RECIPE.partition("STUDY")[0].replace("METRICS = [", "METRICS = [(d5.TimeToAccuracy(1), None), ")
+
+
+def test_what_varies_without_a_study_in_the_file(file: Path, tmp_path: Path, deep5: Command) -> None:
+    """A learning rate that diverges is infinite and does not vanish."""
+    file.write_text(TARGET)
+    vary = ("--vary", "optimizer_kwargs.lr=0.001,1e38")
+    answer = deep5("study", str(file), *vary, "--seeds", "2", "--json")
+    assert answer.status == 0, answer.err
+    document = json.loads(answer.out)
+    calm, wild = (document["candidates"][f"optimizer_kwargs.lr={lr}"] for lr in ("0.001", "1e+38"))
+    assert wild["settings"] == {"optimizer_kwargs.lr": 1e38}
+    assert document["target"]["goal"] == 1.0
+    assert document["target"]["origin"] == "recipe"
+    assert (document["seeds"], document["finished"], document["schema_version"]) == ([0, 1], True, "2")
+    assert wild["seeds"] == [0, 1]  # the runs are there
+    for measure in ("seconds", "epochs", "steps"):
+        assert wild["time_to_target"][measure] == {
+            "values": {"0": "inf", "1": "inf"},
+            "median": "inf",
+            "interval": None,
+        }
+    assert all(reason.startswith("diverged: ") for reason in wild["time_to_target"]["reasons"].values())
+    # The metric's own values, to the last digit.
+    seconds = calm["time_to_target"]["seconds"]["values"]
+    assert list(seconds.values()) == calm["metrics"]["time_to_accuracy"]["values"]
+    assert calm["time_to_target"]["reasons"] == {}
+    # The picture says whose losses it cannot show.
+    assert any("loss.svg does not show all runs: of optimizer_kwargs.lr=1e+38, " in note for note in document["notes"])
+    text = "".join(ET.parse(Path(document["folder"]) / "loss.svg").getroot().itertext())  # noqa: S314
+    assert "not all runs are drawn; of optimizer_kwargs.lr=1e+38, " in text
+    answer = deep5("study", str(file), *vary, "--seeds", "1", "--only", "optimizer_kwargs.lr=1e+38")
+    assert "to a test accuracy of at least 1 %: median over the seeds" in answer.out
+    assert re.search(r" inf +inf +inf +0 of 1", answer.out)
+    assert "seed 0: diverged: " in " ".join(answer.out.split())
+
+
+def test_divergence_is_seen_without_the_loss_among_the_metrics(file: Path, tmp_path: Path) -> None:
+    """The run warns; the words are those of the module that watches."""
+    file.write_text(TARGET.replace(", (d5.TrainingLoss(), None)", ""))
+    recipe, candidates = load_study(file, varied=varied(["optimizer_kwargs.lr=1e38"]))
+    study = run_study(recipe, candidates, seeds=(0,), out=tmp_path / "out")
+    (found,) = study.reached["optimizer_kwargs.lr=1e+38"].values()
+    assert found.seconds == math.inf
+    assert re.match(
+        r"diverged: the (training loss|loss of the evaluation after epoch \d+) is (nan|inf)", found.reason or ""
+    )
+    assert "at least one" in study.notes[-1] or "no loss.svg" in study.notes[-1]
+
+
+def test_a_run_that_was_stopped_before_any_evaluation_hides_no_other(file: Path, tmp_path: Path) -> None:
+    file.write_text(TARGET.replace('"epochs": 2}', '"epochs": 2, "events": [d5.StopOnNaN(1)]}'))
+    recipe, candidates = load_study(file, varied=varied(["optimizer_kwargs.lr=0.001,1e38"]))
+    study = run_study(recipe, candidates, seeds=(0,), out=tmp_path / "out")
+    calm, wild = (own[0] for own in study.reached.values())
+    assert calm.epochs == 1.0
+    assert wild.epochs == math.inf
+    assert str(wild.reason).startswith("diverged: the training loss is ")
+    assert study.notes[0] == "accuracy.svg does not show all runs: of optimizer_kwargs.lr=1e+38, none of 1"
+    assert (study.folder / "accuracy.svg").is_file()
+
+
+def test_a_run_that_fails_is_infinite(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import deep5.run as running
+    from deep5.errors import RunFailed
+
+    real = running.execute
+
+    def execute(recipe: Any, **given: Any) -> Any:
+        if (recipe.value("optimizer"), recipe.value("seed")) == ("momentum", 1):
+            raise RunFailed("the run failed: broken")
+        return real(recipe, **given)
+
+    monkeypatch.setattr(running, "execute", execute)
+    file.write_text(TARGET)
+    recipe, candidates = load_study(file, varied=varied(["optimizer=sgd,momentum"]))
+    study = run_study(recipe, candidates, seeds=(0, 1), out=tmp_path / "out")
+    document = json.loads((study.folder / "study.json").read_text())
+    told = document["candidates"]["optimizer=momentum"]["time_to_target"]
+    assert told["epochs"] == {"values": {"0": 1.0, "1": "inf"}, "median": "inf", "interval": None}
+    assert told["reasons"] == {"1": "failed: the run failed: broken"}
+    assert "accuracy.svg does not show all runs: of optimizer=momentum, 1 of 2" in document["notes"]
+    for name in ("accuracy", "accuracy_time"):
+        text = "".join(ET.parse(study.folder / f"{name}.svg").getroot().itertext())  # noqa: S314
+        assert "not all runs are drawn; of optimizer=momentum, 1 of 2" in text
+        assert "target 1 %" in text
+    assert marks((study.folder / "accuracy_time.svg").read_bytes(), "rule mark container") == 1
+
+
+def test_a_study_of_which_no_run_came_to_its_end_says_so(file: Path, deep5: Command) -> None:
+    file.write_text(TARGET)
+    for option in ("--quiet", "--json"):
+        answer = deep5("study", str(file), "--vary", "optimizer=native:adam,native:lion", "--seeds", "1", option)
+        assert answer.status == 3
+        assert "came to its end; the first: seed 0: unknown native optimizer" in answer.err
+    assert json.loads(answer.out)["exit_status"] == 3  # one document
+
+
+def test_what_varies() -> None:
+    assert varied([]) is None
+    assert varied(["framework=reference,pytorch", "optimizer=sgd,adam"]) == {
+        "reference, optimizer=sgd": {"framework": "reference", "optimizer": "sgd"},
+        "pytorch, optimizer=sgd": {"framework": "pytorch", "optimizer": "sgd"},
+        "reference, optimizer=adam": {"framework": "reference", "optimizer": "adam"},
+        "pytorch, optimizer=adam": {"framework": "pytorch", "optimizer": "adam"},
+    }
+    for texts, told in (
+        (["optimizer=a", "optimizer=b"], "--vary optimizer is given twice; allowed: once"),
+        (["seed=1,2"], "--vary seed=1,2; allowed: --seeds N"),
+        (["framework=1,2"], "allowed: names, such as framework=pytorch,jax"),
+        (["optimizer"], "cannot read 'optimizer'; allowed: KEY=VALUE"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            varied(texts)
+
+
+def test_wrong_usage(file: Path, deep5: Command) -> None:
+    for arguments, told in (
+        (("--vary", "optimizer=sgd,adam"), "has a STUDY; allowed: one of them; remedy: leave --vary out"),
+        (("--target", "accuracy=200"), "allowed: accuracy=97 (above 0, up to 100 %)"),
+        (("--target", "f1=3"), "cannot read the target 'f1=3'"),
+        (("--target", "loss=3"), "allowed: a metric that is measured; remedy: (d5.TestLoss(), None) in METRICS"),
+    ):
+        answer = deep5("study", str(file), *arguments)
+        assert answer.status == 2, answer
+        assert told in answer.err
+    file.write_text(TARGET)
+    for arguments, told in (
+        ((), "STUDY is None; allowed: a dict"),
+        (("--vary", "epochs=1,2"), "'epochs' is fixed by the recipe"),
+        (
+            ("--vary", "framework=reference,jax", "--framework", "jax"),
+            "'framework' is set for all and by the candidate",
+        ),
+    ):
+        answer = deep5("study", str(file), *arguments)
+        assert answer.status == 2, answer
+        assert told in answer.err
+    for name in ("layer_batches", "overhead_empty"):
+        answer = deep5("study", name, "--vary", "seed=1")
+        assert answer.status == 2
+
+
+def test_targets(file: Path) -> None:
+    recipe, _ = load_study(file)
+    assert target_of(recipe) == (None, [])
+    assert target_of(recipe, parse_target("accuracy=50"))[0] == Target(
+        metric="test_accuracy", goal=50.0, origin="asked"
+    )
+    file.write_text(TARGET)
+    recipe, _ = load_study(file, varied={"one": {}})
+    own = Target(metric="test_accuracy", goal=1.0)
+    assert target_of(recipe) == (own, [])
+    assert target_of(recipe, parse_target("accuracy=1")) == (own, [])  # the same, said twice
+    file.write_text(TARGET.replace("METRICS = [", "METRICS = [(d5.EpochsToAccuracy(2), None), "))
+    recipe, _ = load_study(file, varied={"one": {}})
+    target, notes = target_of(recipe)
+    assert target is None
+    assert notes[0].startswith("METRICS state several targets (1 %, 2 %), so no time to target was judged")
+    file.write_text(TARGET.partition("METRICS")[0] + "METRICS = [(d5.TimeToAccuracy(9), None)]\n")
+    recipe, _ = load_study(file, varied={"one": {}})
+    assert target_of(recipe)[0] == Target(metric="test_accuracy", goal=9.0)
+    with pytest.raises(UsageError, match=r"has the metrics time_to_accuracy; allowed: .*d5.TestAccuracy"):
+        target_of(recipe, parse_target("accuracy=50"))
+
+
+def test_what_is_not_drawn_is_told() -> None:
+    points = accuracy_points(RUNS)
+    assert undrawn(points, {"slow": 2, "fast": 1}) == ""
+    assert undrawn(points, {"slow": 5, "fast": 1, "gone": 3}) == "of slow, 2 of 5; of gone, none of 3"
+    assert undrawn([], {"a": 2}) == "of a, none of 2"
 
 
 @pytest.mark.slow

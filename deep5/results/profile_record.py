@@ -1,0 +1,237 @@
+"""Several studies side by side: performance profiles of the candidates that all of them have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from deep5.errors import UsageError
+from deep5.profiles import LIMIT, Profile, performance_profiles
+from deep5.results.study_folder import StudyFolder
+from deep5.results.time_to_target import MEASURES, median_to_target
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["ProfileRecord", "profile_studies"]
+
+_FULL = "full"
+# Letters of a reason: those of failed runs name files.
+_LONGEST = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileRecord:
+    """Candidates over several studies.
+
+    Attributes:
+        by: What was counted: seconds, epochs or steps.
+        limit: Upper end of the score's integral.
+        studies: Each is a workload, called by its recipe's name.
+        times: By workload and candidate, the median over the seeds.
+        profiles: By candidate, the best first.
+        left_out: Candidates that some study does not have, with the reason.
+        open: Why this is no comparison of the closed division, a sentence each; empty where it is one.
+        notes: What else is to be known.
+    """
+
+    by: str
+    limit: float
+    studies: Sequence[StudyFolder]
+    times: Mapping[str, Mapping[str, float]]
+    profiles: Mapping[str, Profile]
+    left_out: Mapping[str, str]
+    open: Sequence[str]
+    notes: Sequence[str]
+
+    def document(self) -> dict[str, Any]:
+        """The profiles in JSON's types; what is infinite is a text."""
+        return {
+            "by": self.by,
+            "limit": self.limit,
+            "statistic": "median over the seeds; a run that failed, diverged or did not get there is infinite",
+            "division": "open" if self.open else "closed",
+            "open": list(self.open),
+            "workloads": {
+                study.recipe: {
+                    "folder": study.folder.name,
+                    "hash": study.hash,
+                    "size": study.size,
+                    "division": study.division,
+                    "environments": list(study.environments),
+                    "target": study.target.document(),
+                    "seeds": list(next(iter(study.reached.values()))),
+                }
+                for study in self.studies
+            },
+            "submissions": {
+                name: {
+                    "score": profile.score,
+                    "solved": profile.solved,
+                    "times": {workload: _plain(own[name]) for workload, own in self.times.items()},
+                    "ratios": {workload: _plain(ratio) for workload, ratio in profile.ratios.items()},
+                }
+                for name, profile in self.profiles.items()
+            },
+            "left_out": dict(self.left_out),
+            "notes": list(self.notes),
+        }
+
+    def print(self, console: Console) -> None:
+        """A row a candidate: score, share of workloads solved, and how far behind the best on each.
+
+        Args:
+            console: Where to print.
+        """
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=box.SIMPLE, pad_edge=False)
+        for column in ("candidate", "score", "solved", *self.times):
+            table.add_column(Text(column), overflow="fold")
+        for name, profile in self.profiles.items():
+            cells = [_cell(ratio, self.times[workload][name], self.by) for workload, ratio in profile.ratios.items()]
+            table.add_row(*map(Text, (name, f"{profile.score:.3f}", f"{profile.solved:.0%}", *cells)))
+        console.print(table)
+        lines = [
+            f"Of each workload: times the best candidate's {self.by} to target, and the median over the seeds.",
+            f"Score: mean share of workloads within tau times the best, over tau from 1 to {self.limit:g}.",
+        ]
+        lines += [
+            f"{study.recipe}: {study.target}; {len(next(iter(study.reached.values())))} seeds" for study in self.studies
+        ]
+        lines += [f"{name} is not compared: {reason}" for name, reason in self.left_out.items()]
+        lines += [f"open: {reason}" for reason in self.open]
+        lines += [f"note: {note}" for note in self.notes]
+        for line in lines:
+            console.print(Text(line), overflow="fold")
+
+
+def profile_studies(studies: Sequence[StudyFolder], by: str = "seconds", limit: float = LIMIT) -> ProfileRecord:
+    """Compare the candidates that all studies have.
+
+    Args:
+        studies: Each of another recipe.
+        by: One of `MEASURES`.
+        limit: Upper end of the score's integral.
+
+    Raises:
+        UsageError: No study, one recipe in two of them, fewer than two candidates in all of them, or seconds of
+            several machines within a study.
+    """
+    if by not in MEASURES:
+        raise UsageError(f"got {by!r} as what is counted; allowed: {', '.join(MEASURES)}")
+    if not studies:
+        raise UsageError("no study; allowed: at least one folder of 'deep5 study'")
+    for place, study in enumerate(studies):
+        for other in studies[:place]:
+            if study.recipe == other.recipe or (study.hash and study.hash == other.hash):
+                raise UsageError(
+                    f"{other.folder} and {study.folder} are of one recipe ({other.recipe}, {study.recipe}), which "
+                    "would count twice; allowed: each recipe once; remedy: name one of them"
+                )
+        if by == "seconds" and len(study.environments) > 1:
+            raise UsageError(
+                f"the runs of {study.folder} are of {len(study.environments)} environments (machine and software), "
+                "whose seconds do not compare; allowed: one; remedy: --by epochs or --by steps"
+            )
+    names = list(dict.fromkeys(name for study in studies for name in study.reached))
+    left_out = {}
+    for name in names:
+        absent = [study.recipe for study in studies if name not in study.reached]
+        if absent:
+            left_out[name] = f"no candidate of {', '.join(absent)}"
+    shared = [name for name in names if name not in left_out]
+    if len(shared) < 2:
+        told = "; ".join(f"{study.recipe}: {', '.join(study.reached)}" for study in studies)
+        raise UsageError(
+            f"{len(shared)} candidates are in all studies ({told}); allowed: at least two of the same name; remedy: "
+            "run the studies with the same candidates"
+        )
+    times = {
+        study.recipe: {
+            name: median_to_target([getattr(own, by) for own in study.reached[name].values()]) for name in shared
+        }
+        for study in studies
+    }
+    found = performance_profiles(times, limit)
+    return ProfileRecord(
+        by=by,
+        limit=limit,
+        studies=studies,
+        times=times,
+        profiles={name: found[name] for name in sorted(shared, key=lambda name: -found[name].score)},
+        left_out=left_out,
+        open=_open(studies, shared, by),
+        notes=[*_infinite(studies, shared), *_notes(studies, times, by)],
+    )
+
+
+def _open(studies: Sequence[StudyFolder], shared: Sequence[str], by: str) -> list[str]:
+    """Why nobody else's closed results may stand beside these."""
+    told = []
+    for study in studies:
+        if study.size != _FULL:
+            told.append(f"{study.recipe} ran at its size {study.size!r}, and not in full")
+        elif study.division != "closed":
+            told.append(f"{study.recipe} has runs that changed what the recipe fixes, or none that came to its end")
+        if study.target.origin != "recipe":
+            told.append(f"the target of {study.recipe}, a {study.target}, is not the recipe's own")
+    for name in shared:
+        if any(study.settings[name] != studies[0].settings[name] for study in studies):
+            told.append(f"{name} has other settings in one study than in another, so it was tuned by workload")
+    places = {place for study in studies for place in study.environments}
+    if by == "seconds" and len(places) > 1:
+        told.append(
+            f"the seconds are of {len(places)} environments (machine and software), each workload's of one: another "
+            "machine for all may give another order; remedy: --by epochs or --by steps"
+        )
+    return told
+
+
+def _infinite(studies: Sequence[StudyFolder], shared: Sequence[str]) -> list[str]:
+    """Which runs count as infinite, and why the first of them does."""
+    told = []
+    for study in studies:
+        for name in shared:
+            reasons = [str(own.reason) for own in study.reached[name].values() if own.reason is not None]
+            if reasons:
+                # A reason may be anything that an error said: in one line, and nothing that a terminal obeys.
+                first = "".join(letter if letter.isprintable() else " " for letter in reasons[0])
+                first = first if len(first) <= _LONGEST else f"{first[:_LONGEST]}…"
+                told.append(f"{study.recipe}, {name}: {len(reasons)} of {len(study.reached[name])} infinite: {first}")
+    return told
+
+
+def _notes(studies: Sequence[StudyFolder], times: Mapping[str, Mapping[str, float]], by: str) -> list[str]:
+    notes = []
+    for study in studies:
+        if not any(map(math.isfinite, times[study.recipe].values())):
+            notes.append(
+                f"no candidate reached the target of {study.recipe}: it counts for nobody, and lowers each score"
+            )
+        seeds = len(next(iter(study.reached.values())))
+        if seeds < 5:
+            notes.append(f"{study.recipe} has {seeds} seed{'s' * (seeds != 1)}: another seed may change the order")
+    if len(studies) == 1:
+        notes.append("one workload says little of others: a profile is for several")
+    if by == "seconds":
+        notes.append("seconds are those of the machine and of the frameworks that ran; epochs and steps are not")
+        notes.append(
+            "the runs of a study follow each other in one process: what is loaded or compiled once is on the clock of "
+            "the first, and the order is drawn anew for each seed"
+        )
+    return notes
+
+
+def _cell(ratio: float, time: float, by: str) -> str:
+    if not math.isfinite(time):
+        return "not reached"
+    return f"{ratio:.2f} ({time:.4g}{' s' if by == 'seconds' else ''})"
+
+
+def _plain(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
