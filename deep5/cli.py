@@ -71,6 +71,7 @@ class _Late(click.Group):
         "clean": ("deep5.cleaning", "clean_command"),
         "compare": ("deep5.compare.command", "compare_command"),
         "evaluate": ("deep5.evaluate", "evaluate_command"),
+        "export": ("deep5.results.export_command", "export_command"),
         "predict": ("deep5.predict", "predict_command"),
         "results": ("deep5.results.store_command", "results_command"),
         "profile": ("deep5.profile_command", "profile_command"),

@@ -1,0 +1,1 @@
+"""Results in the formats of other programs; import from the module of the format."""

@@ -1,0 +1,253 @@
+"""Times of operators, networks and code as the JSON that `pytest-benchmark compare` reads.
+
+References:
+    pytest-benchmark, https://pytest-benchmark.readthedocs.io/, its hook `pytest_benchmark_generate_json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deep5.errors import UsageError
+from deep5.results.export.benchmark_statistics import benchmark_statistics
+from deep5.results.export.source import Source
+from deep5.results.kind import COMPARISON_KIND, RUN_KIND
+from deep5.results.long_form import sample_records
+from deep5.results.reading import read_object
+from deep5.results.stored import printable
+
+__all__ = ["Benchmarks", "benchmarks_file", "benchmarks_of"]
+
+VERSION = "5.2.3"
+"""Of pytest-benchmark, whose fields these are."""
+
+_OPERATORS = "operators.json"
+_WHO = frozenset({"framework", "frameworks", "seed"})
+_CODE = ("candidate_time", "baseline_time", "baseline_again_time")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmarks:
+    """The benchmarks of one result, with the machine and the commit that a file has one of.
+
+    Attributes:
+        machine: That was measured, and not the one that exports.
+        commit: Of the source.
+        started: When the result was begun.
+        benchmarks: In pytest-benchmark's own form.
+    """
+
+    machine: dict[str, Any]
+    commit: dict[str, Any]
+    started: str
+    benchmarks: list[dict[str, Any]]
+
+
+def benchmarks_of(source: Source) -> Benchmarks:
+    """A benchmark a workload and candidate, with every steady sample.
+
+    Statistics are those of pytest-benchmark, of all samples together. Of several processes deep5 takes the median of
+    their medians, which stands under `extra_info`.
+
+    `pytest-benchmark compare` sets side by side what has one group and one name: so both hold a digest of what was
+    computed (recipe, size, fixed part, and the settings that no candidate's name tells), and the status of what is no
+    success.
+
+    Args:
+        source: Of operators, timed code or a comparison.
+
+    Raises:
+        UsageError: A result without such times, or samples that are no times.
+    """
+    return Benchmarks(
+        machine=_machine(source.document),
+        commit=_commit(source.document),
+        started=str(source.document["started"] or "").replace("Z", "+00:00"),
+        benchmarks=list(_benchmarks(source)),
+    )
+
+
+def benchmarks_file(parts: Sequence[Benchmarks]) -> bytes:
+    """One document of several results.
+
+    Raises:
+        UsageError: They are of several machines, environments or commits.
+    """
+    first = parts[0]
+    if any(part.machine != first.machine or part.commit != first.commit for part in parts):
+        raise UsageError(
+            "these results are of several machines, environments or commits, and a file of pytest-benchmark has one of "
+            "each; remedy: -o DIR, for a file a result"
+        )
+    document = {
+        "machine_info": first.machine,
+        "commit_info": first.commit,
+        "benchmarks": [benchmark for part in parts for benchmark in part.benchmarks],
+        "datetime": first.started,
+        "version": VERSION,
+    }
+    try:
+        return (json.dumps(document, indent=4, allow_nan=False) + "\n").encode()
+    except ValueError as error:
+        raise UsageError(f"these results hold a number that is none of JSON's ({error})") from error
+
+
+def _identity(document: Mapping[str, Any]) -> str:
+    """Digest of what was computed; who computed it, and with which seed, is not part of it."""
+    recipe = document["recipe"]
+    settings = {key: value for key, value in recipe["mutable"].items() if key not in _WHO}
+    told = [recipe[key] for key in ("name", "size", "hash", "fixed")]
+    told += [settings, document.get("kind"), document.get("level")]
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _benchmarks(source: Source) -> Iterator[dict[str, Any]]:
+    if source.about.kind == COMPARISON_KIND:
+        found = _of_comparison(source)
+    elif source.about.kind == RUN_KIND and source.document["level"] == 0:
+        found = _of_operators(source)
+    else:
+        found = _of_code(source)
+    count = 0
+    status = source.about.status
+    what = _identity(source.document) + (f", {status}" if status != "success" else "")
+    for named, labelled, times, calls, extra in found:
+        if not times:
+            continue
+        # pytest-benchmark prints names as they are.
+        workload, candidate = printable(named), printable(labelled)
+        count += 1
+        if not all(math.isfinite(value) and value >= 0 for value in times):
+            raise UsageError(f"{source.folder}: a sample of {workload}, {candidate} is no time; allowed: seconds")
+        try:
+            statistics = benchmark_statistics(times, calls)
+            if not math.isfinite(statistics["total"]):
+                raise OverflowError("their sum is too large")
+        except ArithmeticError as error:
+            raise UsageError(f"{source.folder}: no statistics of {workload}, {candidate} ({error})") from error
+        name = f"{workload} ({what})[{candidate}]"
+        settings = {"candidate": candidate, "workload": workload}
+        yield {
+            "group": f"{source.about.recipe}: {workload} ({what})",
+            "name": name,
+            "fullname": f"{source.about.run_id}::{name}",
+            "params": settings,
+            "param": candidate,
+            "extra_info": {
+                "recipe": source.about.recipe,
+                "recipe_hash": source.about.hash,
+                "size": source.about.size,
+                "division": source.about.division,
+                "status": status,
+                "run_id": source.about.run_id,
+                **extra,
+            },
+            "options": {
+                "disable_gc": False,
+                "timer": "perf_counter",
+                "min_rounds": 1,
+                "max_time": 0.0,
+                "min_time": 0.0,
+                "warmup": True,
+            },
+            "stats": statistics,
+        }
+    if not count:
+        raise UsageError(
+            f"{source.folder} holds no times for pytest-benchmark; allowed: results of operators, of timed code, and "
+            "comparisons; remedy: --format mllog for training, csv or parquet for all"
+        )
+
+
+_Series = Iterator[tuple[str, str, list[float], int, dict[str, Any]]]
+
+
+def _of_comparison(source: Source) -> _Series:
+    listed = range(len(source.document["processes"]))  # of others, a kill came between samples and entry
+    grouped: dict[tuple[str, str], list[tuple[float, int]]] = {}
+    for record in sample_records(source.folder, COMPARISON_KIND):
+        if record["phase"] == "steady" and record["process"] in listed:
+            grouped.setdefault((record["workload"], record["candidate"]), []).append((record["value"], record["calls"]))
+    told = {(row["workload"], row["candidate"]): row for row in source.document["results"]}
+    judged = {(row["workload"], row["candidate"]): row for row in source.document["verdicts"]}
+    statuses = {row["label"]: row["status"] for row in source.document["candidates"]}
+    for key, samples in grouped.items():
+        # What does not compute the same has no time that could be compared.
+        if key not in told or statuses.get(key[1]) == "different":
+            continue
+        extra = {f"deep5_{name}": told[key][name] for name in ("median_s", "low_s", "high_s", "processes")}
+        extra["deep5_verdict"] = judged[key]["word"] if key in judged else None
+        yield *key, [value for value, _ in samples], _same([calls for _, calls in samples]), extra
+
+
+def _of_operators(source: Source) -> _Series:
+    series: dict[str, list[float]] = {}
+    for record in sample_records(source.folder, RUN_KIND):
+        series.setdefault(record["metric"], []).append(record["value"])
+    document = read_object(source.folder / _OPERATORS)
+    try:
+        for row in document["rows"]:
+            times = [value for name in row["series"] for value in series[name]]
+            extra = {f"deep5_{name}": row[name] for name in ("median_s", "low_s", "high_s", "processes")}
+            workload = f"{row['problem']}-{row['direction']}"
+            yield workload, row["candidate"], times, max(1, int(row["calls"])), {"title": row["title"], **extra}
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{source.folder}/{_OPERATORS} does not fit its samples ({error!r:.80})") from error
+
+
+def _of_code(source: Source) -> _Series:
+    series: dict[str, list[float]] = {}
+    for record in sample_records(source.folder, RUN_KIND):
+        if record["metric"] in _CODE:
+            series.setdefault(record["metric"], []).append(record["value"])
+    steps = source.document["measurement"]["loops"]
+    for name, times in series.items():
+        yield str(source.about.recipe), name.removesuffix("_time"), times, 1, {"steps_a_call": steps}
+
+
+def _same(numbers: Sequence[int]) -> int:
+    return numbers[0] if all(number == numbers[0] for number in numbers) else 1
+
+
+def _machine(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The machine that was measured, and not the one that exports."""
+    system, software = document["system"]["before"] or {}, document["software"] or {}
+    cpu, platform = system.get("cpu") or {}, str(software.get("platform") or "")
+    name, _, rest = platform.partition("-")
+    return {
+        "node": system.get("host"),
+        "processor": cpu.get("architecture"),
+        "machine": cpu.get("architecture"),
+        "python_compiler": None,
+        "python_implementation": software.get("implementation"),
+        "python_implementation_version": software.get("python"),
+        "python_version": software.get("python"),
+        "python_build": None,
+        "release": rest,
+        "system": name,
+        "cpu": {
+            "brand_raw": cpu.get("model"),
+            "vendor_id_raw": cpu.get("vendor"),
+            "arch_string_raw": cpu.get("architecture"),
+            "count": cpu.get("logical_cores"),
+        },
+        "deep5": software.get("deep5"),
+        "packages": software.get("packages"),
+    }
+
+
+def _commit(document: Mapping[str, Any]) -> dict[str, Any]:
+    commit = (document["software"] or {}).get("commit") or {}
+    return {
+        "id": commit.get("id") or "unversioned",
+        "time": None,
+        "author_time": None,
+        "dirty": bool(commit.get("dirty")),
+        "project": "deep5",
+        "branch": "(unknown)",
+    }
