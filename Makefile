@@ -12,10 +12,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # setuptools warns of folders named like the package; here that folder is the package.
 INSTALL := PYTHONWARNINGS='ignore:Editable installation' $(PIP) install --progress-bar off --no-build-isolation -c constraints.txt
-# The back-ends without which the suite fails instead of skipping what needs them.
-DEEP5_REQUIRE ?= pytorch,tensorflow,jax,onnxruntime,openvino,reference
+# The back-ends, and the browser, without which the suite fails instead of skipping what needs them.
+DEEP5_REQUIRE ?= pytorch,tensorflow,jax,onnxruntime,openvino,reference,browser
 # Of what pip says, the large downloads and the outcome; errors go another way and are all shown.
 BRIEFLY := | sed -u -n '/ MB)/p; / GB)/p; /^Successfully installed/p'
+APT := apt-get -qq -o DPkg::Lock::Timeout=120 -o Dpkg::Use-Pty=0
 FAST := not slow and not gpu and not timing
 # How many processes share the tests that judge no times, each with some 3 GB of frameworks; 0: they run in this one.
 WORKERS ?= 2
@@ -23,7 +24,7 @@ PARALLEL := -n $(WORKERS) --dist worksteal
 # A new version of PyTorch is a decision: `make constraints TORCH=2.14.0`.
 TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: help run venv test test-all coverage lint constraints clean
+.PHONY: help run venv browser test test-all coverage lint constraints clean
 
 help: ## Say what there is (this text)
 	@sed -n 's/^\([a-z-]*\): [^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -33,6 +34,19 @@ run: $(VENV)/.pytorch ## Install deep5 with PyTorch and run the first recipe, di
 	$(BIN)/deep5 run digits_lenet
 
 venv: $(VENV)/.complete ## The complete environment: every framework and the tools of development
+
+browser: ## Chromium for the tests of the report, where it is missing: from the system's packages, as root
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+		echo "chromium or chromedriver is missing. Remedy: install both, or leave 'browser' out: make test DEEP5_REQUIRE=pytorch" >&2; \
+		exit 1; \
+	fi; \
+	echo "Installing Chromium and its driver"; \
+	export DEBIAN_FRONTEND=noninteractive; \
+	log=$$(mktemp); \
+	if ! { timeout 300 $(APT) update && timeout 900 $(APT) install -y --no-install-recommends chromium chromium-driver; } \
+		> "$$log" 2>&1; then tail -n 20 "$$log" >&2; rm -f "$$log"; exit 1; fi; \
+	rm -f "$$log"
 
 test: $(VENV)/.complete ## The fast suite, then the tests that judge times, alone
 	DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "$(FAST)" $(PARALLEL)

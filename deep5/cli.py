@@ -73,6 +73,7 @@ class _Late(click.Group):
         "evaluate": ("deep5.evaluate", "evaluate_command"),
         "export": ("deep5.results.export_command", "export_command"),
         "predict": ("deep5.predict", "predict_command"),
+        "report": ("deep5.results.report_command", "report_command"),
         "results": ("deep5.results.store_command", "results_command"),
         "profile": ("deep5.profile_command", "profile_command"),
         "study": ("deep5.study_command", "study_command"),

@@ -12,6 +12,7 @@ import zlib
 import numpy as np
 import pytest
 
+import browser
 import processors
 from command import deep5  # noqa: F401 - a fixture
 
@@ -73,6 +74,10 @@ def _require(name: str) -> None:
     if name == "gpu":
         if not processors.any_listed():
             raise pytest.UsageError("DEEP5_REQUIRE lists 'gpu', but no framework finds a graphics processor")
+        return
+    if name == "browser":
+        if (told := browser.missing()) is not None:
+            raise pytest.UsageError(f"DEEP5_REQUIRE lists 'browser', but {told}")
         return
     from deep5 import plugins
     from deep5.errors import Deep5Error

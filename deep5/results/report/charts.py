@@ -1,0 +1,258 @@
+"""Pictures of a comparison: ratios with their intervals, samples as boxes, and what a first call costs.
+
+Names stand at the left and numbers run to the right, on logarithmic axes: long names find room, and a picture fits into
+a column of a paper or a phone. Needs the packages of the extra `report`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from deep5.results.chart_parts import altair, logarithmic
+from deep5.results.comparison import ComparisonResult
+from deep5.results.comparison_summary import process_medians
+from deep5.results.reading import NotThere, opened
+from deep5.results.report.markup import clean
+from deep5.results.report.theme import BAND, INK, PHASES, WORDS
+from deep5.results.samples_file import SAMPLES
+
+__all__ = ["ROWS", "Drawing", "check_size", "phases_chart", "ratio_chart", "samples_chart"]
+
+ROWS = 24
+"""So many rows a picture has at most; the table has all."""
+
+# Pixels: of a panel, of a row, of a letter. Letters of a name.
+_WIDTH, _STEP, _LETTER, _NAME = 300, 26, 7.4, 28
+_SHAPES = {"faster": "triangle-left", "slower": "triangle-right", "no difference shown": "circle"}
+_PHASE_SHAPES = {"first call": "diamond", "warm-up": "square", "steady": "circle"}
+# What can be drawn on one axis: seconds, and ratios.
+_SECONDS, _RATIOS = (1e-10, 1e8), (1e-6, 1e6)
+_SAMPLES_BYTES = 64 << 20
+
+
+class Drawing(NamedTuple):
+    """A picture.
+
+    Attributes:
+        name: Of its file.
+        title: Of its caption.
+        about: What it shows, in a sentence or two, for its caption and for those who cannot see it.
+        chart: Of Altair.
+    """
+
+    name: str
+    title: str
+    about: str
+    chart: Any
+
+
+def check_size(folder: Path) -> None:
+    """Samples are read into memory for a picture: no more than a million or so of them.
+
+    Raises:
+        UsageError: There are more.
+    """
+    try:
+        with opened(folder / SAMPLES, most_bytes=_SAMPLES_BYTES):
+            pass
+    except NotThere:
+        pass
+
+
+def _names(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], str]:
+    """By workload and candidate, a short name that no other has."""
+    several = len({row["workload"] for row in rows}) > 1
+    found: dict[tuple[str, str], str] = {}
+    for row in rows:
+        whole = clean(f"{row['workload']}: {row['candidate']}" if several else row["candidate"])
+        short = " ".join((whole if len(whole) <= _NAME else whole[: _NAME - 1] + "…").split()) or "?"
+        number, name = 1, short
+        while name in found.values():
+            number += 1
+            name = f"{short} ({number})"
+        found[row["workload"], row["candidate"]] = name
+    return found
+
+
+def _within(value: Any, bounds: tuple[float, float]) -> bool:
+    return value is not None and bounds[0] <= value <= bounds[1]
+
+
+def _left_out(drawn: int, whole: int) -> str:
+    return "" if drawn == whole else f" {whole - drawn} of {whole} rows are not drawn; the table has them all."
+
+
+def _rows_axis(alt: Any, names: Sequence[str]) -> Any:
+    # A browser's letters may be wider than those that vl-convert measures.
+    room = max(map(len, names)) * _LETTER
+    axis = alt.Axis(labelLimit=room, minExtent=room, ticks=False, domain=False, labelPadding=6)
+    return alt.Y("name:N", sort=list(names), title=None, axis=axis)
+
+
+def ratio_chart(result: ComparisonResult) -> Drawing | None:
+    """Of each candidate the ratio of its time to the baseline's, with its interval; None where nothing was judged.
+
+    Raises:
+        MissingDependency: Altair is not installed.
+    """
+    fit = [row for row in result.verdicts if all(_within(row[key], _RATIOS) for key in ("ratio",))]
+    rows = sorted(fit, key=lambda row: -abs(math.log(row["ratio"])))[:ROWS]
+    if not rows:
+        return None
+    alt = altair()
+    rows.sort(key=lambda row: row["ratio"])
+    names = _names(rows)
+    points = []
+    for row in rows:
+        ends = [row["low"], row["high"]]
+        low, high = ends if all(_within(end, _RATIOS) for end in ends) else (row["ratio"], row["ratio"])
+        # Without a floor that can be drawn there is no band.
+        floor = row["floor"] if _within(row["floor"], _RATIOS) else 1.0
+        name = names[row["workload"], row["candidate"]]
+        points.append(
+            {"name": name, "ratio": row["ratio"], "low": low, "high": high, "word": row["word"], "noise": floor}
+            | {"least": 1 / floor, "one": 1.0}
+        )
+    ends = [point[key] for point in points for key in ("low", "high", "noise", "least", "ratio")] + [0.97, 1.03]
+    baseline = clean(result.document["baseline"])[:_NAME]
+    # Where batches differ in size, it is the time of a sample that is compared.
+    per = {row["per"] for row in rows}
+    what = "time" if per == {"call"} else "time a sample" if per == {"sample"} else "time a call or a sample"
+    x = logarithmic(alt, alt.X, "ratio:Q", ends, f"{what} / that of {baseline}", unit="").to_dict()
+    y = _rows_axis(alt, [point["name"] for point in points])
+    words = [word for word in WORDS if any(point["word"] == word for point in points)]
+    colour = alt.Color(
+        "word:N", sort=words, scale=alt.Scale(domain=words, range=[WORDS[word] for word in words]), title=None
+    )
+    shape = alt.Shape("word:N", sort=words, scale=alt.Scale(domain=words, range=[_SHAPES[word] for word in words]))
+    data = alt.Chart(alt.Data(values=points))
+    # Ends with the panel: what is long has room to its left, under the names.
+    axis = x["axis"] | {"titleAnchor": "end", "titleAlign": "right"}
+
+    def along(field: str) -> Any:
+        return alt.X(field, scale=x["scale"], axis=axis, title=[x["title"], "left of 1: faster"])
+
+    chart = alt.layer(
+        data.mark_bar(color=BAND, height={"band": 0.9}).encode(x=along("least:Q"), x2="noise:Q", y=y),
+        data.mark_rule(color=INK, strokeDash=[3, 3]).encode(x=along("one:Q")),
+        data.mark_rule(strokeWidth=2).encode(x=along("low:Q"), x2="high:Q", y=y, color=colour),
+        data.mark_point(filled=True, size=90, opacity=1).encode(x=along("ratio:Q"), y=y, color=colour, shape=shape),
+    ).properties(width=_WIDTH, height=alt.Step(_STEP))
+    several = f"{len(rows)} ratios" if len(rows) > 1 else "One ratio"
+    about = (
+        f"{several} of time to the baseline's, {baseline}; lines are intervals, where there are any, and the grey band "
+        f"is the machine's noise floor.{_left_out(len(rows), len(result.verdicts))}"
+    )
+    return Drawing("ratios", "Ratios", about, chart)
+
+
+def samples_chart(result: ComparisonResult) -> Drawing | None:
+    """Steady samples of each candidate as a box, and its processes' medians; None where there are no samples.
+
+    Raises:
+        MissingDependency: Altair is not installed.
+        UsageError: samples.csv is not as deep5 writes it.
+    """
+    # What was timed and then found to compute something else has no result, and is not drawn either.
+    fit = {(row["workload"], row["candidate"]) for row in result.results}
+    check_size(result.folder)
+    samples = [
+        sample
+        for sample in result.samples()
+        if (sample.workload, sample.candidate) in fit and _within(sample.seconds, _SECONDS)
+    ]
+    series: dict[tuple[str, str], list[float]] = {}
+    for sample in samples:
+        if sample.phase == "steady":
+            series.setdefault((sample.workload, sample.candidate), []).append(sample.seconds)
+    chosen = _chosen(result, series)
+    if not chosen:
+        return None
+    alt = altair()
+    names = _names([{"workload": workload, "candidate": candidate} for workload, candidate in chosen])
+    boxes, points = [], []
+    medians = process_medians(samples)
+    for key in chosen:
+        least, low, middle, high, most = np.percentile(series[key], [0, 25, 50, 75, 100]).tolist()
+        boxes.append({"name": names[key], "least": least, "low": low, "middle": middle, "high": high, "most": most})
+        points += [{"name": names[key], "middle": value} for value in medians[key].values() if len(medians[key]) > 1]
+    ends = [box[key] for box in boxes for key in ("least", "most")]
+    x = logarithmic(alt, alt.X, "least:Q", _spread(ends), "time a call").to_dict()
+    y = _rows_axis(alt, [box["name"] for box in boxes])
+    data = alt.Chart(alt.Data(values=boxes))
+
+    def along(field: str) -> Any:
+        return alt.X(field, scale=x["scale"], axis=x["axis"], title=x["title"])
+
+    layers = [
+        data.mark_rule(color=INK).encode(x=along("least:Q"), x2="most:Q", y=y),
+        data.mark_bar(color="#56b4e9", height={"band": 0.55}).encode(x=along("low:Q"), x2="high:Q", y=y),
+        data.mark_tick(color=INK, thickness=2, height={"band": 0.55}).encode(x=along("middle:Q"), y=y),
+    ]
+    if points:
+        own = alt.Chart(alt.Data(values=points))
+        layers.append(own.mark_point(filled=True, size=26, opacity=1, color="#d55e00").encode(x=along("middle:Q"), y=y))
+    each = "; dots: the median of each process" if points else ""
+    about = (
+        f"Steady samples: a box from quartile to quartile with the median in it, lines to the extremes{each}."
+        f"{_left_out(len(chosen), len(series))}"
+    )
+    chart = alt.layer(*layers).properties(width=_WIDTH, height=alt.Step(_STEP))
+    return Drawing("samples", "Samples", about, chart)
+
+
+def phases_chart(result: ComparisonResult) -> Drawing | None:
+    """What the first call takes, the whole warm-up, and a steady call; None where there are no results.
+
+    Raises:
+        MissingDependency: Altair is not installed.
+    """
+    keys = (("first call", "first_call_s"), ("warm-up", "warm_up_s"), ("steady", "median_s"))
+    own = {(row["workload"], row["candidate"]): row for row in result.results}
+    chosen = _chosen(result, own)
+    points = []
+    names = _names([own[key] for key in chosen])
+    for key in chosen:
+        row = own[key]
+        found = [(phase, row[column]) for phase, column in keys if _within(row[column], _SECONDS)]
+        points += [{"name": names[key], "phase": phase, "s": value} for phase, value in found]
+    if not points:
+        return None
+    alt = altair()
+    phases = list(PHASES)
+    x = logarithmic(alt, alt.X, "s:Q", _spread([point["s"] for point in points]), "time")
+    y = _rows_axis(alt, [names[key] for key in chosen])
+    colour = alt.Color("phase:N", sort=phases, scale=alt.Scale(domain=phases, range=list(PHASES.values())), title=None)
+    shape = alt.Shape("phase:N", scale=alt.Scale(domain=phases, range=[_PHASE_SHAPES[phase] for phase in phases]))
+    data = alt.Chart(alt.Data(values=points))
+    chart = data.mark_point(filled=True, size=80, opacity=1).encode(x=x, y=y, color=colour, shape=shape)
+    about = (
+        "The first call, all of the warm-up together, and a steady call (median); what took no time is not drawn."
+        f"{_left_out(len(chosen), len(own))}"
+    )
+    return Drawing(
+        "phases", "First call, warm-up, steady", about, chart.properties(width=_WIDTH, height=alt.Step(_STEP))
+    )
+
+
+def _spread(values: Sequence[float]) -> list[float]:
+    """The values, and something to either side where they are all but one: an axis needs a length."""
+    least, most = min(values), max(values)
+    return [*values, least / 1.05, most * 1.05] if most < 1.02 * least else list(values)
+
+
+def _chosen(result: ComparisonResult, known: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The rows to draw, those of workloads whose ratios are furthest from 1; in their order, the fastest on top."""
+    ratios: dict[str, float] = {}
+    for row in result.verdicts:
+        if _within(row["ratio"], _RATIOS):
+            ratios[row["workload"]] = max(ratios.get(row["workload"], 0.0), abs(math.log(row["ratio"])))
+    medians = {(row["workload"], row["candidate"]): row["median_s"] for row in result.results}
+    ranked = sorted(known, key=lambda key: (-ratios.get(key[0], 0.0), key[0], medians.get(key, 0.0), key[1]))
+    order = {workload: place for place, workload in enumerate(dict.fromkeys(row["workload"] for row in result.results))}
+    return sorted(ranked[:ROWS], key=lambda key: (order.get(key[0], len(order)), medians.get(key, 0.0), key[1]))

@@ -1,0 +1,184 @@
+"""Which folders a report is of: each is read as it is, or stands in the report with the reason why it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deep5.errors import Deep5Error, UsageError
+from deep5.results.comparison import ComparisonResult, load_comparison
+from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY_KIND, kind_of
+from deep5.results.reading import TABLE_BYTES, NotThere, opened, read_object
+from deep5.results.result import Result, load
+from deep5.results.samples_file import SAMPLES
+from deep5.results.study_record import STUDY
+
+__all__ = ["Collection", "ShownStudy", "Unreadable", "collect"]
+
+_SHOWN = {kind: FILES[kind] for kind in (COMPARISON_KIND, STUDY_KIND, RUN_KIND)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unreadable:
+    """A folder, or a file in one, that cannot be read.
+
+    Attributes:
+        path: As it was given.
+        reason: Why, in one sentence.
+    """
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownStudy:
+    """A study as its folder tells it, finished or not; `deep5.results.study_folder` is stricter, and judges.
+
+    Attributes:
+        folder: Its folder.
+        recipe: Name of the recipe.
+        size: Of the recipe.
+        settings: By candidate.
+        runs: By candidate, the runs that could be read.
+        failures: By candidate, what became of those that came to no end.
+        notes: What is to be known, a sentence each.
+    """
+
+    folder: Path
+    recipe: str
+    size: str
+    settings: Mapping[str, Mapping[str, Any]]
+    runs: Mapping[str, Sequence[Result]]
+    failures: Mapping[str, Sequence[str]]
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collection:
+    """What a report is of, in the order in which it was named."""
+
+    comparisons: list[ComparisonResult] = field(default_factory=list)
+    runs: list[Result] = field(default_factory=list)
+    studies: list[ShownStudy] = field(default_factory=list)
+    unreadable: list[Unreadable] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.comparisons) + len(self.runs) + len(self.studies)
+
+
+def collect(folders: Iterable[str | Path]) -> Collection:
+    """Read folders of comparisons, runs and studies, or folders that hold such; a folder twice named counts once.
+
+    Nothing in them is executed, and no file outside of them is read: neither by a path in a result nor by a symbolic
+    link.
+
+    Args:
+        folders: Their paths.
+    """
+    found = Collection()
+    seen: set[Path] = set()
+    for given in folders:
+        try:
+            for folder in _expanded(Path(given)):
+                if (place := folder.resolve()) not in seen:
+                    seen.add(place)
+                    _take(folder, found)
+        except (OSError, RuntimeError, ValueError, UsageError) as error:  # ValueError: a NUL in a path
+            found.unreadable.append(Unreadable(path=str(given), reason=str(error)))
+    return found
+
+
+def _expanded(path: Path) -> list[Path]:
+    """The folder itself, or those in it, where it is one of results."""
+    if path.name in _SHOWN.values() and not path.is_dir():
+        path = path.parent
+    if not path.is_dir():
+        raise UsageError(f"{path} is no folder; allowed: one that deep5 wrote; remedy: check the path")
+    if kind_of(path) in _SHOWN:
+        return [path]
+    inner = [entry for entry in sorted(path.iterdir()) if not entry.name.startswith(".") and entry.is_dir()]
+    own = [entry for entry in inner if not entry.is_symlink() and _holds(entry)]
+    if not own:
+        names = ", ".join(_SHOWN.values())
+        raise UsageError(f"{path} holds none of {names}; allowed: a folder that deep5 wrote, or one of such folders")
+    return own
+
+
+def _holds(folder: Path) -> bool:
+    try:
+        return kind_of(folder) in _SHOWN
+    except UsageError:  # it is several things at once: told when it is read
+        return True
+
+
+def _take(folder: Path, found: Collection) -> None:
+    kind = kind_of(folder)
+    if kind == COMPARISON_KIND:
+        comparison = _attempt(folder, folder, kind, load_comparison, found)
+        found.comparisons.extend([] if comparison is None else [comparison])
+    elif kind == STUDY_KIND:
+        study = _attempt(folder, folder, kind, lambda path: _study(path, found), found)
+        found.studies.extend([] if study is None else [study])
+    else:
+        run = _attempt(folder, folder, RUN_KIND, load, found)
+        found.runs.extend([] if run is None else [run])
+
+
+def _attempt(root: Path, folder: Path, kind: str, read: Callable[[Path], Any], found: Collection) -> Any:
+    """What a folder holds, read in one way; None, and noted, where it cannot be."""
+    name = _SHOWN[kind]
+    try:
+        # Both before either is read: a folder whose samples cannot be read is not shown without them.
+        with opened(folder / name, root=root):
+            pass
+        try:
+            with opened(folder / SAMPLES, root=root, most_bytes=TABLE_BYTES):
+                pass
+        except NotThere:  # of a study, and of what ended before there were any
+            pass
+        return read(folder)
+    except Deep5Error as error:
+        found.unreadable.append(Unreadable(path=str(folder), reason=str(error)))
+    except Exception as error:  # whatever somebody's file does to the reader, the other folders are shown
+        told = f"{type(error).__name__}: {error}"[:400]
+        found.unreadable.append(Unreadable(path=str(folder), reason=f"its {name} cannot be read ({told})"))
+    return None
+
+
+def _study(folder: Path, found: Collection) -> ShownStudy:
+    document = read_object(folder / STUDY)
+    if not isinstance(document.get("candidates"), dict):
+        raise UsageError(f"{folder / STUDY} names no candidates; allowed: a {STUDY} that deep5 wrote")
+    settings: dict[str, Mapping[str, Any]] = {}
+    runs: dict[str, list[Result]] = {}
+    failures: dict[str, list[str]] = {}
+    for name, own in document["candidates"].items():
+        if not isinstance(own, dict):
+            raise UsageError(f"{folder / STUDY}: the candidate {name!r:.60} is no object; remedy: restore the file")
+        settings[name] = own["settings"] if isinstance(own.get("settings"), dict) else {}
+        failures[name] = _texts(own.get("failures"))
+        # Each once, so that there are no more of them than folders.
+        read = [_run(folder, text, found) for text in dict.fromkeys(_texts(own.get("runs")))]
+        runs[name] = [run for run in read if run is not None]
+    return ShownStudy(
+        folder=folder,
+        recipe=str(document.get("recipe")),
+        size=str(document.get("size")),
+        settings=settings,
+        runs=runs,
+        failures=failures,
+        notes=_texts(document.get("notes")),
+    )
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(entry) for entry in value] if isinstance(value, list) else []
+
+
+def _run(folder: Path, text: str, found: Collection) -> Result | None:
+    """A run that a study names, if it lies within the study's folder and not behind a link."""
+    run: Result | None = _attempt(folder, folder / text, RUN_KIND, load, found)
+    return run

@@ -1,0 +1,174 @@
+"""Learning curves: of a group of runs or of a study, a line a candidate and a band over its seeds.
+
+A mean and a band are of the runs that came to their end: which are not, the name of the line says, and why. Runs of
+different environments have lines of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from string import ascii_uppercase
+from typing import Any, NamedTuple
+
+from deep5.errors import UsageError
+from deep5.results.report.charts import Drawing, check_size
+from deep5.results.report.environment import steady
+from deep5.results.report.markup import clean
+from deep5.results.result import Result
+from deep5.results.time_to_target import diverged
+from deep5.results.training_charts import Point, accuracy_chart, accuracy_points, loss_chart, loss_points
+
+__all__ = ["Curves", "accuracy_drawing", "curves", "loss_drawing"]
+
+_LINES, _NAME, _MOST = 12, 30, 1e30
+# Pixels: of the panel, which a phone has room for; of the picture; of a letter in the legend, and of its symbol.
+_PANEL, _WIDTH, _LETTER, _SYMBOL = (330, 240), 380, 6.6, 50
+
+_Runs = Mapping[str, Sequence[Result]]
+_Failures = Mapping[str, Sequence[str]]
+
+
+class Curves(NamedTuple):
+    """What a picture shows, and what it does not.
+
+    Attributes:
+        points: Of the lines, each called as the legend has it.
+        told: What is left out and why, a sentence each.
+    """
+
+    points: list[Point]
+    told: list[str]
+
+
+def accuracy_drawing(runs: _Runs, failures: _Failures | None = None) -> Drawing | None:
+    """Test accuracy against epoch; None where no run has any.
+
+    Args:
+        runs: By candidate, results that differ in their seeds.
+        failures: By candidate, what became of those that left no result.
+
+    Raises:
+        MissingDependency: Altair is not installed.
+        UsageError: The samples of a run are not as deep5 writes them.
+    """
+    found = curves(runs, failures or {}, "test_accuracy")
+    if not found.points:
+        return None
+    return _drawing("accuracy", "Test accuracy", "Test accuracy after each epoch", found, accuracy_chart)
+
+
+def loss_drawing(runs: _Runs, failures: _Failures | None = None) -> Drawing | None:
+    """Training loss against time; None where no run has any above zero; arguments and errors as above."""
+    found = curves(runs, failures or {}, "training_loss")
+    found = Curves([point for point in found.points if point.low > 0], found.told)
+    if not found.points:
+        return None
+    about = "Training loss of each epoch, the mean over its steps, against time"
+    return _drawing("loss", "Training loss", about, found, loss_chart)
+
+
+def _drawing(name: str, title: str, about: str, found: Curves, chart: Callable[..., Any]) -> Drawing:
+    band = any(point.seeds > 1 for point in found.points)
+    said = [f"{about}, a line a candidate" + "; the band reaches from the smallest to the largest of the seeds" * band]
+    made = chart(found.points, told="; ".join(found.told)).properties(width=_PANEL[0], height=_PANEL[1])
+    longest = max(len(point.candidate) for point in found.points)
+    made.config.legend.columns = max(1, int(_WIDTH / (_LETTER * longest + _SYMBOL)))
+    return Drawing(name, title, ". ".join([*said, *found.told]) + ".", made)
+
+
+def curves(runs: _Runs, failures: _Failures, metric: str) -> Curves:
+    """The points of learning curves.
+
+    Args:
+        runs: By candidate, results that differ in their seeds.
+        failures: By candidate, what became of those that left no result.
+        metric: Either "test_accuracy" or "training_loss".
+
+    Raises:
+        UsageError: The samples of a run are not as deep5 writes them.
+    """
+    read: Callable[[_Runs], list[Point]] = accuracy_points if metric == "test_accuracy" else loss_points
+    places = list(dict.fromkeys(_environment(run) for own in runs.values() for run in own))
+    lines: dict[str, list[Point]] = {}
+    told: list[str] = []
+    for candidate, results in runs.items():
+        by_place: dict[str, list[Result]] = {}
+        for run in results:
+            by_place.setdefault(_environment(run), []).append(run)
+        lost = len(failures.get(candidate, ()))
+        if lost and len(by_place) != 1:
+            told.append(f"{_short(candidate)}: {lost} failed")
+            lost = 0
+        for place, own in by_place.items():
+            where = f", environment {_letter(places.index(place))}" if len(places) > 1 else ""
+            points, count = _line(own, lost, read)
+            name = f"{_short(candidate)}{where}" + (f" ({count})" if count else "")
+            while name in lines:
+                name += "'"
+            if points:
+                lines[name] = [point._replace(candidate=name) for point in points]
+            elif count:
+                told.append(f"not drawn: {name}")
+    if len(lines) > _LINES:
+        told.append(f"{len(lines) - _LINES} of {len(lines)} curves are not drawn; the tables have them all")
+    return Curves([point for points in list(lines.values())[:_LINES] for point in points], told)
+
+
+def _line(runs: Sequence[Result], lost: int, read: Callable[[_Runs], list[Point]]) -> tuple[list[Point], str]:
+    """Points of a candidate's runs in one environment, and how many of its runs they are of."""
+    reasons = [_left_out(run, read) for run in runs]
+    # Of one run alone there is no mean that it would spoil: it is drawn as far as it came.
+    alone = len(runs) + lost == 1
+    whole = [run for run, reason in zip(runs, reasons, strict=True) if reason is None or (alone and reason != _NONE)]
+    why = Counter(reason for reason in reasons if reason is not None) + Counter({"failed": lost})
+    drawn = [point for point in (read({"": whole}) if whole else []) if all(map(_drawable, point[1:]))]
+    if not drawn and set(why) <= {_NONE}:
+        return [], ""  # such runs have no samples of this at all
+    missing = "".join(f", {number} {reason}" for reason, number in why.items())
+    if alone:
+        return drawn, missing.removeprefix(", 1 ")
+    planned = len(runs) + lost
+    seeds = {json.dumps((run.document["seeds"] or {}).get("run")) for run in whole}
+    said = f"seeds={len(whole)}" + (f" of {planned}" if len(whole) < planned else "")
+    if len(seeds) < len(whole):  # a repetition says nothing of the seeds
+        said = f"{len(whole)} of {planned} runs, {len(seeds)} seed{'s' * (len(seeds) != 1)}"
+    return drawn, said + missing
+
+
+_NONE = "without samples"
+
+
+def _left_out(run: Result, read: Callable[[_Runs], list[Point]]) -> str | None:
+    """Why a run is no part of a mean over the seeds, in a word; None where it is."""
+    check_size(run.folder)
+    try:
+        there = bool(read({"": [run]}))
+    except (UsageError, TypeError):  # no samples of this metric, or samples without an epoch or a time
+        there = False
+    if diverged(run, run.samples()) is not None:
+        return "diverged"
+    if run.status != "success":
+        return run.status if there else "failed"
+    return None if there else _NONE
+
+
+def _environment(run: Result) -> str:
+    told = (run.document.get("provenance") or {}).get("environment")
+    return json.dumps(told or steady(run.document), sort_keys=True, default=str)
+
+
+def _letter(place: int) -> str:
+    """Not a number: those are of the environments of the whole page."""
+    return ascii_uppercase[place] if place < len(ascii_uppercase) else f"Z{place}"
+
+
+def _short(name: str) -> str:
+    told = " ".join(clean(name).split()) or "?"
+    return told if len(told) <= _NAME else told[: _NAME - 1] + "…"
+
+
+def _drawable(value: float) -> bool:
+    return math.isfinite(value) and abs(value) < _MOST

@@ -1,0 +1,74 @@
+"""From a picture's one specification to the page, or to a file fit for a paper."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from deep5.errors import MissingDependency, UsageError
+from deep5.results.report.charts import Drawing
+from deep5.results.report.markup import Markup, element, escape
+from deep5.results.report.theme import inline, themed
+
+__all__ = ["FORMATS", "Pen", "file_of"]
+
+FORMATS = ("svg", "pdf", "png")
+"""What a figure may be written as."""
+
+_SCALE = 3  # pixels of a PNG for each of the drawing: 288 to the inch
+
+
+def file_of(drawing: Drawing, kind: str) -> bytes:
+    """A picture as the content of a file.
+
+    Args:
+        drawing: The picture.
+        kind: One of `FORMATS`.
+
+    Raises:
+        MissingDependency: vl-convert is not installed.
+        UsageError: It cannot be drawn.
+    """
+    convert = _converter()
+    specification = themed(drawing.chart)
+    try:
+        if kind == "svg":
+            return bytes(convert.vegalite_to_svg(specification).encode())
+        if kind == "pdf":
+            return bytes(convert.vegalite_to_pdf(specification))
+        return bytes(convert.vegalite_to_png(specification, scale=_SCALE))
+    except ValueError as error:
+        raise UsageError(f"{drawing.name} cannot be drawn ({str(error)[:200]}); remedy: look at its numbers") from error
+
+
+class Pen:
+    """Draws the pictures of one page, and numbers them."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+
+    def figure(self, drawing: Drawing | None) -> Markup | None:
+        """A picture with its caption; None for none.
+
+        Raises:
+            MissingDependency: vl-convert is not installed.
+            UsageError: It cannot be drawn.
+        """
+        if drawing is None:
+            return None
+        svg = file_of(drawing, "svg").decode()
+        drawn = Markup(inline(svg, escape(f"{drawing.title}. {drawing.about}"), next(self._numbers)))
+        scroll = element(
+            "div", drawn, class_="scroll", role="region", tabindex="0", aria_label=f"chart: {drawing.title}"
+        )
+        return element("figure", scroll, element("figcaption", element("b", drawing.title), ". ", drawing.about))
+
+
+def _converter() -> Any:
+    try:
+        import vl_convert
+    except ModuleNotFoundError as error:
+        raise MissingDependency(
+            f"pictures need the package {error.name!r}; remedy: pip install 'deep5[report]'"
+        ) from error
+    return vl_convert

@@ -1,0 +1,207 @@
+"""Where candidates, or whole results, ran under different conditions: told, and marked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from deep5.results.report.markup import Markup, element, named
+from deep5.results.report.numbers import as_float, number, percent, scaled
+from deep5.results.report.tables import Cell, table
+
+__all__ = ["candidate_differences", "machine_state", "result_differences", "steady"]
+
+_HASH = re.compile("[0-9a-f]{40,64}")
+# Of the framework itself: another one has another.
+_ITS_OWN = frozenset({"framework", "version", "blas", "provider", "recipe: framework"})
+_MOST_COLUMNS = 12
+# The machine's clock, and what it reached at its best, vary by so much without anything being wrong.
+_CLOCK, _PEAK = 0.05, 0.25
+
+
+def _flat(value: Any, name: str = "") -> Iterable[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _flat(entry, f"{name}: {key}" if name else str(key))
+    else:
+        yield name, value
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, str) and _HASH.fullmatch(value):
+        return element("code", value[:12], title=value)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_told, value)) or "none"
+    return number(value) if as_float(value) is not None or isinstance(value, (bool, type(None))) else str(value)
+
+
+def _same(values: Sequence[Any]) -> bool:
+    return len({json.dumps(value, sort_keys=True, default=str) for value in values}) < 2
+
+
+def candidate_differences(candidates: Sequence[Mapping[str, Any]]) -> Markup | None:
+    """Settings as the candidates' processes told them, a column a candidate; what differs stands first and is marked.
+
+    Args:
+        candidates: Of comparison.json.
+    """
+    shown = [row for row in candidates if row["observed"]][:_MOST_COLUMNS]
+    if not shown:
+        return None
+    frameworks = [row["framework"] for row in shown]
+    told = [
+        dict(_flat({**row["observed"], "recipe": row["recipe"], "hash of": row["provenance"] or {}})) for row in shown
+    ]
+    found = []
+    for key in dict.fromkeys(key for own in told for key in own):
+        values = [own[key] for own in told if key in own]
+        if key in _ITS_OWN:
+            word = _of_framework(frameworks, [own.get(key) for own in told])
+        elif key.startswith("pools: "):
+            # Pools are libraries: who does not load one has none.
+            word = "same" if _same(values) else "DIFFERS"
+        else:
+            word = "DIFFERS" if not _same(values) else "same" if len(values) == len(told) else "not told by all"
+        found.append((word, key, [own.get(key, "not told") for own in told]))
+    for key, unit in (("product_flop_s", "FLOP/s"), ("copy_byte_s", "B/s")):
+        peaks = [(row["peaks"] or {}).get(key) for row in shown]
+        known = [peak for peak in peaks if peak]
+        word = "DIFFERS" if known and max(known) > (1 + _PEAK) * min(known) else "same"
+        about = {"product_flop_s": "peak: matrix product", "copy_byte_s": "peak: copy"}[key]
+        found.append((word, about, [scaled(peak, unit) for peak in peaks]))
+    errors = [(row["peaks"] or {}).get("product_error") for row in shown]
+    found.append(("its own", "error of a matrix product, relative", errors))
+    memory = [scaled(row["memory_bytes"], "B") for row in shown]
+    found.append(("its own", "most memory of a process", memory))
+    order = ("DIFFERS", "not told by all", "its own", "same")
+    found.sort(key=lambda row: order.index(row[0]))
+    rows = [[key, _mark(word), *(_told(value) for value in values)] for word, key, values in found]
+    return table("Settings, as each candidate's process read them back", _columns(row["label"] for row in shown), rows)
+
+
+def _columns(names: Iterable[str]) -> list[str]:
+    return ["setting", "between candidates", *(name if len(name) <= 32 else name[:31] + "…" for name in names)]
+
+
+def _mark(word: str) -> Cell:
+    return Cell(shown=word, mark={"DIFFERS": "bad", "not told by all": "warn"}.get(word, ""))
+
+
+def _of_framework(frameworks: Sequence[str], values: Sequence[Any]) -> str:
+    """Two candidates of one framework that say different things of it."""
+    by_name: dict[str, list[Any]] = {}
+    for framework, value in zip(frameworks, values, strict=True):
+        by_name.setdefault(framework, []).append(value)
+    return "its own" if all(map(_same, by_name.values())) else "DIFFERS"
+
+
+def machine_state(before: Mapping[str, Any], after: Mapping[str, Any] | None, processes: Sequence[Any] = ()) -> Markup:
+    """The machine before and after, and what its timed processes saw; a changed clock and a busy machine are marked.
+
+    Args:
+        before: What `system.before` of a result holds.
+        after: `system.after`, or None.
+        processes: Of comparison.json.
+    """
+    after = after or {}
+    cores = _get(before, "cpu", "logical_cores")
+    states: list[tuple[str, list[Any]]] = [
+        ("clock, MHz", [_get(before, "cpu", "clock_mhz"), _get(after, "cpu", "clock_mhz")]),
+        ("load, one minute", [_first(_get(before, "load_average")), _first(_get(after, "load_average"))]),
+        ("memory free", [_get(before, "memory_bytes", "available"), _get(after, "memory_bytes", "available")]),
+    ]
+    seen = [row["machine"] for row in processes if row["job"] == "time" and isinstance(row["machine"], Mapping)]
+    inner = [entry for own in seen for entry in own.values() if isinstance(entry, Mapping)]
+    own = {
+        "clock, MHz": [entry.get("clock_mhz") for entry in inner],
+        "load, one minute": [_first(entry.get("load_average")) for entry in inner],
+        "memory free": [entry.get("available_bytes") for entry in inner],
+    }
+    rows = []
+    for name, pair in states:
+        values = [value for value in (as_float(entry) for entry in [*pair, *own[name]]) if value is not None]
+        word = Cell(shown="")
+        if name.startswith("clock") and values and max(values) > (1 + _CLOCK) * min(values):
+            word = Cell(shown=f"changed by {percent(max(values) / max(min(values), 1e-9) - 1)}", mark="warn")
+        # What is timed makes a load of its own: before it there should be none.
+        busy = as_float(pair[0]) if name.startswith("load") else None
+        if busy is not None and busy > 0.5 * (as_float(cores) or 1.0):
+            word = Cell(shown="busy before it began", mark="warn")
+        between = [value for value in map(as_float, own[name]) if value is not None]
+        unit = "B" if name.startswith("memory") else ""
+        span = f"{scaled(min(between), unit)} to {scaled(max(between), unit)}" if between else "-"
+        rows.append([name, *(Cell(shown=scaled(end, unit), order=as_float(end)) for end in pair), span, word])
+    return table("The machine", ["state", "before", "after", "in timed processes", "remark"], rows, sortable=False)
+
+
+def _get(value: Any, *keys: str) -> Any:
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and value else None
+
+
+def result_differences(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> Markup | None:
+    """Machine and software of the results of a page, a column an environment; None where there are no two results.
+
+    Args:
+        documents: Names and documents, as comparison.json and result.json are.
+    """
+    if len(documents) < 2:
+        return None
+    columns: dict[str, list[str]] = {}
+    told: dict[str, dict[str, Any]] = {}
+    for name, document in documents:
+        own = dict(_flat(steady(document)))
+        key = json.dumps(own, sort_keys=True, default=str)
+        columns.setdefault(key, []).append(name)
+        told[key] = own
+    if len(columns) == 1:
+        return element("p", f"All {len(documents)} results are of one machine and one set of versions.", class_="note")
+    shown = list(columns)[:_MOST_COLUMNS]
+    rows = []
+    for key in dict.fromkeys(key for place in shown for key in told[place]):
+        values = [told[place].get(key, "not told") for place in shown]
+        if not _same(values):
+            rows.append([key, *(_told(value) for value in values)])
+    names = [f"environment {number}" for number, _ in enumerate(shown, 1)]
+    legend = [
+        element("li", f"{name}: ", *((", " if place else "", named(own)) for place, own in enumerate(columns[key])))
+        for name, key in zip(names, shown, strict=True)
+    ]
+    head = f"The results of this page are of {len(columns)} environments: compare across them with care."
+    beyond = None if len(shown) == len(columns) else element("p", f"{len(columns) - len(shown)} more are not shown.")
+    return element(
+        "div",
+        element("p", element("strong", head), class_="note warn"),
+        element("ul", legend),
+        beyond,
+        table("What differs between them", ["part", *names], rows),
+    )
+
+
+def steady(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Machine and software of a result: what does not change by itself from one minute to the next.
+
+    Args:
+        document: Of comparison.json or result.json.
+    """
+    before = _get(document, "system", "before") or {}
+    software = document.get("software") or {}
+    cpu = {key: value for key, value in (_get(before, "cpu") or {}).items() if key != "clock_mhz"}
+    parts = {
+        key: software.get(key) for key in ("python", "platform", "deep5", "packages", "environment_variables", "commit")
+    }
+    return {
+        "host": before.get("host"),
+        "cpu": cpu,
+        "affinity": before.get("affinity"),
+        "memory: total": _get(before, "memory_bytes", "total"),
+        "accelerators": json.dumps(before.get("accelerators"), sort_keys=True),
+        **{key: value for key, value in parts.items() if value is not None},
+    }

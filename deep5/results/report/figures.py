@@ -1,0 +1,91 @@
+"""The page's pictures as files fit for a paper, from the same specifications."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from deep5.errors import Deep5Error, MissingDependency
+from deep5.results.report.breakdown import breakdown_drawing, breakdown_rows
+from deep5.results.report.charts import Drawing, phases_chart, ratio_chart, samples_chart
+from deep5.results.report.collect import Collection, Unreadable
+from deep5.results.report.curves import accuracy_drawing, loss_drawing
+from deep5.results.report.drawing import file_of
+from deep5.results.report.groups import groups, labels
+from deep5.results.report.operator_times import operator_drawing
+from deep5.results.result import Result
+
+__all__ = ["report_figures"]
+
+
+def report_figures(found: Collection, kind: str) -> tuple[dict[str, bytes], list[Unreadable]]:
+    """Every picture of a report, by the name of its file, and those that cannot be drawn, with the reason.
+
+    Args:
+        found: Of what.
+        kind: One of "svg", "pdf" and "png".
+
+    Raises:
+        MissingDependency: A package of the extra `report` is missing.
+    """
+    files: dict[str, bytes] = {}
+    lost: list[Unreadable] = []
+    for whose, make in _makers(found):
+        try:
+            drawing = make()
+            if drawing is not None:
+                files[_name(whose, drawing.name, kind, files)] = file_of(drawing, kind)
+        except MissingDependency:
+            raise
+        except Deep5Error as error:
+            lost.append(Unreadable(path=whose, reason=str(error)))
+        except Exception as error:  # a result may hold anything: the other pictures are drawn
+            lost.append(Unreadable(path=whose, reason=f"it cannot be drawn ({type(error).__name__}: {error})"[:400]))
+    return files, lost
+
+
+def _makers(found: Collection) -> Iterator[tuple[str, Callable[[], Drawing | None]]]:
+    for result in found.comparisons:
+        for chart in (ratio_chart, samples_chart, phases_chart):
+            yield result.folder.name, partial(chart, result)
+    for group in groups(found.runs):
+        own: dict[str, list[Result]] = {}
+        for name, run in zip(labels(group.runs), group.runs, strict=True):
+            own.setdefault(name, []).append(run)
+        yield from _curves(group.runs[0].folder.name, own, {})
+        for run in group.runs:
+            yield run.folder.name, partial(operator_drawing, run)
+            yield run.folder.name, partial(_breakdown, run)
+    for study in found.studies:
+        # Runs of different fixed parts have no picture in common.
+        for number, group in enumerate(groups([run for own in study.runs.values() for run in own])):
+            of_group = {
+                name: [run for run in runs if any(run is other for other in group.runs)]
+                for name, runs in study.runs.items()
+            }
+            whose = study.folder.name + (f"-{number + 1}" if number else "")
+            there = {name: runs for name, runs in of_group.items() if runs}
+            yield from _curves(whose, there, {} if number else study.failures)
+
+
+def _breakdown(run: Result) -> Drawing | None:
+    return breakdown_drawing(breakdown_rows(run))
+
+
+def _curves(
+    whose: str, runs: Mapping[str, Sequence[Result]], failures: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, Callable[[], Drawing | None]]]:
+    yield whose, lambda: accuracy_drawing(runs, failures)
+    yield whose, lambda: loss_drawing(runs, failures)
+
+
+def _name(whose: str, what: str, kind: str, taken: Mapping[str, Any]) -> str:
+    """A file's name of letters, digits, hyphens and underscores, which no other picture has."""
+    stem = f"{re.sub('[^A-Za-z0-9_-]', '_', whose)[:80]}-{what}"
+    name, number = f"{stem}.{kind}", 1
+    while name in taken:
+        number += 1
+        name = f"{stem}-{number}.{kind}"
+    return name

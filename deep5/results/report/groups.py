@@ -1,0 +1,71 @@
+"""Which runs may stand side by side: those of one recipe at one size whose fixed parts are the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deep5.results.report.markup import Markup, element, named
+from deep5.results.result import Result
+
+__all__ = ["Group", "badges", "groups", "labels"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Runs of one recipe.
+
+    Attributes:
+        recipe: The part `recipe` of the first.
+        runs: All of them.
+    """
+
+    recipe: Mapping[str, Any]
+    runs: Sequence[Result]
+
+
+def groups(runs: Sequence[Result]) -> list[Group]:
+    """Runs by recipe, size, level and fixed part; what the fixed part is counts, not only the hash told of it."""
+    found: dict[tuple[str, ...], list[Result]] = {}
+    for run in runs:
+        recipe = run.document["recipe"]
+        told = (recipe["name"], recipe["hash"], recipe.get("size"), run.document["level"], recipe["fixed"])
+        found.setdefault(tuple(json.dumps(part, sort_keys=True) for part in told), []).append(run)
+    return [Group(recipe=own[0].document["recipe"], runs=own) for own in found.values()]
+
+
+def labels(runs: Sequence[Result]) -> list[str]:
+    """What runs of a group are called: framework and the settings in which they differ, their seeds left out."""
+    told = [
+        {key: json.dumps(value, sort_keys=True) for key, value in run.document["recipe"]["mutable"].items()}
+        for run in runs
+    ]
+    keys = [key for key in dict.fromkeys(key for own in told for key in own) if key not in {"seed", "framework"}]
+    differ = [key for key in keys if len({own.get(key) for own in told}) > 1]
+    names = []
+    for run, own in zip(runs, told, strict=True):
+        framework = run.document.get("framework")
+        name = framework.get("name") if isinstance(framework, dict) else None
+        several = run.document["recipe"]["mutable"].get("frameworks")
+        if not name and isinstance(several, list):
+            name = ", ".join(map(str, several))
+        names.append(", ".join([str(name or "run"), *(f"{key} {own.get(key, '-')}" for key in differ)]))
+    return names
+
+
+def badges(recipe: Mapping[str, Any]) -> Markup:
+    """Name, size, division and fixed hash of a recipe; an open division is marked."""
+    division = recipe.get("division")
+    fixed = str(recipe.get("hash") or "unknown")
+    return element(
+        "p",
+        element("span", "recipe ", named(recipe.get("name")), class_="badge"),
+        element("span", "size ", named(recipe["size"]), class_="badge") if recipe.get("size") else None,
+        element("span", "open division: its fixed part was changed", class_="badge warn")
+        if division == "open"
+        else element("span", "closed division", class_="badge"),
+        element("span", "fixed part ", element("code", fixed[:12]), class_="badge", title=fixed),
+        class_="badges",
+    )

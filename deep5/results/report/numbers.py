@@ -1,0 +1,107 @@
+"""Numbers as a reader takes them in: few digits, exponents where they are huge, words where they are none."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from deep5.results.comparison_table import duration, sentence
+
+__all__ = ["as_float", "number", "percent", "scaled", "seconds", "verdict"]
+
+_HUGE, _SMALL = 1e6, 1e-3
+_PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+
+
+def as_float(value: Any) -> float | None:
+    """A number, or one of the texts "nan", "inf" and "-inf" that stand for what JSON cannot write; else None.
+
+    >>> as_float("inf"), as_float(True), as_float("none"), as_float(10**400)
+    (inf, None, None, inf)
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    if isinstance(value, str) and value not in {"nan", "inf", "-inf"}:
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if int(value) > 0 else -math.inf
+
+
+def _word(value: float) -> str:
+    return "not a number" if math.isnan(value) else "infinite" if value > 0 else "minus infinite"
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """A number, a truth, or nothing, as text.
+
+    >>> number(0.12345), number(18961.5), number(1e-9), number(123456789), number(None), number(False), number(10**400)
+    ('0.1235', '18,960', '1e-09', '1.235e+08', '-', 'no', 'about 1e400')
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and abs(value) >= 10**300:
+        return f"about {'-' * (value < 0)}1e{len(str(abs(value))) - 1}"
+    told = as_float(value)
+    if told is None:
+        return str(value)
+    if not math.isfinite(told):
+        return _word(told)
+    if isinstance(value, int) and abs(value) < _HUGE:
+        return str(value)
+    if 10**digits <= abs(told) < _HUGE:
+        return f"{float(f'{told:.{digits}g}'):,.0f}"
+    if not told or _SMALL <= abs(told) < _HUGE:
+        return f"{told:.{digits}g}"
+    mantissa, _, exponent = f"{told:.{digits - 1}e}".partition("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{exponent}"
+
+
+def seconds(value: Any) -> str:
+    """Seconds with a fitting unit.
+
+    >>> seconds(0.00123), seconds(1e300), seconds("inf"), seconds(None)
+    ('1.23 ms', '1e+300 s', 'infinite', '-')
+    """
+    told = as_float(value)
+    if told is None or not math.isfinite(told):
+        return number(value)
+    return duration(told) if not told or 1e-12 <= told < _HUGE else f"{number(told)} s"
+
+
+def percent(value: Any) -> str:
+    """A share as percent.
+
+    >>> percent(0.0312), percent(1e9)
+    ('3.1 %', '1e+11 %')
+    """
+    told = as_float(value)
+    if told is None or not math.isfinite(told):
+        return number(value)
+    return f"{100 * told:.1f} %" if abs(told) < 1e4 else f"{number(100 * told)} %"
+
+
+def scaled(value: Any, unit: str) -> str:
+    """A large number with a prefix of its unit.
+
+    >>> scaled(1.5e9, "B"), scaled(12, "B"), scaled(None, "B")
+    ('1.5 GB', '12 B', '-')
+    """
+    told = as_float(value)
+    if told is None or not math.isfinite(told):
+        return number(value)
+    if not unit:
+        return number(value)
+    for prefix, size in _PREFIXES:
+        if size <= abs(told) < 1000 * size:
+            return f"{told / size:.3g} {prefix}{unit}"
+    return f"{number(told, 3)} {unit}"
+
+
+def verdict(row: dict[str, Any]) -> str:
+    """A verdict of a comparison in words; bounds that are no sensible ratio are left unsaid."""
+    sensible = all(row[key] is None or row[key] < _HUGE for key in ("smallest", "floor"))
+    return sentence(row) if sensible else str(row["word"])

@@ -1,0 +1,70 @@
+"""Times of operators in the page, of a run of level 0: violins over the sizes, or a study of batch sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deep5.errors import UsageError
+from deep5.results.charts import common_sizes, violin_chart
+from deep5.results.reading import NotThere, read_object
+from deep5.results.report.charts import Drawing, check_size
+from deep5.results.report.markup import Markup, named
+from deep5.results.report.tables import Cell, table
+from deep5.results.result import Result
+from deep5.results.study_charts import study_chart
+
+__all__ = ["operator_drawing", "operator_table"]
+
+_FILE = "operators.json"
+
+
+def operator_drawing(run: Result) -> Drawing | None:
+    """The samples of a run of level 0; None of another run, or where no size was measured on all candidates.
+
+    Raises:
+        MissingDependency: Altair is not installed.
+        UsageError: The file is not as deep5 writes it.
+    """
+    told = _read(run)
+    rows = told["rows"]
+    check_size(run.folder)
+    problems = str((run.document.get("components") or {}).get("plan", {}).get("problems"))
+    if problems.startswith("studies."):
+        return Drawing("operators", "Times of operators", "Median times with their intervals.", study_chart(rows))
+    if not common_sizes(rows):
+        return None
+    about = "Times over the sizes that every candidate ran: violins where there are enough of them, else points."
+    return Drawing(
+        "operators", "Times of operators", about, violin_chart(rows, run.samples(), told.get("left_out", ()))
+    )
+
+
+def operator_table(run: Result) -> Markup | None:
+    """The same as numbers, a row a problem, direction and candidate; None of another run.
+
+    Raises:
+        UsageError: The file is not as deep5 writes it.
+    """
+    rows = _read(run)["rows"]
+    if not rows:
+        return None
+    cells = [
+        [
+            named(row["candidate"]),
+            named(row["problem"]),
+            named(row["direction"]),
+            *(Cell.seconds(row.get(key)) for key in ("median_s", "low_s", "high_s")),
+        ]
+        for row in rows
+    ]
+    return table("Times a call", ["candidate", "problem", "direction", "median", "low", "high"], cells)
+
+
+def _read(run: Result) -> dict[str, Any]:
+    try:
+        told = read_object(run.folder / _FILE)
+    except NotThere:
+        return {"rows": []}
+    if not isinstance(told.get("rows"), list):
+        raise UsageError(f"{_FILE} of {run.folder.name} has no list of rows; remedy: restore it from a copy")
+    return told

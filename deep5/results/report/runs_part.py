@@ -1,0 +1,182 @@
+"""Runs in the page: those of one fixed part side by side, with their metrics, curves, breakdowns and warnings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from deep5.results.report.breakdown import breakdown_drawing, breakdown_rows
+from deep5.results.report.curves import accuracy_drawing, loss_drawing
+from deep5.results.report.drawing import Pen
+from deep5.results.report.environment import machine_state
+from deep5.results.report.groups import Group, badges, labels
+from deep5.results.report.markup import Markup, clean, element, named
+from deep5.results.report.numbers import number
+from deep5.results.report.operator_times import operator_drawing, operator_table
+from deep5.results.report.parts import guarded, note, what_ran
+from deep5.results.report.tables import Cell, table
+from deep5.results.result import Result, Verdict
+
+__all__ = ["group_part", "group_title", "metric_cell", "metric_table", "run_list"]
+
+_MARKS = {"passed": "good", "FAILED": "bad"}
+_FEW = 2
+_CAPTION = "Each metric with its interval and goal, where it has any"
+# Pictures and machines of so many runs are shown each by itself.
+_ALONE = 20
+
+
+def group_title(group: Group) -> str:
+    """Recipe, and how many runs of it."""
+    return f"{group.recipe['name']}: {len(group.runs)} run{'s' * (len(group.runs) != 1)}"
+
+
+def outcome(run: Result) -> tuple[str, str]:
+    """What became of a run in a word, and the mark of it."""
+    if run.status != "success":
+        return run.status, "bad"
+    return {True: ("accepted", "good"), False: ("NOT accepted", "bad"), None: ("finished, not judged", "")}[
+        run.accepted
+    ]
+
+
+def run_list(group: Group) -> Markup:
+    """A sentence a run, those that were not accepted first."""
+    told = sorted(zip(labels(group.runs), group.runs, strict=True), key=lambda pair: bool(pair[1]))
+    said = []
+    for name, run in told[:20]:
+        word, mark = outcome(run)
+        reasons = "; ".join(run.reasons)
+        seed = run.document["seeds"].get("run") if isinstance(run.document.get("seeds"), dict) else None
+        text = (
+            named(name),
+            "" if seed is None else f", seed {number(seed)}",
+            ": ",
+            element("b", word, class_=mark or None),
+        )
+        said.append(element("li", *text, ", ", named(reasons, 300)) if reasons else element("li", *text))
+    if len(told) > 20:
+        said.append(element("li", f"and {len(told) - 20} more, in the table below"))
+    return element("ul", said, class_="verdicts")
+
+
+def metric_cell(verdict: Verdict | None) -> Cell:
+    """A metric's value with its unit, its interval, and how it stands against its goal."""
+    if verdict is None:
+        return Cell.number(None)
+    if verdict.value is None:
+        return Cell(shown=named(f"- ({verdict.missing})" if verdict.missing else "-", 60), order=float("nan"))
+    text = number(verdict.value) + (f" {verdict.unit}" if math.isfinite(verdict.value) else "")
+    if verdict.interval is not None:
+        text += f" ({number(verdict.interval[0])} to {number(verdict.interval[1])})"
+    if verdict.goal is not None:
+        text += f", {verdict.word}: goal {verdict.goal.relation} {number(verdict.goal.bound)}"
+    return Cell(shown=named(text, 100), order=verdict.value, mark=_MARKS.get(verdict.word, ""))
+
+
+def metric_table(runs: Sequence[Result], names: Sequence[str]) -> Markup:
+    """Metrics of runs that may stand side by side: a row a run, but a column a run where there are but a few."""
+    metrics = list(dict.fromkeys(verdict.label for run in runs for verdict in run.verdicts))
+    if len(runs) <= _FEW:
+        return _upright(runs, names, metrics)
+    rows = []
+    for name, run in zip(names, runs, strict=True):
+        own = {verdict.label: verdict for verdict in run.verdicts}
+        word, mark = outcome(run)
+        seed: Any = (run.document.get("seeds") or {}).get("run")
+        division = Cell(shown=run.division, mark="warn" if run.division == "open" else "")
+        cells = [metric_cell(own.get(metric)) for metric in metrics]
+        rows.append(
+            [named(name), Cell.number(seed), Cell(shown=word, mark=mark), division, *cells, named(run.folder.name)]
+        )
+    columns = ["run", "seed", "outcome", "division", *(metric.replace("_", " ")[:60] for metric in metrics), "folder"]
+    return table(_CAPTION, columns, rows)
+
+
+def _upright(runs: Sequence[Result], names: Sequence[str], metrics: Sequence[str]) -> Markup:
+    told = [{verdict.label: metric_cell(verdict) for verdict in run.verdicts} for run in runs]
+    seeds = [(run.document.get("seeds") or {}).get("run") for run in runs]
+    outcomes = [outcome(run) for run in runs]
+    rows: list[list[Any]] = [
+        ["outcome", *(Cell(shown=word, mark=mark) for word, mark in outcomes)],
+        ["division", *(Cell(shown=run.division, mark="warn" if run.division == "open" else "") for run in runs)],
+        *([named(metric.replace("_", " ")), *(own.get(metric, "-") for own in told)] for metric in metrics),
+        ["folder", *(named(run.folder.name) for run in runs)],
+    ]
+    heads = [f"{clean(name)[:60]}, seed {number(seed)}" for name, seed in zip(names, seeds, strict=True)]
+    return table(_CAPTION, ["metric", *heads], rows, sortable=False)
+
+
+def group_part(group: Group, place: str, pen: Pen) -> Markup:
+    """The section of runs that may stand side by side.
+
+    Args:
+        group: The runs.
+        place: The section's identifier.
+        pen: Draws its pictures.
+
+    Raises:
+        MissingDependency: A package of the extra `report` is missing.
+    """
+    names = labels(group.runs)
+    by_name: dict[str, list[Result]] = {}
+    for name, run in zip(names, group.runs, strict=True):
+        by_name.setdefault(name, []).append(run)
+    warnings = [f"{run.folder.name}: {told}" for run in group.runs for told in run.document["warnings"]]
+    reasons = [f"{run.folder.name}: {told}" for run in group.runs for told in run.reasons]
+    return element(
+        "section",
+        element("h2", named(group_title(group), 80), id=place),
+        badges(group.recipe),
+        note(reasons, "Not a success, or not accepted", "bad"),
+        note(warnings, "Warnings"),
+        element("h3", "Metrics"),
+        guarded("the metrics", lambda: metric_table(group.runs, names)),
+        element(
+            "div",
+            guarded("the accuracy", lambda: pen.figure(accuracy_drawing(by_name))),
+            guarded("the loss", lambda: pen.figure(loss_drawing(by_name))),
+            class_="charts",
+        ),
+        [guarded("times of operators", partial(_operators, run, pen)) for run in group.runs[:_ALONE]],
+        [guarded("a breakdown of time", partial(_breakdown, run, pen)) for run in group.runs[:_ALONE]],
+        element("h3", "Environment"),
+        [guarded("the machine", partial(_machine, run)) for run in group.runs[:_ALONE]],
+        element("p", f"Operators, breakdowns and machines are of the first {_ALONE} of these runs.", class_="quiet")
+        if len(group.runs) > _ALONE
+        else None,
+        guarded("the recipe", lambda: what_ran(group.recipe)),
+        aria_labelledby=place,
+    )
+
+
+def _operators(run: Result, pen: Pen) -> Markup | None:
+    told = operator_table(run)
+    if told is None:
+        return None
+    return element(
+        "div", element("h3", "Operators of ", named(run.folder.name)), pen.figure(operator_drawing(run)), told
+    )
+
+
+def _breakdown(run: Result, pen: Pen) -> Markup | None:
+    rows = breakdown_rows(run)
+    if not rows:
+        return None
+    cells = [
+        [named(row.part), Cell.seconds(row.seconds), Cell.number(row.percent), named(row.how, 200)] for row in rows
+    ]
+    return element(
+        "div",
+        element("h3", "Breakdown of ", named(run.folder.name)),
+        pen.figure(breakdown_drawing(rows)),
+        table("Parts of the time", ["part", "time", "percent", "how it is known"], cells),
+    )
+
+
+def _machine(run: Result) -> Markup:
+    system = run.document["system"]
+    shown = machine_state(system["before"], system.get("after"))
+    return element("details", element("summary", "The machine during ", named(run.folder.name)), shown)

@@ -1,0 +1,159 @@
+"""A study in the page: candidates over the same seeds, with means and deviations, learning curves, what failed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from statistics import mean, stdev
+
+from deep5.errors import UsageError
+from deep5.results.report.collect import ShownStudy
+from deep5.results.report.curves import accuracy_drawing, loss_drawing
+from deep5.results.report.drawing import Pen
+from deep5.results.report.groups import badges, groups
+from deep5.results.report.markup import Markup, element, named
+from deep5.results.report.numbers import number
+from deep5.results.report.parts import facts, guarded, note
+from deep5.results.report.runs_part import metric_table
+from deep5.results.report.tables import Cell, table
+from deep5.results.result import Result
+from deep5.results.study_folder import load_study_folder
+from deep5.results.time_to_target import MEASURES, median_to_target
+
+__all__ = ["means_table", "study_list", "study_part", "study_title"]
+
+
+def study_title(study: ShownStudy) -> str:
+    """Recipe, size, and how many candidates."""
+    count = len(study.settings)
+    return f"{study.recipe}: study of {count} candidate{'s' * (count != 1)}, size {study.size}"
+
+
+def means_table(runs: Mapping[str, Sequence[Result]]) -> Markup:
+    """Mean and deviation of each metric over the seeds, a row a candidate.
+
+    Args:
+        runs: By candidate.
+    """
+    units: dict[str, str] = {}
+    values: dict[str, dict[str, list[float]]] = {}
+    for name, own in runs.items():
+        values[name] = {}
+        for run in own:
+            for verdict in run.verdicts:
+                units.setdefault(verdict.label, verdict.unit)
+                if verdict.value is not None:
+                    values[name].setdefault(verdict.label, []).append(verdict.value)
+    columns = ["candidate", "runs", *(f"{name.replace('_', ' ')} ({unit})"[:80] for name, unit in units.items())]
+    rows = [
+        [named(name), Cell.number(len(own)), *(_mean(values[name].get(label, [])) for label in units)]
+        for name, own in runs.items()
+    ]
+    return table("Mean and standard deviation over the seeds", columns, rows)
+
+
+def _mean(values: Sequence[float]) -> Cell:
+    if not values:
+        return Cell.number(None)
+    bad = sum(not math.isfinite(value) for value in values)
+    if bad:
+        return Cell(shown=f"{bad} of {len(values)} without a finite value", order=math.nan, mark="warn")
+    middle = mean(values)
+    return Cell(shown=number(middle) + (f" ± {number(stdev(values), 2)}" if len(values) > 1 else ""), order=middle)
+
+
+def study_list(study: ShownStudy) -> Markup:
+    """A sentence a candidate: how many runs it has, and how many came to nothing."""
+    said = []
+    for name in study.settings:
+        failed = len(study.failures[name])
+        lost = element("b", f"{failed} failed", class_="bad") if failed else None
+        said.append(element("li", named(name), f": {len(study.runs[name])} runs", ", " if lost else None, lost))
+    return element("ul", said, class_="verdicts")
+
+
+def study_part(study: ShownStudy, place: str, pen: Pen) -> Markup:
+    """The section of one study.
+
+    Args:
+        study: The study.
+        place: The section's identifier.
+        pen: Draws its pictures.
+
+    Raises:
+        MissingDependency: A package of the extra `report` is missing.
+    """
+    runs = [run for own in study.runs.values() for run in own]
+    names = [name for name, own in study.runs.items() for _ in own]
+    found = groups(runs)
+    failures = [f"{name}: {told}" for name, own in study.failures.items() for told in own]
+    warnings = [f"{name}: {told}" for name, run in zip(names, runs, strict=True) for told in run.document["warnings"]]
+    if len(found) > 1:
+        warnings.insert(
+            0, f"not comparable: its runs are of {len(found)} different fixed parts; each has a table of its own"
+        )
+    tables: list[Markup] = []
+    for group in found:
+        own = {
+            name: [run for run in of_name if any(run is other for other in group.runs)]
+            for name, of_name in study.runs.items()
+        }
+        there = {name: of_name for name, of_name in own.items() if of_name}
+        # What came to nothing left no recipe: it stands with the first.
+        tables.append(_group(there, {} if tables else study.failures, group.recipe, pen))
+    settings = [
+        (name, ", ".join(f"{key} {json.dumps(value, default=str)}" for key, value in own.items()).replace('"', ""))
+        for name, own in study.settings.items()
+    ]
+    return element(
+        "section",
+        element("h2", named(study_title(study), 80), id=place),
+        note(failures, "Runs that came to nothing", "bad"),
+        note([*warnings, *study.notes], "Warnings"),
+        guarded("the time to the target", lambda: _to_target(study)),
+        tables or element("p", "No run of it can be shown.", class_="note warn"),
+        element("h3", "Settings"),
+        guarded("the settings", lambda: facts([*settings, ("folder", study.folder.name)])),
+        aria_labelledby=place,
+    )
+
+
+def _to_target(study: ShownStudy) -> Markup | None:
+    """How long each candidate took to the target; where that cannot be judged, why."""
+    try:
+        judged = load_study_folder(study.folder)
+    except UsageError as error:
+        return note([error], "Time to the target is not judged", "")
+    columns = ["candidate", *(m if m == unit else f"{m} ({unit})" for m, unit in MEASURES.items()), "reached by"]
+    rows = []
+    for name, own in judged.reached.items():
+        medians = [median_to_target([getattr(reached, measure) for reached in own.values()]) for measure in MEASURES]
+        there = sum(math.isfinite(reached.seconds) for reached in own.values())
+        rows.append([named(name), *map(Cell.number, medians), f"{there} of {len(own)}"])
+    return table(f"Until a {judged.target}: median over the seeds", columns, rows)
+
+
+def _group(
+    runs: Mapping[str, Sequence[Result]],
+    failures: Mapping[str, Sequence[str]],
+    recipe: Mapping[str, object],
+    pen: Pen,
+) -> Markup:
+    flat = [run for own in runs.values() for run in own]
+    names = [name for name, own in runs.items() for _ in own]
+    return element(
+        "div",
+        badges(recipe),
+        element("h3", "Metrics"),
+        guarded("the means", lambda: means_table(runs)),
+        element("h3", "Learning curves"),
+        element(
+            "div",
+            guarded("the accuracy", lambda: pen.figure(accuracy_drawing(runs, failures))),
+            guarded("the loss", lambda: pen.figure(loss_drawing(runs, failures))),
+            class_="charts",
+        ),
+        element("h3", "Run by run"),
+        guarded("the runs", lambda: metric_table(flat, names)),
+    )

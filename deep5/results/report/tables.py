@@ -1,0 +1,102 @@
+"""Tables that the page's script can sort, and that read well without it."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deep5.results.report.markup import Markup, element, named
+from deep5.results.report.numbers import as_float, number, seconds
+
+__all__ = ["Cell", "table"]
+
+# Letters of a cell that stay in one line, and rows that a table has before it scrolls within itself.
+_LONG, _TALL = 28, 40
+# What a browser can still show; the result folder has them all.
+_ROWS, _COLUMNS = 2_000, 60
+_TAGS = re.compile("<[^<>]*>")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One cell.
+
+    Attributes:
+        shown: What is read.
+        order: What the column is sorted by; None: by what is read. NaN stands last.
+        mark: "" or a word that its colour goes by: "good", "bad", "warn".
+    """
+
+    shown: Any
+    order: float | None = None
+    mark: str = ""
+
+    @staticmethod
+    def number(value: Any, mark: str = "") -> Cell:
+        """A cell of a number."""
+        return Cell(shown=number(value), order=_order(value), mark=mark)
+
+    @staticmethod
+    def seconds(value: Any, mark: str = "") -> Cell:
+        """A cell of a time, in seconds."""
+        return Cell(shown=seconds(value), order=_order(value), mark=mark)
+
+
+def _order(value: Any) -> float:
+    told = float(value) if isinstance(value, bool) else as_float(value)
+    return math.nan if told is None else told
+
+
+def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], sortable: bool = True) -> Markup:
+    """A table in a region of its own that scrolls, by keyboard too; the first cell of a row is its heading.
+
+    What is beyond 2000 rows or 60 columns is left out, and the caption says so.
+
+    Args:
+        caption: What it shows.
+        columns: Their names.
+        rows: Cells, or texts.
+        sortable: Whether the page's script gives the columns buttons.
+    """
+    every = list(rows)
+    if len(every) > _ROWS:
+        caption += f" (the first {_ROWS} of {len(every)} rows)"
+    if len(columns) > _COLUMNS:
+        caption += f" (the first {_COLUMNS} of {len(columns)} columns)"
+    head = element(
+        "tr",
+        (element("th", element("span", name, class_="plain"), scope="col") for name in columns[:_COLUMNS]),
+        class_="head",
+    )
+    body = [
+        element("tr", (_cell(cell, place == 0) for place, cell in enumerate(row[:_COLUMNS]))) for row in every[:_ROWS]
+    ]
+    made = element(
+        "table",
+        element("caption", element("span", caption, class_="caption")),
+        element("thead", head),
+        element("tbody", body),
+        class_="sortable" if sortable and len(body) > 1 else None,
+    )
+    kind = "scroll tall" if len(body) > _TALL else "scroll"
+    return element("div", made, class_=kind, role="region", tabindex="0", aria_label=f"table: {caption}")
+
+
+def _cell(cell: Any, first: bool) -> Markup:
+    told = cell if isinstance(cell, Cell) else Cell(shown=cell)
+    shown = told.shown if isinstance(told.shown, Markup) else named(told.shown, 120)
+    if len(html.unescape(_TAGS.sub("", shown))) > _LONG:
+        shown = element("div", shown, class_="long")
+    # A number that is none has an empty place in the order: the script puts it last, whichever way it sorts.
+    order = None if told.order is None else "" if math.isnan(told.order) else _script_number(told.order)
+    kind = " ".join(filter(None, ("number" if told.order is not None else "", told.mark)))
+    attributes = {"class_": kind or None, "data_sort": order}
+    return element("th", shown, scope="row", **attributes) if first else element("td", shown, **attributes)
+
+
+def _script_number(value: float) -> str:
+    return repr(value) if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"

@@ -1,0 +1,127 @@
+"""One look for the page and for paper: each colour of a picture is a key by which the page's style may replace it.
+
+A specification holds the colours of print. In the page the same picture lies inline, and where the reader prefers the
+dark, rules such as `svg [fill="#0072b2"] {fill: …}` give each of them its counterpart: there is one picture, not two.
+"""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+from deep5.errors import UsageError
+
+__all__ = ["BAND", "INK", "PHASES", "WORDS", "dark_rules", "inline", "themed"]
+
+INK, _SOFT, _GRID, _PAPER, BAND = "#1b1e23", "#545b66", "#dfe3e8", "#ffffff", "#d9dde3"
+WORDS = {"faster": "#0072b2", "slower": "#d55e00", "no difference shown": "#6b6b6b"}
+"""Of a verdict; their marks differ in shape, too."""
+PHASES = {"first call": "#d55e00", "warm-up": "#cc79a7", "steady": "#0072b2"}
+
+_DARK = {
+    INK: "#e7e9ec",
+    _SOFT: "#aab1bb",
+    _GRID: "#2c3138",
+    _PAPER: "#15171b",
+    BAND: "#3a4049",
+    # Those of `training_charts`, in the same order.
+    "#0072b2": "#5ab4f0",
+    "#d55e00": "#ff9350",
+    "#009e73": "#3fd0a4",
+    "#cc79a7": "#e7a3c8",
+    "#56b4e9": "#8fd0fa",
+    "#e69f00": "#ffc04d",
+    "#7b5ea7": "#b79ae0",
+    "#8c6d46": "#c9a87d",
+    "#6b6b6b": "#a8adb5",
+    "#b5bd00": "#dbe34a",
+    # Those of `chart_parts`: through deep5, and by hand.
+    "#3b6ea5": "#7fb0e3",
+    "#d98032": "#f0a35e",
+}
+# What Vega draws a chart with. Anything else has no business in a page.
+_ELEMENTS = frozenset({"svg", "g", "path", "rect", "line", "text", "tspan", "defs", "clippath", "title", "desc"})
+_ATTRIBUTE = re.compile(
+    r"xmlns(:xlink)?|version|class|id|width|height|viewbox|role|aria-[a-z]+|fill(-[a-z]+)?|stroke(-[a-z]+)?|opacity"
+    r"|transform|d|[xy][12]?|dx|dy|r|text-anchor|font-[a-z]+|clip-path|pointer-events|display|dominant-baseline"
+)
+
+
+def themed(chart: Any) -> dict[str, Any]:
+    """A chart's specification with the report's look.
+
+    Args:
+        chart: Of Altair.
+    """
+    specification: dict[str, Any] = chart.to_dict()
+    told = specification.get("config", {})
+    axis: dict[str, Any] = {
+        "domainColor": _SOFT,
+        "tickColor": _SOFT,
+        "gridColor": _GRID,
+        "labelColor": INK,
+        "titleColor": INK,
+    }
+    axis |= {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
+    legend = {
+        "orient": "top",
+        "columns": min(3, told.get("legend", {}).get("columns", 3)),
+        "columnPadding": 26,
+        "labelFontSize": 12,
+        "labelColor": INK,
+        "titleColor": INK,
+    }
+    specification["config"] = told | {
+        "aria": False,  # the page describes the whole, and has a table of the data
+        "background": _PAPER,
+        "font": "sans-serif",
+        "view": {"stroke": None},
+        "rule": {"color": INK},
+        "axis": told.get("axis", {}) | axis,
+        "legend": told.get("legend", {}) | legend,
+        "title": told.get("title", {}) | {"color": INK, "subtitleColor": _SOFT, "fontSize": 13, "fontWeight": "normal"},
+    }
+    return specification
+
+
+def dark_rules() -> str:
+    """The style that turns the colours of pictures where the reader prefers the dark."""
+    rules = [
+        f'figure svg [{kind}="{colour}" i]{{{kind}:{dark}}}'
+        for colour, dark in _DARK.items()
+        for kind in ("fill", "stroke")
+    ]
+    return "@media screen and (prefers-color-scheme: dark) {\n" + "\n".join(rules) + "\n}\n"
+
+
+def inline(svg: str, label: str, number: int) -> str:
+    """A picture made fit to lie in a page: labelled, its identifiers its own, and nothing in it but a drawing.
+
+    Args:
+        svg: As vl-convert draws it.
+        label: What it shows, for those who cannot see it; escaped already.
+        number: Of the picture in its page.
+
+    Raises:
+        UsageError: Something in it is no part of a drawing.
+    """
+    checker = _Checker()
+    checker.feed(svg)
+    checker.close()
+    svg = re.sub(r'(<[^<>]* id="|="url\(#)', rf"\1picture-{number}-", svg)
+    width = re.search(r'^<svg [^<>]*?\bwidth="([0-9.]+)"', svg)
+    # Drawn somewhat larger or smaller than it is, as there is room; what does not fit then scrolls.
+    natural = float(width[1]) if width else 400.0
+    style = f"min-width: {0.84 * natural:.0f}px; max-width: {1.25 * natural:.0f}px"
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" style="{style}" ', 1)
+
+
+class _Checker(HTMLParser):
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        bad = [name for name, _ in attrs if not _ATTRIBUTE.fullmatch(name)]
+        bad += [name for name, value in attrs if "url(" in (value or "") and not (value or "").startswith("url(#")]
+        if tag not in _ELEMENTS or bad:
+            raise UsageError(
+                f"a picture holds {tag!r:.40} with {bad!r:.80}; allowed: shapes and text; remedy: report it"
+            )
