@@ -66,6 +66,7 @@ class _Late(click.Group):
 @click.group(
     cls=_Late,
     late={
+        "audit": ("deep5.audit.command", "audit_command"),
         "bench": ("deep5.bench.command", "bench_command"),
         "calibrate": ("deep5.calibration", "calibrate_command"),
         "clean": ("deep5.cleaning", "clean_command"),

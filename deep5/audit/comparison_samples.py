@@ -1,0 +1,196 @@
+"""Rules 6 and 8: the raw times of a comparison are whole, in order, possible, and nobody else's."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from deep5.audit.finding import Ledger
+from deep5.results.round_samples import RoundSample
+from deep5.statistics import steady_part
+
+__all__ = ["check_samples"]
+
+# A sample below this is nothing that a clock can tell; the middle one is to be far above.
+_LEAST_S, _MIDDLE_S = 1e-6, 2e-4
+# What is read beside the clock, a sample; and the share that must be on it.
+_BESIDE_S, _SHARE = 5e-3, 0.75
+# Of the time between two readings, where no other candidate tells how full the batches were: half of them, at least.
+_ALONE = 0.5
+# Series of fewer values may be alike by chance, where the clock is coarse.
+_SERIES = 5
+
+Key = tuple[str, str, int]
+
+
+def check_samples(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[RoundSample]) -> bool:
+    """Check the raw times.
+
+    Args:
+        ledger: Takes the findings.
+        document: comparison.json.
+        samples: As samples.csv has them.
+
+    Returns:
+        Whether they are numbers at all, so that medians can be derived.
+    """
+    right = all(
+        math.isfinite(s.seconds) and s.seconds > 0 and s.calls >= 1 and math.isfinite(s.time_s) for s in samples
+    )
+    if not ledger.hold(8, right, "a time in samples.csv is not positive and finite, or of no call"):
+        return False
+    processes = document["processes"]
+    series: dict[Key, list[RoundSample]] = {}
+    for sample in samples:
+        series.setdefault((sample.candidate, sample.workload, sample.process), []).append(sample)
+    labels = {row["label"] for row in document["candidates"]}
+    for (candidate, workload, number), own in series.items():
+        name = f"{candidate}, {workload}, process {number}"
+        known = 0 <= number < len(processes)
+        told = processes[number] if known else {}
+        ledger.hold(
+            8,
+            known
+            and candidate in labels
+            and (told["candidate"], told["job"], told["round"]) == (candidate, "time", own[0].round)
+            and len({sample.round for sample in own}) == 1
+            and told["reason"] is None,
+            f"{name}: there is no such process of this candidate and round {own[0].round} that came to its end",
+        )
+        _check_series(ledger, name, own, document["kind"])
+        if known:
+            lived = sum(s.seconds * s.calls for s in own)
+            told_s = max(sample.time_s for sample in own) + own[0].seconds
+            _check_lived(ledger, name, lived, told_s, told["wall_s"], document["kind"])
+    _check_all_there(ledger, document, series)
+    _check_shared(ledger, series)
+    _check_on_clock(ledger, document, series)
+    return True
+
+
+def _check_series(ledger: Ledger, name: str, own: Sequence[RoundSample], kind: str) -> None:
+    phases = [sample.phase for sample in own]
+    first, warm = phases.count("first"), phases.count("warm-up")
+    ledger.hold(6, first == 1 and phases[0] == "first", f"{name}: {first} first calls are told apart; allowed: one")
+    order = ["first"] * first + ["warm-up"] * warm + ["steady"] * (len(own) - first - warm)
+    ledger.hold(6, phases == order, f"{name}: warm-up and steady samples are mixed")
+    rest = own[first:]
+    ledger.hold(
+        8,
+        [sample.place for sample in rest] == list(range(len(rest))),
+        f"{name}: samples are missing, double, or out of order: their places are not 0 to {len(rest) - 1}",
+    )
+    ledger.hold(
+        8, all(a.time_s <= b.time_s for a, b in pairwise(own)), f"{name}: samples are out of order: time goes back"
+    )
+    ledger.hold(8, "steady" in phases, f"{name}: no steady sample is there")
+    shortest = min(sample.seconds * sample.calls for sample in own)
+    ledger.hold(6, shortest >= _LEAST_S, f"{name}: a sample took {shortest:.2g} s, which no clock can tell")
+    steady = [sample.seconds * sample.calls for sample in own if sample.phase == "steady"]
+    if len(steady) >= _SERIES:
+        middle = median(steady)
+        ledger.hold(
+            6,
+            middle >= _MIDDLE_S,
+            f"{name}: half of the samples took less than {middle:.2g} s; allowed: far above the clock's resolution, "
+            f"{_MIDDLE_S:g} s",
+        )
+    if kind == "operators":
+        ledger.skip("where warming up ended, for operators: their own calibration says it")
+        return
+    times = [sample.seconds for sample in rest]
+    allowed = {steady_part(times).begin}
+    if kind == "inference":
+        # It looks before each sample: patience may end before it looks again.
+        allowed |= {steady_part(times[:-1]).begin} if len(times) > 1 else set()
+    ledger.hold(
+        6, warm in allowed, f"{name}: warming up is said to end after {warm} samples; it follows {sorted(allowed)}"
+    )
+
+
+def _check_lived(ledger: Ledger, name: str, busy_s: float, told_s: float, wall_s: float, kind: str) -> None:
+    """Nothing took longer than the process lived; a batch that is not full counts for more than it took."""
+    if kind != "training":
+        ledger.hold(
+            8, busy_s <= wall_s, f"{name}: its samples took {busy_s:.4g} s, and the process lived {wall_s:.4g} s"
+        )
+    ledger.hold(8, told_s <= wall_s, f"{name}: its last sample was at {told_s:.4g} s, and it lived {wall_s:.4g} s")
+
+
+def _check_all_there(ledger: Ledger, document: Mapping[str, Any], series: Mapping[Key, Sequence[RoundSample]]) -> None:
+    """A process that came to its end has samples; failed ones have none."""
+    failed = {(row["label"], number) for row in document["candidates"] for number in row["failed_rounds"]}
+    there = {(candidate, number) for candidate, _, number in series}
+    for number, process in enumerate(document["processes"]):
+        if process["job"] != "time" or process["reason"] is not None:
+            continue
+        if (process["candidate"], process["round"]) not in failed:
+            ledger.hold(
+                8,
+                (process["candidate"], number) in there,
+                f"{process['candidate']}: process {number} of round {process['round']} came to its end, and its "
+                "samples are not there",
+            )
+
+
+def _check_shared(ledger: Ledger, series: Mapping[Key, Sequence[RoundSample]]) -> None:
+    """No two processes measure the same times to the last bit."""
+    seen: dict[float, list[tuple[Key, list[float]]]] = {}
+    for key, own in series.items():
+        times = [sample.seconds for sample in own if sample.phase != "first"]
+        if len(times) < _SERIES:
+            continue
+        largest = max(times)
+        for other, others in seen.get(largest, ()):
+            common = sum((Counter(times) & Counter(others)).values())
+            ledger.hold(
+                8,
+                common < max(_SERIES, 0.5 * min(len(times), len(others))),
+                f"{common} samples of {key[0]}, {key[1]}, process {key[2]} are those of {other[0]}, {other[1]}, "
+                f"process {other[2]}, to the last bit",
+            )
+        seen.setdefault(largest, []).append((key, times))
+    ledger.checks += len(series)
+
+
+def _check_on_clock(ledger: Ledger, document: Mapping[str, Any], series: Mapping[Key, Sequence[RoundSample]]) -> None:
+    """Between two readings lies the sample and little else: seconds that were scaled leave a gap, or do not fit."""
+    if document["kind"] == "operators":
+        ledger.skip("samples against the time between them, for operators: workloads take turns")
+        return
+    shares: dict[Key, float] = {}
+    judged: set[Key] = set()
+    for key, own in series.items():
+        rest = [sample for sample in own if sample.phase == "steady"]
+        gaps = [(b.time_s - a.time_s, b.seconds * b.calls) for a, b in pairwise(rest)]
+        if gaps:
+            shares[key] = median(gap / busy for gap, busy in gaps)
+        if len(gaps) < _SERIES:
+            continue
+        judged.add(key)
+        off = median(gap - busy for gap, busy in gaps)
+        length = median(gap for gap, _ in gaps)
+        name = f"{key[0]}, {key[1]}, process {key[2]}"
+        ledger.hold(
+            8,
+            off <= max(_BESIDE_S, (1 - _SHARE) * length),
+            f"{name}: of {length:.3g} s between two readings {off:.3g} s are on no clock; allowed: "
+            f"{max(_BESIDE_S, (1 - _SHARE) * length):.3g} s",
+        )
+    # A sample that took less than the time between two readings is the other rule's.
+    most = min(1.0, max(shares.values(), default=1.0))
+    alone = len({candidate for candidate, _, _ in shares}) == 1
+    for key, share in ((key, share) for key, share in shares.items() if key in judged):
+        # A time is read when its sample is over, but of inference's warm-up. A batch that is not full counts for more,
+        # in all candidates alike.
+        least = 0.98 if document["kind"] == "inference" else _ALONE if alone else 0.9 * most
+        ledger.hold(
+            8,
+            share >= least,
+            f"{key[0]}, {key[1]}, process {key[2]}: its samples took longer than the time between their readings "
+            f"(by {1 / share:.3g})",
+        )

@@ -1,0 +1,237 @@
+"""One comparison: what was proved, declared, pinned and calibrated, held against the rules of measurement."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deep5.audit.comparison_samples import check_samples
+from deep5.audit.data import check_data, check_weights
+from deep5.audit.files import plain
+from deep5.audit.finding import Ledger
+from deep5.audit.identity import check_environment, check_recipe
+from deep5.audit.numerics import check_numerics, check_threads, parts_of
+from deep5.audit.proof_rows import check_proof
+from deep5.audit.summaries import check_summaries
+from deep5.audit.turns import check_turns
+from deep5.audit.work import check_work
+from deep5.errors import Deep5Error
+from deep5.results.comparison import COMPARISON, ComparisonResult, load_comparison
+
+__all__ = ["audit_comparison"]
+
+_CLOCK = "time.perf_counter_ns"
+_SAMPLES = "samples.csv"
+
+# Rounds that anybody measures.
+_MOST = 1000
+
+
+def audit_comparison(root: Path, ledger: Ledger) -> None:
+    """Check a comparison's folder.
+
+    Args:
+        root: The folder, resolved.
+        ledger: Takes the findings.
+    """
+    try:
+        result = load_comparison(root)
+    except Deep5Error as error:
+        ledger.hold(8, False, f"{COMPARISON} cannot be read: {error}")
+        return
+    document = result.document
+    check_recipe(ledger, root, document)
+    check_environment(ledger, root, document)
+    for rule, what, check in (
+        (1, "the proof", check_proof),
+        (1, "the provenance of the candidates", _check_provenance),
+        (2, "what was read back", _check_observed),
+        (4, "the measurement", _check_measurement),
+        (10, "the calibration", _check_calibration),
+        (11, "what became of the candidates", _check_candidates),
+    ):
+        with ledger.part(rule, what):
+            check(ledger, document)
+    _check_times(ledger, root, result)
+
+
+def _check_times(ledger: Ledger, root: Path, result: ComparisonResult) -> None:
+    document = result.document
+    with ledger.part(8, _SAMPLES):
+        there = plain(root, _SAMPLES) is not None
+        ledger.hold(8, there or not document["results"], f"there is no {_SAMPLES}: the raw values are gone")
+        samples = result.samples()
+        whole = check_samples(ledger, document, samples)
+        if not whole:
+            ledger.skip("medians, verdicts and order: the samples are not whole")
+            return
+        with ledger.part(9, "the medians and verdicts"):
+            check_summaries(ledger, document, samples)
+        with ledger.part(7, "the order of the processes"):
+            check_turns(ledger, document, samples)
+        with ledger.part(8, "the times against the arithmetic"):
+            check_work(ledger, document, samples)
+
+
+def _check_provenance(ledger: Ledger, document: Mapping[str, Any]) -> None:
+    """Rules 1 and 12: candidates of one group had the same data, split, weights and network."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for candidate in document["candidates"]:
+        if candidate["status"] == "timed" and ledger.hold(
+            1, candidate["provenance"] is not None, f"{candidate['label']} does not say what it was given"
+        ):
+            groups.setdefault(json.dumps(candidate["settings"], sort_keys=True), []).append(candidate)
+    for members in groups.values():
+        first = members[0]
+        for other in members[1:]:
+            for key in sorted({*first["provenance"], *other["provenance"]}):
+                ledger.hold(
+                    12 if key == "split" else 1,
+                    first["provenance"].get(key) == other["provenance"].get(key),
+                    f"{first['label']} and {other['label']} were given different {key.replace('_', ' ')}: "
+                    f"{str(first['provenance'].get(key))[:12]} and {str(other['provenance'].get(key))[:12]}",
+                )
+    if document["kind"] != "operators":
+        for member in (member for own in groups.values() for member in own):
+            settings, label = member["settings"], member["label"]
+            parts = {**parts_of(document), **settings}
+            check_data(ledger, label, parts, member["provenance"])
+            if not settings.keys() - {"framework", "batch_size"}:
+                check_weights(ledger, label, document, member["provenance"], parts.get("seed", 0))
+    splits = {member["provenance"].get("split") for own in groups.values() for member in own}
+    fixed = document["recipe"]["fixed"]
+    if "dataset" in fixed:
+        ledger.hold(12, len(splits) <= 1, f"candidates of one fixed data set had {len(splits)} different splits")
+
+
+def _check_observed(ledger: Ledger, document: Mapping[str, Any]) -> None:
+    """Rules 2 and 3, by what was read back in the processes that were timed."""
+    dtypes: dict[str, dict[str, Any]] = {}
+    pinned = document["measurement"]["processors"]
+    ledger.hold(
+        3, len(pinned) == min(document["threads"], len(pinned)) and pinned == sorted(set(pinned)), f"pinned to {pinned}"
+    )
+    for candidate in document["candidates"]:
+        found, label = candidate["observed"], candidate["label"]
+        if candidate["status"] != "timed":
+            continue
+        declared = {**parts_of(document), **candidate["settings"]}
+        error = (candidate["peaks"] or {}).get("product_error")
+        check_numerics(ledger, label, found, declared, product_error=error)
+        if not found:
+            continue
+        if document["kind"] != "operators":
+            ledger.hold(2, "dtype" in found, f"{label} does not say its element type")
+            dtypes.setdefault(str(declared.get("precision")), {})[label] = (
+                found.get("dtype"),
+                found.get("compute_dtype"),
+            )
+        own = str(found.get("framework"))
+        ledger.hold(
+            3,
+            own.partition(":")[0] == candidate["framework"].partition(":")[0],
+            f"{label} is to run on {candidate['framework']}, and ran on {own}",
+        )
+        check_threads(ledger, label, document["threads"], found.get("threads"), ())
+        if "affinity" in found and found["affinity"] is not None:
+            ledger.same(3, f"{label}: the processors that it ran on", sorted(found["affinity"]), pinned)
+        else:
+            ledger.skip("processors of a candidate: it does not say them")
+    for precision, pairs in dtypes.items():
+        ledger.hold(
+            2,
+            len(set(pairs.values())) == 1,
+            f"candidates of the precision {precision} have different element types: {pairs!r:.150}",
+        )
+
+
+def _check_measurement(ledger: Ledger, document: Mapping[str, Any]) -> None:
+    told = document["measurement"]
+    ledger.same(4, "the clock", told["clock"], _CLOCK)
+    ledger.hold(5, bool(told["scope"].strip()), "nothing says what the clock covers; allowed: a scope")
+    ledger.hold(
+        7,
+        document["mode"] == "rigorous" or told["most_processes"] == 1 or document["mode"] == "quick",
+        f"the mode is {document['mode']}",
+    )
+
+
+def _check_calibration(ledger: Ledger, document: Mapping[str, Any]) -> None:
+    """Rule 10: there is a calibration of as many threads, and every floor follows from it."""
+    from deep5.calibration import Calibration
+
+    told = document["calibration"]
+    if (
+        not ledger.hold(
+            10, told is not None or not document["verdicts"], "verdicts are there, and no calibration of the machine"
+        )
+        or told is None
+    ):
+        return
+    times = {name: tuple(map(float, values)) for name, values in told["processes"].items()}
+    made = Calibration(
+        machine=told["machine"], threads=told["threads"], processes=times, when=str(told.get("when", ""))
+    )
+    ledger.hold(
+        10, bool(times) and all(len(own) >= 16 for own in times.values()), "the calibration has too few processes"
+    )
+    ledger.same(10, "the calibration's threads", told["threads"], document["threads"])
+    floors: dict[int, float] = {}
+    for row in document["verdicts"]:
+        count = row["rounds"]
+        if not ledger.hold(10, 1 <= count <= _MOST, f"{row['candidate']} is judged after {count} rounds"):
+            continue
+        if count != 1 and count < 8:
+            ledger.same(10, f"{row['candidate']}: the floor of {count} rounds", row["floor"], None)
+            continue
+        follows = floors.setdefault(count, made.floor(count))
+        name = f"{row['candidate']}, {row['workload']}"
+        ledger.same(10, f"{name}: the noise floor of {count} rounds", row["floor"], follows)
+        claimed, beyond = row["word"] != "no difference shown", abs(math.log(row["ratio"])) > math.log(follows)
+        ledger.hold(
+            10, beyond or not claimed, f"{name} is called {row['word']} within the noise floor of {follows:.3g}"
+        )
+
+
+def _check_candidates(ledger: Ledger, document: Mapping[str, Any]) -> None:
+    """Rule 11: every candidate's fate is told, and one that failed has no verdict."""
+    labels = [candidate["label"] for candidate in document["candidates"]]
+    ledger.hold(11, len(set(labels)) == len(labels), f"candidates are named twice: {labels!r:.80}")
+    ledger.hold(11, document["baseline"] in labels, f"the baseline {document['baseline']!r:.60} is no candidate")
+    ended = document["status"] == "success"
+    judged = {row["candidate"] for row in document["verdicts"]}
+    timed = {row["candidate"] for row in document["results"]}
+    ledger.hold(11, judged | timed <= set(labels), f"there are results of {sorted((judged | timed) - set(labels))}")
+    for candidate in document["candidates"]:
+        label, status = candidate["label"], candidate["status"]
+        if status in ("failed", "different"):
+            ledger.hold(
+                11, bool(candidate["reason"]), f"{label} is {status}, and nothing says why; allowed: with its reason"
+            )
+            ledger.hold(11, label not in judged, f"{label} is {status}, and has a verdict; allowed: none")
+        ledger.hold(
+            11, not candidate["failed_rounds"] or status == "failed", f"{label} failed in a round and is {status}"
+        )
+        ledger.hold(
+            11,
+            not ended or status not in ("waiting", "proved"),
+            f"{label} is {status} at the end; allowed: timed, different or failed",
+        )
+        if status == "timed":
+            ledger.hold(11, label in timed, f"{label} was timed, and has no result")
+            base = document["baseline"]
+            ledger.hold(11, not ended or label == base or label in judged, f"{label} was timed, and has no verdict")
+        bad = [
+            p["round"] for p in document["processes"] if p["candidate"] == label and p["job"] == "time" and p["reason"]
+        ]
+        ledger.hold(
+            11,
+            set(bad) <= set(candidate["failed_rounds"]),
+            f"{label}: processes failed in the rounds {bad}; stored as failed {candidate['failed_rounds']}",
+        )
+    if not ended:
+        ledger.hold(11, bool(document["reasons"]), f"the comparison is {document['status']}, and nothing says why")
+        ledger.skip(f"a comparison that did not come to its end (status {document['status']}): what it has was checked")

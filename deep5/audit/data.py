@@ -1,0 +1,139 @@
+"""Rules 1 and 12: what a run or candidate was given, held against what describes it, and made again where it can be.
+
+The hashes of data, split and initial weights are of contents that no result holds. deep5's own digits are in the
+package, and the networks of its own recipes are drawn from the seed: of these the hashes are found again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from deep5.audit.files import json_of
+from deep5.audit.finding import Ledger
+from deep5.audit.identity import own_recipe
+from deep5.audit.run_times import logged
+from deep5.errors import Deep5Error
+
+__all__ = ["check_data", "check_description", "check_weights"]
+
+_FILE = "dataset.json"
+# Arguments of the digits that make no file be read; an image of more than this would be large.
+_ARGUMENTS = {"size": int, "test_share": float, "split_seed": int, "limit": int}
+_LARGEST_IMAGE = 64
+
+
+def check_description(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> None:
+    """dataset.json is there, says what it describes, and has as many samples as the events.
+
+    Args:
+        ledger: Takes the findings.
+        root: The folder.
+        document: result.json of a training run that came to its end.
+    """
+    provenance, told = document["provenance"], json_of(root, _FILE)
+    for key, rule in (("data", 1), ("split", 12), ("initial_weights", 1), ("batch_order", 1)):
+        ledger.hold(rule, provenance[key] is not None, f"there is no hash of the run's {key.replace('_', ' ')}")
+    if not ledger.hold(12, isinstance(told, dict), f"there is no {_FILE}: nothing says what the data were"):
+        return
+    counts = told.get("samples")
+    if not isinstance(counts, dict):
+        ledger.skip(f"{_FILE}: the data set does not describe its samples")
+        return
+    for part, key in (("train", "train_samples"), ("test", "eval_samples")):
+        events = logged(root, key)
+        if events and part in counts:
+            ledger.same(12, f"the number of samples of the {part} set in {_FILE}", counts[part], events[0])
+    name, arguments = _digits(document["recipe"]["fixed"] | document["recipe"]["mutable"])
+    if name is not None:
+        ledger.same(12, f"what {_FILE} says of the digits", told, _made(arguments)[2])
+
+
+def check_data(ledger: Ledger, who: str, parts: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
+    """The hashes of data and split are those of the digits, where these are the data.
+
+    Args:
+        ledger: Takes the findings.
+        who: What findings call it.
+        parts: Of the recipe, fixed and mutable.
+        provenance: Its hashes.
+    """
+    name, arguments = _digits(parts)
+    if name is None:
+        ledger.skip("hashes of data and split: the data set is not in the package")
+        return
+    data, split, _ = _made(arguments)
+    ledger.same(1, f"the hash of the data of {who}", provenance.get("data"), data)
+    ledger.same(12, f"the hash of the split of {who}", provenance.get("split"), split)
+
+
+def check_weights(
+    ledger: Ledger, who: str, document: Mapping[str, Any], provenance: Mapping[str, Any], seed: object
+) -> None:
+    """The hash of the initial weights is that of the weights which the seed draws, for a recipe of deep5's own.
+
+    Args:
+        ledger: Takes the findings.
+        who: What findings call it.
+        document: result.json or comparison.json.
+        provenance: Its hashes.
+        seed: Of the run.
+    """
+    recipe = document["recipe"]
+    parts = {**recipe["fixed"], **recipe["mutable"]}
+    if provenance.get("init") is not None or {"init", "precision"} & parts.keys() or "model" not in recipe["fixed"]:
+        ledger.skip("the hash of the initial weights: they follow from more than the seed")
+        return
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        return
+    try:
+        follows = _drawn(str(recipe["name"]), str(recipe["size"]), str(recipe["hash"]), seed)
+    except Deep5Error as error:
+        ledger.skip(f"the hash of the initial weights: {str(error).splitlines()[0][:100]}")
+        return
+    ledger.same(1, f"the hash of the initial weights of {who}", provenance.get("initial_weights"), follows)
+
+
+def _digits(parts: Mapping[str, Any]) -> tuple[str | None, tuple[tuple[str, Any], ...]]:
+    """The digits and their arguments; None where the data are others, or changed by more than that."""
+    arguments = parts.get("dataset_kwargs") or {}
+    fits = parts.get("dataset") == "digits" and isinstance(arguments, Mapping) and arguments.keys() <= _ARGUMENTS.keys()
+    if not fits or not all(
+        value is None or (isinstance(value, _ARGUMENTS[key]) and not isinstance(value, bool))
+        for key, value in arguments.items()
+    ):
+        return None, ()
+    size = arguments.get("size")
+    return ("digits", tuple(sorted(arguments.items()))) if size is None or size <= _LARGEST_IMAGE else (None, ())
+
+
+@lru_cache(maxsize=8)
+def _made(arguments: tuple[tuple[str, Any], ...]) -> tuple[str, str, dict[str, Any]]:
+    """Hash of the data, hash of the split, description."""
+    from deep5.canonical import canonical_hash
+    from deep5.training.datasets.uci_digits import digits
+
+    splits = digits(**dict(arguments))
+    content = canonical_hash([part.content_hash() for part in (splits.train, splits.test)])
+    return content, splits.split_hash or content, dict(splits.description)
+
+
+@lru_cache(maxsize=64)
+def _drawn(name: str, size: str, fixed_hash: str, seed: int) -> str:
+    """The hash of the weights that a seed draws.
+
+    Raises:
+        UsageError: The recipe is none of deep5's own, or not as it is installed; or its network is no graph.
+    """
+    from deep5.components import component, make
+    from deep5.errors import UsageError
+    from deep5.networks.network import Network
+    from deep5.seeds import derive_seed
+
+    recipe = own_recipe(name, size, fixed_hash)
+    network = make(recipe, "model", component(recipe, "model", "networks"), seed=derive_seed(seed, "weights"))
+    if not isinstance(network, Network):
+        raise UsageError("the network is native code")
+    return network.weights_hash()

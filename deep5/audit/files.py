@@ -1,0 +1,65 @@
+"""The files of a folder that somebody else made: read by the one safe reader, and never run."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from deep5.results import reading
+
+__all__ = ["bytes_of", "json_of", "plain", "sha256_of"]
+
+_SOURCE_BYTES = 16 << 20
+
+
+def bytes_of(root: Path, name: str, *, most_bytes: int = reading.TABLE_BYTES) -> bytes | None:
+    """The bytes of a file of a folder; None where it is not there.
+
+    Args:
+        root: The folder.
+        name: Of the file, in the folder or in one below.
+        most_bytes: A larger one is refused.
+
+    Raises:
+        UsageError: It is no plain file in the folder, is too large, or cannot be read.
+    """
+    try:
+        return reading.read_bytes(root / name, root=root, most_bytes=most_bytes)
+    except reading.NotThere:
+        return None
+
+
+def plain(root: Path, name: str) -> Path | None:
+    """The path of a plain file of a folder, for a reader of its own; None where it is not there.
+
+    Raises:
+        UsageError: As `bytes_of`.
+    """
+    try:
+        with reading.opened(root / name, root=root, most_bytes=reading.TABLE_BYTES):
+            return root / name
+    except reading.NotThere:
+        return None
+
+
+def json_of(root: Path, name: str) -> Any:
+    """What a JSON file of a folder holds; None where it is not there.
+
+    Raises:
+        UsageError: As `bytes_of`; or it is no JSON.
+    """
+    try:
+        return reading.read_json(root / name, root=root)
+    except reading.NotThere:
+        return None
+
+
+def sha256_of(root: Path, name: str) -> str | None:
+    """Of a file's bytes, which are not looked at otherwise; None where it is not there.
+
+    Raises:
+        UsageError: As `bytes_of`.
+    """
+    content = bytes_of(root, name, most_bytes=_SOURCE_BYTES)
+    return None if content is None else hashlib.sha256(content).hexdigest()

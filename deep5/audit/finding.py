@@ -1,0 +1,112 @@
+"""What an audit finds, and the ledger that it is written into."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from deep5.errors import Deep5Error, brief
+from deep5.terminal import plain
+
+__all__ = ["Finding", "Ledger"]
+
+# Medians and intervals are summed in another order by another NumPy; nothing that is edited by hand is so close.
+_CLOSE = 1e-9
+# Of one rule in one folder: who drops a column makes a finding a line, and the first ones say it all.
+_MOST = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A rule of measurement that a result breaks.
+
+    Attributes:
+        rule: Its number in the rules of measurement, 1 to 14.
+        folder: Whose.
+        what: What is wrong, in words, with what is stored and what follows from the rest.
+    """
+
+    rule: int
+    folder: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"rule {self.rule}: {self.folder}: {self.what}"
+
+
+class Ledger:
+    """The checks of one folder.
+
+    Args:
+        folder: What findings call it.
+
+    Attributes:
+        findings: In the order of the checks.
+        checks: How many were made.
+        skipped: What could not be checked again, with the reason, and how often.
+    """
+
+    def __init__(self, folder: str) -> None:
+        # A name may hold a line break, and what follows it would look like a finding.
+        self.folder = plain(" ".join(folder.splitlines()))
+        self.findings: list[Finding] = []
+        self.checks = 0
+        self.skipped: Counter[str] = Counter()
+        self._told: Counter[int] = Counter()
+
+    def find(self, rule: int, what: str) -> None:
+        """Note a finding, in one line that steers no terminal: the documents are anybody's."""
+        what = plain(" ".join(what.split()))
+        self._told[rule] += 1
+        if self._told[rule] < _MOST:
+            self.findings.append(Finding(rule=rule, folder=self.folder, what=what))
+        elif self._told[rule] == _MOST:
+            self.findings.append(
+                Finding(rule=rule, folder=self.folder, what="and more of this rule, which are not told")
+            )
+
+    def hold(self, rule: int, right: bool, what: str) -> bool:
+        """Make a check; where it does not hold, `what` is a finding."""
+        self.checks += 1
+        if not right:
+            self.find(rule, what)
+        return right
+
+    def same(self, rule: int, what: str, stored: Any, follows: Any) -> bool:
+        """Check that what is stored is what follows from the rest; numbers up to the rounding of a sum."""
+        return self.hold(rule, _alike(stored, follows), f"{what}; stored {brief(stored)}, follows {brief(follows)}")
+
+    def skip(self, what: str) -> None:
+        """Note what cannot be checked again, and why."""
+        self.skipped[plain(" ".join(what.split()))] += 1
+
+    @contextmanager
+    def part(self, rule: int, what: str) -> Iterator[None]:
+        """Checks of one part of the documents; one that is not made as deep5 makes it is a finding itself."""
+        try:
+            yield
+        except Deep5Error as error:
+            self.hold(rule, False, f"{what} cannot be checked: {str(error)[:300]}")
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+            said = str(error)[:200]
+            self.hold(rule, False, f"{what} is not as deep5 writes it ({type(error).__name__}: {said})")
+
+
+def _alike(stored: Any, follows: Any) -> bool:
+    if isinstance(stored, dict) and isinstance(follows, dict):
+        return stored.keys() == follows.keys() and all(_alike(stored[key], follows[key]) for key in stored)
+    if isinstance(stored, (list, tuple)) and isinstance(follows, (list, tuple)):
+        return len(stored) == len(follows) and all(map(_alike, stored, follows))
+    if isinstance(follows, bool) or isinstance(stored, bool) or follows is None or stored is None:
+        return stored is follows
+    if isinstance(follows, float) or isinstance(stored, float):
+        try:
+            one, other = float(stored), float(follows)  # "inf" and "nan" stand for what JSON cannot write
+        except (TypeError, ValueError, OverflowError):
+            return False
+        return (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=_CLOSE, abs_tol=1e-300)
+    return bool(stored == follows)

@@ -1,0 +1,138 @@
+"""Rule 14: what a result says of recipe, source and environment, held against the hashes that it is keyed by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deep5.audit.files import json_of, sha256_of
+from deep5.audit.finding import Ledger
+from deep5.errors import UsageError
+
+if TYPE_CHECKING:
+    from deep5.recipe import Recipe
+
+__all__ = ["check_environment", "check_recipe", "own_recipe"]
+
+_SOURCE = "recipe.py"
+
+
+def check_recipe(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> None:
+    """The recipe's hash follows from its fixed part, the source's from recipe.py, which is hashed and never run.
+
+    Args:
+        ledger: Takes the findings.
+        root: The folder, resolved.
+        document: result.json or comparison.json.
+    """
+    from deep5.canonical import canonical_hash
+
+    recipe = document["recipe"]
+    with ledger.part(14, "the fixed part of the recipe"):
+        # What is stored is canonical already: it is hashed as it stands.
+        ledger.same(14, "the recipe's hash", recipe["hash"], canonical_hash(recipe["fixed"]))
+    with ledger.part(14, "the recipe's source"):
+        ledger.same(14, "the hash of recipe.py", document["provenance"]["recipe_source"], sha256_of(root, _SOURCE))
+    with ledger.part(14, "the recipe's source"):
+        _check_own(ledger, document)
+
+
+def own_recipe(name: str, size: str, fixed_hash: str) -> Recipe:
+    """A recipe of deep5's own, as it is installed, at a size.
+
+    Args:
+        name: Of the recipe.
+        size: One of its sizes.
+        fixed_hash: That its fixed part has to have.
+
+    Raises:
+        UsageError: deep5 has no such recipe, or its fixed part is another.
+    """
+    from deep5.recipe import load_recipe
+
+    if not _is_installed(name):
+        raise UsageError("the recipe is none of deep5's own")
+    recipe = load_recipe(name).at_size(size)  # the installed one, and not the one in the folder
+    if recipe.fixed_hash() != fixed_hash:
+        raise UsageError("the recipe's fixed part is not that of the installed one")
+    return recipe
+
+
+def _check_own(ledger: Ledger, document: Mapping[str, Any]) -> None:
+    """Who has the name of a recipe of deep5's own and is of the closed division, is that recipe, to the letter."""
+    from deep5 import __version__
+    from deep5.recipe import load_recipe
+
+    recipe, source = document["recipe"], document["provenance"]["recipe_source"]
+    name, closed = str(recipe["name"]), recipe["division"] == "closed"
+    if not _is_installed(name):
+        return
+    found = load_recipe(name)
+    if found.source_hash() != source:
+        made_by = (document["software"] or {}).get("deep5")
+        if made_by != __version__:
+            ledger.skip("the recipe's file: the result was made by another version of deep5")
+        else:
+            ledger.hold(
+                14,
+                not closed,
+                f"the division is closed, and recipe.py is not the recipe {name!r} of deep5 {__version__}; allowed: "
+                "that file, or the open division",
+            )
+        return
+    if recipe["size"] not in ("full", *found.sizes):
+        ledger.hold(14, False, f"the size {recipe['size']!r:.60} is none of the recipe's")
+        return
+    at_size = found.at_size(recipe["size"])
+    ledger.same(
+        14,
+        f"the fixed part of {name} at the size {recipe['size']!r:.60} by its own file",
+        recipe["hash"],
+        at_size.fixed_hash(),
+    )
+    if closed:
+        ledger.hold(14, at_size.published, "the division is closed, and the size is not the one that is published")
+        goals = [entry.get("goal") for entry in recipe["metrics"]]
+        ledger.same(14, "the goals by the recipe's own file", goals, [e["goal"] for e in found.describe()["metrics"]])
+
+
+def _is_installed(name: str) -> bool:
+    from deep5.plugins import registered
+
+    entry = registered("recipes").get(name)
+    return entry is not None and entry.value.startswith("deep5.recipes.")
+
+
+def check_environment(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> None:
+    """The environment's hash follows from machine and software as stored; environment.json says the same.
+
+    Args:
+        ledger: Takes the findings.
+        root: The folder, resolved.
+        document: result.json or comparison.json.
+    """
+    from deep5.environment import environment_hash
+
+    before, software = document["system"]["before"], document["software"]
+    stored = document["provenance"]["environment"]
+    with ledger.part(14, "machine and software"):
+        if before is None or software is None:
+            ledger.hold(14, stored is None, "an environment's hash is stored, and no machine or no software")
+        else:
+            ledger.same(14, "the environment's hash", stored, environment_hash(before, software))
+    with ledger.part(14, "environment.json"):
+        resumed = document.get("resumed") or []
+        name = f"environment-{len(resumed) + 1}.json" if resumed else "environment.json"
+        told = json_of(root, name)
+        # A run writes it before it begins; a comparison has none.
+        ended = "level" in document and document["status"] == "success"
+        ledger.hold(14, told is not None or not ended, f"there is no {name}; allowed: the environment of every process")
+        if told is not None:
+            ledger.same(14, f"software in {name}", told["software"], software)
+            ledger.same(14, f"machine in {name}", told["system"], before)
+    with ledger.part(14, "the machine"):
+        after = document["system"]["after"]
+        if after is not None and before is not None:
+            for key in ("model", "architecture", "logical_cores"):
+                ledger.same(14, f"the processor's {key} before and after", before["cpu"][key], after["cpu"][key])

@@ -1,0 +1,71 @@
+"""What a run measured: told by the parts that it really holds, and not by the level that stands in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deep5.audit.finding import Ledger
+from deep5.audit.numerics import parts_of
+from deep5.results.result import EVENTS
+
+__all__ = ["CODE", "OPERATORS", "TRAINING", "batch_size_of", "check_level", "trains"]
+
+TRAINING, OPERATORS, CODE = "training", "operators", "code timed by hand"
+"""What a run may measure, the one with the most rules first."""
+
+_LEVELS = {TRAINING: 2, OPERATORS: 0, CODE: 2}
+_TRAINED = ("data", "split", "initial_weights", "trained_weights", "batch_order", "network")
+
+
+def trains(document: Mapping[str, Any]) -> bool:
+    """Whether a run trained a network, by what its document holds."""
+    return _signs(document)[TRAINING]
+
+
+def batch_size_of(document: Mapping[str, Any]) -> int | None:
+    """Samples of a batch, where the sizes of all batches follow from the number of samples; else None.
+
+    Args:
+        document: result.json of a training run.
+    """
+    parts = parts_of(document)
+    size, options = parts.get("batch_size"), parts.get("train_sampler_kwargs") or {}
+    plain = parts.get("train_sampler", "shuffle") in ("shuffle", "ordered") and options.keys() <= {"drop_last", "seed"}
+    if not isinstance(size, int) or size < 1 or not plain or parts.get("accumulate", 1) != 1:
+        return None
+    return size
+
+
+def _signs(document: Mapping[str, Any]) -> dict[str, bool]:
+    parts, provenance = parts_of(document), document["provenance"]
+    return {
+        TRAINING: "model" in parts or any(provenance.get(key) is not None for key in _TRAINED),
+        OPERATORS: "operator" in parts or "problems" in parts,
+        CODE: "candidate" in parts,
+    }
+
+
+def check_level(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> str:
+    """Rule 14: the parts of a result belong to one kind of measurement, and its level is that kind's.
+
+    Args:
+        ledger: Takes the findings.
+        root: The folder.
+        document: result.json.
+
+    Returns:
+        One of `TRAINING`, `OPERATORS` and `CODE`.
+    """
+    signs = _signs(document)
+    signs[TRAINING] |= os.path.lexists(root / EVENTS)
+    signs[OPERATORS] |= os.path.lexists(root / "operators.json")
+    found = [kind for kind, is_there in signs.items() if is_there]
+    ledger.hold(
+        14, len(found) == 1, f"the result has the parts of {' and of '.join(found) or 'nothing'}; allowed: of one"
+    )
+    kind = found[0] if found else CODE
+    ledger.same(14, f"the level of a result of {kind}", document["level"], _LEVELS[kind])
+    return kind

@@ -1,0 +1,238 @@
+"""Times of a run that can be told from two sides: the samples, the events, and how long the process lived."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from deep5.audit.files import plain
+from deep5.audit.finding import Ledger
+from deep5.audit.measured import OPERATORS, TRAINING, batch_size_of
+from deep5.audit.numerics import parts_of
+from deep5.results.mllog import MLLogLine, read_mllog
+from deep5.results.result import EVENTS
+from deep5.results.samples_file import SampleRow
+
+__all__ = ["check_times", "logged", "samples_of_epoch"]
+
+# Times of events are in whole milliseconds; what is between an event and the clock beside it takes some microseconds,
+# and on a busy machine now and then more: a share of what is measured.
+_SLACK_S, _SHARE = 0.01, 0.05
+_RESOLUTION_S = 2e-3
+# By how much the middle epoch may differ in samples and events, and which share of the time between two losses is to be
+# on the clock of a step at least: the rest is data and events.
+_EPOCH, _STEP = 1.25, 0.05
+_SERIES = 5
+
+Samples = Mapping[str, Sequence[SampleRow]]
+
+
+def logged(root: Path, key: str) -> list[Any]:
+    """The values of a key in a run's events; none where there is no log.
+
+    Args:
+        root: The folder, resolved.
+        key: Such as "train_samples".
+    """
+    path = plain(root, EVENTS)
+    return [] if path is None else [line.value for line in read_mllog(path) if line.key == key]
+
+
+def check_times(ledger: Ledger, root: Path, document: Mapping[str, Any], samples: Samples, kind: str) -> None:
+    """Hold samples, events and the life of the process against each other.
+
+    A run that was resumed has a clock that stood still between its processes, and events that went on: only what would
+    hold one against the other across a resumption is left out.
+
+    Args:
+        ledger: Takes the findings.
+        root: The folder, resolved.
+        document: result.json of a run that came to its end.
+        samples: As samples.csv has them, by metric.
+        kind: What it measured.
+    """
+    wall = float(document["resources"]["wall_time_s"])
+    latest = max((s.time_s for own in samples.values() for s in own if s.time_s is not None), default=0.0)
+    if kind == TRAINING:
+        ledger.hold(
+            8, latest <= wall + _SLACK_S, f"a sample was taken at {latest:.6g} s, and the run lived {wall:.6g} s"
+        )
+        first = document["measurement"]["first_call_s"]
+        if first is not None:
+            ledger.hold(6, float(first) <= wall, f"the first call took {first} s, and the run lived {wall:.6g} s")
+    elif kind == OPERATORS:
+        lived = wall + float(document["resources"]["set_up_s"])
+        ledger.hold(8, latest <= lived + 1, f"a sample was taken at {latest:.6g} s, and the run lived {lived:.6g} s")
+    _check_steps(ledger, document, samples)
+    with ledger.part(8, EVENTS):
+        path = plain(root, EVENTS)
+        if path is not None:
+            lines = read_mllog(path)
+            _check_events(ledger, document, samples, lines)
+            _check_epochs(ledger, document, samples, lines)
+        elif kind == TRAINING:
+            ledger.hold(8, False, f"there is no {EVENTS}; allowed: a log, as every training run writes it")
+
+
+def _check_steps(ledger: Ledger, document: Mapping[str, Any], samples: Samples) -> None:
+    """The first step is the first call; a step is no longer than the time between the losses of two steps."""
+    latencies, losses = samples.get("step_latency", ()), samples.get("training_loss", ())
+    if latencies:
+        ledger.same(
+            6, "the first call, by the first step", document["measurement"]["first_call_s"], latencies[0].value / 1e3
+        )
+        total, clocks = sum(s.value for s in latencies) / 1e3, samples.get("wall_clock_time", ())
+        if clocks:
+            ledger.hold(
+                8,
+                total <= clocks[-1].value + _SLACK_S,
+                f"all steps took {total:.6g} s, and training {clocks[-1].value:.6g} s",
+            )
+        ledger.hold(8, min(s.value for s in latencies) >= 1e-3, "a step took less than a microsecond")
+    for sample in samples.get("wall_clock_time", ()):
+        ledger.same(8, "the time at which a wall-clock time was read", sample.time_s, sample.value)
+    if not latencies or [s.step for s in latencies] != [s.step for s in losses]:
+        return
+    ends = [s.time_s or 0.0 for s in losses]
+    steps = list(zip(latencies[1:], pairwise(ends), strict=True))
+    wrong = [step.step for step, (before, after) in steps if step.value / 1e3 > after - before + 1e-6]
+    ledger.hold(8, not wrong, f"the steps {wrong[:5]} took longer than the time between their losses")
+    # The first of an epoch has the evaluation before it.
+    within = [
+        (step.value / 1e3, after - before)
+        for (step, (before, after)), last in zip(steps, latencies, strict=False)
+        if step.epoch == last.epoch and after > before
+    ]
+    if len(within) >= _SERIES:
+        share = median(step / gap for step, gap in within)
+        ledger.hold(
+            8,
+            share >= _STEP,
+            f"of the time between the losses of two steps {share:.2%} are on the clock of a step; allowed: at least "
+            f"{_STEP:.0%}, beside data and events",
+        )
+
+
+def _check_events(ledger: Ledger, document: Mapping[str, Any], samples: Samples, lines: Sequence[MLLogLine]) -> None:
+    by_key: dict[str, list[MLLogLine]] = {}
+    for line in lines:
+        by_key.setdefault(line.key, []).append(line)
+    # Where a run went on, another process writes, after the system's clock.
+    ordered = all(a.time_ms <= b.time_ms or "deep5_resumed" in (a.key, b.key) for a, b in pairwise(lines))
+    ledger.hold(8, ordered, "the events are out of order; allowed: times that do not go back")
+    if seeds := by_key.get("seed"):
+        ledger.same(11, "the seed in the events", seeds[0].value, document["seeds"].get("run"))
+    again = len(by_key.get("deep5_resumed", ()))
+    ledger.hold(
+        11,
+        again <= len(document["resumed"]),
+        f"the run went on {again} times by its events; stored {len(document['resumed'])}",
+    )
+    accuracies = [float(line.value) * 100 for line in by_key.get("eval_accuracy", ())]
+    judged = samples.get("test_accuracy")
+    if judged is not None:
+        ledger.hold(
+            8,
+            len(judged) == len(accuracies)
+            and all(math.isclose(s.value, a, rel_tol=1e-9) for s, a in zip(judged, accuracies, strict=True)),
+            f"the accuracies are not those of the events; stored {[s.value for s in judged]!r:.80}, follows "
+            f"{accuracies!r:.80}",
+        )
+    asked = parts_of(document).get("epochs")
+    stopped = any(told.startswith("stopped:") for told in document["reasons"])
+    epochs = len(by_key.get("epoch_stop", ()))
+    if isinstance(asked, int) and not stopped:
+        ledger.same(12, "the epochs in the events, by the recipe", epochs, asked)
+    begun, ended = by_key.get("run_start"), by_key.get("run_stop")
+    clocks = samples.get("wall_clock_time")
+    if not begun or not ended or not clocks:
+        return
+    if again or document["resumed"]:
+        ledger.skip("the length of training against the events: the run was resumed, and its clock stood still")
+        return
+    seconds = (ended[-1].time_ms - begun[0].time_ms) / 1e3
+    told = clocks[-1].value
+    ledger.hold(
+        8, told <= seconds + _SLACK_S, f"training took {told:.6g} s by its samples and {seconds:.6g} s by its events"
+    )
+    last = by_key.get("epoch_stop")
+    begins = by_key.get("epoch_start")
+    if last and begins:
+        least = (last[-1].time_ms - begins[0].time_ms) / 1e3
+        ledger.hold(
+            8,
+            told >= least - _SLACK_S - _SHARE * least,
+            f"training took {told:.6g} s by its samples, and its epochs {least:.6g} s by its events",
+        )
+
+
+def samples_of_epoch(document: Mapping[str, Any], count: int | None, steps: int) -> int | None:
+    """How many samples the steps of an epoch held; None where batch sizes and sampler do not let it be known.
+
+    Args:
+        document: result.json.
+        count: Samples of the training set.
+        steps: Of the epoch.
+    """
+    size = batch_size_of(document)
+    if size is None or count is None or not max(1, count // size) <= steps <= -(-count // size):
+        return None
+    return min(count, steps * size)
+
+
+def _check_epochs(ledger: Ledger, document: Mapping[str, Any], samples: Samples, lines: Sequence[MLLogLine]) -> None:
+    """The throughput of the middle epoch, and the time between its ends, are those of the events, within the noise."""
+    begun: dict[int, int] = {}
+    trained: dict[int, float] = {}
+    whole: dict[int, float] = {}
+    torn = set[int]()
+    for line in lines:
+        number = int(line.metadata.get("epoch_num", 0))
+        if line.key == "deep5_resumed":
+            torn |= set(begun) - set(whole)
+        elif line.key == "epoch_start":
+            begun[number] = line.time_ms
+        elif line.key == "eval_start" and number in begun:
+            trained[number] = (line.time_ms - begun[number]) / 1e3
+        elif line.key == "epoch_stop" and number in begun:
+            whole[number] = (line.time_ms - begun[number]) / 1e3
+            trained.setdefault(number, whole[number])
+    known = [line.value for line in lines if line.key == "train_samples"]
+    count = known[0] if known and isinstance(known[0], int) else None
+    told = document["measurement"]
+    single = len(trained) == 1
+    # Of one epoch the first steps of their size are on no clock of the throughput, and leave less than all samples.
+    off = float(told["first_call_s"] or 0.0) + float(told["warm_up_s"] or 0.0) if single else 0.0
+    pairs = []
+    before = 0
+    for sample in samples.get("throughput", ()):
+        number, steps, before = sample.epoch or 0, (sample.step or 0) - before, sample.step or 0
+        taken = samples_of_epoch(document, count, steps)
+        if taken and number in trained and number not in torn and sample.value > 0 and (number > 1 or single):
+            pairs.append((taken / sample.value, trained[number] - off))
+    _hold_epochs(ledger, "the throughput", pairs, one_sided=single)
+    clocks = {sample.epoch or 0: sample.value for sample in samples.get("wall_clock_time", ())}
+    pairs = [
+        (clocks[number] - clocks[number - 1], whole[number])
+        for number in clocks
+        if number - 1 in clocks and number in whole and not {number, number - 1} & torn
+    ]
+    _hold_epochs(ledger, "the wall-clock time", pairs, one_sided=False)
+
+
+def _hold_epochs(ledger: Ledger, what: str, pairs: Sequence[tuple[float, float]], *, one_sided: bool) -> None:
+    """The middle one of seconds by samples and by events: one epoch may have waited for the machine between them."""
+    if not pairs:
+        return
+    told, seen = (median(own) for own in zip(*pairs, strict=True))
+    low, high = seen / _EPOCH - _RESOLUTION_S, seen * _EPOCH + _RESOLUTION_S
+    ledger.hold(
+        8,
+        low <= told and (one_sided or told <= high),
+        f"the middle epoch took {told:.4g} s by {what}, and {seen:.4g} s by the events; allowed: "
+        f"{max(low, 0.0):.4g} to {high:.4g} s",
+    )

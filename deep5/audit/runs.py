@@ -1,0 +1,219 @@
+"""One run: its documents held against each other and against the rules of measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from deep5.audit.data import check_data, check_description, check_weights
+from deep5.audit.files import plain
+from deep5.audit.finding import Ledger
+from deep5.audit.identity import check_environment, check_recipe
+from deep5.audit.measured import OPERATORS, TRAINING, check_level
+from deep5.audit.network_file import check_network
+from deep5.audit.numerics import check_numerics, check_threads, parts_of
+from deep5.audit.operator_rows import check_operator_rows
+from deep5.audit.run_times import check_times, logged
+from deep5.audit.values import check_values
+from deep5.errors import Deep5Error
+from deep5.results.result import RESULT, Result, load
+from deep5.results.samples_file import SAMPLES, SampleRow, read_samples
+
+__all__ = ["audit_run"]
+
+_CLOCK = "time.perf_counter_ns"
+_TIMED = ("s", "ms", "us", "ns", "samples/s", "J")
+# Dates are in whole seconds, and between them and the clock the machine is looked at: a share of a long run.
+_DATES_S, _DATES_SHARE = 5.0, 0.1
+
+
+def audit_run(root: Path, ledger: Ledger) -> Result | None:
+    """Check a run's folder.
+
+    Args:
+        root: The folder, resolved.
+        ledger: Takes the findings.
+
+    Returns:
+        The run, for checks of several; None where it cannot be read.
+    """
+    try:
+        result = load(root)
+    except Deep5Error as error:
+        ledger.hold(8, False, f"{RESULT} cannot be read: {error}")
+        return None
+    document = result.document
+    check_recipe(ledger, root, document)
+    check_environment(ledger, root, document)
+    ended = result.status == "success"
+    samples: Mapping[str, Sequence[SampleRow]] = {}
+    with ledger.part(8, SAMPLES):
+        path = plain(root, SAMPLES)
+        valued = [row["name"] for row in document["metrics"] if row["value"] is not None]
+        needed = ended or bool(valued)
+        if ledger.hold(8, path is not None or not needed, f"there is no {SAMPLES}: the raw values are gone"):
+            samples = {} if path is None else read_samples(path)
+    with ledger.part(11, "status and verdict"):
+        _check_verdict(ledger, document)
+    with ledger.part(14, "the resumptions"):
+        _check_resumed(ledger, document)
+    kind = None
+    with ledger.part(14, "the level"):
+        kind = check_level(ledger, root, document)
+    sizes: list[Any] = []
+    with ledger.part(8, "the events"):
+        sizes = logged(root, "train_samples")
+    with ledger.part(8, "the samples"):
+        check_values(ledger, document, samples, sizes[0] if sizes and isinstance(sizes[0], int) else None)
+    if kind is not None and ended:
+        _check_ended(ledger, root, document, samples, kind)
+    else:
+        ledger.skip(f"times of a run that did not come to its end (status {result.status})")
+    return result
+
+
+def _check_ended(
+    ledger: Ledger, root: Path, document: Mapping[str, Any], samples: Mapping[str, Sequence[SampleRow]], kind: str
+) -> None:
+    """What only a run that came to its end has."""
+    with ledger.part(4, "the measurement"):
+        _check_measurement(ledger, document, kind)
+    native = None
+    if kind == TRAINING:
+        native = check_network(ledger, root, document)
+        with ledger.part(12, "the data"):
+            check_description(ledger, root, document)
+            check_data(ledger, "the run", parts_of(document), document["provenance"])
+            check_weights(ledger, "the run", document, document["provenance"], document["seeds"].get("run"))
+    with ledger.part(2, "the numerics"):
+        _check_observed(ledger, document, native, kind)
+    with ledger.part(11, "the seeds"):
+        _check_seeds(ledger, document, kind)
+    with ledger.part(8, "the times"):
+        check_times(ledger, root, document, samples, kind)
+    if kind == OPERATORS:
+        check_operator_rows(ledger, root, document, samples)
+
+
+def _check_verdict(ledger: Ledger, document: Mapping[str, Any]) -> None:
+    """`passed` follows from goal and value, `accepted` from `passed`; metrics and goals are those declared."""
+    from deep5.metric import Goal
+
+    rows, declared = document["metrics"], document["recipe"]["metrics"]
+    named = [(row["name"], None if row["goal"] is None else _goal(row["goal"])) for row in rows]
+    asked = [(entry.get("metric"), entry.get("goal")) for entry in declared]
+    ledger.hold(
+        11,
+        named == asked,
+        f"metrics and goals are not those declared before the run; stored {named!r:.200}, declared {asked!r:.200}",
+    )
+    ended = document["status"] == "success"
+    for row in rows:
+        if row["goal"] is None:
+            ledger.hold(9, row["passed"] is None, f"{row['name']} has a verdict and no goal; allowed: both or neither")
+            continue
+        goal = Goal(relation=row["goal"]["relation"], bound=float(row["goal"]["bound"]))
+        better = "higher" if goal.relation.startswith(">") else "lower"
+        ledger.same(9, f"{row['name']}: the better direction, by the goal {goal}", row["direction"], better)
+        value = None if row["value"] is None else float(row["value"])
+        follows = goal.met(value) if ended else None
+        ledger.same(9, f"{row['name']}: whether {value} meets the goal {goal}", row["passed"], follows)
+    verdicts = [row["passed"] for row in rows if row["passed"] is not None]
+    ledger.same(9, "whether the run is accepted", document["accepted"], all(verdicts) if verdicts and ended else None)
+    for row in rows:
+        if row["passed"] is False:
+            told = f"{row['name']} did not meet its goal"
+            ledger.hold(11, told in document["reasons"], f"the reasons do not say that {told}")
+    ledger.hold(
+        11, ended or bool(document["reasons"]), f"the run is {document['status']}, and nothing says why it has ended"
+    )
+
+
+def _goal(goal: Mapping[str, Any]) -> str:
+    from deep5.metric import Goal
+
+    return str(Goal(relation=goal["relation"], bound=float(goal["bound"])))
+
+
+def _check_resumed(ledger: Ledger, document: Mapping[str, Any]) -> None:
+    """A run that went on elsewhere says so."""
+    own = document["provenance"]["environment"]
+    for entry in document["resumed"]:
+        said = any("went on with another" in told for told in document["warnings"])
+        ledger.hold(
+            14,
+            entry["environment"] == own or said,
+            f"the run went on at step {entry['step']} in another environment; got {str(entry['environment'])[:12]} and "
+            f"{str(own)[:12]}; allowed: one, or a warning that says so",
+        )
+
+
+def _check_measurement(ledger: Ledger, document: Mapping[str, Any], kind: str) -> None:
+    told = document["measurement"]
+    ledger.same(4, "the clock", told["clock"], _CLOCK)
+    ledger.hold(5, bool(str(told["scope"] or "").strip()), "nothing says what the clock covers; allowed: a scope")
+    for row in document["metrics"]:
+        if row["unit"] in _TIMED:
+            ledger.hold(
+                5, bool(row["scope"]), f"{row['name']} is in {row['unit']} and does not say what is on the clock"
+            )
+    processes = told["processes"]
+    ledger.hold(7, processes is not None, "nothing says how many processes were measured; allowed: their number")
+    if told["mode"] == "rigorous" and processes is not None:
+        ledger.hold(7, processes >= 8, f"the mode is rigorous with {processes} processes; allowed: at least 8")
+    if told["mode"] == "quick" and processes is not None:
+        ledger.hold(7, processes == 1, f"the mode is quick with {processes} processes; allowed: one")
+    if kind == TRAINING:
+        first, rest = told["first_call_s"], told["warm_up_s"]
+        ledger.hold(6, first is not None, "the first call is not told apart from the steady state")
+        ledger.hold(6, first is None or float(first) > 0, f"the first call took {first} s; allowed: a time above 0")
+        ledger.hold(6, rest is not None and told["warmups"] is not None, "the warm-up is not told apart")
+        if rest is not None and told["warmups"] is not None:
+            ledger.hold(
+                6,
+                (told["warmups"] == 0) == (float(rest) == 0.0),
+                f"{told['warmups']} calls of warm-up took {rest} s; allowed: 0 s for no call, and more for more",
+            )
+    begun, ended = document["started"], document["finished"]
+    ledger.hold(11, begun is not None and ended is not None, "the run does not say when it began and ended")
+    if begun is not None and ended is not None and document["resources"]:
+        lived = (datetime.fromisoformat(ended) - datetime.fromisoformat(begun)).total_seconds()
+        wall = float(document["resources"]["wall_time_s"])
+        room = _DATES_S + _DATES_SHARE * max(lived, wall)
+        # Between its end and its resumption a run does not live.
+        off = abs(lived - wall) if not document["resumed"] else wall - lived
+        ledger.hold(
+            8,
+            off <= room,
+            f"it lived {lived:g} s by its dates and {wall:.3g} s by its clock; allowed: {room:.3g} s between them",
+        )
+
+
+def _check_observed(ledger: Ledger, document: Mapping[str, Any], native: str | None, kind: str) -> None:
+    threads, parts = document["threads"], parts_of(document)
+    if kind == OPERATORS:
+        own = parts.get("dtype", "float32")
+        found = (document["numerics"] or {}).get("dtype")
+        listed = [found] if isinstance(found, str) else list(found or ())
+        ledger.same(2, "the element type, by the recipe", listed, [own] if isinstance(own, str) else list(own))
+    elif kind == TRAINING:
+        check_numerics(ledger, "the run", document["numerics"], parts, native=native)
+    else:
+        ledger.skip("numerics of a recipe that times code by hand: it does not say them")
+    if ledger.hold(3, threads is not None, "nothing says how many threads there were"):
+        check_threads(ledger, "the run", threads["asked"], threads["framework"], document["warnings"])
+
+
+def _check_seeds(ledger: Ledger, document: Mapping[str, Any], kind: str) -> None:
+    """The seeds of all purposes follow from the run's, which the recipe names."""
+    from deep5.seeds import derive_seed
+
+    seeds, parts = document["seeds"], parts_of(document)
+    if not ledger.hold(11, "run" in seeds, "the run does not say its seed; allowed: a whole number"):
+        return
+    ledger.same(11, "the run's seed, by its recipe", seeds["run"], parts.get("seed", 0))
+    needed = ("weights", "order", "noise") if kind == TRAINING else ()
+    for purpose in needed:
+        ledger.same(11, f"the seed of {purpose}", seeds.get(purpose), derive_seed(seeds["run"], purpose))

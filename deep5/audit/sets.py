@@ -1,0 +1,159 @@
+"""Rules 8, 11, 12 and 14 for several runs that stand beside each other: fixed parts, splits, seeds, copies.
+
+Each run is held against what the first of its kind left, so that a thousand runs take a thousand looks, and nothing of
+a run stays in memory but a few hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deep5.audit.files import plain
+from deep5.audit.finding import Ledger
+from deep5.audit.measured import trains
+from deep5.audit.numerics import parts_of
+from deep5.results.result import Result
+from deep5.results.samples_file import SAMPLES, SampleRow, read_samples
+
+__all__ = ["Together"]
+
+# Series that two runs of different seeds cannot have in common, to the last bit.
+_OWN = ("training_loss", "step_latency", "wall_clock_time")
+_LEAST = 3
+# Parts that say what data a run had, and how it was judged.
+_DATA = ("dataset", "validation_sampler", "test_transforms", "train_transforms")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _First:
+    """What the first run of its kind left.
+
+    Attributes:
+        name: Of the run.
+        told: What another of its kind is to have as well, or is not to have.
+    """
+
+    name: str
+    told: Any
+
+
+class Together:
+    """Runs that are audited in one call.
+
+    Args:
+        ledger: Takes the findings.
+        study: Whether they are the repetitions of one study, in which no two of a candidate share a seed. Runs that
+            merely lie beside each other may: who runs a recipe twice has its seed twice.
+    """
+
+    def __init__(self, ledger: Ledger, *, study: bool = False) -> None:
+        self._ledger, self._study = ledger, study
+        self._seen: dict[tuple[Any, ...], _First] = {}
+
+    def add(self, name: str, run: Result) -> None:
+        """Hold one more run against those before.
+
+        Args:
+            name: What findings call it.
+            run: As `audit_run` read it.
+        """
+        document = run.document
+        with self._ledger.part(11, f"{name} beside other runs"):
+            self._check_identity(name, document)
+            if run.status == "success":
+                self._check_seeds(name, document)
+        if run.status == "success":
+            with self._ledger.part(8, f"the samples of {name} beside those of other runs"):
+                self._check_copies(name, run)
+
+    def _first(self, *key: Any, name: str, told: Any = None) -> _First:
+        """The first run of this key: the one given, where none was before."""
+        return self._seen.setdefault(key, _First(name=name, told=told))
+
+    def _check_identity(self, name: str, document: Mapping[str, Any]) -> None:
+        """Rules 11, 12 and 14: a run is there once; runs of one recipe have one fixed part, and one split and data."""
+        recipe, provenance = document["recipe"], document["provenance"]
+        first = self._first("run", document["run_id"], name=name)
+        self._ledger.hold(
+            11, first.name == name, f"{first.name} and {name} are the same run; allowed: each run of its own id"
+        )
+        if recipe["division"] == "closed":
+            first = self._first("fixed", recipe["name"], recipe["size"], name=name, told=recipe["fixed"])
+            self._ledger.hold(
+                14,
+                first.told == recipe["fixed"],
+                f"{first.name} and {name} are runs of {recipe['name']} with different fixed parts "
+                f"({_differing(first.told, recipe['fixed'])}); allowed: one, in the closed division",
+            )
+        # Only what the mutable parts do not change either.
+        parts = parts_of(document)
+        data = json.dumps({key: parts[key] for key in parts if key.startswith(_DATA)}, sort_keys=True)
+        for key, rule in (("split", 12), ("data", 1)):
+            if provenance[key] is None:
+                continue
+            first = self._first(key, recipe["hash"], data, name=name, told=provenance[key])
+            self._ledger.hold(
+                rule,
+                first.told == provenance[key],
+                f"{first.name} and {name} have one fixed part and different {key}; got {str(first.told)[:12]} and "
+                f"{str(provenance[key])[:12]}; allowed: one",
+            )
+
+    def _check_seeds(self, name: str, document: Mapping[str, Any]) -> None:
+        """Rule 11: no two repetitions of a study share a seed; order and weights tell it, too."""
+        if not trains(document):
+            return
+        seed, parts, provenance = document["seeds"].get("run"), parts_of(document), document["provenance"]
+        if self._study:
+            mutable = {
+                key: value for key, value in document["recipe"]["mutable"].items() if key not in ("threads", "device")
+            }
+            own = json.dumps([document["recipe"]["hash"], mutable, document["seeds"]], sort_keys=True)
+            first = self._first("seed", own, name=name)
+            self._ledger.hold(
+                11,
+                first.name == name,
+                f"{first.name} and {name} are repetitions with the same seed {seed}; allowed: each seed once",
+            )
+        # A seed in the arguments of model or sampler is the recipe's, and the same in every run.
+        drawn = {
+            "initial_weights": provenance["init"] is None and "seed" not in (parts.get("model_kwargs") or {}),
+            "batch_order": parts.get("train_sampler", "shuffle") == "shuffle"
+            and "seed" not in (parts.get("train_sampler_kwargs") or {}),
+        }
+        for key, is_drawn in drawn.items():
+            if not is_drawn or provenance[key] is None:
+                continue
+            first = self._first(key, provenance[key], name=name, told=seed)
+            self._ledger.hold(
+                11,
+                first.told == seed,
+                f"{first.name} and {name} state the seeds {first.told} and {seed}, and have the same "
+                f"{key.replace('_', ' ')}; allowed: that of one seed",
+            )
+
+    def _check_copies(self, name: str, run: Result) -> None:
+        """Rule 8: no two runs take the same times, or lose the same losses; of one seed losses may be the same."""
+        path = plain(run.folder.resolve(), SAMPLES)
+        samples: Mapping[str, list[SampleRow]] = {} if path is None else read_samples(path)
+        for label in _OWN:
+            values = [row.value for row in samples.get(label, ())]
+            if len(values) < _LEAST:
+                continue
+            seed = run.document["seeds"].get("run")
+            digest = hashlib.sha256(repr(values).encode()).hexdigest()
+            first = self._first("samples", label, digest, name=name, told=seed)
+            self._ledger.hold(
+                8,
+                first.name == name or (label == "training_loss" and first.told == seed),
+                f"{first.name} and {name} have the same {len(values)} samples of {label}, to the last bit; allowed: "
+                "each its own",
+            )
+
+
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(key for key in {*one, *other} if one.get(key) != other.get(key)))[:80]

@@ -1,0 +1,214 @@
+"""A study: every run that was declared is there, listed, of its own seed; what is told of them follows from them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from deep5.audit.files import json_of
+from deep5.audit.finding import Ledger
+from deep5.audit.runs import audit_run
+from deep5.audit.sets import Together
+from deep5.results.kind import RUN_KIND, kind_of
+from deep5.results.result import RESULT, Result
+from deep5.results.study_record import STUDY
+from deep5.results.time_to_target import Reached, Target, summary, time_to_target
+
+__all__ = ["audit_study"]
+
+_RUNS = "runs"
+_MOST = 100_000
+
+
+def audit_study(root: Path, ledger: Ledger, ledgers: list[Ledger]) -> None:
+    """Check a study's folder, and every run in it.
+
+    Args:
+        root: The folder, resolved.
+        ledger: Takes the findings of the study.
+        ledgers: A ledger a run is put in here.
+    """
+    with ledger.part(11, STUDY):
+        document = json_of(root, STUDY)
+        candidates = document["candidates"]
+        listed = [(name, str(path)) for name, own in candidates.items() for path in own["runs"]]
+        paths = [path for _, path in listed]
+        ledger.hold(11, len(set(paths)) == len(paths), "a run is listed twice")
+        runs: dict[str, Result] = {}
+        together = Together(ledger, study=True)
+        for path in dict.fromkeys(paths):
+            run = _run(root, path, ledger, ledgers)
+            if run is not None:
+                runs[path] = run
+                together.add(path, run)
+        _check_listed(ledger, root, document, set(paths))
+        _check_planned(ledger, document, runs)
+        for name, own in candidates.items():
+            with ledger.part(9, f"what is told of {name}"):
+                _check_candidate(ledger, document, name, own, runs)
+        _check_alike(ledger, runs)
+
+
+def _run(root: Path, path: str, ledger: Ledger, ledgers: list[Ledger]) -> Result | None:
+    """A listed run, where it lies in the study's folder."""
+    folder = root / path
+    try:
+        # Also a link that leads back into the folder is another's place.
+        within = folder.resolve() == folder and folder.is_relative_to(root) and folder != root
+    except (OSError, RuntimeError, ValueError):
+        within = False
+    if not ledger.hold(
+        11,
+        within,
+        f"{path!r:.100} is listed as a run, and is no folder of its own within the study's; allowed: one that is",
+    ):
+        return None
+    kind = None
+    with ledger.part(14, f"the kind of {path!r:.100}"):
+        kind = kind_of(folder)
+        ledger.hold(11, kind == RUN_KIND, f"the run {path!r:.100} is listed, and is not there")
+    if kind != RUN_KIND:
+        return None
+    own = Ledger(f"{ledger.folder}/{path}")
+    ledgers.append(own)
+    result = audit_run(folder, own)
+    if result is not None:
+        ledger.hold(
+            11,
+            result.status == "success",
+            f"{path} is listed among those that came to their end, and its status is {result.status}",
+        )
+    return result
+
+
+def _check_listed(ledger: Ledger, root: Path, document: Mapping[str, Any], listed: set[str]) -> None:
+    """Run folders that nobody lists: those of failures are told of, others were dropped."""
+    folder = root / _RUNS
+    if not ledger.hold(11, folder.is_dir() and not folder.is_symlink(), f"there is no folder {_RUNS}"):
+        return
+    told = sum(len(own["failures"]) for own in document["candidates"].values())
+    failed = 0
+    inner = list(islice(folder.iterdir(), _MOST + 1))
+    ledger.hold(11, len(inner) <= _MOST, f"there are more than {_MOST} runs; allowed: as many as are looked at")
+    for path in sorted(inner):
+        name = f"{_RUNS}/{path.name}"
+        if path.name.startswith(".") or name in listed or path.is_symlink() or not path.is_dir():
+            continue
+        with ledger.part(11, name):
+            if kind_of(path) != RUN_KIND:
+                continue
+            found = json_of(root, f"{name}/{RESULT}")
+            failed += found["status"] != "success"
+            ledger.hold(
+                11, found["status"] != "success", f"the run {name} came to its end, and is not listed: it was dropped"
+            )
+    ledger.hold(11, failed <= told or _unfinished(document), f"{failed} runs failed, and {told} failures are told of")
+
+
+def _unfinished(document: Mapping[str, Any]) -> bool:
+    told = any("not finished" in note or "interrupted" in note for note in document["notes"])
+    return document.get("finished", not told) is not True
+
+
+def _check_planned(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[str, Result]) -> None:
+    """Every candidate has every seed, once: as a run, or as a failure."""
+    seeds: dict[str, list[int | None]] = {}
+    for name, own in document["candidates"].items():
+        ledger.hold(
+            11,
+            len(own["seeds"]) == len(own["runs"]),
+            f"{name} has {len(own['runs'])} runs and {len(own['seeds'])} seeds",
+        )
+        failed = [re.match(r"seed (\d+):", told) for told in own["failures"]]
+        ledger.hold(11, all(failed), f"a failure of {name} does not say its seed")
+        seeds[name] = [*own["seeds"], *(int(found[1]) for found in failed if found)]
+        twice = sorted({seed for seed in seeds[name] if seeds[name].count(seed) > 1}, key=str)
+        ledger.hold(11, not twice, f"repetitions of {name} share the seeds {twice}")
+    planned = {seed for own in seeds.values() for seed in own}
+    if "seeds" in document:
+        odd = sorted(planned - set(document["seeds"]), key=str)
+        ledger.hold(11, not odd, f"there are runs of the seeds {odd}, which were not declared")
+        planned |= set(document["seeds"])
+    for name, found in seeds.items():
+        missing = sorted(planned - set(found), key=str)
+        if missing and _unfinished(document):
+            ledger.skip("runs that are missing: the study says that it is not finished")
+            continue
+        ledger.hold(
+            11, not missing, f"{name} has no run and no failure of the seeds {missing}, which were declared: dropped"
+        )
+
+
+def _check_candidate(
+    ledger: Ledger, document: Mapping[str, Any], name: str, own: Mapping[str, Any], runs: Mapping[str, Result]
+) -> None:
+    results = [runs[path] for path in own["runs"] if path in runs]
+    if len(results) < len(own["runs"]):
+        ledger.skip(f"what is told of {name}: not all of its runs can be read")
+        return
+    ledger.same(11, f"{name}: the seeds of its runs", own["seeds"], [r.document["seeds"].get("run") for r in results])
+    _check_target(ledger, document, name, own, results)
+    values: dict[str, list[float]] = {}
+    for result in results:
+        recipe = result.document["recipe"]
+        ledger.same(14, f"{name}: the recipe of {result.folder.name}", recipe["name"], document["recipe"])
+        ledger.same(14, f"{name}: the size of {result.folder.name}", recipe["size"], document["size"])
+        if "hash" in document:
+            ledger.same(14, f"{name}: the fixed part of {result.folder.name}", recipe["hash"], document["hash"])
+        for key, value in own["settings"].items():
+            if "." not in key:
+                parts = {**recipe["fixed"], **recipe["mutable"]}
+                ledger.same(14, f"{name}: {key} of {result.folder.name}", parts.get(key), value)
+        for verdict in result.verdicts:
+            if verdict.value is not None:
+                values.setdefault(verdict.label, []).append(verdict.value)
+    stored = own["metrics"]
+    ledger.same(9, f"{name}: which metrics there are", sorted(stored), sorted(values))
+    for label, found in values.items():
+        told = stored[label]
+        ledger.same(9, f"{name}: the values of {label}", [float(value) for value in told["values"]], found)
+        finite = all(map(math.isfinite, found))
+        ledger.same(9, f"{name}: the mean of {label}", told["mean"], mean(found) if finite else None)
+        spread = stdev(found) if finite and len(found) > 1 else None
+        ledger.same(9, f"{name}: the deviation of {label}", told["deviation"], spread)
+
+
+def _check_target(
+    ledger: Ledger, document: Mapping[str, Any], name: str, own: Mapping[str, Any], results: Sequence[Result]
+) -> None:
+    """The time to the target, by the runs: one that failed took infinitely long."""
+    told = document.get("target")
+    if told is None:
+        return
+    target = Target(metric=told["metric"], goal=float(told["goal"]), origin=told["origin"])
+    reached = {result.document["seeds"]["run"]: time_to_target(result, target) for result in results}
+    for failure in own["failures"]:
+        seed, _, reason = failure.partition(": ")
+        reached[int(seed.removeprefix("seed "))] = Reached.never(f"failed: {reason}")
+    order = [seed for seed in document["seeds"] if seed in reached]
+    follows = summary({seed: reached[seed] for seed in order})
+    ledger.same(11, f"{name}: the time to a {target}", own["time_to_target"], follows)
+
+
+def _check_alike(ledger: Ledger, runs: Mapping[str, Result]) -> None:
+    """Runs of one study were made in one environment, and candidates of one seed began with the same weights."""
+    environments = {run.document["provenance"]["environment"] for run in runs.values()}
+    ledger.hold(14, len(environments) <= 1, f"the runs of one study have {len(environments)} environments")
+    sources: Sequence[Any] = list({run.document["provenance"]["recipe_source"] for run in runs.values()})
+    ledger.hold(14, len(sources) <= 1, f"the runs of one study have {len(sources)} recipe files")
+    for key in ("dtype", "compute_dtype", "tf32"):
+        found = {
+            (str({**run.document["recipe"]["fixed"], **run.document["recipe"]["mutable"]}.get("precision")), str(value))
+            for run in runs.values()
+            if run.document["numerics"] is not None
+            for value in [run.document["numerics"].get(key)]
+        }
+        precisions = [precision for precision, _ in found]
+        ledger.hold(
+            2, len(set(precisions)) == len(precisions), f"runs of one precision have different {key}: {sorted(found)}"
+        )

@@ -1,0 +1,128 @@
+"""Rule 8, impossible values: no time is below what the arithmetic needs at the peak that the machine was measured at.
+
+How much arithmetic there is stands in no comparison. It is known for deep5's own recipes, where the fixed part has the
+hash that the installed file gives: then the network or the problems are made here, from the installed recipe alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from deep5.audit.finding import Ledger
+from deep5.audit.identity import own_recipe
+from deep5.audit.numerics import parts_of
+from deep5.errors import Deep5Error
+from deep5.results.round_samples import RoundSample
+
+__all__ = ["check_work"]
+
+# A peak is measured for a tenth of a second, on a processor whose clock rises and falls.
+_ROOM = 2.0
+# Of a convolution, Winograd's algorithm with tiles of four by four leaves out three of four multiplications.
+_CONVOLUTION = 4.0
+# A training step is a forward pass and at least the gradients by the weights.
+_PASSES = {"training": 2, "inference": 1}
+
+
+def check_work(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[RoundSample]) -> None:
+    """Hold the median time of every candidate and workload against its arithmetic.
+
+    Args:
+        ledger: Takes the findings.
+        document: comparison.json.
+        samples: As samples.csv has them.
+    """
+    seen = [(row["peaks"] or {}).get("product_flop_s") for row in document["candidates"]]
+    peak = max((float(value) for value in seen if value), default=None)
+    if peak is None or parts_of(document).get("precision") not in (None, "float32", "float64"):
+        ledger.skip("times against the arithmetic: no peak is stored for this precision")
+        return
+    try:
+        flops, room = _flops(document)
+    except Deep5Error as error:
+        ledger.skip(f"times against the arithmetic: {str(error).splitlines()[0][:100]}")
+        return
+    times: dict[tuple[str, str], list[float]] = {}
+    for sample in samples:
+        if sample.phase == "steady":
+            times.setdefault((sample.candidate, sample.workload), []).append(sample.seconds)
+    varied = {row["label"] for row in document["candidates"] if row["settings"]}
+    for (candidate, workload), own in times.items():
+        count = flops.get(workload.partition(", ")[0])
+        if count is None or candidate in varied:
+            ledger.skip("times against the arithmetic: how many operations there are is not known")
+            continue
+        least = count / (peak * room)
+        ledger.hold(
+            8,
+            median(own) >= least,
+            f"{candidate}, {workload}: {median(own):.3g} s a call; its {count:.3g} operations need {least:.3g} s at "
+            f"the measured peak of {peak:.3g} a second, with room",
+        )
+
+
+def _flops(document: Mapping[str, Any]) -> tuple[dict[str, float], float]:
+    """By workload the fewest operations of a call, and by how much a rate may be above the peak.
+
+    Raises:
+        UsageError: They are not known.
+    """
+    from deep5.errors import UsageError
+
+    told = document["recipe"]
+    recipe = own_recipe(str(told["name"]), str(told["size"]), str(told["hash"]))
+    if document["kind"] == "operators":
+        from deep5.bench.plan import workloads
+        from deep5.bench.record import plan_of
+
+        works, _ = workloads(replace(plan_of(recipe), take=None))
+        return {
+            work.problem.name: float(work.flops)
+            for work in works
+            if work.flops is not None and work.direction.name == "forward"
+        }, _ROOM * _CONVOLUTION
+    model, size = recipe.fixed.get("model"), parts_of(document).get("batch_size")
+    if not isinstance(model, str) or not isinstance(size, int) or "model_args" in recipe.fixed:
+        raise UsageError("the network is not named in the fixed part")
+    if document["kind"] == "inference":
+        size = min([size, *(row["batch_size"] or size for row in document["results"])])
+    forward = _forward(model, recipe.fixed.get("model_kwargs", {}), size)
+    name = {"training": "training step", "inference": "inference"}[document["kind"]]
+    return {name: _PASSES[document["kind"]] * forward}, _ROOM * _CONVOLUTION
+
+
+def _forward(model: str, options: Mapping[str, Any], size: int) -> float:
+    """Operations of the convolutions and products of one forward pass of a network of deep5's own."""
+    import onnx_ir as ir
+
+    from deep5.errors import UsageError
+    from deep5.networks.shapes import infer_shapes
+    from deep5.operators.work import flops
+    from deep5.plugins import load
+    from deep5.tensors import TensorSpec
+
+    graph = load("networks", model)(**options).model.clone()
+    for value in graph.graph.inputs:
+        value.shape = ir.Shape([extent if isinstance(extent, int) else size for extent in value.shape])
+    for node in graph.graph.all_nodes():
+        for value in node.outputs:
+            value.shape = None
+    infer_shapes(graph, "the network")
+
+    def spec(value: Any) -> TensorSpec:
+        shape = value.const_value.shape if value.shape is None and value.const_value is not None else value.shape
+        extents = tuple(shape.numpy()) if shape is not None and shape.is_static() else None
+        if extents is None:
+            raise UsageError("the shapes of the network are not known")
+        return TensorSpec(shape=tuple(map(int, extents)))
+
+    total = 0.0
+    for node in graph.graph:
+        if node.op_type in ("Conv", "Gemm", "MatMul") and node.domain in ("", "ai.onnx"):
+            given = {name: attribute.value for name, attribute in node.attributes.items()}
+            found = flops(node.op_type, [spec(v) for v in node.inputs[:2]], [spec(v) for v in node.outputs], given)
+            total += found or 0
+    return total

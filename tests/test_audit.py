@@ -1,0 +1,1093 @@
+"""`deep5 audit`: honest results pass, and doctored ones are caught under the number of the rule that they break."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import deep5 as d5
+import deep5.calibration
+from deep5.audit import audit
+from deep5.audit.turns import _is_in_turn
+from deep5.calibration import Calibration
+from deep5.canonical import canonical_hash
+from deep5.compare.driver import run_comparison
+from deep5.environment import default_threads, environment_hash
+from deep5.errors import RunFailed, UsageError
+from deep5.recipe import load_recipe
+from deep5.results.comparison_summary import results_of, verdicts_of, warnings_of
+from deep5.results.round_samples import RoundSample, order_of_round, read_round_samples, round_samples_text
+from deep5.run import execute
+from deep5.study import run_study
+from deep5.training.checkpointer import Checkpointer
+
+Doctor = Callable[[Path], None]
+
+RECIPE = """
+import deep5 as d5
+
+FIXED = {"model": "lenet", "dataset": "digits", "dataset_kwargs": {"limit": 96}, "epochs": 3}
+MUTABLE = {"batch_size": 32, "optimizer": "sgd", "optimizer_kwargs": {"lr": 0.05}, "framework": "reference", "seed": 0}
+METRICS = [
+    (d5.TestAccuracy(), ">= 1 %"),
+    (d5.TestLoss(), None),
+    (d5.TrainingLoss(), None),
+    (d5.WallClockTime(), "< 600 s"),
+    (d5.TimeToAccuracy(1), None),
+    (d5.EpochsToAccuracy(1), None),
+    (d5.Throughput(), None),
+    (d5.StepLatency(), None),
+    (d5.PeakMemory(), None),
+    (d5.Utilisation(), None),
+]
+"""
+PRODUCT = """
+import deep5 as d5
+
+FIXED = {"operator": "MatMul", "shapes": [[64, 64], [64, 64]]}
+MUTABLE = {"frameworks": "reference", "threads": 1, "rounds": 8, "pictures": False}
+METRICS = [(d5.OperatorTime(), None), (d5.OperatorCoverage(), None)]
+"""
+RUN, SET, STUDY, QUICK, RIGOROUS, LEVEL0 = "run", "set", "study", "quick", "rigorous", "level0"
+
+
+@pytest.fixture(scope="session")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder a kind of result, made by deep5 as it is."""
+    out = tmp_path_factory.mktemp("honest")
+    made = Calibration(
+        machine=deep5.calibration._machine(),
+        threads=default_threads("") or 1,
+        processes={"matrix product": tuple(1 + 0.001 * (number % 7) for number in range(32))},
+        when=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+    )
+    path = deep5.calibration._file(made.machine, made.threads)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(made.document()))
+    file, product = out / "small.py", out / "product.py"
+    file.write_text(RECIPE)
+    product.write_text(PRODUCT)
+    recipe = load_recipe(file)
+    one = execute(recipe, out=out / "runs", quiet=True).folder
+    one.rename(out / RUN)
+    execute(recipe.with_settings({"seed": 1}), out=out / SET, quiet=True)
+    execute(recipe.with_settings({"seed": 2}), out=out / SET, quiet=True)
+    settings = {"slow": {"optimizer_kwargs": {"lr": 0.01}}, "fast": {"optimizer_kwargs": {"lr": 0.1}}}
+    run_study(recipe, settings, seeds=(0, 1), out=out / "studies").folder.rename(out / STUDY)
+    options: dict[str, Any] = {"frameworks": ["reference", "onnxruntime"], "size": "smoke", "steps": 6}
+    run_comparison("digits_lenet", out=out / "c", **options).folder.rename(out / QUICK)
+    (out / RIGOROUS).mkdir()
+    many_rounds(out / QUICK, out / RIGOROUS)
+    execute(load_recipe(product), out=out / "operators", quiet=True).folder.rename(out / LEVEL0)
+    path.unlink()
+    return out
+
+
+def many_rounds(one: Path, path: Path) -> None:
+    """The rigorous comparison that the quick one would have been with two processes a candidate: as deep5 derives."""
+    document = json.loads((one / "comparison.json").read_text())
+    samples = read_round_samples(one / "samples.csv")
+    processes = [row for row in document["processes"] if row["job"] != "time"]
+    timed = {row["candidate"]: row for row in document["processes"] if row["job"] == "time"}
+    labels, made = [row["label"] for row in document["candidates"]], list[RoundSample]()
+    begin = max(row["begin_s"] + row["wall_s"] for row in document["processes"]) + 1
+    for number in range(8):
+        for place in order_of_round(document["seed"], number, len(labels)):
+            own = timed[labels[place]]
+            factor = 1 + 1e-6 * len(processes)
+            processes.append({**own, "round": number, "begin_s": begin, "wall_s": own["wall_s"] * factor + 0.1})
+            begin += processes[-1]["wall_s"] + 0.1
+            made += [
+                sample._replace(
+                    round=number,
+                    process=len(processes) - 1,
+                    seconds=sample.seconds * factor,
+                    time_s=sample.time_s * factor,
+                )
+                for sample in samples
+                if sample.candidate == labels[place]
+            ]
+    document |= {"mode": "rigorous", "processes": processes}
+    document["measurement"]["most_processes"] = 8
+    document["resources"] |= {"wall_s": begin, "processes_s": sum(row["wall_s"] for row in processes)}
+    told = document["calibration"]
+    calibration = Calibration(
+        machine="", threads=1, processes={k: tuple(v) for k, v in told["processes"].items()}, when=""
+    )
+    sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
+    document["results"] = results_of(made, sizes)
+    document["verdicts"] = verdicts_of(made, document["baseline"], {8: calibration.floor(8)})
+    unsettled = Counter((name, row["candidate"]) for row in processes for name in row["unsettled"])
+    document["warnings"] = list(warnings_of(made, unsettled))
+    shutil.copy(one / "recipe.py", path / "recipe.py")
+    (path / "comparison.json").write_text(json.dumps(document))
+    (path / "samples.csv").write_text(round_samples_text(made))
+
+
+# How a result is doctored --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def edited(path: Path) -> Iterator[Any]:
+    """The document of a JSON file, to be changed."""
+    document = json.loads(path.read_text())
+    yield document
+    path.write_text(json.dumps(document))
+
+
+def result(change: Callable[[Any], Any]) -> Doctor:
+    def doctor(folder: Path) -> None:
+        with edited(folder / "result.json") as document:
+            change(document)
+
+    return doctor
+
+
+def comparison(change: Callable[[Any], Any]) -> Doctor:
+    def doctor(folder: Path) -> None:
+        with edited(folder / "comparison.json") as document:
+            change(document)
+
+    return doctor
+
+
+def study(change: Callable[[Any], Any]) -> Doctor:
+    def doctor(folder: Path) -> None:
+        with edited(folder / "study.json") as document:
+            change(document)
+
+    return doctor
+
+
+def rows(change: Callable[[list[RoundSample]], list[RoundSample]]) -> Doctor:
+    """Samples of a comparison."""
+
+    def doctor(folder: Path) -> None:
+        path = folder / "samples.csv"
+        path.write_text(round_samples_text(change(read_round_samples(path))))
+
+    return doctor
+
+
+def cells(change: Callable[[dict[str, str]], dict[str, str] | None]) -> Doctor:
+    """Samples of a run: each line changed, or left out where None comes back."""
+
+    def doctor(folder: Path) -> None:
+        path = folder / "samples.csv"
+        with path.open(newline="") as file:
+            lines = list(csv.DictReader(file))
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(lines[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(line for old in lines if (line := change(dict(old))) is not None)
+
+    return doctor
+
+
+def metric(name: str, **fields: Any) -> Doctor:
+    def change(document: Any) -> None:
+        next(row for row in document["metrics"] if row["name"] == name).update(fields)
+
+    return result(change)
+
+
+def in_first(doctor: Doctor) -> Doctor:
+    """Of the runs in a folder the first by name."""
+    return lambda folder: doctor(sorted(path for path in folder.iterdir() if path.is_dir())[0])
+
+
+def in_run(doctor: Doctor) -> Doctor:
+    """Of the runs of a study the first."""
+    return lambda folder: doctor(sorted((folder / "runs").iterdir())[0])
+
+
+def put(document: Any, *path: Any, to: Any) -> None:
+    for key in path[:-1]:
+        document = document[key]
+    document[path[-1]] = to
+
+
+def setting(*path: Any, to: Any) -> Doctor:
+    """One field of a document, of whatever kind."""
+
+    def doctor(folder: Path) -> None:
+        name = next(n for n in ("comparison.json", "study.json", "result.json") if (folder / n).exists())
+        with edited(folder / name) as document:
+            put(document, *path, to=to)
+
+    return doctor
+
+
+def rehash(document: Any) -> None:
+    document["recipe"]["hash"] = canonical_hash(document["recipe"]["fixed"])
+
+
+def changed_fixed(document: Any) -> None:
+    document["recipe"]["fixed"]["dataset_kwargs"] = {"limit": 64}
+    rehash(document)
+
+
+def swapped(samples: list[RoundSample]) -> list[RoundSample]:
+    """Each candidate has the other's times."""
+    other = {"reference": "onnxruntime", "onnxruntime": "reference"}
+    return [sample._replace(candidate=other[sample.candidate]) for sample in samples]
+
+
+def slowest_dropped(samples: list[RoundSample]) -> list[RoundSample]:
+    """Of those that have another behind them: who drops the last of a process leaves no gap."""
+    within = [one for one, other in pairwise(samples) if one.process == other.process and one.phase == "steady"]
+    slowest = max(within, key=lambda s: s.seconds)
+    return [sample for sample in samples if sample is not slowest]
+
+
+def other_warm_up(samples: list[RoundSample]) -> list[RoundSample]:
+    """Three samples more or less count."""
+    some = any(sample.phase == "warm-up" for sample in samples)
+    if some:
+        return [s._replace(phase="steady") if s.phase == "warm-up" else s for s in samples]
+    return [s._replace(phase="warm-up") if s.phase == "steady" and s.place < 3 else s for s in samples]
+
+
+def copied(samples: list[RoundSample]) -> list[RoundSample]:
+    """The second process has the steady times of the first of its candidate."""
+    first, own = samples[0], [s for s in samples if s.process == samples[0].process]
+    later = next(s.process for s in samples if s.candidate == first.candidate and s.process != first.process)
+    number = next(s.round for s in samples if s.process == later)
+    rest = [s for s in samples if s.process != later]
+    return sorted(rest + [s._replace(process=later, round=number) for s in own], key=lambda s: s.process)
+
+
+def scaled(factor: float, *, clock: bool) -> Doctor:
+    """A candidate's times scaled, and everything that follows from them made to follow again."""
+
+    def doctor(folder: Path) -> None:
+        path = folder / "samples.csv"
+        samples = [
+            sample._replace(seconds=sample.seconds * factor, time_s=sample.time_s * (factor if clock else 1))
+            if sample.candidate == "onnxruntime"
+            else sample
+            for sample in read_round_samples(path)
+        ]
+        path.write_text(round_samples_text(samples))
+        with edited(folder / "comparison.json") as document:
+            sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
+            floors = {row["rounds"]: row["floor"] for row in document["verdicts"]}
+            document["results"] = results_of(samples, sizes)
+            document["verdicts"] = verdicts_of(samples, document["baseline"], floors)
+
+    return doctor
+
+
+def dropped_run(folder: Path) -> None:
+    """A run of a study, its folder and all that is told of it."""
+    with edited(folder / "study.json") as document:
+        own = document["candidates"]["fast"]
+        shutil.rmtree(folder / own["runs"].pop())
+        gone = str(own["seeds"].pop())
+        for told in own["metrics"].values():
+            told["values"].pop()
+            told["mean"], told["deviation"] = told["values"][0] if told["mean"] is not None else None, None
+        del gone
+
+
+def dropped_round(folder: Path) -> None:
+    """A slow round of one candidate, with its process and its samples."""
+    with edited(folder / "comparison.json") as document:
+        number = next(n for n, row in enumerate(document["processes"]) if row["round"] == 3)
+        del document["processes"][number]
+    path = folder / "samples.csv"
+    samples = [sample for sample in read_round_samples(path) if sample.process != number]
+    path.write_text(round_samples_text(s._replace(process=s.process - (s.process > number)) for s in samples))
+
+
+def best_epoch(folder: Path) -> None:
+    """The value is that of the best epoch, which is not the last."""
+    with (folder / "samples.csv").open(newline="") as file:
+        values = [float(line["value"]) for line in csv.DictReader(file) if line["metric"] == "test_loss"]
+    cells(lambda line: {**line, "value": "0.001"} if (line["metric"], line["index"]) == ("test_loss", "0") else line)(
+        folder
+    )
+    metric("test_loss", value=0.001)(folder)
+    assert min(values) > 0.001
+
+
+def shared_seed(folder: Path) -> None:
+    """Two runs of a study have one seed, which is told as two."""
+    with edited(folder / "study.json") as document:
+        own = document["candidates"]["fast"]
+        first, second = (folder / path for path in own["runs"])
+    name = second.name
+    shutil.rmtree(second)
+    shutil.copytree(first, second)
+    result(lambda d: d.update(run_id=name))(second)
+
+
+def failed(folder: Path) -> None:
+    """A run told as one that failed, as such a run is told: nothing of it is judged."""
+    with edited(folder / "result.json") as document:
+        document.update(status="failed", reasons=["broken"], accepted=None)
+        for row in document["metrics"]:
+            row["passed"] = None
+
+
+def unlisted(document: Any) -> None:
+    for key in ("runs", "seeds"):
+        document["candidates"]["fast"][key].pop()
+
+
+def same_seed(folder: Path) -> None:
+    one, other = sorted(folder.iterdir())
+    shutil.rmtree(other)
+    shutil.copytree(one, folder / "again")
+
+
+def resumed(document: Any, environment: str = "0" * 64) -> None:
+    document["resumed"].append({"time": "", "checkpoint": None, "step": 1, "epoch": 0, "environment": environment})
+
+
+def last_left_out(folder: Path) -> None:
+    cells(lambda r: None if (r["metric"], r["index"]) == ("test_loss", "2") else r)(folder)
+    metric("test_loss", samples=2)(folder)
+
+
+def other_environment(document: Any) -> None:
+    document["software"]["packages"]["numpy"] = "1.0"
+    document["provenance"]["environment"] = environment_hash(document["system"]["before"], document["software"])
+
+
+def link_out(name: str) -> Doctor:
+    def doctor(folder: Path) -> None:
+        outside = folder.parent / "outside"
+        outside.mkdir()
+        shutil.move(folder / name, outside / name)
+        (folder / name).symlink_to(outside / name)
+
+    return doctor
+
+
+def other_order(folder: Path) -> None:
+    """A seed that draws another order than the one in which the candidates ran."""
+    with edited(folder / "comparison.json") as document:
+        own = [order_of_round(document["seed"], number, 2) for number in range(8)]
+        document["seed"] = next(
+            seed for seed in range(100) if [order_of_round(seed, number, 2) for number in range(8)] != own
+        )
+
+
+def cells_of(name: str, factor: float) -> Doctor:
+    """All samples of a metric, its value and its interval, scaled alike."""
+
+    def change(document: Any) -> None:
+        own = next(row for row in document["metrics"] if row["name"] == name)
+        own["value"] *= factor
+        if own["interval"] is not None:
+            own["interval"] |= {end: own["interval"][end] * factor for end in ("low", "high")}
+
+    def doctor(folder: Path) -> None:
+        cells(lambda r: {**r, "value": repr(float(r["value"]) * factor)} if r["metric"] == name else r)(folder)
+        result(change)(folder)
+
+    return doctor
+
+
+def fast_steps(folder: Path) -> None:
+    """Steps fifty times as fast, and the first call with them."""
+    cells_of("step_latency", 1 / 50)(folder)
+    result(lambda d: d["measurement"].update(first_call_s=d["measurement"]["first_call_s"] / 50))(folder)
+    with (folder / "samples.csv").open(newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["metric"] == "step_latency"]
+    values = sorted(float(line["value"]) for line in lines if line["epoch"] != "0")
+    middle = (values[2] + values[3]) / 2
+    result(lambda d: d["measurement"].update(first_call_s=float(lines[0]["value"]) / 1e3))(folder)
+    metric("step_latency", value=middle, interval={"low": values[0], "high": values[-1], "confidence": None})(folder)
+
+
+def some_fast_steps(folder: Path) -> None:
+    """The steps of the last epoch a tenth faster; what they reach of the peak stays."""
+    cells(
+        lambda r: (
+            {**r, "value": repr(float(r["value"]) * 0.9)} if (r["metric"], r["epoch"]) == ("step_latency", "2") else r
+        )
+    )(folder)
+
+
+def best_throughput(folder: Path) -> None:
+    """The value is that of the best epoch."""
+    with (folder / "samples.csv").open(newline="") as file:
+        values = [float(line["value"]) for line in csv.DictReader(file) if line["metric"] == "throughput"]
+    metric("throughput", value=max(values))(folder)
+
+
+def fast_clock(folder: Path) -> None:
+    """The times of the evaluations as if training had taken a third."""
+
+    def change(row: dict[str, str]) -> dict[str, str]:
+        row["time_s"] = repr(float(row["time_s"]) / 3) if row["time_s"] else ""
+        if row["metric"] in ("wall_clock_time", "time_to_accuracy"):
+            row["value"] = row["time_s"]
+        return row
+
+    cells(change)(folder)
+    with edited(folder / "result.json") as document:
+        for row in document["metrics"]:
+            if row["name"] in ("wall_clock_time", "time_to_accuracy"):
+                row["value"] /= 3
+
+
+def as_resumed(doctor: Doctor) -> Doctor:
+    """Doctored, and told as if it had been resumed."""
+
+    def both(folder: Path) -> None:
+        doctor(folder)
+        if (folder / "comparison.json").exists():
+            comparison(lambda d: d["resumed"].append(d["started"]))(folder)
+        else:
+            result(lambda d: resumed(d, d["provenance"]["environment"]))(folder)
+
+    return both
+
+
+def other_line(folder: Path) -> None:
+    """recipe.py with a line changed, hashed anew."""
+    path = folder / "recipe.py"
+    path.write_bytes(path.read_bytes() + b"# as fast as can be\n")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    name = "comparison.json" if (folder / "comparison.json").exists() else "result.json"
+    with edited(folder / name) as document:
+        document["provenance"]["recipe_source"] = digest
+        document["recipe"]["division"] = "closed"
+
+
+def value_of_a_failed_one(folder: Path) -> None:
+    """A failed run that tells values which it never had."""
+    failed(folder)
+    cells(lambda r: {**r, "value": "99.0"} if r["metric"] == "test_loss" else r)(folder)
+
+
+def decoy(name: str) -> Doctor:
+    return lambda folder: (folder / name).write_text("{}") and None
+
+
+def link_in(folder: Path) -> None:
+    """samples.csv of the run of a study, as a link to that of another run."""
+    one, other = sorted((folder / "runs").iterdir())[:2]
+    (one / "samples.csv").unlink()
+    (one / "samples.csv").symlink_to(Path("..") / other.name / "samples.csv")
+
+
+def pipe(name: str) -> Doctor:
+    def doctor(folder: Path) -> None:
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return doctor
+
+
+def described(change: Callable[[Any], Any]) -> Doctor:
+    def doctor(folder: Path) -> None:
+        with edited(folder / "dataset.json") as document:
+            change(document)
+
+    return doctor
+
+
+def noisy(folder: Path) -> None:
+    """One process twice as slow as the others, and everything derived anew but the warnings."""
+    path = folder / "samples.csv"
+    samples = [
+        s._replace(seconds=s.seconds * 2, time_s=s.time_s * 2) if s.round == 2 else s for s in read_round_samples(path)
+    ]
+    path.write_text(round_samples_text(samples))
+
+
+def at_once(folder: Path) -> None:
+    """The last two processes began together."""
+    with edited(folder / "comparison.json") as document:
+        document["processes"][-1]["begin_s"] = document["processes"][-2]["begin_s"]
+
+
+def other_weights(folder: Path) -> None:
+    """All candidates alike had weights that the seed does not draw."""
+    with edited(folder / "comparison.json") as document:
+        for candidate in document["candidates"]:
+            candidate["provenance"]["initial_weights"] = "0" * 64
+
+
+INVENTED = {"low": 1.0, "high": 1.1, "confidence": None}
+
+CORPUS: list[tuple[str, str, Doctor, int, str]] = [
+    # The eight of the specification.
+    ("a dropped run", STUDY, dropped_run, 11, "which were declared: dropped"),
+    ("a dropped round", RIGOROUS, dropped_round, 11, "did not run in round 3, which was its turn"),
+    ("a shared seed", STUDY, shared_seed, 11, "are repetitions with the same seed 0"),
+    ("a changed fixed part", SET, in_first(result(changed_fixed)), 14, "with different fixed parts (dataset_kwargs)"),
+    ("swapped samples", QUICK, rows(swapped), 8, "there is no such process of this candidate"),
+    ("an impossible time", QUICK, scaled(1e-4, clock=True), 8, "operations need"),
+    ("an edited summary", QUICK, setting("results", 0, "median_s", to=1e-3), 9, "median_s; stored 0.001"),
+    ("an undeclared precision", RUN, setting("numerics", "dtype", to="bfloat16"), 2, "has the element type 'bfloat16'"),
+    ("another split", SET, in_first(setting("provenance", "split", to="0" * 64)), 12,
+     "have one fixed part and different split"),
+    # Rule 1.
+    ("no proof", QUICK, setting("equivalence", to=[]), 1, "no proof of its loss at a float64 state"),
+    ("a failing row marked passed", QUICK, setting("equivalence", 0, "relative", to=0.5), 1,
+     "whether 0.5 is within 1e-09; stored True"),
+    ("a loose tolerance", QUICK, setting("equivalence", 0, "allowed", to=0.5), 1, "0.5 is allowed; deep5 allows"),
+    ("other weights", QUICK, setting("candidates", 0, "provenance", "initial_weights", to="0" * 64), 1,
+     "were given different initial weights"),
+    ("half a proof", QUICK, comparison(lambda d: d["equivalence"].pop(-2)), 1,
+     "no proof of its gradients at a float64 state"),
+    # Rule 2.
+    ("no numerics", RUN, setting("numerics", to=None), 2, "says nothing of its numerics"),
+    ("TF32", RUN, setting("numerics", "tf32", to=True), 2, "the run rounds products to TF32"),
+    ("TF32 of a candidate", QUICK, setting("candidates", 1, "observed", "tf32", to=True), 2,
+     "onnxruntime rounds products to TF32"),
+    ("TF32 in secret", QUICK, setting("candidates", 1, "peaks", "product_error", to=1e-3), 2,
+     "its product in float32 is off by 0.001"),
+    ("another type of a candidate", QUICK, setting("candidates", 1, "observed", "dtype", to="float64"), 2,
+     "have different element types"),
+    ("low precision inside", QUICK, setting("candidates", 1, "observed", "compute_dtype", to="float16"), 2,
+     "computes in 'float16'"),
+    ("another precision than declared", RUN, setting("recipe", "mutable", "precision", to="float64"), 2,
+     "by the recipe's precision; stored 'float32', follows 'float64'"),
+    ("another type of operators", LEVEL0, setting("numerics", "dtype", to="float16"), 2,
+     "stored ['float16'], follows ['float32']"),
+    # Rule 3.
+    ("more threads", QUICK, setting("candidates", 0, "observed", "threads", to=64), 3, "reference has 64 threads"),
+    ("other processors", QUICK, setting("candidates", 0, "observed", "affinity", to=[0, 1, 2, 3]), 3,
+     "the processors that it ran on"),
+    ("more threads of a run", RUN, setting("threads", "framework", to=64), 3, "the run has 64 threads"),
+    ("another framework", QUICK, setting("candidates", 0, "observed", "framework", to="onnxruntime"), 3,
+     "is to run on reference, and ran on onnxruntime"),
+    # Rules 4 and 5.
+    ("another clock", RUN, setting("measurement", "clock", to="time.time"), 4, "the clock; stored 'time.time'"),
+    ("another clock of a comparison", QUICK, setting("measurement", "clock", to="cuda events"), 4,
+     "the clock; stored 'cuda events'"),
+    ("no scope", RUN, setting("measurement", "scope", to=None), 5, "nothing says what the clock covers"),
+    ("no scope of a metric", RUN, metric("step_latency", scope=None), 5, "step_latency is in ms and does not say"),
+    ("no scope of a comparison", QUICK, setting("measurement", "scope", to=" "), 5,
+     "nothing says what the clock covers"),
+    # Rule 6.
+    ("no first call", RUN, setting("measurement", "first_call_s", to=None), 6, "the first call is not told apart"),
+    ("another first call", RUN, setting("measurement", "first_call_s", to=1e-5), 6,
+     "the first call, by the first step; stored 1e-05"),
+    ("other warm-up than told", QUICK, rows(other_warm_up), 6, "warming up is said to end after"),
+    (
+        "half of the samples as warm-up",
+        QUICK,
+        rows(lambda s: [r._replace(phase="warm-up") if 0 <= r.place < 60 and r.phase != "first" else r for r in s]),
+        6,
+        "warming up is said to end after 60",
+    ),
+    ("the first call as a sample", QUICK, rows(lambda s: [r for r in s if r.phase != "first"]), 6,
+     "0 first calls are told apart"),
+    ("samples below the clock", QUICK, rows(lambda s: [r._replace(seconds=1e-9) for r in s]), 6,
+     "which no clock can tell"),
+    # Rule 7.
+    ("rigorous with one process", QUICK, setting("mode", to="rigorous"), 7, "with at most 1 processes a candidate"),
+    ("a run rigorous with one process", LEVEL0, setting("measurement", "mode", to="rigorous"), 7,
+     "the mode is rigorous with 1 processes"),
+    ("two at a time", QUICK, at_once, 7, "ran at the same time"),
+    ("another order", RIGOROUS, other_order, 7, "the order is not the one that the seed"),
+    # Rule 8.
+    ("no samples", QUICK, lambda folder: (folder / "samples.csv").unlink(), 8, "there is no samples.csv"),
+    ("no samples of a run", RUN, lambda folder: (folder / "samples.csv").unlink(), 8, "there is no samples.csv"),
+    ("a slow sample dropped", QUICK, rows(slowest_dropped), 8, "samples are missing, double, or out of order"),
+    ("a sample twice", QUICK, rows(lambda s: [*s, s[-1]]), 8, "samples are missing, double, or out of order"),
+    ("samples sorted", QUICK, rows(lambda s: sorted(s, key=lambda r: (r.process, r.phase, r.seconds))), 8,
+     "time goes back"),
+    ("a process copied", RIGOROUS, rows(copied), 8, "to the last bit"),
+    ("a sample that is no number", QUICK, rows(lambda s: [s[0]._replace(seconds=float("nan")), *s[1:]]), 8,
+     "is not positive and finite"),
+    ("a step dropped", RUN, cells(lambda r: None if (r["metric"], r["index"]) == ("step_latency", "4") else r), 8,
+     "8 samples are there; 9 were taken"),
+    (
+        "accuracies that the log does not have",
+        RUN,
+        cells(lambda r: {**r, "value": "99.0"} if r["metric"] == "test_accuracy" else r),
+        8,
+        "the accuracies are not those of the events",
+    ),
+    ("times that do not fit", QUICK, scaled(0.5, clock=False), 8, "are on no clock"),
+    ("slow times that do not fit", QUICK, scaled(3.0, clock=False), 8,
+     "its samples took longer than the time between their readings (by 3)"),
+    ("longer than the process lived", QUICK, scaled(50.0, clock=True), 8, "and it lived"),
+    (
+        "steps longer than training",
+        RUN,
+        cells(lambda r: {**r, "value": "99999.0"} if (r["metric"], r["index"]) == ("step_latency", "3") else r),
+        8,
+        "took longer than the time between their losses",
+    ),
+    ("a process without samples", RIGOROUS, rows(lambda s: [r for r in s if r.round != 5]), 8,
+     "came to its end, and its samples are not there"),
+    # Rule 9.
+    ("a better verdict", QUICK, comparison(lambda d: d["verdicts"][0].update(ratio=0.1, word="faster")), 9,
+     "ratio; stored 0.1"),
+    ("a narrow interval", QUICK, comparison(lambda d: d["results"][0].update(low_s=d["results"][0]["median_s"])), 9,
+     ": low_s; stored"),
+    ("another p", RIGOROUS, setting("verdicts", 0, "p", to=1e-6), 9, ": p; stored 1e-06"),
+    ("a result twice as good", QUICK, comparison(lambda d: d["results"][0].update(samples_per_s=1e9)), 9,
+     "samples_per_s; stored 1000000000.0"),
+    ("a result dropped", QUICK, comparison(lambda d: d["results"].pop()), 9,
+     "follows from the samples, and is not stored"),
+    ("another value", RUN, metric("peak_memory", value=1.0), 9, "the value of peak_memory; stored 1.0"),
+    ("another latency", RUN, metric("step_latency", value=0.01), 9, "the value of step_latency; stored 0.01"),
+    ("another loss", RUN, metric("training_loss", value=0.01), 9, "the value of training_loss; stored 0.01"),
+    ("a throughput beyond all epochs", RUN, metric("throughput", value=1e9), 9,
+     "the value of throughput is beyond those of all epochs"),
+    ("passed without meeting the goal", RUN, metric("test_accuracy", goal={"relation": ">=", "bound": 99.9}), 9,
+     "meets the goal >= 99.9; stored True"),
+    ("accepted without passing", RUN, setting("accepted", to=False), 9, "whether the run is accepted"),
+    ("another mean", STUDY, setting("candidates", "slow", "metrics", "test_accuracy", "mean", to=99.0), 9,
+     "the mean of test_accuracy; stored 99.0"),
+    ("another operator time", LEVEL0, metric("operator_time", value=1e-6), 9,
+     "the value of operator_time; stored 1e-06"),
+    # Rule 10.
+    ("no calibration", QUICK, setting("calibration", to=None), 10, "no calibration of the machine"),
+    ("another floor", QUICK, setting("verdicts", 0, "floor", to=1.00001), 10,
+     "the noise floor of 1 rounds; stored 1.00001"),
+    ("calibrated with other threads", QUICK, setting("calibration", "threads", to=77), 10,
+     "the calibration's threads; stored 77"),
+    # Rule 11.
+    ("a run not listed", STUDY, study(unlisted), 11, "came to its end, and is not listed"),
+    ("a candidate dropped", STUDY, study(lambda d: d["candidates"].pop("fast")), 11,
+     "came to its end, and is not listed"),
+    ("a run that is not there", STUDY, lambda f: shutil.rmtree(sorted((f / "runs").iterdir())[0]), 11,
+     "is listed, and is not there"),
+    ("a run that failed, as one that ended", STUDY, in_run(failed), 11, "its status is failed"),
+    ("a run outside of the study", STUDY, setting("candidates", "fast", "runs", 0, to="../run"), 11,
+     "'../run' is listed as a run, and is no folder of its own"),
+    ("another seed told", RUN, setting("seeds", "run", to=5), 11, "the run's seed, by its recipe; stored 5"),
+    ("another goal than declared", RUN, metric("wall_clock_time", goal={"relation": "<", "bound": 900.0}), 11,
+     "are not those declared before the run"),
+    ("a verdict on one that failed", QUICK, setting("candidates", 1, "status", to="failed"), 11,
+     "is failed, and has a verdict"),
+    ("one that never ran", QUICK, setting("candidates", 1, "status", to="waiting"), 11, "is waiting at the end"),
+    ("a repetition with the same seed", SET, same_seed, 11, "are the same run"),
+    # Rule 12.
+    ("the best epoch", RUN, best_epoch, 12, "that of the best epoch, not of the last"),
+    ("the last epoch left out", RUN, last_left_out, 12, "is judged after 2 epochs"),
+    ("a target that was reached later", RUN, metric("epochs_to_accuracy", value=3.0), 12,
+     "the first evaluation that reached 1; stored 3.0"),
+    ("another split of a candidate", QUICK, setting("candidates", 0, "provenance", "split", to="0" * 64), 12,
+     "were given different split"),
+    # Rule 13.
+    ("a warning taken out", RIGOROUS, noisy, 13, "a warning is missing"),
+    # Rule 14.
+    ("a fixed part that has another hash", RUN, setting("recipe", "fixed", "epochs", to=300), 14,
+     "the recipe's hash; stored"),
+    ("another recipe file", RUN, lambda folder: (folder / "recipe.py").write_text("FIXED = {}"), 14,
+     "the hash of recipe.py"),
+    ("another machine", RUN, setting("system", "before", "cpu", "model", to="Fastest 9000"), 14,
+     "the environment's hash"),
+    ("another network", RUN, setting("provenance", "network", to="0" * 64), 14,
+     "the hash of the network in network.onnx"),
+    ("trained weights of another run", RUN, setting("provenance", "trained_weights", to="0" * 64), 14,
+     "the hash of weights.safetensors"),
+    ("another version", QUICK, setting("software", "packages", "numpy", to="1.0"), 14, "the environment's hash"),
+    ("runs of two environments", STUDY, in_run(result(other_environment)), 14, "have 2 environments"),
+    ("a resumption elsewhere", RUN, result(resumed), 14, "in another environment"),
+    # Two results in one folder, and levels and divisions that are not those of what is there.
+    ("a run that is a comparison, too", RUN, decoy("comparison.json"), 14, "holds result.json and comparison.json"),
+    ("a comparison that is a study, too", QUICK, decoy("study.json"), 14, "holds comparison.json and study.json"),
+    ("a run of a study that is a comparison, too", STUDY, in_run(decoy("comparison.json")), 14,
+     "holds result.json and comparison.json"),
+    ("another level", RUN, setting("level", to=0), 14, "the level of a result of training; stored 0"),
+    ("a level and no numerics", RUN, result(lambda d: d.update(level=3, numerics=None)), 14,
+     "the level of a result of training; stored 3"),
+    ("operators as training", LEVEL0, setting("level", to=2), 14, "the level of a result of operators; stored 2"),
+    ("parts of two measurements", RUN, setting("recipe", "mutable", "candidate", to="nothing"), 14,
+     "the parts of training and of code timed by hand"),
+    ("a line changed in a recipe of deep5", QUICK, other_line, 14, "recipe.py is not the recipe 'digits_lenet'"),
+    ("no environment", RUN, lambda folder: (folder / "environment.json").unlink(), 14, "there is no environment.json"),
+    ("no environment, as resumed", RUN, as_resumed(lambda folder: None), 14, "there is no environment-2.json"),
+    # What was given.
+    ("a split of nobody", RUN, setting("provenance", "split", to="0" * 64), 12, "the hash of the split of the run"),
+    ("data of nobody", RUN, setting("provenance", "data", to="0" * 64), 1, "the hash of the data of the run"),
+    ("no data", RUN, setting("provenance", "data", to=None), 1, "there is no hash of the run's data"),
+    ("other samples described", RUN, described(lambda d: d["samples"].update(train=97)), 12,
+     "samples of the train set in dataset.json; stored 97, follows 96"),
+    ("another split described", RUN, described(lambda d: d.update(split="the easy ones")), 12,
+     "what dataset.json says of the digits"),
+    ("nothing described", RUN, lambda folder: (folder / "dataset.json").unlink(), 12, "there is no dataset.json"),
+    ("weights of nobody", QUICK, other_weights, 1, "the hash of the initial weights of reference"),
+    # Times that were scaled with all that is derived from them.
+    ("a throughput of a thousand", RUN, cells_of("throughput", 1000.0), 8, "s by the throughput, and"),
+    ("a throughput of three", RUN, cells_of("throughput", 3.0), 8, "s by the throughput, and"),
+    ("steps of a fiftieth", RUN, fast_steps, 8, "are on the clock of a step"),
+    ("fast steps of some", RUN, some_fast_steps, 8, "times that in another"),
+    ("beyond the peak", RUN, cells_of("utilisation", 200.0), 8, "of the machine's measured peak; allowed"),
+    ("a clock of a third", RUN, fast_clock, 8, "and its epochs"),
+    ("a throughput of a thousand, as resumed", RUN, as_resumed(cells_of("throughput", 1000.0)), 8,
+     "s by the throughput, and"),
+    ("another throughput, as resumed", RUN, as_resumed(best_throughput), 9, "the value of throughput; stored"),
+    ("another latency, as resumed", RUN, as_resumed(metric("step_latency", value=0.01)), 9,
+     "the value of step_latency; stored 0.01"),
+    ("two at a time, as resumed", QUICK, as_resumed(at_once), 7, "ran at the same time"),
+    ("a dropped round, as resumed", RIGOROUS, as_resumed(dropped_round), 11,
+     "did not run in round 3, which was its turn"),
+    ("another order, as resumed", RIGOROUS, as_resumed(other_order), 7, "the order is not the one that the seed"),
+    # Intervals and values of nobody.
+    ("an interval of one reading", RUN, metric("peak_memory", interval=INVENTED), 9, "peak_memory has an interval"),
+    ("another interval", RUN, metric("step_latency", interval=INVENTED), 9,
+     "the interval of step_latency; stored [1.0, 1.1]"),
+    ("a confidence of nobody", RUN, result(lambda d: d["metrics"][7]["interval"].update(confidence=0.999)), 9,
+     "has the confidence 0.999"),
+    ("another confidence", QUICK, setting("results", 0, "confidence", to=0.999), 9, "confidence; stored 0.999"),
+    ("values of a run that failed", RUN, value_of_a_failed_one, 9, "the value of test_loss; stored"),
+    ("a value of a run that failed, without samples", RUN, lambda f: (failed(f), (f / "samples.csv").unlink()), 8,
+     "there is no samples.csv"),
+    # Links and special files.
+    ("a document outside", RUN, link_out("result.json"), 8, "is a link"),
+    ("samples outside", RUN, link_out("samples.csv"), 8, "is a link"),
+    ("samples of a comparison outside", QUICK, link_out("samples.csv"), 8, "is a link"),
+    ("a recipe outside", RUN, link_out("recipe.py"), 14, "is a link"),
+    ("a network outside", RUN, link_out("network.onnx"), 14, "is a link"),
+    ("a pipe", RUN, pipe("samples.csv"), 8, "samples.csv is no plain file"),
+    ("samples of a study's run as a pipe", STUDY, in_run(pipe("samples.csv")), 8, "samples.csv is no plain file"),
+    ("samples of a study's run that are another's", STUDY, link_in, 8, "is a link"),
+    ("a document that is a pipe", RUN, pipe("result.json"), 8, "is no plain file"),
+    ("events that are a pipe", RUN, pipe("events.mllog"), 8, "is no plain file"),
+    ("a recipe that is a pipe", RUN, pipe("recipe.py"), 14, "is no plain file"),
+    ("weights that are a pipe", RUN, pipe("weights.safetensors"), 14, "is no plain file"),
+    ("an environment that is a pipe", RUN, pipe("environment.json"), 14, "is no plain file"),
+    ("a description that is a pipe", RUN, pipe("dataset.json"), 12, "is no plain file"),
+    ("operators that are a pipe", LEVEL0, pipe("operators.json"), 9, "is no plain file"),
+    ("a study that is a pipe", STUDY, pipe("study.json"), 11, "is no plain file"),
+    ("a comparison that is a pipe", QUICK, pipe("comparison.json"), 8, "is no plain file"),
+    ("samples of a comparison that are a pipe", QUICK, pipe("samples.csv"), 8, "is no plain file"),
+    ("no JSON", RUN, lambda f: (f / "result.json").write_text("{" * 10_000), 8, "is truncated or no JSON"),
+    ("deep JSON", STUDY, lambda f: (f / "study.json").write_text("[" * 100_000), 11, "it nests deeper than 100"),
+    ("a study of nothing", STUDY, lambda f: (f / "study.json").write_text("[]"), 11, "study.json"),
+    ("candidates that are none", STUDY, study(lambda d: d.update(candidates={"a": 3})), 11,
+     "study.json is not as deep5 writes it"),
+    ("no ONNX", RUN, lambda f: (f / "network.onnx").write_bytes(b"\xff" * 100), 14, "it is no ONNX"),
+    ("a log that is none", RUN, lambda f: (f / "events.mllog").write_text(":::MLLOG {\n:::MLLOG []\n"), 8,
+     "line 1 is damaged"),
+    ("settings that are none", QUICK, setting("candidates", 0, "observed", to={"threads": [], "dtype": {}}), 2,
+     "is not as deep5 writes it"),
+    ("a calibration that is none", QUICK, setting("calibration", to={}), 10,
+     "the calibration is not as deep5 writes it"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def given(honest: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """A copy of one of the honest folders."""
+
+    def copy(kind: str) -> Path:
+        return Path(shutil.copytree(honest / kind, tmp_path / kind))
+
+    return copy
+
+
+@pytest.mark.parametrize("kind", [RUN, SET, STUDY, QUICK, RIGOROUS, LEVEL0])
+def test_honest_results_pass(honest: Path, kind: str) -> None:
+    report = audit([honest / kind])
+    assert [str(finding) for finding in report.findings] == []
+    assert report
+    assert report.checks > 20
+    folders = {SET: 2, STUDY: 5}.get(kind, 1)
+    assert report.folders == folders
+
+
+@pytest.mark.parametrize(
+    ("kind", "doctor", "rule", "words"), [row[1:] for row in CORPUS], ids=[row[0] for row in CORPUS]
+)
+def test_doctored_results_are_caught(
+    given: Callable[[str], Path], kind: str, doctor: Doctor, rule: int, words: str
+) -> None:
+    """For what was doctored, and under its rule; the same folder passed before."""
+    folder = given(kind)
+    assert audit([folder])
+    doctor(folder)
+    report = audit([folder])
+    assert not report
+    found = [str(finding) for finding in report.findings]
+    assert any(finding.rule == rule and words in finding.what for finding in report.findings), found
+
+
+class Ended(d5.Event):
+    """Ends a run at a step, in one of the ways in which runs end."""
+
+    def __init__(self, at: int, how: BaseException) -> None:
+        self.at, self.how = at, how
+
+    def after_step(self, trainer: Any, info: Any, outputs: Any, begin_ns: int, end_ns: int) -> None:
+        if info.step == self.at:
+            raise self.how
+
+
+def one_run(out: Path, changes: dict[str, Any], event: d5.Event | None = None, **options: Any) -> Path:
+    """The folder of a run of RECIPE, whatever becomes of it."""
+    out.mkdir(exist_ok=True)
+    (out / "small.py").write_text(RECIPE)
+    recipe = load_recipe(out / "small.py").with_settings(changes)
+    with suppress(RunFailed, KeyboardInterrupt):
+        execute(recipe, out=out / "runs", quiet=True, events=() if event is None else (event,), **options)
+    (folder,) = (out / "runs").iterdir()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "event", "status"),
+    [
+        ({}, Ended(5, ValueError("broken")), "failed"),
+        ({}, Ended(0, ValueError("broken")), "failed"),
+        ({}, Ended(5, KeyboardInterrupt()), "aborted"),
+        ({}, Ended(4, d5.StopTraining("enough")), "success"),
+        ({"batch_size": 40}, None, "success"),
+        ({"batch_size": 96}, None, "success"),
+        ({"train_sampler": "shuffle", "accumulate": 2}, None, "success"),
+        ({"threads": 1, "optimizer": "adam"}, None, "success"),
+    ],
+)
+def test_honest_runs_of_every_end_pass(
+    tmp_path: Path, changes: dict[str, Any], event: d5.Event | None, status: str
+) -> None:
+    folder = one_run(tmp_path, changes, event)
+    assert json.loads((folder / "result.json").read_text())["status"] == status
+    assert [str(finding) for finding in audit([folder]).findings] == []
+
+
+@pytest.mark.parametrize("step", [1, 4])
+def test_honest_runs_that_were_resumed_pass(tmp_path: Path, step: int) -> None:
+    """With sizes of batches that the process which went on met anew."""
+    keeper = Checkpointer(every_steps=1, every_s=None)
+    folder = one_run(tmp_path, {"batch_size": 40}, Ended(step, KeyboardInterrupt()), checkpointer=keeper)
+    execute(
+        load_recipe(tmp_path / "small.py").with_settings({"batch_size": 40}), resume=folder, out=tmp_path, quiet=True
+    )
+    document = json.loads((folder / "result.json").read_text())
+    assert (document["status"], len(document["resumed"])) == ("success", 1)
+    report = audit([folder])
+    assert [str(finding) for finding in report.findings] == []
+    assert not any("which steps were the first" in what or "throughput" in what for what in report.skipped)
+
+
+def test_a_recipe_run_twice_is_no_study(tmp_path: Path) -> None:
+    """Two honest runs with the recipe's own seed: only in one study they would be repetitions."""
+    for number in range(2):
+        one_run(tmp_path / str(number), {}).rename(tmp_path / f"run-{number}")
+    report = audit([tmp_path / "run-0", tmp_path / "run-1"])
+    assert [str(finding) for finding in report.findings] == []
+    assert report.folders == 2
+
+
+def test_a_busy_machine_is_no_fraud(given: Callable[[str], Path]) -> None:
+    """Of slow epochs more may lie between two readings of the clock, and between dates and clock."""
+
+    def slow(row: dict[str, str]) -> dict[str, str]:
+        row["time_s"] = repr(float(row["time_s"]) * 200) if row["time_s"] else ""
+        if row["metric"] == "time_to_accuracy":
+            row["time_s"] = repr(float(row["time_s"]) + 0.2)
+        if row["metric"] in ("wall_clock_time", "time_to_accuracy"):
+            row["value"] = row["time_s"]
+        return row
+
+    folder = given(RUN)
+    cells(slow)(folder)
+    told = [finding.what for finding in audit([folder]).findings]
+    assert not any("are not those of the evaluations" in what for what in told)
+
+
+def lived(folder: Path, seconds: int, wall_s: float) -> list[str]:
+    with edited(folder / "result.json") as document:
+        begun = datetime.fromisoformat(document["started"])
+        document["finished"] = (begun + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        document["resources"]["wall_time_s"] = wall_s
+    return [finding.what for finding in audit([folder]).findings]
+
+
+def test_dates_and_clock_may_differ_by_a_share(given: Callable[[str], Path]) -> None:
+    folder = given(RUN)
+    assert lived(folder, 108, 100.0) == []
+    assert "it lived 300 s by its dates and 100 s by its clock; allowed: 35 s between them" in lived(folder, 300, 100.0)
+
+
+def test_a_round_that_was_interrupted_goes_on_in_an_order_of_its_own() -> None:
+    labels = list("abcdef")
+    document = {"seed": 7, "candidates": [{"label": label, "settings": {}} for label in labels], "resumed": ["then"]}
+    drawn = [labels[place] for place in order_of_round(7, 2, 6)]
+    rest = [label for label in labels if label in drawn[2:]]
+    again = drawn[:2] + [rest[place] for place in order_of_round(7, 2, 4)]
+    due, ran = ([(2, label) for label in order] for order in (drawn, again))
+    assert ran != due
+    assert _is_in_turn(document, due, due)
+    assert _is_in_turn(document, ran, due)
+    assert not _is_in_turn(document | {"resumed": []}, ran, due)
+    assert not _is_in_turn(document, ran[::-1], due)
+    # One interruption cuts one round.
+    more = [(number, label) for number in (2, 3) for _, label in ran]
+    drawn_3 = [(3, labels[place]) for place in order_of_round(7, 3, 6)]
+    assert not _is_in_turn(document, more, due + drawn_3)
+
+
+def test_a_profile_claims_nothing(tmp_path: Path) -> None:
+    (tmp_path / "profile.json").write_text("{}")
+    report = audit([tmp_path])
+    assert report
+    assert list(report.skipped) == ["a profile: it claims nothing that the rules are about"]
+
+
+def lines_of(answer: Any) -> list[str]:
+    """But the last, which counts."""
+    return [line for line in answer.out.splitlines()[:-1] if not line.startswith("not re-checked")]
+
+
+def test_what_documents_say_steers_no_terminal(given: Callable[[str], Path], deep5: Any) -> None:
+    folder = given(QUICK)
+    setting("candidates", 1, "label", to="\x1b[2Jfine\u202e")(folder)
+    found = deep5("audit", str(folder))
+    assert found.status == 1
+    assert "\\x1b[2Jfine\\u202e" in found.out
+    assert found.out.replace("\n", "").isprintable()
+    other = folder.rename(folder.with_name("a\nrule 1: b\x1b"))
+    assert all(line.startswith("rule ") and "/a rule 1: b" in line for line in lines_of(deep5("audit", str(other))))
+
+
+def test_thousands_of_folders_take_as_many_looks(tmp_path: Path, given: Callable[[str], Path]) -> None:
+    """Twice the folders, twice the checks and not four times."""
+    document = json.loads((given(RUN) / "result.json").read_text())
+    document |= {"status": "aborted", "reasons": ["ended"], "accepted": None, "warnings": []}
+    for row in document["metrics"]:
+        row.update(value=None, passed=None, interval=None, samples=0)
+    source = (tmp_path / RUN / "recipe.py").read_bytes()
+    checks = []
+    for count in (1000, 2000):
+        for number in range(count):
+            folder = tmp_path / str(count) / f"{number}"
+            folder.mkdir(parents=True)
+            (folder / "recipe.py").write_bytes(source)
+            (folder / "result.json").write_text(json.dumps(document | {"run_id": f"small-{number}"}))
+        report = audit([tmp_path / str(count)])
+        assert [str(finding) for finding in report.findings] == []
+        assert report.folders == count
+        checks.append(report.checks)
+    assert checks[1] == 2 * checks[0]
+
+
+def test_every_rule_has_a_doctored_result() -> None:
+    rules = {rule for *_, rule, _ in CORPUS}
+    assert rules == set(range(1, 15))
+
+
+def test_times_below_what_the_arithmetic_needs(given: Callable[[str], Path]) -> None:
+    """Everything that follows from the times is made to follow: what is left is that no machine is so fast."""
+    folder = given(QUICK)
+    scaled(1e-4, clock=True)(folder)
+    found = [finding.what for finding in audit([folder]).findings if finding.rule == 8]
+    assert any("operations need" in what for what in found)
+    folder = given(LEVEL0)
+    cells(lambda r: {**r, "value": repr(float(r["value"]) * 1e-4)} if r["metric"] != "operator_coverage" else r)(folder)
+    with edited(folder / "operators.json") as document:
+        for row in document["rows"]:
+            row |= {key: row[key] * 1e-4 for key in ("median_s", "low_s", "high_s") if row[key] is not None}
+            row |= {"gflop_s": row["gflop_s"] * 1e4, "calls": row["calls"] * 10_000}
+    with edited(folder / "result.json") as document:
+        own = document["metrics"][0]
+        own["value"] *= 1e-4
+        if own["interval"] is not None:
+            own["interval"] |= {key: own["interval"][key] * 1e-4 for key in ("low", "high")}
+    (finding,) = audit([folder]).findings
+    assert finding.rule == 8
+    assert "the machine's measured peak" in finding.what
+
+
+def test_a_comparison_ends_where_it_is_decided(given: Callable[[str], Path]) -> None:
+    folder = given(RIGOROUS)
+    setting("measurement", "most_processes", to=16)(folder)
+    decided = json.loads((folder / "comparison.json").read_text())["verdicts"][0]["word"] != "no difference shown"
+    report = audit([folder])
+    # Undecided after eight rounds, it had to go on.
+    assert decided == bool(report)
+    assert decided or {finding.rule for finding in report.findings} == {11}
+
+
+def test_numbers_without_end_are_told_soon(given: Callable[[str], Path]) -> None:
+    folder = given(RIGOROUS)
+    setting("measurement", "most_processes", to=10**30)(folder)
+    setting("processes", 5, "round", to=10**30)(folder)
+    setting("verdicts", 0, "rounds", to=10**30)(folder)
+    assert {8, 10} <= {finding.rule for finding in audit([folder]).findings}
+
+
+def test_nothing_in_a_folder_is_run(given: Callable[[str], Path], tmp_path: Path) -> None:
+    folder, mark = given(RUN), tmp_path / "was run"
+    (folder / "recipe.py").write_text(f"open({str(mark)!r}, 'w')\n")
+    assert not audit([folder])
+    assert not mark.exists()
+
+
+def test_weights_in_another_file_are_not_read(given: Callable[[str], Path]) -> None:
+    import onnx
+
+    folder = given(RUN)
+    model = onnx.load_model(folder / "network.onnx")
+    entry = model.graph.initializer[0].external_data.add()
+    entry.key, entry.value = "location", "/etc/hostname"
+    model.graph.initializer[0].data_location = onnx.TensorProto.EXTERNAL
+    (folder / "network.onnx").write_bytes(model.SerializeToString())
+    found = [finding.what for finding in audit([folder]).findings if finding.rule == 14]
+    assert any("lie in another file" in what for what in found)
+
+
+def test_folders_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no folder that is there; allowed: a folder that deep5 run"):
+        audit([tmp_path / "none"])
+    with pytest.raises(UsageError, match=r"holds no result: neither comparison\.json, study\.json, result\.json"):
+        audit([tmp_path])
+    with pytest.raises(UsageError, match="no folder to audit"):
+        audit([])
+
+
+def test_a_folder_of_folders_is_a_set(honest: Path, given: Callable[[str], Path]) -> None:
+    folder = given(SET)
+    one, other = sorted(folder.iterdir())
+    assert audit([one, other, one]).folders == 2
+    shutil.copytree(one, folder / "copy")
+    assert not audit([folder])
+
+
+def test_the_command(honest: Path, given: Callable[[str], Path], deep5: Any) -> None:
+    fine = deep5("audit", str(honest / RUN), str(honest / QUICK))
+    assert fine.status == 0
+    assert fine.out.splitlines()[-1].startswith("2 folders, ")
+    assert "not re-checked (1): the hash of the initial weights" in fine.out
+    folder = given(RUN)
+    metric("peak_memory", value=1.0)(folder)
+    found = deep5("audit", str(folder))
+    assert found.status == 1
+    assert f"rule 9: {folder}: the value of peak_memory; stored 1.0, follows " in found.out
+    told = json.loads(deep5("audit", "--json", str(folder)).out)
+    assert [row["rule"] for row in told["findings"]] == [9]
+    assert not told["passed"]
+    assert deep5("audit", "--quiet", str(honest / RUN)).out == ""
+    assert deep5("audit", str(folder / "none")).status == 2
+
+
+def test_tolerances_are_those_of_the_proof() -> None:
+    from deep5.audit import proof_rows
+    from deep5.compare import proof
+    from deep5.training import trajectory
+
+    table = proof_rows._TOLERANCES
+    assert {"a": proof._OUTPUTS["float64"], "b": proof._OUTPUTS["float32"]} == proof_rows._OUTPUTS
+    assert table["training", "a"] == {"losses in float64, free-running": (trajectory._FREE_DOUBLE,)}
+    assert table["training", "d"] == {"losses in float32, free-running": (trajectory._FREE_SINGLE,)}
+    assert table["training", "c"] == {"gradients at a float64 state": tuple(trajectory._GRADIENT.values())}
+    assert table["training", "b"]["loss at a float64 state"] == (trajectory._RESTARTED,)
+    assert table["training", "b"]["update on its own gradient"] == (trajectory._UPDATE,)
+    assert table["training", "b"]["update of a whole step"] == (trajectory._WHOLE,)
