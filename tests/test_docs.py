@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import deep5
+from test_export import written_comparison
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -34,9 +35,11 @@ def test_no_block_is_of_a_kind_that_nobody_checks() -> None:
 
 
 @pytest.mark.parametrize(("page", "code"), blocks("python"))
-def test_python_blocks_run(page: str, code: str, tmp_path: Path) -> None:
+def test_python_blocks_run(page: str, code: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     script = tmp_path / "snippet.py"
     script.write_text(code)
+    if '"results"' in code:
+        shutil.copytree(request.getfixturevalue("finished").parent, tmp_path / "results")
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)],
         cwd=tmp_path,
@@ -62,28 +65,73 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return execute(load_recipe("digits_lenet").at_size("smoke"), out=tmp_path_factory.mktemp("results")).folder
 
 
-def _with_files(words: list[str], finished: Path, folder: Path) -> list[str]:
+# A comparison is planned, and not run: what its processes do has tests of its own.
+PLANNED = """
+import sys
+import deep5.compare.driver
+from deep5.cli import main
+from deep5.compare.plan import make_plan
+
+def run_comparison(recipe, *, out, resume, tell, **options):
+    sys.exit(0 if make_plan(recipe, **options) else 1)
+
+deep5.compare.driver.run_comparison = run_comparison
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The folders of two studies."""
+    from deep5.recipe import load_recipe
+    from deep5.results.time_to_target import parse_target
+    from deep5.study import run_study
+
+    folder = tmp_path_factory.mktemp("studies")
+    settings = {name: {"optimizer": name} for name in ("adam", "momentum")}
+    return [
+        run_study(
+            load_recipe(name).at_size("smoke"),
+            settings,
+            seeds=(0,),
+            common={"framework": "reference"},
+            target=parse_target("accuracy=5"),
+            out=folder,
+        ).folder
+        for name in ("digits_lenet", "optimizer_study")
+    ]
+
+
+def _with_files(words: list[str], finished: Path, folder: Path, request: pytest.FixtureRequest) -> list[str]:
     """A command on a result, an image or an array: with real ones."""
+    if words[0] == "profile":
+        return [words[0], *map(str, request.getfixturevalue("studies"))]
+    if any("-compare-" in word for word in words):
+        made = str(written_comparison(folder))
+        return [made if "-compare-" in word else word for word in words]
     words = [str(finished) if word.startswith("results/") else word for word in words]
     if words[0] == "predict":
         from PIL import Image
 
         Image.new("L", (28, 28)).save(folder / "photo.png")
         np.save(folder / "digits.npy", np.zeros((2, 1, 28, 28), np.float32))
-    if words[0] == "clean" and "results" in words:
+    if "results" in words:
         shutil.copytree(finished.parent, folder / "results")
     return words
 
 
 @pytest.mark.parametrize(("page", "line"), commands())
-def test_commands_are_understood(page: str, line: str, tmp_path: Path, finished: Path) -> None:
-    """Runs are tried at their smoke size, or validated; the rest is run as it stands."""
-    words = _with_files(shlex.split(line)[1:], finished, tmp_path)
+def test_commands_are_understood(
+    page: str, line: str, tmp_path: Path, finished: Path, request: pytest.FixtureRequest
+) -> None:
+    """Runs are tried at their smoke size, or validated; comparisons are planned; the rest is run as it stands."""
+    words = _with_files(shlex.split(line)[1:], finished, tmp_path, request)
+    program = ["-c", PLANNED] if words[0] == "compare" else ["-m", "deep5"]
     if "my_recipe.py" in words:
         recipe = next(body for _, body in blocks("python") if "METRICS" in body)
         (tmp_path / "my_recipe.py").write_text(recipe)
     elif words[0] == "study":
-        words += ["--seeds", "1", "--only", "Adam,momentum"]
+        words += ["--seeds", "1", *([] if "--vary" in words else ["--only", "Adam,momentum"])]
     elif words[0] == "run" and (words[1].startswith("overhead_") or {"--resume", "--checkpoint-every"} & {*words}):
         words += ["--size", "smoke"]
     elif words[0] == "run" and "--size" not in words:
@@ -98,7 +146,7 @@ def test_commands_are_understood(page: str, line: str, tmp_path: Path, finished:
     if "weights.safetensors" in words:
         deep5.networks.lenet().save_weights(tmp_path / "weights.safetensors")
     done = subprocess.run(
-        [sys.executable, "-m", "deep5", *words],
+        [sys.executable, *program, *words],
         cwd=tmp_path,
         capture_output=True,
         text=True,
