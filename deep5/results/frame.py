@@ -105,7 +105,8 @@ def _long(pandas: Any, root: Path, results: Iterable[Stored]) -> pd.DataFrame:
 def _typed(pandas: Any, kind: type, values: list[Any]) -> Any:
     if kind is float:
         return pandas.array([float("nan") if value is None else value for value in values], dtype="float64")
-    return pandas.array(values, dtype="Int64" if kind is int else "object")
+    # A column of objects stays one in a series: an array of them would become one of strings, which knows UTF-8 alone.
+    return pandas.array(values, dtype="Int64") if kind is int else pandas.Series(values, dtype="object")
 
 
 def _pandas() -> Any:
