@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from deep5.errors import Errors, MissingDependency, OutputError
+from deep5.errors import Errors, MissingDependency, OutputError, UsageError
 from deep5.terminal import plain
 
 if TYPE_CHECKING:
@@ -46,9 +46,12 @@ def profile_command(errors: Errors) -> click.Command:
         the score is AlgoPerf's.
         """
         with errors(debug, as_json) as show:
+            from deep5.results.kind import PROFILE_KIND, kind_of
             from deep5.results.profile_record import profile_studies
             from deep5.results.study_folder import load_study_folder
 
+            if out is not None and kind_of(out) not in (None, PROFILE_KIND):
+                raise UsageError(f"{out} holds a {kind_of(out)}; allowed: a folder of the profile's own")
             record = profile_studies([load_study_folder(folder) for folder in folders], by, limit)
             missing = None if out is None else _write(record, Path(out), log=log)
             if as_json:

@@ -728,7 +728,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("a throughput of three", RUN, cells_of("throughput", 3.0), 8, "s by the throughput, and"),
     ("steps of a fiftieth", RUN, fast_steps, 8, "are on the clock of a step"),
     ("fast steps of some", RUN, some_fast_steps, 8, "times that in another"),
-    ("beyond the peak", RUN, cells_of("utilisation", 200.0), 8, "of the machine's measured peak; allowed"),
+    ("beyond the peak", RUN, cells_of("utilisation", 1e5), 8, "of the machine's measured peak; allowed"),
     ("a clock of a third", RUN, fast_clock, 8, "and its epochs"),
     ("a throughput of a thousand, as resumed", RUN, as_resumed(cells_of("throughput", 1000.0)), 8,
      "s by the throughput, and"),

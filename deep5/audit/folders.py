@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ from deep5.audit.sets import Together
 from deep5.audit.studies import audit_study
 from deep5.errors import UsageError
 from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY_KIND, kind_of
+from deep5.results.store import survey
 
 __all__ = ["Report", "audit"]
 
-_MOST = 100_000
 _NAMES = ", ".join(FILES[kind] for kind in (COMPARISON_KIND, STUDY_KIND, RUN_KIND))
 
 
@@ -113,24 +112,17 @@ def _is_result(folder: Path) -> bool:
 
 
 def _found(folder: Path) -> list[Path]:
-    """The folder itself, or those in it."""
-    try:
-        if not folder.is_dir():
-            raise UsageError(
-                f"{folder} is no folder that is there; allowed: a folder that deep5 run, compare or study wrote"
-            )
-        if _is_result(folder):
-            return [folder]
-        inner = list(islice(folder.iterdir(), _MOST + 1))
-        if len(inner) > _MOST:
-            raise UsageError(f"{folder} holds more than {_MOST} entries; allowed: as many; remedy: name its folders")
-        found = [
-            path
-            for path in sorted(inner)
-            if not path.name.startswith(".") and not path.is_symlink() and path.is_dir() and _is_result(path)
-        ]
-    except OSError as error:
-        raise UsageError(f"cannot read {folder}: {error.strerror or error}") from error
+    """The folder itself, or those below it; the runs of a study are audited with it."""
+    if not folder.is_dir():
+        raise UsageError(
+            f"{folder} is no folder that is there; allowed: a folder that deep5 run, compare or study wrote"
+        )
+    if _is_result(folder):
+        return [folder]
+    seen = survey(folder)
+    if seen.notes:  # an audit of a part would pass for one of the whole
+        raise UsageError(f"{seen.notes[0]}; remedy: name its folders")
+    found = [folder / own.folder for own in seen.found if not own.study]
     if not found:
         raise UsageError(
             f"{folder} holds no result: neither {_NAMES} nor folders with one; allowed: a folder that deep5 run, "

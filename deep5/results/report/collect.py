@@ -13,6 +13,7 @@ from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY_KIND, kin
 from deep5.results.reading import TABLE_BYTES, NotThere, opened, read_object
 from deep5.results.result import Result, load
 from deep5.results.samples_file import SAMPLES
+from deep5.results.store import survey
 from deep5.results.study_record import STUDY
 
 __all__ = ["Collection", "ShownStudy", "Unreadable", "collect"]
@@ -82,7 +83,7 @@ def collect(folders: Iterable[str | Path]) -> Collection:
     seen: set[Path] = set()
     for given in folders:
         try:
-            for folder in _expanded(Path(given)):
+            for folder in _expanded(Path(given), found):
                 if (place := folder.resolve()) not in seen:
                     seen.add(place)
                     _take(folder, found)
@@ -91,27 +92,22 @@ def collect(folders: Iterable[str | Path]) -> Collection:
     return found
 
 
-def _expanded(path: Path) -> list[Path]:
-    """The folder itself, or those in it, where it is one of results."""
+def _expanded(path: Path, found: Collection) -> list[Path]:
+    """The folder itself, or those below it, where it is one of results."""
     if path.name in _SHOWN.values() and not path.is_dir():
         path = path.parent
     if not path.is_dir():
         raise UsageError(f"{path} is no folder; allowed: one that deep5 wrote; remedy: check the path")
     if kind_of(path) in _SHOWN:
         return [path]
-    inner = [entry for entry in sorted(path.iterdir()) if not entry.name.startswith(".") and entry.is_dir()]
-    own = [entry for entry in inner if not entry.is_symlink() and _holds(entry)]
+    seen = survey(path)
+    # The runs of a study are shown as the study's.
+    own = [path / entry.folder for entry in seen.found if not entry.study]
+    found.unreadable.extend(Unreadable(path=str(path), reason=note) for note in seen.notes)
     if not own:
         names = ", ".join(_SHOWN.values())
         raise UsageError(f"{path} holds none of {names}; allowed: a folder that deep5 wrote, or one of such folders")
     return own
-
-
-def _holds(folder: Path) -> bool:
-    try:
-        return kind_of(folder) in _SHOWN
-    except UsageError:  # it is several things at once: told when it is read
-        return True
 
 
 def _take(folder: Path, found: Collection) -> None:
