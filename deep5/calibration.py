@@ -15,9 +15,18 @@ from typing import Any
 import click
 
 from deep5.errors import Errors, RunFailed, UsageError
+from deep5.machine_load import CROWDED, machine_state, share_of_others
 from deep5.pinning import environment, processors
 
-__all__ = ["Calibration", "calibrate", "calibrate_command", "calibration_of_this_machine", "measure_once"]
+__all__ = [
+    "Calibration",
+    "calibrate",
+    "calibrate_command",
+    "calibration_of_this_machine",
+    "kept_calibration",
+    "measure_once",
+    "said_of",
+]
 
 PROCESSES = 32
 """Fresh processes of a calibration."""
@@ -29,7 +38,7 @@ _PROGRAM = (
 _TIMEOUT_S = 60.0
 _LASTS_S = 24 * 3600.0
 _WHEN = "%Y-%m-%dT%H:%M:%SZ"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +50,14 @@ class Calibration:
         threads: Each process had so many.
         processes: By workload, seconds of each process, in their order.
         when: UTC.
+        others_share: What other programs took of the processors meanwhile, 0 to 1; None where that is not known.
     """
 
     machine: str
     threads: int
     processes: Mapping[str, tuple[float, ...]]
     when: str
+    others_share: float | None = None
 
     def floor(self, rounds: int) -> float:
         """The noise floor of a comparison of so many rounds: a ratio of at least 1; that of the noisiest workload."""
@@ -62,6 +73,7 @@ class Calibration:
             "threads": self.threads,
             "processes": {name: list(times) for name, times in self.processes.items()},
             "when": self.when,
+            "others_share": self.others_share,
         }
 
 
@@ -82,34 +94,67 @@ def _file(machine: str, threads: int) -> Path:
 
 
 def calibration_of_this_machine(threads: int) -> Calibration | None:
-    """What was kept of this machine in the last day, or None; a file that cannot be read is none."""
+    """What was kept of this machine in the last day, or None."""
+    found = kept_calibration(threads)
+    if found is None:
+        return None
+    made_at = datetime.strptime(found.when, _WHEN).replace(tzinfo=UTC)
+    # What a machine shares with others changes in a day.
+    return found if abs((datetime.now(UTC) - made_at).total_seconds()) <= _LASTS_S else None
+
+
+def kept_calibration(threads: int) -> Calibration | None:
+    """What was kept of this machine, however old, or None; a file that cannot be read is none."""
     machine = _machine()
     try:
         found = json.loads(_file(machine, threads).read_text("utf-8"))
         if found["version"] != _VERSION or found["machine"] != machine or found["threads"] != threads:
             return None
-        made_at = datetime.strptime(found["when"], _WHEN).replace(tzinfo=UTC)
-        if abs((datetime.now(UTC) - made_at).total_seconds()) > _LASTS_S:
-            return None  # what a machine shares with others changes in a day
+        datetime.strptime(found["when"], _WHEN)
+        share = None if found["others_share"] is None else float(found["others_share"])
         times = {str(name): tuple(map(float, values)) for name, values in found["processes"].items()}
-        made = Calibration(machine=machine, threads=threads, processes=times, when=str(found["when"]))
+        made = Calibration(
+            machine=machine, threads=threads, processes=times, when=str(found["when"]), others_share=share
+        )
         made.floor(1)
     except Exception:  # damaged, or of an earlier deep5: it is measured again
         return None
     return made
 
 
-def measure_once(threads: int, pinned: Sequence[int]) -> dict[str, float]:
+def said_of(made: Calibration, before: Calibration | None) -> list[str]:
+    """What a user has to know of a calibration, a line each: the load it was made under, and what it replaces.
+
+    Args:
+        made: The new one.
+        before: The one that was kept until now, or None.
+    """
+    said = []
+    if made.others_share is not None:
+        said.append(f"other programs took {made.others_share:.1%} of the processors meanwhile")
+        if made.others_share >= CROWDED:
+            said.append("warning: under such a load the noise floor is too wide; remedy: a quiet machine, and again")
+    if before is not None:
+        floors = " -> ".join(f"{own.floor(1) - 1:.1%}" for own in (before, made))
+        said.append(f"replaces the calibration of {before.when}: noise of one process each {floors}")
+    return said
+
+
+def measure_once(threads: int, pinned: Sequence[int]) -> dict[str, Any]:
     """Medians, in seconds, of a matrix product, a copy beyond the caches, and the interpreter: in this process.
 
     Args:
         threads: Of the product.
         pinned: The processors that the process is pinned to.
+
+    Returns:
+        `seconds` by workload, and the machine `before` and `after`.
     """
     from statistics import median
 
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, pinned)
+    before = machine_state()
 
     import numpy as np
     from threadpoolctl import threadpool_limits
@@ -133,7 +178,7 @@ def measure_once(threads: int, pinned: Sequence[int]) -> dict[str, float]:
             for _ in range(3):
                 time_loop(work, calls)
             found[name] = median(time_loop(work, calls) for _ in range(21))
-    return found
+    return {"seconds": found, "before": before, "after": machine_state()}
 
 
 def calibrate(threads: int, tell: Callable[[int], object] | None = None) -> Calibration:
@@ -152,6 +197,7 @@ def calibrate(threads: int, tell: Callable[[int], object] | None = None) -> Cali
 
     pinned = processors(threads)
     found: dict[str, list[float]] = {}
+    spans = []
     for number in range(PROCESSES):
         command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(threads), json.dumps(pinned)]
         try:
@@ -169,7 +215,9 @@ def calibrate(threads: int, tell: Callable[[int], object] | None = None) -> Cali
         if done.returncode:
             last = " | ".join(done.stderr.strip().splitlines()[-2:])
             raise RunFailed(f"a process of the calibration ended with the status {done.returncode}: {last}")
-        for name, seconds in json.loads(done.stdout).items():
+        told = json.loads(done.stdout)
+        spans.append((told["before"], told["after"]))
+        for name, seconds in told["seconds"].items():
             found.setdefault(name, []).append(seconds)
         if tell is not None:
             tell(number + 1)
@@ -179,6 +227,7 @@ def calibrate(threads: int, tell: Callable[[int], object] | None = None) -> Cali
         threads=threads,
         processes={name: tuple(times) for name, times in found.items()},
         when=datetime.now(UTC).strftime(_WHEN),
+        others_share=share_of_others(spans),
     )
     path = _file(machine, threads)
     try:
@@ -212,13 +261,16 @@ def calibrate_command(errors: Errors) -> click.Command:
             here = len(processors(count))
             if count > here:
                 raise UsageError(f"{count} threads; allowed: at most {here}, the processors of this process")
-            made = calibrate(count)
+            before, made = kept_calibration(count), calibrate(count)
             if as_json:
-                show(
-                    json.dumps({**made.document(), "floors": {n: made.floor(n) for n in (1, 8, 16, 24, 30)}}, indent=2)
-                )
+                for line in said_of(made, before):
+                    click.echo(line, err=True)
+                floors = {rounds: made.floor(rounds) for rounds in (1, 8, 16, 24, 30)}
+                show(json.dumps({**made.document(), "floors": floors}, indent=2))
                 return
             for rounds, what in ((1, "one process each (--quick)"), (8, "8 processes each"), (30, "30 processes each")):
                 show(f"{what}: differences up to {made.floor(rounds) - 1:.1%} are noise")
+            for line in said_of(made, before):
+                show(line)
 
     return command

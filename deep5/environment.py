@@ -31,6 +31,9 @@ _VARIABLE = re.compile(
     r"(OMP|KMP|GOMP|GOTO|MKL|OPENBLAS|BLIS|NUMEXPR|VECLIB|TF|XLA|JAX|CUDA|CUBLAS|CUDNN|NCCL|GLOO|TORCH|PYTORCH|ATEN|ORT|MALLOC|DEEP5)_.*"
     r"|NVIDIA_(TF32_OVERRIDE|VISIBLE_DEVICES)|LD_PRELOAD|PYTHON(HASHSEED|OPTIMIZE|MALLOC|PATH)"
 )
+# Set by libraries when they are loaded: runs of two frameworks would be of two environments. JAX and TensorFlow set how
+# much is logged, scikit-learn, which Keras loads, what OpenMP does in forked processes.
+_BY_LIBRARIES = {"TF_CPP_MIN_LOG_LEVEL", "KMP_INIT_AT_FORK"}
 # Result folders are given to others: what looks like a secret stays out, and so do Terraform's TF_VAR_* and TF_CLI_*.
 _PRIVATE = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY|^TF_VAR_|^TF_CLI_", re.IGNORECASE)
 
@@ -85,8 +88,8 @@ def describe_software() -> dict[str, Any]:
     Returns:
         `python`, `implementation`, `platform`, `deep5`; `packages` (name: version, of those in `PACKAGES` that are
         installed); `package_count` and `package_list_hash` (SHA-256 of all `name==version` lines, sorted);
-        `environment_variables` that change how the frameworks compute, less what looks like a secret; `commit` (`id`,
-        `dirty`) of the git work tree that deep5 lives in, None where there is none.
+        `environment_variables` that change how the frameworks compute, less what looks like a secret and what libraries
+        set themselves; `commit` (`id`, `dirty`) of the git work tree that deep5 lives in, None where there is none.
     """
     found = [(re.sub(r"[-_.]+", "-", name).lower(), version) for name, version in _distributions()]
     packages = dict(reversed(found))  # where a name is found twice, the first on the path is the one that imports
@@ -102,10 +105,15 @@ def describe_software() -> dict[str, Any]:
         "environment_variables": {
             name: value
             for name, value in sorted(os.environ.items())
-            if _VARIABLE.fullmatch(name) and not _PRIVATE.search(name)
+            if _VARIABLE.fullmatch(name) and not _PRIVATE.search(name) and not _is_by_library(name, value)
         },
         "commit": _commit(Path(__file__).resolve().parent),
     }
+
+
+def _is_by_library(name: str, value: str) -> bool:
+    # PyTorch has CUDA load its kernels when they are first used, unless the user says otherwise.
+    return name in _BY_LIBRARIES or (name, value) == ("CUDA_MODULE_LOADING", "LAZY")
 
 
 def default_threads(variable: str) -> int | None:

@@ -27,6 +27,7 @@ __all__ = [
     "far_out",
     "floor_of",
     "judge",
+    "largest_p",
     "median_ratio",
     "ratio_of_medians",
     "signed_rank_p",
@@ -115,7 +116,7 @@ def judge(candidate: Sequence[float], baseline: Sequence[float], floor: float) -
     else:
         interval = median_ratio(candidate, baseline)
         p = signed_rank_p(ratios.tolist())
-        claimed = beyond and p <= _share(ratios.size) and not interval.low <= 1 <= interval.high
+        claimed = beyond and p <= largest_p(ratios.size) and not interval.low <= 1 <= interval.high
         smallest = smallest_shown(ratios.tolist(), floor)
     word: Word = "no difference shown"
     if claimed:
@@ -131,8 +132,11 @@ def judge(candidate: Sequence[float], baseline: Sequence[float], floor: float) -
     )
 
 
-def _share(rounds: int) -> float:
-    """What a look after so many rounds may claim wrongly; the last look of a comparison may be after any number."""
+def largest_p(rounds: int) -> float:
+    """The p-value up to which a look after so many rounds claims a difference: what it may claim wrongly.
+
+    The last look of a comparison may be after any number of rounds.
+    """
     return dict(zip(LOOKS, _SHARES, strict=True)).get(rounds, _SHARES[1])
 
 
@@ -270,13 +274,13 @@ def smallest_shown(ratios: Sequence[float], floor: float) -> float:
     from scipy.special import ndtri
 
     values = np.asarray(ratios, np.float64)
-    if 2 / 2**values.size > _share(values.size):
+    if 2 / 2**values.size > largest_p(values.size):
         return math.inf  # not even rounds that all say the same would be enough
     # Of the test, in terms of a mean: the signed-rank test is as good as one of 0.955 times the rounds.
     spread = float(np.std(values, ddof=1)) / math.sqrt(values.size)
-    by_test = (ndtri(1 - _share(values.size) / 2) + _POWER) * spread / math.sqrt(0.955)
+    by_test = (ndtri(1 - largest_p(values.size) / 2) + _POWER) * spread / math.sqrt(0.955)
     # Of few rounds all have to be on one side: so often, in 95 of 100 cases, is a single one only where it is far off.
-    one_side = 4 / 2**values.size > _share(values.size)
+    one_side = 4 / 2**values.size > largest_p(values.size)
     by_signs = ndtri(0.95 ** (1 / values.size)) * float(np.std(values, ddof=1)) if one_side else 0.0
     by_interval = (ndtri((1 + _PERCENTILES) / 2) + _POWER) * _MEDIAN * spread
     by_floor = math.log(floor) + _POWER * _MEDIAN * spread

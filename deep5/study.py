@@ -4,153 +4,85 @@ from __future__ import annotations
 
 import json
 import secrets
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from deep5.canonical import canonical
-from deep5.errors import Deep5Error, MissingDependency, OutputError, RecipeError, UsageError
-from deep5.recipe import FULL, Recipe, load_recipe
-from deep5.recipe_file import read_recipe_file
-from deep5.results.result import Result
+from deep5.compare.plan import content_hash
+from deep5.compare.processes import check_limits, run_process
+from deep5.environment import default_threads
+from deep5.errors import Deep5Error, MissingDependency, OutputError, RecipeError, RunFailed, UsageError
+from deep5.recipe import FULL, Recipe
+from deep5.results.result import Result, load
 from deep5.results.study_record import STUDY, Study
 from deep5.results.time_to_target import Reached, Target, time_to_target
 from deep5.seeds import generator
+from deep5.study_candidates import chosen, load_study, target_of
 
-__all__ = ["load_study", "run_study", "target_of"]
+__all__ = ["run_study"]
 
 _RUNS = "runs"
 
 
-def load_study(
-    name_or_path: str | Path, size: str = FULL, varied: Mapping[str, Mapping[str, Any]] | None = None
-) -> tuple[Recipe, dict[str, dict[str, Any]]]:
-    """A recipe and the settings that are compared: a dict STUDY in its file, from a candidate's name to settings.
-
-    Args:
-        name_or_path: A registered name, or the path of a Python file.
-        size: One of the recipe's sizes.
-        varied: By candidate, settings in place of a STUDY.
-
-    Raises:
-        RecipeError: No such recipe, no STUDY in it, or one that is no dict of settings.
-        UsageError: Settings that the recipe does not take; a STUDY and `varied`.
-    """
-    recipe = load_recipe(name_or_path)
-    if recipe.path is None:
-        raise RecipeError(f"the recipe {name_or_path} has no file; allowed: one that has")
-    at_size = recipe.at_size(size)
-    if at_size.operators or at_size.timing:
-        raise UsageError(f"{recipe.name} trains nothing; allowed: a recipe that trains a network; remedy: deep5 run")
-    scope, _ = read_recipe_file(recipe.path)
-    study = scope.get("STUDY")
-    if varied is not None:
-        if study is not None:
-            raise UsageError(
-                f"--vary, and {recipe.path} has a STUDY; allowed: one of them; remedy: leave --vary out (--only NAMES "
-                "takes some of the STUDY), or take the STUDY out of a copy of the recipe"
-            )
-        study = varied
-    if study is None:
-        raise RecipeError(
-            f"{recipe.path}: STUDY is None; allowed: a dict such as {{'adam': {{'optimizer': 'adam'}}, …}}; remedy: "
-            "one in the file, or --vary optimizer=adam,momentum"
-        )
-    if not isinstance(study, Mapping) or not study or not all(isinstance(own, Mapping) for own in study.values()):
-        raise RecipeError(
-            f"{recipe.path}: STUDY is {study!r:.60}; allowed: a dict such as {{'adam': {{'optimizer': 'adam'}}, …}}"
-        )
-    for name, own in study.items():
-        if not isinstance(name, str) or not name:
-            raise RecipeError(f"{recipe.path}: STUDY names the candidate {name!r}; allowed: a text")
-        if "seed" in own:
-            raise UsageError(f"the candidate {name!r} sets 'seed'; allowed: --seeds, which every candidate has")
-        at_size.with_settings(own)  # refuses what is none of its mutable parts, before anything runs
-    return at_size, {name: dict(own) for name, own in study.items()}
-
-
-def target_of(recipe: Recipe, asked: Target | None = None) -> tuple[Target | None, list[str]]:
-    """The target of a study, and what is to be said of it.
-
-    Args:
-        recipe: Its TimeToAccuracy or EpochsToAccuracy states the target.
-        asked: In its place.
-
-    Raises:
-        UsageError: A target that no metric of the recipe could judge.
-    """
-    names = {metric.name for metric, _ in recipe.metrics}
-    stated = [
-        (metric.name, metric.target)  # type: ignore[attr-defined]
-        for metric, _ in recipe.metrics
-        if metric.name in ("time_to_accuracy", "epochs_to_accuracy")
-    ]
-    goals = {goal for _, goal in stated}
-    if asked is None:
-        if len(goals) > 1:
-            told = ", ".join(f"{goal:g} %" for goal in sorted(goals))
-            return None, [f"METRICS state several targets ({told}), so no time to target was judged: --target says one"]
-        return (Target(metric="test_accuracy", goal=goals.pop()) if goals else None), []
-    if asked.metric == "test_accuracy":
-        judged = "test_accuracy" in names or "epochs_to_accuracy" in names
-        judged = judged or ("time_to_accuracy", asked.goal) in stated
-    else:
-        judged = asked.metric in names
-    if not judged:
-        remedy = "d5.TestAccuracy()" if asked.metric == "test_accuracy" else "d5.TestLoss()"
-        raise UsageError(
-            f"the target is a {asked}, and {recipe.name} has the metrics {', '.join(sorted(names)) or 'none'}; "
-            f"allowed: a metric that is measured; remedy: ({remedy}, None) in METRICS"
-        )
-    own = asked.metric == "test_accuracy" and goals == {asked.goal}
-    return (Target(metric=asked.metric, goal=asked.goal) if own else asked), []
-
-
 def run_study(
-    recipe: Recipe,
-    settings: Mapping[str, Mapping[str, Any]],
+    recipe: str | Path,
+    varied: Mapping[str, Mapping[str, Any]] | None = None,
     *,
+    size: str = FULL,
+    only: str | None = None,
     seeds: Sequence[int] = (0, 1, 2, 3, 4),
     common: Mapping[str, Any] | None = None,
     target: Target | None = None,
+    time_limit_s: float = 3600.0,
+    memory_limit_bytes: int | None = None,
     out: str | Path = "results",
-    tell: Callable[[str], None] | None = None,
+    tell: Callable[[str], object] | None = None,
 ) -> Study:
     """Run a recipe with each settings and each seed, and draw accuracy against epoch and loss against time.
 
-    Seed after seed all candidates run, in an order that the seed draws, so that what changes on the machine meanwhile
-    falls on all of them. A run that fails is noted, counts as one that never reached the target, and the others go on.
+    Each run has a fresh process of its own, one after the other, pinned to as many processors as it has threads. Seed
+    after seed all candidates run, in an order that the seed draws, so that what changes on the machine meanwhile falls
+    on all of them. A run that fails, crashes or is ended at a limit is noted, counts as one that never reached the
+    target, and the others go on.
 
     Args:
-        recipe: A training recipe, at the size to run.
-        settings: By candidate, mutable parts set anew.
+        recipe: A registered name, or the path of a Python file.
+        varied: By candidate, settings in JSON's types, in place of the STUDY in the file.
+        size: One of the recipe's sizes.
+        only: These candidates, with commas between; None: all.
         seeds: Of weights, order and noise; each candidate has the same ones.
         common: Settings of all candidates, such as the framework.
         target: What the runs have to reach; None: what the recipe's metrics state, if they do.
+        time_limit_s: Of one run.
+        memory_limit_bytes: Of one run; None: nine tenths of what is free now.
         out: Where the study's folder goes.
         tell: Takes a line before each run.
 
     Raises:
-        UsageError: No candidate, no seed, settings that do not fit, a target that no metric judges, or a folder that
-            cannot be written.
+        RecipeError: No such recipe, no candidates, or settings that another process could not be given.
+        UsageError: No candidate, no seed, settings that do not fit, a target that no metric judges, a limit that is
+            none, or a folder that cannot be written.
     """
-    from deep5.run import execute
-
+    found, candidates = load_study(recipe, size, varied)
+    settings, common = chosen(candidates, only), common or {}
     if not settings or not seeds or len(set(seeds)) != len(seeds):
         raise UsageError(f"a study of {list(settings)} with the seeds {list(seeds)}; allowed: at least one each, once")
-    for name, own in settings.items():
-        both = sorted(set(own) & set(common or {}))
-        if both:
-            raise UsageError(f"{both[0]!r} is set for all and by the candidate {name!r}; allowed: one of them")
+    _check(varied or {}, settings, common)
+    memory_limit_bytes = check_limits(time_limit_s, memory_limit_bytes)
     made = {
-        (name, seed): recipe.with_settings({**(common or {}), **own, "seed": seed})
+        (name, seed): found.with_settings({**common, **own, "seed": seed})
         for name, own in settings.items()
         for seed in seeds
     }
-    target, told = target_of(recipe, target)
-    fixed = recipe.fixed_hash()
-    folder = _folder(Path(out), recipe.name)
+    contents = {key: content_hash(own) for key, own in made.items()}  # what cannot be hashed is refused
+    # Of all runs alike: with other processors, seconds would be those of another machine.
+    threads = max(own.value("threads") or default_threads("") or 1 for own in made.values())
+    target, told = target_of(found, target)
+    fixed = found.fixed_hash()
+    folder = _folder(Path(out), found.name)
     runs: dict[str, list[Result]] = {name: [] for name in settings}
     failures: dict[str, list[str]] = {name: [] for name in settings}
     reached: dict[str, dict[int, Reached]] = {name: {} for name in settings}
@@ -158,11 +90,11 @@ def run_study(
     def study(*notes: str, finished: bool = False) -> Study:
         return Study(
             folder=folder,
-            recipe=recipe.name,
+            recipe=found.name,
             hash=fixed,
-            size=recipe.size,
+            size=found.size,
             seeds=seeds,
-            settings={name: canonical({**(common or {}), **own}, strict=False) for name, own in settings.items()},
+            settings={name: canonical({**common, **own}, strict=False) for name, own in settings.items()},
             runs=runs,
             failures=failures,
             target=target,
@@ -171,6 +103,29 @@ def run_study(
             notes=(*told, *notes),
         )
 
+    def run(name: str, seed: int, scratch: str) -> Result:
+        request = {
+            "kind": "study",
+            "job": "run",
+            "recipe": found.name if recipe == found.name else str(Path(recipe).resolve()),
+            "size": size,
+            "varied": varied,
+            "candidate": name,
+            "settings": {**common, "seed": seed},
+            "content": contents[name, seed],
+            "out": str(folder / _RUNS),
+        }
+        outcome = run_process(
+            request,
+            Path(scratch),
+            threads=threads,
+            time_limit_s=time_limit_s,
+            memory_limit_bytes=memory_limit_bytes,
+        )
+        if outcome.answer is None or outcome.reason is not None:
+            raise RunFailed(str(outcome.reason))
+        return load(folder / _RUNS / Path(outcome.answer["run"]).name, root=folder)
+
     try:
         for seed in seeds:
             order = generator(seed, "study").permutation(len(settings))
@@ -178,7 +133,8 @@ def run_study(
                 if tell is not None:
                     tell(f"{name}, seed {seed}")
                 try:
-                    result = execute(made[name, seed], out=folder / _RUNS, quiet=True)
+                    with tempfile.TemporaryDirectory(prefix="deep5-study-") as scratch:
+                        result = run(name, seed, scratch)
                     if target is not None:
                         reached[name][seed] = time_to_target(result, target)
                     runs[name].append(result)
@@ -190,10 +146,27 @@ def run_study(
     except KeyboardInterrupt:
         _written(folder, study("the study was interrupted"), {})
         raise KeyboardInterrupt(f"interrupted; what the study left is in {folder}") from None
-    drawn, missing = _drawn(recipe, runs, len(seeds), target)
+    drawn, missing = _drawn(found, runs, len(seeds), target)
     finished = study(*missing, finished=True)
     _written(folder, finished, drawn)
     return finished
+
+
+def _check(
+    varied: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Mapping[str, Any]], common: Mapping[str, Any]
+) -> None:
+    """Refuse what is set twice, and what cannot be handed to another process: that is done as JSON."""
+    for name, own in settings.items():
+        both = sorted(set(own) & set(common))
+        if both:
+            raise UsageError(f"{both[0]!r} is set for all and by the candidate {name!r}; allowed: one of them")
+    try:
+        json.dumps([varied, common])
+    except (TypeError, ValueError) as error:
+        raise RecipeError(
+            f"the settings cannot be handed to another process ({error}); allowed: numbers, texts, lists and dicts of "
+            "them; remedy: FILE.py:NAME for an object, or a STUDY in the recipe's file"
+        ) from error
 
 
 def _folder(out: Path, name: str) -> Path:
@@ -227,6 +200,8 @@ def _drawn(
     from deep5.results import training_charts as charts
 
     there = {name: own for name, own in runs.items() if own}
+    if not there:
+        return {}, ["nothing was drawn: no run came to its end"]
     goal = target.goal if target is not None and target.metric == "test_accuracy" else None
     made = dict.fromkeys(runs, seeds)
     drawn: dict[str, bytes] = {}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from deep5.errors import Errors, RunFailed, UnknownName, UsageError
+from deep5.errors import Errors, RunFailed, UsageError
 from deep5.recipe import FULL
 
 __all__ = ["study_command", "varied"]
@@ -66,6 +66,8 @@ def study_command(errors: Errors) -> click.Command:
     @click.option("--only", metavar="NAMES", help="These candidates, with commas between.")
     @click.option("--framework", metavar="NAME", help="Run on this framework.")
     @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads within an operator.")
+    @click.option("--time-limit", type=float, default=3600.0, show_default=True, metavar="S", help="Of one run.")
+    @click.option("--memory-limit", metavar="SIZE", help="Of one run, such as 4GiB; default: 90 % of what is free.")
     @click.option("--out", metavar="DIR", default="results", show_default=True, help="Where the study's folder goes.")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
@@ -77,6 +79,8 @@ def study_command(errors: Errors) -> click.Command:
         size: str,
         seeds: int,
         only: str | None,
+        time_limit: float,
+        memory_limit: str | None,
         out: str,
         as_json: bool,
         quiet: bool,
@@ -85,20 +89,29 @@ def study_command(errors: Errors) -> click.Command:
     ) -> None:
         """Run RECIPE with each of the settings in its STUDY and several seeds, and draw them side by side.
 
-        Without a STUDY in the file, --vary says what is compared: optimizers, frameworks, or both. The pictures are
-        accuracy against epoch and loss against time, a band over the seeds around each mean. A run that fails or
-        diverges never reaches the target; 'deep5 profile' compares candidates over several studies.
+        Without a STUDY in the file, --vary says what is compared: optimizers, frameworks, or both. Each run has a
+        fresh process of its own. The pictures are accuracy against epoch and loss against time, a band over the seeds
+        around each mean. A run that fails, crashes, diverges or is ended at a limit never reaches the target; 'deep5
+        profile' compares candidates over several studies.
         """
         with errors(debug, as_json) as show:
+            from deep5.compare.command import parse_bytes
             from deep5.results.time_to_target import parse_target
-            from deep5.study import load_study, run_study
+            from deep5.study import run_study
 
-            asked = None if target is None else parse_target(target)
-            found, settings = load_study(recipe, size, varied(vary))
-            chosen = _chosen(settings, only)
-            told = {name: value for name, value in common.items() if value is not None}
-            tell = None if quiet or as_json else lambda line: click.echo(line, err=True)
-            done = run_study(found, chosen, seeds=range(seeds), common=told, target=asked, out=out, tell=tell)
+            done = run_study(
+                recipe,
+                varied(vary),
+                size=size,
+                only=only,
+                seeds=range(seeds),
+                common={name: value for name, value in common.items() if value is not None},
+                target=None if target is None else parse_target(target),
+                time_limit_s=time_limit,
+                memory_limit_bytes=None if memory_limit is None else parse_bytes(memory_limit),
+                out=out,
+                tell=None if quiet or as_json else lambda line: click.echo(line, err=True),
+            )
             none = not any(done.runs.values())
             if as_json and not none:  # else the error is the one document
                 show(json.dumps({**done.document(), "folder": str(done.folder)}, indent=2, allow_nan=False))
@@ -114,14 +127,3 @@ def study_command(errors: Errors) -> click.Command:
                 raise RunFailed(f"no run of {done.folder} came to its end; the first: {first}")
 
     return study
-
-
-def _chosen(settings: Mapping[str, Mapping[str, Any]], only: str | None) -> dict[str, Mapping[str, Any]]:
-    if only is None:
-        return dict(settings)
-    # A name that --vary made may hold commas.
-    names = [only] if only in settings else [name.strip() for name in only.split(",") if name.strip()]
-    for name in names:
-        if name not in settings:
-            raise UnknownName("candidate", name, settings)
-    return {name: settings[name] for name in names}

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["plain"]
+__all__ = ["counted", "plain"]
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things in words.
+
+    >>> counted(1, "run"), counted(0, "run")
+    ('1 run', '0 runs')
+    """
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def plain(text: object) -> str:

@@ -27,7 +27,7 @@ from deep5.compare.driver import run_comparison
 from deep5.environment import default_threads, environment_hash
 from deep5.errors import RunFailed, UsageError
 from deep5.recipe import load_recipe
-from deep5.results.comparison_summary import results_of, verdicts_of, warnings_of
+from deep5.results.comparison_summary import results_of, verdicts_of, warnings_of, warnings_of_machine
 from deep5.results.round_samples import RoundSample, order_of_round, read_round_samples, round_samples_text
 from deep5.run import execute
 from deep5.study import run_study
@@ -85,7 +85,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     execute(recipe.with_settings({"seed": 1}), out=out / SET, quiet=True)
     execute(recipe.with_settings({"seed": 2}), out=out / SET, quiet=True)
     settings = {"slow": {"optimizer_kwargs": {"lr": 0.01}}, "fast": {"optimizer_kwargs": {"lr": 0.1}}}
-    run_study(recipe, settings, seeds=(0, 1), out=out / "studies").folder.rename(out / STUDY)
+    run_study(file, settings, seeds=(0, 1), out=out / "studies").folder.rename(out / STUDY)
     options: dict[str, Any] = {"frameworks": ["reference", "onnxruntime"], "size": "smoke", "steps": 6}
     run_comparison("digits_lenet", out=out / "c", **options).folder.rename(out / QUICK)
     (out / RIGOROUS).mkdir()
@@ -121,7 +121,9 @@ def many_rounds(one: Path, path: Path) -> None:
             ]
     document |= {"mode": "rigorous", "processes": processes}
     document["measurement"]["most_processes"] = 8
-    document["resources"] |= {"wall_s": begin, "processes_s": sum(row["wall_s"] for row in processes)}
+    lived = sum(row["wall_s"] for row in processes)
+    own = begin - lived
+    document["resources"] |= {"wall_s": begin, "processes_s": lived, "harness_s": own, "harness_share": own / begin}
     told = document["calibration"]
     calibration = Calibration(
         machine="", threads=1, processes={k: tuple(v) for k, v in told["processes"].items()}, when=""
@@ -130,7 +132,7 @@ def many_rounds(one: Path, path: Path) -> None:
     document["results"] = results_of(made, sizes)
     document["verdicts"] = verdicts_of(made, document["baseline"], {8: calibration.floor(8)})
     unsettled = Counter((name, row["candidate"]) for row in processes for name in row["unsettled"])
-    document["warnings"] = list(warnings_of(made, unsettled))
+    document["warnings"] = [*warnings_of(made, unsettled), *warnings_of_machine(document)]
     shutil.copy(one / "recipe.py", path / "recipe.py")
     (path / "comparison.json").write_text(json.dumps(document))
     (path / "samples.csv").write_text(round_samples_text(made))
@@ -273,21 +275,40 @@ def scaled(factor: float, *, clock: bool) -> Doctor:
     """A candidate's times scaled, and everything that follows from them made to follow again."""
 
     def doctor(folder: Path) -> None:
-        path = folder / "samples.csv"
-        samples = [
-            sample._replace(seconds=sample.seconds * factor, time_s=sample.time_s * (factor if clock else 1))
-            if sample.candidate == "onnxruntime"
-            else sample
-            for sample in read_round_samples(path)
-        ]
-        path.write_text(round_samples_text(samples))
-        with edited(folder / "comparison.json") as document:
-            sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
-            floors = {row["rounds"]: row["floor"] for row in document["verdicts"]}
-            document["results"] = results_of(samples, sizes)
-            document["verdicts"] = verdicts_of(samples, document["baseline"], floors)
+        made_to_follow(
+            folder,
+            [
+                sample._replace(seconds=sample.seconds * factor, time_s=sample.time_s * (factor if clock else 1))
+                if sample.candidate == "onnxruntime"
+                else sample
+                for sample in read_round_samples(folder / "samples.csv")
+            ],
+        )
 
     return doctor
+
+
+def one_short(folder: Path) -> None:
+    """The longest steady sample but for a process's first is a tenth as long; what follows from it follows again."""
+    samples = read_round_samples(folder / "samples.csv")
+    steady = [
+        place
+        for place, (before, own) in enumerate(pairwise(samples), 1)
+        if before.process == own.process and before.phase == own.phase == "steady"
+    ]
+    at = max(steady, key=lambda place: samples[place].seconds * samples[place].calls)
+    samples[at] = samples[at]._replace(seconds=samples[at].seconds / 10)
+    made_to_follow(folder, samples)
+
+
+def made_to_follow(folder: Path, samples: list[RoundSample]) -> None:
+    """Other samples, and what is derived from them."""
+    (folder / "samples.csv").write_text(round_samples_text(samples))
+    with edited(folder / "comparison.json") as document:
+        sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
+        floors = {row["rounds"]: row["floor"] for row in document["verdicts"]}
+        document["results"] = results_of(samples, sizes)
+        document["verdicts"] = verdicts_of(samples, document["baseline"], floors)
 
 
 def dropped_run(folder: Path) -> None:
@@ -535,11 +556,15 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("a changed fixed part", SET, in_first(result(changed_fixed)), 14, "with different fixed parts (dataset_kwargs)"),
     ("swapped samples", QUICK, rows(swapped), 8, "there is no such process of this candidate"),
     ("an impossible time", QUICK, scaled(1e-4, clock=True), 8, "operations need"),
+    ("one short sample", QUICK, one_short, 8, "took less than half of the time between their readings"),
+    ("another share of deep5's own", QUICK, setting("resources", "harness_share", to=0.0), 9, "deep5's own share"),
+    ("no warning of noise", QUICK, setting("warnings", to=[]), 13, "a warning is missing"),
     ("an edited summary", QUICK, setting("results", 0, "median_s", to=1e-3), 9, "median_s; stored 0.001"),
     ("an undeclared precision", RUN, setting("numerics", "dtype", to="bfloat16"), 2, "has the element type 'bfloat16'"),
     ("another split", SET, in_first(setting("provenance", "split", to="0" * 64)), 12,
      "have one fixed part and different split"),
     # Rule 1.
+    ("a longer proof", QUICK, setting("proof", "steps", to=1000), 1, "said to have 1000 steps"),
     ("no proof", QUICK, setting("equivalence", to=[]), 1, "no proof of its loss at a float64 state"),
     ("a failing row marked passed", QUICK, setting("equivalence", 0, "relative", to=0.5), 1,
      "whether 0.5 is within 1e-09; stored True"),
@@ -1065,7 +1090,7 @@ def test_the_command(honest: Path, given: Callable[[str], Path], deep5: Any) -> 
     fine = deep5("audit", str(honest / RUN), str(honest / QUICK))
     assert fine.status == 0
     assert fine.out.splitlines()[-1].startswith("2 folders, ")
-    assert "not re-checked (1): the hash of the initial weights" in fine.out
+    assert "not re-checked, 1 time: the hash of the initial weights" in fine.out
     folder = given(RUN)
     metric("peak_memory", value=1.0)(folder)
     found = deep5("audit", str(folder))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -13,16 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import deep5.calibration
+from command import Command
 from deep5.calibration import Calibration
 from deep5.compare.driver import run_comparison
 from deep5.compare.plan import make_plan, parse_variation
 from deep5.environment import default_threads
-from deep5.errors import RecipeError, RunFailed, UsageError
+from deep5.errors import MissingDependency, RecipeError, RunFailed, UsageError
 from deep5.pinning import processors
+from deep5.plugins import load
 from deep5.results.comparison import load_comparison
-from deep5.results.comparison_summary import results_of, verdicts_of
+from deep5.results.comparison_summary import results_of, verdicts_of, warnings_of_machine
+from deep5.results.comparison_table import comparison_tables, sentence
 from pace import slowness
 
 STEPS = 6
@@ -305,7 +313,7 @@ def test_a_machine_that_is_too_noisy_says_so(tmp_path: Path) -> None:
     # Somebody else computes on the candidates' own processor all the time.
     assert any("other programs took up to" in told for told in found.document["warnings"])
     assert any(
-        "this machine is noisy: identical code differs by up to 84%" in told for told in found.document["warnings"]
+        "this machine is noisy: identical code may differ by up to 84%" in told for told in found.document["warnings"]
     )
     assert [row["word"] for row in found.verdicts] == ["no difference shown"]
     assert found.verdicts[0]["floor"] == pytest.approx(1.5**1.5)
@@ -321,6 +329,53 @@ def test_what_is_said_follows_from_the_samples(quick: Any) -> None:
 def test_the_folder_reads_back(quick: Any) -> None:
     assert load_comparison(quick.folder).document == quick.document
     assert {path.name for path in quick.folder.iterdir()} == {"comparison.json", "samples.csv", "recipe.py"}
+
+
+def shown(result: Any) -> str:
+    """What a terminal shows of a comparison."""
+    out = io.StringIO()
+    comparison_tables(result, Console(file=out, width=250))
+    return out.getvalue()
+
+
+def test_what_the_terminal_shows(quick: Any) -> None:
+    told = shown(quick)
+    assert "onnxruntime: part (a) left out: in float64: " in told
+    assert "lines more in comparison.json)" in told
+    assert "something else" not in told
+    spent = re.search(r"took ([\d.]+) s: proof ([\d.]+) s, timing ([\d.]+) s, deep5 itself ([\d.]+) s\n", told)
+    assert spent is not None
+    whole, *parts = map(float, spent.groups())
+    assert whole == pytest.approx(sum(parts), abs=0.21)
+    assert parts[1] == pytest.approx(
+        sum(row["wall_s"] for row in quick.document["processes"] if row["job"] == "time"), abs=0.06
+    )
+
+
+def test_a_calibration_under_load_is_warned_of(quick: Any) -> None:
+    document = quick.document
+    for share, said in ((None, False), (0.04, False), (0.05, True)):
+        warnings = warnings_of_machine({**document, "calibration": {**document["calibration"], "others_share": share}})
+        assert any("while this machine was calibrated" in told for told in warnings) == said
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, ": p is 0.016, not 0.0078 (one of 5.0% would have been)"),
+        ({"p": 0.001, "low": 0.9}, ": the interval holds 1 (one of 5.0% would have been)"),
+        ({"p": 0.001, "floor": 1.3}, ": the ratio is within the noise floor, 30.0% (one of 5.0% would have been)"),
+        ({"ratio": 0.9, "p": 0.001, "floor": 3.0}, ": the ratio is within the noise floor, 3 times (one of 5.0%"),
+        ({"low": 0.9, "floor": 1.3}, ": p is 0.016, not 0.0078; the interval holds 1; the ratio is within the noise f"),
+        ({"p": 0.001, "rounds": 16}, ": p is 0.001, not 0.0003 (one of 5.0% would have been)"),
+        ({"p": 0.001, "floor": None, "smallest": None}, ": no noise floor is known of 8 rounds"),
+        ({"rounds": 3, "p": None, "low": None, "high": None, "smallest": None}, ": 3 rounds, and a claim takes 8"),
+        ({"rounds": 1, "p": None, "low": None, "high": None, "smallest": None}, " (below 2.0% it may be noise)"),
+    ],
+)
+def test_what_is_undecided_says_why(changes: dict[str, Any], told: str) -> None:
+    row = {"word": "no difference shown", "ratio": 1.2, "low": 1.1, "high": 1.3, "floor": 1.02, "smallest": 1.05}
+    assert sentence({**row, "p": 0.0156, "rounds": 8, **changes}).startswith("no difference shown" + told)
 
 
 FAULTS = {
@@ -397,6 +452,9 @@ def test_candidates_differ_in_any_mutable_part(tmp_path: Path) -> None:
     assert [row["status"] for row in found.candidates] == ["timed"] * 4
     # Each has a reference of its own: they do not compute the same, and are not said to.
     assert sum(row["job"] == "reference" for row in found.document["processes"]) == 4
+    told = shown(found)
+    assert told.count("; it computes something else") == 3
+    assert "Candidates of another optimizer or batch_size compute different things: each group was proved" in told
     rates = {row["candidate"]: row["samples_per_s"] * row["median_s"] for row in found.results}
     assert {name: round(size) for name, size in rates.items()} == dict(zip(labels, (16, 32, 16, 32), strict=True))
 
@@ -451,7 +509,8 @@ def test_a_rigorous_comparison_stops_when_it_has_an_answer(tmp_path: Path) -> No
         ({"frameworks": ["reference", "nothing"]}, "nothing"),
         ({"frameworks": ["reference", "jax"], "baseline": "pytorch"}, "is no candidate; allowed: reference; jax"),
         ({"frameworks": ["reference", "jax"], "kind": "operators"}, "allowed: training, inference"),
-        ({"frameworks": ["reference", "jax"], "settings": {"epochs": 3}}, "'epochs', which nothing depends on"),
+        ({"frameworks": ["reference", "jax"], "settings": {"epochs": 3}}, "'epochs' is fixed"),
+        ({"frameworks": ["reference", "jax"], "settings": {"events": []}}, "'events', which nothing depends on"),
         ({"frameworks": ["reference", "jax"], "settings": {"dataset": "mnist"}}, "'dataset' is fixed"),
         ({"frameworks": ["reference"], "vary": {"threads": [1, 2]}}, "allowed: --threads"),
         ({"frameworks": ["reference"], "vary": {"batch_size": []}}, "has no value"),
@@ -467,6 +526,11 @@ def test_a_rigorous_comparison_stops_when_it_has_an_answer(tmp_path: Path) -> No
         ({"frameworks": ["reference", "jax"], "most": 8}, "without --rigorous; allowed: one"),
         ({"frameworks": ["reference", "jax"], "rigorous": True, "most": 7}, "allowed: 8, 16, 24, 30"),
         ({"frameworks": ["reference", "jax"], "memory_limit_bytes": 5}, "at least 256 MiB"),
+        ({"frameworks": ["reference", "none.py:Name"]}, "none.py of the component 'none.py:Name' cannot be read"),
+        ({"frameworks": ["reference"], "vary": {"optimizer": ["sgd", "none.py:Name"]}}, "none.py of the component"),
+        ({"frameworks": ["reference", "jax"], "settings": {"optimizer": "none.py:Name"}}, "none.py of the component"),
+        ({"frameworks": ["reference", "jax"], "settings": {"schedules": {"lr": "none.py:Name"}}}, "cannot be read"),
+        ({"frameworks": ["reference"], "vary": {"optimizer": ["sgd", "native:adamm"]}}, "did you mean 'adam'"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_runs(
@@ -474,6 +538,39 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(
 ) -> None:
     with pytest.raises(UsageError, match=match):
         run_comparison("digits_lenet", out=tmp_path, **options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("nothing", "has no 'nothing'; allowed: "),
+        ("number", "'framework' gives a int"),
+        ("Broken", "raised .*: no luck"),
+    ],
+)
+def test_a_framework_in_a_file_is_refused_before_anything_runs(name: str, match: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("number = 1\n\n\nclass Broken:\n    def __init__(self):\n        raise ValueError('no luck')\n")
+    with pytest.raises(RecipeError, match=match):
+        run_comparison("digits_lenet", frameworks=["reference", f"{path}:{name}"], out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_raises_is_refused_in_one_line(deep5: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("raise ValueError('no luck')\n")
+    answer = deep5("compare", "digits_lenet", "--frameworks", "reference,mine.py:Mine")
+    assert answer.status == 2
+    (line,) = answer.err.splitlines()
+    assert "mine.py:1: the component raised ValueError: no luck; allowed: a file that can be run; remedy: " in line
+    assert answer.out == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.py"]
+
+
+def test_a_framework_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(load("frameworks", "jax"), "requires", ("nowhere_to_be_found",))
+    with pytest.raises(MissingDependency, match="framework 'jax' needs the module 'nowhere_to_be_found'"):
+        run_comparison("digits_lenet", frameworks=["reference", "jax"], out=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -509,6 +606,46 @@ def test_settings_that_no_process_could_be_handed(tmp_path: Path) -> None:
         make_plan("digits_lenet", frameworks=["reference", "jax"], settings={"optimizer": object()})
 
 
+def _interrupted(folder: Path, changes: Mapping[str, Any]) -> None:
+    """What a comparison leaves that is ended behind its last process."""
+    file = folder / "comparison.json"
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps({**document, "status": "aborted", "reasons": ["interrupted"], **changes}))
+
+
+def test_a_comparison_goes_on_by_its_folder_alone(quick: Any, deep5: Command, tmp_path: Path) -> None:
+    """Its rounds are done: the proof is made again, as long and of the same candidates, and nothing is measured."""
+    folder = shutil.copytree(quick.folder, tmp_path / "left")
+    _interrupted(folder, {})
+    refused = deep5("compare", "digits_lenet", "--resume", str(folder), "--steps", str(STEPS + 1))
+    assert (refused.status, "another 'measurement'" in refused.err) == (2, True)
+    refused = deep5("compare", "digits_lenet", "--resume", str(folder), "--rigorous")
+    assert (refused.status, "another 'mode'" in refused.err) == (2, True)
+    refused = deep5("compare", "digits_lenet", "--resume", str(folder), "--frameworks", "reference,jax")
+    assert (refused.status, "is of reference; onnxruntime; got reference; jax" in refused.err) == (2, True)
+    answer = deep5("compare", "digits_lenet", "--resume", str(folder), "--json")
+    assert answer.status == 0, answer.err
+    # What is done is told beside the document.
+    assert "proof: onnxruntime" in answer.err.splitlines()
+    document = json.loads(answer.out)
+    assert document["results"] == quick.document["results"]
+    assert len(document["resumed"]) == 1
+    assert [row["job"] for row in document["processes"]][5:] == ["reference", "prove", "prove"]
+    assert load_comparison(folder)
+
+
+@pytest.mark.parametrize("place", ["framework", "settings"])
+def test_no_file_is_run_because_a_folder_names_it(place: str, quick: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    named = f"{tmp_path / 'mine.py'}:Mine"
+    folder = shutil.copytree(quick.folder, tmp_path / "left")
+    rows = [{**row, place: {"optimizer": [named]} if place == "settings" else named} for row in quick.candidates]
+    _interrupted(folder, {"candidates": rows})
+    with pytest.raises(UsageError, match=r"which may be a file, .*; remedy: the whole command again"):
+        run_comparison("digits_lenet", resume=folder)
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.slow
 def test_a_comparison_that_was_killed_goes_on(tmp_path: Path) -> None:
     """Killed in the midst of its rounds: what was measured counts, nothing is measured twice, no process stays."""
@@ -526,7 +663,7 @@ def test_a_comparison_that_was_killed_goes_on(tmp_path: Path) -> None:
     kept = left.samples()
     assert kept
     options: dict[str, Any] = {"size": "smoke", "steps": 2, "rigorous": True, "most": 8, "resume": folder}
-    with pytest.raises(UsageError, match="another 'baseline'"):
+    with pytest.raises(UsageError, match="is of reference; onnxruntime; got onnxruntime; reference"):
         run_comparison("digits_lenet", frameworks=["onnxruntime", "reference"], **options)
     done = subprocess.run([*command, "--resume", str(folder)], check=False, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -72,7 +72,7 @@ import deep5.compare.driver
 from deep5.cli import main
 from deep5.compare.plan import make_plan
 
-def run_comparison(recipe, *, out, resume, tell, **options):
+def run_comparison(recipe, *, out, tell, resume=None, **options):
     sys.exit(0 if make_plan(recipe, **options) else 1)
 
 deep5.compare.driver.run_comparison = run_comparison
@@ -83,22 +83,23 @@ main()
 @pytest.fixture(scope="module")
 def studies(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The folders of two studies."""
-    from deep5.recipe import load_recipe
     from deep5.results.time_to_target import parse_target
     from deep5.study import run_study
 
     folder = tmp_path_factory.mktemp("studies")
-    settings = {name: {"optimizer": name} for name in ("adam", "momentum")}
+    settings = {"Adam": {"optimizer": "adam"}, "momentum": {"optimizer": "momentum"}}
     return [
         run_study(
-            load_recipe(name).at_size("smoke"),
-            settings,
+            name,
+            varied,
+            size="smoke",
+            only="Adam,momentum",
             seeds=(0,),
             common={"framework": "reference"},
             target=parse_target("accuracy=5"),
             out=folder,
         ).folder
-        for name in ("digits_lenet", "optimizer_study")
+        for name, varied in (("digits_lenet", settings), ("optimizer_study", None))
     ]
 
 

@@ -61,6 +61,9 @@ def test_the_software_is_what_is_installed(monkeypatch) -> None:
     monkeypatch.setenv("TF_VAR_password", "secret")
     monkeypatch.setenv("TORCH_API_KEY", "secret")
     monkeypatch.setenv("HOME_OF_NOBODY", "1")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "7")
+    monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
     software = environment.describe_software()
     validate(software, SCHEMA["properties"]["software"])
     assert software["python"] == sys.version.split()[0]
@@ -70,6 +73,10 @@ def test_the_software_is_what_is_installed(monkeypatch) -> None:
     variables = software["environment_variables"]
     assert (variables["OMP_NUM_THREADS"], variables["XLA_FLAGS"], variables["DEEP5_SOMETHING"]) == ("2", "--xla_x", "1")
     assert "HOME_OF_NOBODY" not in variables
+    # What libraries set when they are loaded: else runs of two frameworks would be of two environments.
+    assert not variables.keys() & {"TF_CPP_MIN_LOG_LEVEL", "KMP_INIT_AT_FORK", "CUDA_MODULE_LOADING"}
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "EAGER")  # by a user
+    assert environment.describe_software()["environment_variables"]["CUDA_MODULE_LOADING"] == "EAGER"
     assert "secret" not in json.dumps(software)
 
 

@@ -24,7 +24,7 @@ from deep5.results.profile_record import profile_studies
 from deep5.results.samples_file import SampleRow
 from deep5.results.study_folder import StudyFolder, load_study_folder
 from deep5.results.time_to_target import Reached, Target, median_to_target, parse_target, summary, time_to_target
-from deep5.study import load_study, run_study
+from deep5.study import run_study
 
 INF = math.inf
 
@@ -223,6 +223,8 @@ def study(recipe: str, times: dict[str, list[float]], **changes: Any) -> StudyFo
             name: {seed: Reached(seconds=t, epochs=t, steps=10 * t) for seed, t in enumerate(own)}
             for name, own in times.items()
         },
+        "runs": sum(map(len, times.values())),
+        "process_per_run": True,
         **changes,
     }
     return StudyFolder(**given)
@@ -266,20 +268,29 @@ def test_what_does_not_compare_is_refused_or_called_open() -> None:
     for other, told in (
         (study("two", times, size="smoke", division="open"), "two ran at its size 'smoke', and not in full"),
         (study("two", times, division="open"), "two has runs that changed what the recipe fixes"),
+        (study("two", times, division="open", runs=0), "two has no run that came to its end"),
         (
             study("two", times, target=parse_target("accuracy=50")),
             "the target of two, a test accuracy of at least 50 %",
         ),
-        (study("two", times, settings={"a": {"optimizer": "x"}, "b": {"optimizer": "b"}}), "a has other settings"),
+        (study("two", times, settings={"a": {"optimizer": "x"}, "b": {"optimizer": "b"}}), "it was tuned by workload"),
     ):
         record = profile_studies([one, other])
         assert len(record.open) == 1
         assert told in record.open[0]
         assert record.document()["division"] == "open"
+    # What never came to its target was not tuned.
+    failed = {"a": [INF], "b": [INF]}
+    lost = profile_studies([study("one", failed), study("two", failed, settings={"a": {}, "b": {"optimizer": "b"}})])
+    assert lost.open == ["a has other settings in one study than in another"]
     lonely = profile_studies([study("one", {"a": [INF], "b": [INF]})])
     assert any("no candidate reached the target of one" in note for note in lonely.notes)
     assert any("one workload says little" in note for note in lonely.notes)
     assert any("one has 1 seed:" in note for note in lonely.notes)
+    assert not any("one process" in note for note in lonely.notes)
+    older = study("two", times, process_per_run=False)
+    assert any("the runs of two shared one process" in note for note in profile_studies([one, older]).notes)
+    assert not any("one process" in note for note in profile_studies([one, older], "steps").notes)
 
 
 def test_seconds_of_several_machines_do_not_compare() -> None:
@@ -313,11 +324,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two real studies of two recipes; one candidate diverges."""
     base = tmp_path_factory.mktemp("studies")
     made = []
-    for name, train in (("first", 60), ("second", 40)):
+    for name, train, seeds in (("first", 60, (0, 1)), ("second", 40, (0,))):
         file = base / f"{name}.py"
         file.write_text(RECIPE.format(train=train))
-        recipe, candidates = load_study(file)
-        made.append(run_study(recipe, candidates, seeds=(0, 1), out=base / "out").folder)
+        made.append(run_study(file, seeds=seeds, out=base / "out").folder)
     return made
 
 
@@ -389,7 +399,7 @@ def test_an_older_study_is_read(folders: list[Path], tmp_path: Path) -> None:
     """study.json had no version, hash, seeds nor target; the runs state them."""
 
     def older(document: dict[str, Any]) -> None:
-        for key in ("schema_version", "hash", "finished", "seeds", "target"):
+        for key in ("schema_version", "hash", "finished", "seeds", "target", "process_per_run"):
             del document[key]
         for own in document["candidates"].values():
             del own["time_to_target"]
@@ -397,6 +407,7 @@ def test_an_older_study_is_read(folders: list[Path], tmp_path: Path) -> None:
     new, old = load_study_folder(folders[0]), load_study_folder(broken(folders[0], tmp_path / "old", older))
     assert (old.recipe, old.hash, old.size, old.target) == (new.recipe, new.hash, new.size, new.target)
     assert old.reached == new.reached
+    assert (old.process_per_run, new.process_per_run) == (False, True)
 
     def interrupted(document: dict[str, Any]) -> None:
         older(document)

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import click
+import psutil
 import pytest
+from rich.console import Console
 
 from command import Command
 from deep5 import cli
 from deep5.errors import RecipeError, UsageError
+from deep5.results.result import load
 from deep5.results.samples_file import SampleRow
+from deep5.results.study_record import Study
 from deep5.results.time_to_target import Target, parse_target
 from deep5.results.training_charts import (
     Point,
@@ -27,7 +36,8 @@ from deep5.results.training_charts import (
     pictures,
     undrawn,
 )
-from deep5.study import load_study, run_study, target_of
+from deep5.study import run_study
+from deep5.study_candidates import load_study, target_of
 from deep5.study_command import study_command, varied
 
 
@@ -147,12 +157,12 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_study(file: Path, tmp_path: Path) -> None:
     pytest.importorskip("vl_convert")
-    recipe, settings = load_study(file)
     told: list[str] = []
-    study = run_study(recipe, settings, seeds=(0, 7), out=tmp_path / "out", tell=told.append)
+    study = run_study(file, seeds=(0, 7), out=tmp_path / "out", tell=told.append)
     assert sorted(told) == ["large, seed 0", "large, seed 7", "small, seed 0", "small, seed 7"]
     assert {line.split()[-1] for line in told[:2]} == {"0"}  # seed after seed
     document = json.loads((study.folder / "study.json").read_text())
+    assert document["process_per_run"] is True
     assert document["candidates"]["large"]["seeds"] == [0, 7]
     assert document["candidates"]["small"]["settings"] == {"optimizer_kwargs": {"lr": 0.001}}
     for name, candidate in document["candidates"].items():
@@ -175,33 +185,123 @@ def test_what_is_infinite_has_no_mean() -> None:
     assert _summary([2.0]) == {"values": [2.0], "mean": 2.0, "deviation": None}
 
 
-def test_a_candidate_that_fails_is_noted_and_the_others_go_on(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import deep5.run as running
-    from deep5.errors import RunFailed
+# What a candidate of a file's STUDY holds may be any object: the process of the run reads it from the file again.
+WRONG = """
+import os
+import sys
+import time
+from pathlib import Path
 
-    real = running.execute
+HERE = Path(__file__).parent
 
-    def execute(recipe: Any, **given: Any) -> Any:
-        if recipe.value("optimizer") == "adam":
-            raise RunFailed("the run failed: broken")
-        return real(recipe, **given)
 
-    monkeypatch.setattr(running, "execute", execute)
-    recipe, settings = load_study(file)
-    study = run_study(recipe, settings, seeds=(0,), out=tmp_path / "out")
-    assert study.failures == {"small": [], "large": ["seed 0: the run failed: broken"]}
-    assert len(study.runs["small"]) == 1
+class Wrong(d5.Event):
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def after_step(self, trainer, info, outputs, begin_ns, end_ns):
+        if info.step:
+            return
+        processors = len(os.sched_getaffinity(0))
+        threads = os.environ["OMP_NUM_THREADS"]
+        with (HERE / "seen.txt").open("a") as file:
+            file.write(f"{self.how} {os.getpid()} {os.getppid()} {processors} {threads}\\n")
+        if self.how == "crash":
+            os.abort()
+        if self.how == "raise":
+            raise ValueError("broken")
+        while self.how == "hang":
+            time.sleep(0.01)
+        if self.how == "grow":
+            self.held = b"x" * (900 << 20)
+            time.sleep(60)
+
+
+STUDY = {name: {"events": [Wrong(name)]} for name in ("calm", "crash", "raise", "hang", "grow")}
+"""
+
+
+def seen(folder: Path) -> list[tuple[str, int, int, int, int]]:
+    lines = (folder / "seen.txt").read_text().splitlines()
+    return [(name, *map(int, rest)) for name, *rest in (line.split() for line in lines)]  # type: ignore[misc]
+
+
+def test_each_run_has_a_process_of_its_own_and_what_befalls_one_befalls_no_other(file: Path, tmp_path: Path) -> None:
+    file.write_text(TARGET + WRONG)
+    study = run_study(file, only="calm,crash,raise", seeds=(0,), common={"threads": 1}, out=tmp_path / "out")
+    made = seen(tmp_path)
+    assert sorted(name for name, *_ in made) == ["calm", "crash", "raise"]
+    assert len({process for _, process, *_ in made} | {os.getpid()}) == 4
+    assert {tuple(rest) for _, _, *rest in made} == {(os.getpid(), 1, 1)}  # pinned to as many as it has threads
+    assert [len(own) for own in study.runs.values()] == [1, 0, 0]
+    (crash,), (raised,) = study.failures["crash"], study.failures["raise"]
+    assert crash.startswith("seed 0: it was ended by SIGABRT in the run")
+    assert raised.startswith("seed 0: the run failed: ")
+    assert "ValueError: broken" in raised
+    assert [own[0].seconds for own in study.reached.values()] == [pytest.approx(1, abs=1), math.inf, math.inf]
+    document = json.loads((study.folder / "study.json").read_text())
+    assert document["finished"] is True
+    assert document["candidates"]["crash"]["time_to_target"]["reasons"]["0"].startswith("failed: it was ended by ")
     assert (study.folder / "accuracy.svg").is_file()
+
+
+def test_a_run_that_hangs_or_grows_is_ended_at_a_limit(file: Path, tmp_path: Path, deep5: Command) -> None:
+    file.write_text(TARGET + WRONG)
+    limits = ("--time-limit", "9", "--memory-limit", "700MB")
+    answer = deep5("study", str(file), "--only", "calm,hang,grow", "--seeds", "1", *limits, "--json")
+    assert answer.status == 0, answer.err
+    candidates = json.loads(answer.out)["candidates"]
+    assert len(candidates["calm"]["runs"]) == 1
+    (hang,), (grow,) = candidates["hang"]["failures"], candidates["grow"]["failures"]
+    assert hang.startswith("seed 0: it did not end within 9 s, in the run; remedy: --time-limit")
+    assert re.match(r"seed 0: it took \S+ GiB of memory in the run; allowed: 0.65 GiB; remedy: --memory-limit", grow)
+    for _, process, *_ in seen(tmp_path):
+        assert not psutil.pid_exists(process)
+    for option, told in (("--time-limit=0", "allowed: above 0 s"), ("--memory-limit=1MB", "allowed: at least 256 MiB")):
+        answer = deep5("study", str(file), option)
+        assert answer.status == 2
+        assert told in answer.err
+
+
+def test_an_interrupted_study_ends_its_run_and_can_be_read(file: Path, tmp_path: Path) -> None:
+    file.write_text(TARGET + WRONG)
+    words = ["study", str(file), "--only", "hang", "--seeds", "1", "--out", str(tmp_path / "out")]
+    command = subprocess.Popen([sys.executable, "-m", "deep5", *words], stderr=subprocess.PIPE, text=True)
+    try:
+        until = time.monotonic() + 60
+        while not (tmp_path / "seen.txt").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        command.send_signal(signal.SIGINT)
+        _, told = command.communicate(timeout=60)
+    finally:
+        command.kill()
+    assert command.returncode == 130
+    (folder,) = (tmp_path / "out").iterdir()
+    assert f"interrupted; what the study left is in {folder}" in told
+    ((_, process, *_),) = seen(tmp_path)
+    assert not psutil.pid_exists(process)
+    document = json.loads((folder / "study.json").read_text())
+    assert (document["finished"], document["notes"]) == (False, ["the study was interrupted"])
+    (left,) = (folder / "runs").iterdir()
+    assert load(left).status == "aborted"
+
+
+def test_a_file_that_changes_meanwhile_is_not_run(file: Path, tmp_path: Path) -> None:
+    """The process reads it anew: a run of something else would stand under the candidate's name."""
+
+    def tell(line: str) -> None:
+        file.write_text(RECIPE.replace("0.001", "0.002"))
+
+    study = run_study(file, only="small", seeds=(0,), out=tmp_path / "out", tell=tell)
+    ((told,),) = study.failures.values()
+    assert told == "seed 0: both, or a file that it names, is not what it was at the beginning; remedy: begin again"
 
 
 def test_metrics_of_one_name_are_not_mixed(file: Path, tmp_path: Path) -> None:
     pytest.importorskip("vl_convert")
     metrics = "[(d5.TopK(1), None), (d5.TopK(8), None), (d5.TestAccuracy(), None), (d5.TrainingLoss(), None)]"
     file.write_text(RECIPE.partition("METRICS")[0] + f"METRICS = {metrics}\nSTUDY = {{'one': {{}}}}\n")
-    recipe, settings = load_study(file)
-    study = run_study(recipe, settings, seeds=(0, 1), out=tmp_path / "out")
+    study = run_study(file, seeds=(0,), out=tmp_path / "out")
     found = json.loads((study.folder / "study.json").read_text())["candidates"]["one"]["metrics"]
     assert {"top_k[k=1]", "top_k[k=8]"} <= set(found)
     assert found["top_k[k=1]"]["values"] == found["test_accuracy"]["values"]
@@ -210,19 +310,18 @@ def test_metrics_of_one_name_are_not_mixed(file: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_assembled_is_noted_and_the_rest_is_kept(file: Path, tmp_path: Path) -> None:
-    recipe, settings = load_study(file)
-    settings["native"] = {"optimizer": "native:adam"}
+    file.write_text(RECIPE.partition("STUDY")[0] + "STUDY = {'small': {}, 'native': {'optimizer': 'native:adam'}}\n")
     held: list[Any] = []
 
     def tell(line: str) -> None:
         held.extend(json.loads(path.read_text()) for path in tmp_path.glob("out/*/study.json"))
 
-    study = run_study(recipe, settings, seeds=(0,), out=tmp_path / "out", tell=tell)
+    study = run_study(file, seeds=(0,), out=tmp_path / "out", tell=tell)
     assert study.failures["native"][0].startswith("seed 0: unknown native optimizer of reference 'adam'")
-    assert [len(study.runs[name]) for name in ("small", "large", "native")] == [1, 1, 0]
-    # Whatever would have ended it, the study held what was done: after one of three, and after two.
-    assert [document["notes"] for document in held] == [["the study is not finished"]] * 2
-    assert sum(len(one["runs"]) + len(one["failures"]) for one in held[-1]["candidates"].values()) == 2
+    assert [len(study.runs[name]) for name in ("small", "native")] == [1, 0]
+    # Whatever would have ended it, the study held what was done: after one of two.
+    assert [document["notes"] for document in held] == [["the study is not finished"]]
+    assert sum(len(one["runs"]) + len(one["failures"]) for one in held[-1]["candidates"].values()) == 1
 
 
 def test_studies_that_are_none(file: Path, tmp_path: Path) -> None:
@@ -239,10 +338,13 @@ def test_studies_that_are_none(file: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'epochs' is fixed by the recipe"):
         load_study(file)
     file.write_text(RECIPE)
-    recipe, settings = load_study(file)
     for seeds in ((), (1, 1)):
         with pytest.raises(UsageError, match="allowed: at least one each, once"):
-            run_study(recipe, settings, seeds=seeds, out=tmp_path)
+            run_study(file, seeds=seeds, out=tmp_path)
+    file.write_text(TARGET)
+    with pytest.raises(RecipeError, match=r"cannot be handed to another process .*remedy: FILE.py:NAME for an object"):
+        run_study(file, {"one": {"optimizer": object}}, out=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["both.py"]  # nothing is left behind
 
 
 def test_the_command(file: Path, deep5: Command) -> None:
@@ -251,8 +353,8 @@ def test_the_command(file: Path, deep5: Command) -> None:
     assert answer.err.splitlines() == ["small, seed 0", "small, seed 1"]
     assert re.search(r"small +\S+ ± \S+", answer.out)
     assert "large" not in answer.out
-    answer = deep5("study", str(file), "--seeds", "1", "--json")
-    assert set(json.loads(answer.out)["candidates"]) == {"small", "large"}
+    answer = deep5("study", str(file), "--seeds", "1", "--only", "large", "--json")
+    assert set(json.loads(answer.out)["candidates"]) == {"large"}
     answer = deep5("study", str(file), "--only", "smal")
     assert answer.status == 2
     assert "unknown candidate 'smal'; allowed: large, small; did you mean 'small'?" in answer.err
@@ -265,9 +367,10 @@ def test_what_varies_without_a_study_in_the_file(file: Path, tmp_path: Path, dee
     """A learning rate that diverges is infinite and does not vanish."""
     file.write_text(TARGET)
     vary = ("--vary", "optimizer_kwargs.lr=0.001,1e38")
-    answer = deep5("study", str(file), *vary, "--seeds", "2", "--json")
+    answer = deep5("study", str(file), *vary, "--seeds", "2")
     assert answer.status == 0, answer.err
-    document = json.loads(answer.out)
+    folder = Path(answer.out.splitlines()[-1])
+    document = json.loads((folder / "study.json").read_text())
     calm, wild = (document["candidates"][f"optimizer_kwargs.lr={lr}"] for lr in ("0.001", "1e+38"))
     assert wild["settings"] == {"optimizer_kwargs.lr": 1e38}
     assert document["target"]["goal"] == 1.0
@@ -287,19 +390,18 @@ def test_what_varies_without_a_study_in_the_file(file: Path, tmp_path: Path, dee
     assert calm["time_to_target"]["reasons"] == {}
     # The picture says whose losses it cannot show.
     assert any("loss.svg does not show all runs: of optimizer_kwargs.lr=1e+38, " in note for note in document["notes"])
-    text = "".join(ET.parse(Path(document["folder"]) / "loss.svg").getroot().itertext())  # noqa: S314
+    text = "".join(ET.parse(folder / "loss.svg").getroot().itertext())  # noqa: S314
     assert "not all runs are drawn; of optimizer_kwargs.lr=1e+38, " in text
-    answer = deep5("study", str(file), *vary, "--seeds", "1", "--only", "optimizer_kwargs.lr=1e+38")
-    assert "to a test accuracy of at least 1 %: median over the seeds" in answer.out
-    assert re.search(r" inf +inf +inf +0 of 1", answer.out)
-    assert "seed 0: diverged: " in " ".join(answer.out.split())
+    told = " ".join(answer.out.split())
+    assert "to a test accuracy of at least 1 %: median over the seeds (least … most)" in told
+    assert re.search(r" inf +inf +inf +0 of 2", told)
+    assert ": diverged: " in told
 
 
 def test_divergence_is_seen_without_the_loss_among_the_metrics(file: Path, tmp_path: Path) -> None:
     """The run warns; the words are those of the module that watches."""
     file.write_text(TARGET.replace(", (d5.TrainingLoss(), None)", ""))
-    recipe, candidates = load_study(file, varied=varied(["optimizer_kwargs.lr=1e38"]))
-    study = run_study(recipe, candidates, seeds=(0,), out=tmp_path / "out")
+    study = run_study(file, varied(["optimizer_kwargs.lr=1e38"]), seeds=(0,), out=tmp_path / "out")
     (found,) = study.reached["optimizer_kwargs.lr=1e+38"].values()
     assert found.seconds == math.inf
     assert re.match(
@@ -310,50 +412,84 @@ def test_divergence_is_seen_without_the_loss_among_the_metrics(file: Path, tmp_p
 
 def test_a_run_that_was_stopped_before_any_evaluation_hides_no_other(file: Path, tmp_path: Path) -> None:
     file.write_text(TARGET.replace('"epochs": 2}', '"epochs": 2, "events": [d5.StopOnNaN(1)]}'))
-    recipe, candidates = load_study(file, varied=varied(["optimizer_kwargs.lr=0.001,1e38"]))
-    study = run_study(recipe, candidates, seeds=(0,), out=tmp_path / "out")
+    candidates = {
+        "calm": {"optimizer_kwargs.lr": 0.001, "threads": 1},
+        "wild": {"optimizer_kwargs.lr": 1e38, "threads": 2},
+    }
+    study = run_study(file, candidates, seeds=(0,), out=tmp_path / "out")
     calm, wild = (own[0] for own in study.reached.values())
     assert calm.epochs == 1.0
     assert wild.epochs == math.inf
     assert str(wild.reason).startswith("diverged: the training loss is ")
-    assert study.notes[0] == "accuracy.svg does not show all runs: of optimizer_kwargs.lr=1e+38, none of 1"
+    assert study.notes[0] == "accuracy.svg does not show all runs: of wild, none of 1"
+    # Of whatever number of threads, all get the same processors: seconds of other ones would not compare.
+    runs = [result.document for own in study.runs.values() for result in own]
+    assert [own["threads"]["asked"] for own in runs] == [1, 2]
+    assert len({own["provenance"]["environment"] for own in runs}) == 1
     assert (study.folder / "accuracy.svg").is_file()
 
 
-def test_a_run_that_fails_is_infinite(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import deep5.run as running
-    from deep5.errors import RunFailed
+def test_a_run_that_fails_is_infinite(file: Path, tmp_path: Path) -> None:
+    """One of two seeds."""
+    file.write_text(TARGET + WRONG.replace("self.how ==", "(HERE / 'broken').exists() and self.how =="))
 
-    real = running.execute
+    def tell(line: str) -> None:
+        if line.endswith("seed 1"):
+            (tmp_path / "broken").touch()
 
-    def execute(recipe: Any, **given: Any) -> Any:
-        if (recipe.value("optimizer"), recipe.value("seed")) == ("momentum", 1):
-            raise RunFailed("the run failed: broken")
-        return real(recipe, **given)
-
-    monkeypatch.setattr(running, "execute", execute)
-    file.write_text(TARGET)
-    recipe, candidates = load_study(file, varied=varied(["optimizer=sgd,momentum"]))
-    study = run_study(recipe, candidates, seeds=(0, 1), out=tmp_path / "out")
+    study = run_study(file, only="raise", seeds=(0, 1), out=tmp_path / "out", tell=tell)
     document = json.loads((study.folder / "study.json").read_text())
-    told = document["candidates"]["optimizer=momentum"]["time_to_target"]
+    told = document["candidates"]["raise"]["time_to_target"]
     assert told["epochs"] == {"values": {"0": 1.0, "1": "inf"}, "median": "inf", "interval": None}
-    assert told["reasons"] == {"1": "failed: the run failed: broken"}
-    assert "accuracy.svg does not show all runs: of optimizer=momentum, 1 of 2" in document["notes"]
+    assert told["reasons"]["1"].startswith("failed: the run failed: ")
+    assert "accuracy.svg does not show all runs: of raise, 1 of 2" in document["notes"]
     for name in ("accuracy", "accuracy_time"):
         text = "".join(ET.parse(study.folder / f"{name}.svg").getroot().itertext())  # noqa: S314
-        assert "not all runs are drawn; of optimizer=momentum, 1 of 2" in text
+        assert "not all runs are drawn; of raise, 1 of 2" in text
         assert "target 1 %" in text
     assert marks((study.folder / "accuracy_time.svg").read_bytes(), "rule mark container") == 1
+    console = Console(width=400)
+    with console.capture() as printed:
+        study.print(console)
+    table = printed.get()
+    assert "time to 1 % (recipe's goal) [s]" in table  # which target is whose
+    assert re.search(r"raise +inf \(0\.\d+ … inf\) +inf \(1 … inf\) +inf \(3 … inf\) +1 of 2", table)
+    assert re.search(r"raise, seed 1: the run failed: .*ValueError: broken", table)
 
 
 def test_a_study_of_which_no_run_came_to_its_end_says_so(file: Path, deep5: Command) -> None:
     file.write_text(TARGET)
-    for option in ("--quiet", "--json"):
-        answer = deep5("study", str(file), "--vary", "optimizer=native:adam,native:lion", "--seeds", "1", option)
+    for options in (("--seeds", "1", "--json"), ("--seeds", "2")):
+        answer = deep5("study", str(file), "--vary", "optimizer=native:adam", *options)
         assert answer.status == 3
         assert "came to its end; the first: seed 0: unknown native optimizer" in answer.err
-    assert json.loads(answer.out)["exit_status"] == 3  # one document
+        if "--json" in options:
+            assert json.loads(answer.out)["exit_status"] == 3  # one document
+    # What befell several runs is told once.
+    told = " ".join(answer.out.split())
+    assert told.count("unknown native optimizer") == 1
+    assert "optimizer=native:adam, 2 seeds: unknown native optimizer of reference 'adam'; allowed: none note: " in told
+    assert told.count("note: ") == 1
+    assert "note: nothing was drawn: no run came to its end" in told
+
+
+def test_a_reason_is_told_once_though_each_run_names_its_own_folder() -> None:
+    folder = Path("/out/s")
+    failed = [f"seed {n}: the run failed: broken; what it left is in {folder}/runs/r-{n}" for n in range(3)]
+    study = Study(
+        folder=folder,
+        recipe="r",
+        hash="",
+        size="full",
+        seeds=range(3),
+        settings={"a": {}, "b": {}},
+        runs={"a": [], "b": []},
+        failures={"a": failed, "b": [*failed[:1], "seed 1: another"]},
+    )
+    assert study._lost() == [
+        "a, 3 seeds; b, seed 0: the run failed: broken; what it left is in its folder",
+        "b, seed 1: another",
+    ]
 
 
 def test_what_varies() -> None:
@@ -434,9 +570,8 @@ def test_what_is_not_drawn_is_told() -> None:
 @pytest.mark.slow
 def test_the_optimizer_study_at_its_smoke_size(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    recipe, settings = load_study("optimizer_study", "smoke")
-    assert {"Adam", "AcceleGrad"} <= set(settings)
-    study = run_study(recipe, settings, seeds=(0,), out=tmp_path)
+    study = run_study("optimizer_study", size="smoke", seeds=(0,), out=tmp_path)
+    assert {"Adam", "AcceleGrad"} <= set(study.settings)
     assert not any(study.failures.values())
     assert (study.folder / "accuracy.svg").is_file()
     assert (study.folder / "loss.svg").is_file()

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from deep5.errors import Errors
+from deep5.terminal import counted
 
 __all__ = ["audit_command"]
 
@@ -42,9 +43,10 @@ def audit_command(errors: Errors) -> click.Command:
                     show(str(finding))
                 if not quiet:
                     for what, times in report.skipped.items():
-                        show(f"not re-checked ({times}): {what}")
+                        show(f"not re-checked, {counted(times, 'time')}: {what}")
                     show(
-                        f"{report.folders} folders, {report.checks} checks, {len(report.findings)} findings, "
+                        f"{counted(report.folders, 'folder')}, {counted(report.checks, 'check')}, "
+                        f"{counted(len(report.findings), 'finding')}, "
                         f"{sum(report.skipped.values())} not re-checked"
                     )
             status = 0 if report else 1

@@ -9,7 +9,7 @@ from typing import Any
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
 from deep5.calibration import Calibration
-from deep5.results.comparison_summary import counted, judged, results_of, verdicts_of, warnings_of
+from deep5.results.comparison_summary import counted, judged, results_of, verdicts_of, warnings_of, warnings_of_machine
 from deep5.results.round_samples import RoundSample
 from deep5.statistics import LOOKS, steady_part
 
@@ -75,7 +75,7 @@ def check_summaries(ledger: Ledger, document: Mapping[str, Any], samples: Sequen
     _check_settled(ledger, document, samples)
     _compare(ledger, "verdict", document["verdicts"], verdicts_again(document, samples))
     if document["status"] == "success":
-        for told in warnings_of(samples, _unsettled(document)):
+        for told in (*warnings_of(samples, _unsettled(document)), *warnings_of_machine(document)):
             ledger.hold(13, told in document["warnings"], f"a warning is missing: {told}")
 
 

@@ -155,6 +155,9 @@ def _check_length(ledger: Ledger, document: Mapping[str, Any]) -> None:
         lived <= resources["processes_s"] + _SLACK_S * len(processes),
         f"the processes lived {lived:.4g} s; stored as their sum {resources['processes_s']:.4g} s",
     )
+    own = resources["wall_s"] - resources["processes_s"]
+    ledger.same(9, "what deep5 itself took", resources["harness_s"], own)
+    ledger.same(9, "deep5's own share", resources["harness_share"], own / resources["wall_s"])
 
 
 def _brief(order: Sequence[tuple[int, str]]) -> str:

@@ -1,4 +1,4 @@
-"""What a candidate's process does: one job, read from a file, its answer written to another."""
+"""What a process of its own does: one job, read from a file, its answer written to another."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deep5.recipe import Recipe
 
 __all__ = ["ARRAYS", "main"]
 
@@ -62,19 +65,31 @@ def _job(
     request: Mapping[str, Any], tell: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is found, in JSON's types, and arrays by name."""
-    from deep5.compare import inference, operators, training
+    from deep5.compare import inference, operators, training, whole_run
     from deep5.compare.plan import content_hash
     from deep5.errors import RecipeError
-    from deep5.recipe import load_recipe
 
-    recipe = load_recipe(request["recipe"]).at_size(request["size"]).with_settings(request["settings"])
+    recipe = _recipe(request)
     if content_hash(recipe) != request["content"]:
         raise RecipeError(
-            f"{recipe.name}, or a file that it names, is not what it was when the comparison began; remedy: begin again"
+            f"{recipe.name}, or a file that it names, is not what it was at the beginning; remedy: begin again"
         )
-    kind: Any = {"training": training, "inference": inference, "operators": operators}[request["kind"]]
-    job: Job = kind.JOBS[request["job"]]
+    kinds: dict[str, Any] = {
+        "training": training, "inference": inference, "operators": operators, "study": whole_run,
+    }  # fmt: skip
+    job: Job = kinds[request["kind"]].JOBS[request["job"]]
     return job(recipe, request, tell, begin)
+
+
+def _recipe(request: Mapping[str, Any]) -> Recipe:
+    """What is run: a candidate of a study is one of its file's where it is not given, for it may hold any object."""
+    from deep5.recipe import load_recipe
+    from deep5.study_candidates import load_study
+
+    if request["kind"] != "study":
+        return load_recipe(request["recipe"]).at_size(request["size"]).with_settings(request["settings"])
+    recipe, candidates = load_study(request["recipe"], request["size"], request["varied"])
+    return recipe.with_settings({**request["settings"], **candidates[request["candidate"]]})
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:

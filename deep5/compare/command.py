@@ -10,7 +10,7 @@ import click
 
 from deep5.errors import Errors, UsageError
 
-__all__ = ["compare_command"]
+__all__ = ["compare_command", "parse_bytes"]
 
 
 def compare_command(errors: Errors) -> click.Command:
@@ -25,19 +25,19 @@ def compare_command(errors: Errors) -> click.Command:
     @click.option("--frameworks", metavar="NAMES", help="Frameworks, with commas between; a mode follows a colon.")
     @click.option("--vary", metavar="KEY=V,V", multiple=True, help="A mutable part, and the values it takes; repeat.")
     @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set a mutable part of all candidates.")
-    @click.option("--quick", "mode", flag_value="quick", default=True, help="One process a candidate (default).")
+    @click.option("--quick", "mode", flag_value="quick", help="One process a candidate (default).")
     @click.option("--rigorous", "mode", flag_value="rigorous", help="Eight to thirty processes a candidate.")
     @click.option("--of", "kind", metavar="KIND", help="training (default) or inference; operators of their recipes.")
-    @click.option("--size", metavar="NAME", default="full", help="A size of the recipe, such as smoke.")
+    @click.option("--size", metavar="NAME", help="A size of the recipe, such as smoke; default: full.")
     @click.option("--baseline", metavar="CANDIDATE", help="Whom the others are held against; default: the first.")
     @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads within an operator.")
     @click.option("--processes", "most", type=click.IntRange(min=1), metavar="N", help="At most so many a candidate.")
-    @click.option("--steps", type=click.IntRange(min=2), default=100, show_default=True, help="Steps of the proof.")
-    @click.option("--time-limit", "time_limit_s", type=float, default=600.0, metavar="S", help="Of one process.")
+    @click.option("--steps", type=click.IntRange(min=2), metavar="N", help="Steps of the proof; default: 100.")
+    @click.option("--time-limit", "time_limit_s", type=float, metavar="S", help="Of one process; default: 600.")
     @click.option("--memory-limit", metavar="SIZE", help="Of one process, such as 4GiB; default: 90 % of what is free.")
     @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Of the order of processes; default: drawn.")
     @click.option("--out", metavar="DIR", default="results", show_default=True, help="Where the folder goes.")
-    @click.option("--resume", metavar="FOLDER", help="Go on in the folder of a comparison that was ended.")
+    @click.option("--resume", metavar="FOLDER", help="Go on in the folder of a comparison that was ended, as it was.")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
@@ -46,7 +46,7 @@ def compare_command(errors: Errors) -> click.Command:
         frameworks: str | None,
         vary: tuple[str, ...],
         settings: tuple[str, ...],
-        mode: str,
+        mode: str | None,
         memory_limit: str | None,
         out: str,
         as_json: bool,
@@ -64,16 +64,19 @@ def compare_command(errors: Errors) -> click.Command:
             from deep5.compare.plan import parse_variation
             from deep5.recipe_settings import parse_setting
 
+            options |= {
+                "frameworks": [name.strip() for name in (frameworks or "").split(",") if name.strip()] or None,
+                "vary": _once("--vary", [parse_variation(text) for text in vary]) or None,
+                "settings": _once("--set", [parse_setting(text) for text in settings]) or None,
+                "rigorous": None if mode is None else mode == "rigorous",
+                "memory_limit_bytes": None if memory_limit is None else parse_bytes(memory_limit),
+            }
             done = run_comparison(
                 recipe,
                 out=out,
-                tell=None if quiet or as_json else lambda line: click.echo(line, err=True),
-                frameworks=[name.strip() for name in (frameworks or "").split(",") if name.strip()],
-                vary=_once("--vary", [parse_variation(text) for text in vary]),
-                settings=_once("--set", [parse_setting(text) for text in settings]),
-                rigorous=mode == "rigorous",
-                memory_limit_bytes=None if memory_limit is None else _bytes(memory_limit),
-                **options,
+                tell=None if quiet else lambda line: click.echo(line, err=True),
+                # What is not given is as the folder has it, or as a comparison has it that begins.
+                **{name: value for name, value in options.items() if value is not None},
             )
             if as_json:
                 show(json.dumps({**done.document, "folder": str(done.folder)}, indent=2, allow_nan=False))
@@ -97,7 +100,15 @@ def _once(option: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _bytes(text: str) -> int:
+def parse_bytes(text: str) -> int:
+    """Read a size of memory.
+
+    Raises:
+        UsageError: It is none.
+
+    >>> parse_bytes("4GiB"), parse_bytes("800MB")
+    (4294967296, 800000000)
+    """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?B?)?\s*", text)
     if found is None:
         raise UsageError(f"--memory-limit {text!r}; allowed: a size such as 4GiB or 800MB")

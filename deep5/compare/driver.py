@@ -10,12 +10,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from deep5.calibration import Calibration, calibrate, calibration_of_this_machine
+from deep5.calibration import Calibration, calibrate, calibration_of_this_machine, kept_calibration, said_of
 from deep5.compare.child import ARRAYS
 from deep5.compare.plan import Candidate, Plan, content_hash, make_plan, settings_of
 from deep5.compare.processes import Outcome, run_process
 from deep5.compare.proof import ProofRow, inference_rows, operator_rows, training_rows
 from deep5.compare.record import ComparisonRecord
+from deep5.compare.resumed import options_left
 from deep5.errors import Deep5Error, OutputError, RunFailed, UsageError
 from deep5.recipe import Recipe
 from deep5.results.comparison import ComparisonResult, load_comparison
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["run_comparison"]
 
 Tell = Callable[[str], object]
-# Noise floors beyond which it is said that a machine is no good for what was asked.
-_NOISY = {"quick": 1.25, "rigorous": 1.05}
 
 
 def run_comparison(
@@ -46,6 +45,7 @@ def run_comparison(
         recipe: A registered name, or the path of a Python file.
         out: Where the comparison's folder goes.
         resume: The folder of a comparison that was ended, to go on in: its rounds count, its proof is made again.
+            Options that are not given are as it had them.
         tell: Takes a line before each process.
         options: As for `deep5.compare.plan.make_plan`: `frameworks`, `vary`, `settings`, `size`, `kind`, `rigorous`,
             `baseline`, `threads`, `seed`, `steps`, `most`, `time_limit_s`, `memory_limit_bytes`.
@@ -55,8 +55,8 @@ def run_comparison(
         RunFailed: Fewer than two candidates could be timed; the folder is marked and readable.
     """
     begin = perf_counter()
-    if resume is not None and options.get("seed") is None:
-        options["seed"] = load_comparison(resume).document["seed"]
+    if resume is not None:
+        options = options_left(load_comparison(resume), options)
     plan, recipes = make_plan(recipe, **options)
     return _Comparison(plan, recipes, Path(out), None if resume is None else Path(resume), tell or _untold, begin).run()
 
@@ -105,20 +105,14 @@ class _Comparison:
     def _calibrate(self) -> None:
         found = calibration_of_this_machine(self.plan.threads)
         if found is None:
-            self.tell("this machine's noise floor is not known yet: it is measured once, in about a minute")
-            begin = perf_counter()
+            self.tell("this machine's noise floor is not known, or older than a day: it is measured, in about a minute")
+            begin, before = perf_counter(), kept_calibration(self.plan.threads)
             found = calibrate(self.plan.threads)
+            for line in said_of(found, before):
+                self.tell(line)
             self.processes_s += perf_counter() - begin
         self.folder.document["calibration"] = found.document()
         self.calibration: Calibration = found
-        rounds = LOOKS[-1] if self.plan.mode == "rigorous" else 1
-        floor = found.floor(rounds)
-        if floor > _NOISY[self.plan.mode]:
-            remedy, each = "a quiet machine, or --threads 1", "one process" if rounds == 1 else f"{rounds} processes"
-            self.folder.warn(
-                f"this machine is noisy: identical code differs by up to {floor - 1:.0%} with {each} each, "
-                f"and no smaller difference gets a verdict; remedy: {remedy if rounds > 1 else f'--rigorous, {remedy}'}"
-            )
 
     def _request(self, candidate: Candidate, job: str, **more: Any) -> dict[str, Any]:
         plan, recipe = self.plan, self.recipes[candidate.label]
@@ -137,7 +131,14 @@ class _Comparison:
         }
 
     def _run(self, candidate: Candidate, job: str, folder: Path, label: str | None = None, **more: Any) -> Outcome:
-        outcome = run_process(self.plan, self._request(candidate, job, **more), folder, self.begin)
+        outcome = run_process(
+            self._request(candidate, job, **more),
+            folder,
+            threads=self.plan.threads,
+            time_limit_s=self.plan.time_limit_s,
+            memory_limit_bytes=self.plan.memory_limit_bytes,
+            origin=self.begin,
+        )
         self.processes_s += outcome.wall_s
         self.folder.note_process(label or candidate.label, job, outcome, more.get("round"))
         return outcome
@@ -160,7 +161,7 @@ class _Comparison:
                 self.folder.note_reference(answer)
             for place, candidate in enumerate(members):
                 if answer is None:
-                    self.folder.fail(candidate.label, "failed", f"the reference cannot run it: {reference.reason}")
+                    self.folder.fail(candidate.label, "failed", f"of the reference, in float64: {reference.reason}")
                     continue
                 self.tell(f"proof: {candidate.label}")
                 own = scratch / f"proof-{number}-{place}"
@@ -296,7 +297,7 @@ def _results_in(path: Path) -> dict[str, np.ndarray]:
 def _of_group(members: Sequence[Candidate], groups: int) -> str:
     if groups == 1:
         return ""
-    return f" for {', '.join(member.label for member in members)}"
+    return f" for {'; '.join(member.label for member in members)}"
 
 
 def _scope(kind: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.compare.readings import framework_of, machine_between, machine_state, observed, peaks_of, provenance_of
+from deep5.compare.readings import framework_of, observed, peaks_of, provenance_of
 from deep5.compare.training import (
     assembled,
     executors_of,
@@ -19,6 +19,7 @@ from deep5.compare.training import (
     of_reference,
 )
 from deep5.errors import Unsupported
+from deep5.machine_load import machine_between, machine_state
 from deep5.recipe import Recipe
 from deep5.statistics import steady_part
 from deep5.tensors import to_numpy

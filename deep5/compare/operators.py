@@ -13,8 +13,9 @@ from deep5.bench.candidates import Candidate, prepare, random_values, read, reas
 from deep5.bench.measure import measure_here
 from deep5.bench.plan import Plan, Workload, workloads
 from deep5.bench.record import plan_of
-from deep5.compare.readings import machine_between, machine_state, observed, peaks_of
+from deep5.compare.readings import observed, peaks_of
 from deep5.errors import Deep5Error
+from deep5.machine_load import machine_between, machine_state
 from deep5.plugins import framework
 from deep5.recipe import Recipe
 from deep5.tensors import TensorSpec

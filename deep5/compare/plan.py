@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import itertools
 import json
-import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from deep5.canonical import canonical, canonical_hash
+from deep5.compare.processes import check_limits
 from deep5.errors import RecipeError, UsageError
 from deep5.pinning import processors
 from deep5.recipe import FULL, Recipe, load_recipe
@@ -36,7 +36,7 @@ MODES = ("quick", "rigorous")
 """One fresh process a candidate, or eight to thirty."""
 
 
-_LEAST_MEMORY, _LEAST_STEPS = 256 << 20, 2
+_LEAST_STEPS = 2
 # What a comparison says itself, and with which option.
 _OWN = {
     "framework": "--frameworks",
@@ -188,6 +188,7 @@ def make_plan(
     frameworks: Sequence[str] = (),
     vary: Mapping[str, Sequence[Any]] | None = None,
     settings: Mapping[str, Any] | None = None,
+    candidates: Sequence[Candidate] = (),
     size: str = FULL,
     kind: str | None = None,
     rigorous: bool = False,
@@ -206,6 +207,7 @@ def make_plan(
         frameworks: Names, modes included; none: the recipe's own.
         vary: By key of the recipe, values of which each makes candidates.
         settings: Of all candidates.
+        candidates: In place of the three above, as a comparison that goes on had them.
         size: Of the recipe.
         kind: One of `KINDS`; None: what the recipe is for.
         rigorous: Eight to thirty processes a candidate instead of one.
@@ -223,16 +225,13 @@ def make_plan(
     Raises:
         UsageError: What cannot be compared, with the reason.
     """
-    import psutil
-
+    from deep5.compare.able import check_components, check_framework
     from deep5.environment import default_threads
     from deep5.statistics import LOOKS
 
     loaded = load_recipe(recipe).at_size(size)
     kind = kind_of(loaded, kind)
     names = list(frameworks) or _own(loaded)
-    for key in {**(settings or {}), **(vary or {})}:
-        _check_effect(kind, key)
     for key, values in (vary or {}).items():
         if not values:
             raise UsageError(f"--vary {key} has no value; allowed: at least one")
@@ -241,7 +240,10 @@ def make_plan(
     for key in vary or {}:
         if key in (settings or {}):
             raise UsageError(f"{key!r} is set and varied; allowed: one of them")
-    made = candidates_of(names, vary or {}, settings or {})
+    made = list(candidates) or candidates_of(names, vary or {}, settings or {})
+    for key in {key: None for candidate in made for key in candidate.settings}:
+        if key.partition(".")[0] not in loaded.fixed:  # what is fixed is refused as that
+            _check_effect(kind, key)
     if len(made) < 2:
         raise UsageError(
             f"one candidate, {made[0].label}; allowed: at least two; remedy: --frameworks pytorch,jax, or --vary "
@@ -258,6 +260,10 @@ def make_plan(
         recipes[candidate.label].describe()  # what cannot be hashed is refused
         _check_plain(candidate)
         _check_provable(candidate, recipes[candidate.label], kind)
+    for candidate in {candidate.group: candidate for candidate in made}.values():
+        check_components(recipes[candidate.label], kind)
+    for candidate in {candidate.framework: candidate for candidate in made}.values():
+        check_framework(recipes[candidate.label], candidate.framework)
     if threads is not None and threads < 1:
         raise UsageError(f"{threads} threads; allowed: at least 1")
     if steps < _LEAST_STEPS:
@@ -271,10 +277,7 @@ def make_plan(
         raise UsageError(f"--processes {most} with --rigorous; allowed: {allowed}, after which a comparison is judged")
     if not rigorous and most not in (None, 1):
         raise UsageError(f"--processes {most} without --rigorous; allowed: one; remedy: --rigorous")
-    if not 0 < time_limit_s < math.inf:
-        raise UsageError(f"a limit of {time_limit_s!r} s; allowed: above 0 s, and finite")
-    if memory_limit_bytes is not None and not _LEAST_MEMORY <= memory_limit_bytes < 1 << 63:
-        raise UsageError(f"a limit of {memory_limit_bytes!r:.40} bytes; allowed: at least 256 MiB")
+    memory_limit_bytes = check_limits(time_limit_s, memory_limit_bytes)
     return Plan(
         recipe=recipe if loaded.path is None or recipe == loaded.name else str(loaded.path.resolve()),
         size=size,
@@ -287,7 +290,7 @@ def make_plan(
         steps=steps,
         most=most or (LOOKS[-1] if rigorous else 1),
         time_limit_s=time_limit_s,
-        memory_limit_bytes=memory_limit_bytes or int(0.9 * psutil.virtual_memory().available),
+        memory_limit_bytes=memory_limit_bytes,
     ), recipes
 
 

@@ -1,8 +1,9 @@
-"""A candidate in a process of its own: pinned, watched, and ended where it takes too long or too much memory."""
+"""A job in a process of its own: pinned, watched, and ended where it takes too long or too much memory."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -17,10 +18,10 @@ from typing import Any
 
 import psutil
 
-from deep5.compare.plan import Plan
+from deep5.errors import UsageError
 from deep5.pinning import environment, processors
 
-__all__ = ["Outcome", "run_process"]
+__all__ = ["Outcome", "check_limits", "run_process"]
 
 # A fresh process finds modules where this one does: not `deep5` in a folder of that name which it was started beside.
 _PROGRAM = (
@@ -29,6 +30,7 @@ _PROGRAM = (
 # How often a process is looked at. It costs the core that the parent runs on some 0.2 ms each time.
 _LOOK_S = 0.1
 _TOLD_LINES, _TOLD_BYTES, _MOST_SAID = 3, 20_000, 64 << 20
+_LEAST_MEMORY = 256 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,7 @@ class Outcome:
     Attributes:
         answer: What it found, or None. Also where there is a reason: what was measured is kept.
         reason: Why it does not count, or None.
-        begin_s: When it was started, in seconds since the comparison began.
+        begin_s: When it was started, in seconds since the origin.
         wall_s: How long it lived.
         memory_bytes: The largest resident memory that was seen.
     """
@@ -50,18 +52,48 @@ class Outcome:
     memory_bytes: int
 
 
-def run_process(plan: Plan, request: Mapping[str, Any], folder: Path, origin: float) -> Outcome:
+def check_limits(time_limit_s: float, memory_limit_bytes: int | None) -> int:
+    """Refuse limits that are none.
+
+    Args:
+        time_limit_s: Of one process.
+        memory_limit_bytes: Of one process; None: nine tenths of what is free now.
+
+    Returns:
+        The limit of memory.
+
+    Raises:
+        UsageError: With what is allowed.
+    """
+    if not 0 < time_limit_s < math.inf:
+        raise UsageError(f"a limit of {time_limit_s!r} s; allowed: above 0 s, and finite")
+    if memory_limit_bytes is not None and not _LEAST_MEMORY <= memory_limit_bytes < 1 << 63:
+        raise UsageError(f"a limit of {memory_limit_bytes!r:.40} bytes; allowed: at least 256 MiB")
+    return memory_limit_bytes or int(0.9 * psutil.virtual_memory().available)
+
+
+def run_process(
+    request: Mapping[str, Any],
+    folder: Path,
+    *,
+    threads: int,
+    time_limit_s: float,
+    memory_limit_bytes: int,
+    origin: float = 0.0,
+) -> Outcome:
     """Run one job in a fresh process, and wait for it.
 
     Args:
-        plan: Gives limits and threads.
         request: What is asked, in JSON's types; `folder` is put in.
         folder: Where the process writes its answer.
-        origin: When the comparison began, by `perf_counter`.
+        threads: Within an operator; the process is pinned to as many processors.
+        time_limit_s: How long it may live.
+        memory_limit_bytes: How much memory it and what it starts may take.
+        origin: What `begin_s` of the outcome counts from, by `perf_counter`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     asked, answer, doing = (folder / name for name in ("request.json", "answer.json", "doing.txt"))
-    more = {"folder": str(folder), "processors": processors(plan.threads), "parent": os.getpid()}
+    more = {"folder": str(folder), "processors": processors(threads), "parent": os.getpid()}
     asked.write_text(json.dumps({**request, **more}))
     begin = perf_counter()
     reason, memory = None, 0
@@ -71,7 +103,7 @@ def run_process(plan: Plan, request: Mapping[str, Any], folder: Path, origin: fl
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
-            env=environment(plan.threads),
+            env=environment(threads),
             # A group of its own, which is ended as a whole: nothing that it starts runs beside the next one.
             start_new_session=True,
         )
@@ -83,16 +115,16 @@ def run_process(plan: Plan, request: Mapping[str, Any], folder: Path, origin: fl
                     break
                 except subprocess.TimeoutExpired:
                     memory = max(memory, _resident(watched))
-                if memory > plan.memory_limit_bytes:
+                if memory > memory_limit_bytes:
                     reason = (
                         f"it took {memory / 2**30:.2f} GiB of memory in {_doing(doing)}; allowed: "
-                        f"{plan.memory_limit_bytes / 2**30:.2f} GiB; remedy: --memory-limit, or a smaller size"
+                        f"{memory_limit_bytes / 2**30:.2f} GiB; remedy: --memory-limit, or a smaller size"
                     )
                 elif os.fstat(said.fileno()).st_size > _MOST_SAID:
                     reason = f"it printed more than {_MOST_SAID >> 20} MiB in {_doing(doing)}"
-                elif perf_counter() - begin > plan.time_limit_s:
+                elif perf_counter() - begin > time_limit_s:
                     reason = (
-                        f"it did not end within {plan.time_limit_s:g} s, in {_doing(doing)}; remedy: --time-limit, or "
+                        f"it did not end within {time_limit_s:g} s, in {_doing(doing)}; remedy: --time-limit, or "
                         "a smaller size"
                     )
                 if reason is not None:

@@ -1,11 +1,10 @@
-"""What a candidate's process says of itself: its settings as read back, its machine, its framework's own peaks."""
+"""What a candidate's process says of itself: its settings as read back, its framework's own peaks."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 from deep5.errors import Deep5Error, UsageError
@@ -17,7 +16,7 @@ from deep5.tensors import to_numpy
 if TYPE_CHECKING:
     from deep5.backend import Framework
 
-__all__ = ["framework_of", "machine_between", "machine_state", "observed", "peaks_of", "provenance_of"]
+__all__ = ["framework_of", "observed", "peaks_of", "provenance_of"]
 
 # Rows and columns of the matrices, and elements of the vector, whose rates are the framework's peaks.
 _PRODUCT, _COPY = 1024, 1 << 24
@@ -58,42 +57,6 @@ def observed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(value)
-
-
-def machine_state() -> dict[str, Any]:
-    """What changes on a machine from one process to the next: clock, load, free memory, and who uses the processors.
-
-    Of the processors that this process is pinned to, `busy_s` is the time that anybody has used of them, and that a
-    host took from them; `own_s` is this process' own; both since some moment in the past. `at_s` is when this was read.
-    """
-    import psutil
-
-    frequency, times = psutil.cpu_freq(), psutil.cpu_times(percpu=True)
-    pinned = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(times))
-    idle = sum(times[number].idle + getattr(times[number], "iowait", 0.0) for number in pinned if number < len(times))
-    busy = sum(sum(times[number][:8]) for number in pinned if number < len(times)) - idle
-    return {
-        "at_s": perf_counter(),
-        "busy_s": busy,
-        "own_s": process_time(),
-        "processors": len(pinned),
-        "clock_mhz": None if frequency is None else float(frequency.current),
-        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
-        "available_bytes": int(psutil.virtual_memory().available),
-    }
-
-
-def machine_between(before: Mapping[str, Any]) -> dict[str, Any]:
-    """The machine before and now, and what others took of this process' processors in between, 0 to 1.
-
-    Args:
-        before: As `machine_state` gave it.
-    """
-    after = machine_state()
-    elapsed, busy, own = (after[key] - before[key] for key in ("at_s", "busy_s", "own_s"))
-    # The system counts in ticks of 10 ms: over less than a second that says nothing.
-    share = None if elapsed < 1 else min(1.0, max(0.0, (busy - own) / (elapsed * after["processors"])))
-    return {"before": dict(before), "after": after, "others_share": share}
 
 
 def provenance_of(parts: Any, **more: str) -> dict[str, Any]:

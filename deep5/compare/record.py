@@ -26,7 +26,7 @@ from deep5.results.comparison import (
     comparison_schema,
     load_comparison,
 )
-from deep5.results.comparison_summary import counted, judged, results_of, verdicts_of, warnings_of
+from deep5.results.comparison_summary import counted, judged, results_of, verdicts_of, warnings_of, warnings_of_machine
 from deep5.results.folder import locked
 from deep5.results.round_samples import RoundSample, round_samples_text
 from deep5.results.validation import check_document, encode
@@ -38,8 +38,6 @@ _CLOCK = "time.perf_counter_ns"
 _LIMITS = ("memory_limit_bytes", "time_limit_s")
 # Of a product of 1024 rows in float32, relative: twenty times its rounding, a fifth of that of TF32.
 _EXACT = 2e-5
-# What others may take of a candidate's processors unsaid; the process that waits for it takes a five hundredth.
-_CROWDED = 0.05
 
 
 class ComparisonRecord:
@@ -352,24 +350,9 @@ class ComparisonRecord:
     def finish(self, resources: Mapping[str, float]) -> ComparisonResult:
         """Write it as a success, and read back what was written."""
         unsettled = Counter((name, row["candidate"]) for row in self.document["processes"] for name in row["unsettled"])
-        self.warn(*warnings_of(self._samples, unsettled), *self._crowded())
+        self.warn(*warnings_of(self._samples, unsettled), *warnings_of_machine(self.document))
         self._close("success", [], resources)
         return load_comparison(self.path)
-
-    def _crowded(self) -> list[str]:
-        """Whose processors others used while it was timed: a number of theirs is in part somebody else's."""
-        shares: dict[str, list[float]] = {}
-        for row in self.document["processes"]:
-            if row["job"] == "time" and (row["machine"] or {}).get("others_share") is not None:
-                shares.setdefault(row["candidate"], []).append(row["machine"]["others_share"])
-        told = []
-        for label, found in shares.items():
-            if beyond := [share for share in found if share > _CROWDED]:
-                told.append(
-                    f"{label}: other programs took up to {max(beyond):.0%} of its processors' time in {len(beyond)} of "
-                    f"{len(found)} processes; remedy: a quiet machine"
-                )
-        return told
 
     def end(self, status: str, reason: str, resources: Mapping[str, float]) -> None:
         """Write down a comparison that came to nothing."""

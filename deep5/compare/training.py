@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.compare.readings import framework_of, machine_between, machine_state, observed, peaks_of, provenance_of
+from deep5.compare.readings import framework_of, observed, peaks_of, provenance_of
 from deep5.errors import RecipeError, Unsupported, UsageError
 from deep5.events import Event, StepInfo, StopTraining
 from deep5.executors import GraphExecutor
+from deep5.machine_load import machine_between, machine_state
 from deep5.recipe import Recipe
 from deep5.statistics import steady_part
 from deep5.tensors import Arrays

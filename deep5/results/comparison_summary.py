@@ -7,13 +7,16 @@ from statistics import median
 from typing import Any
 
 from deep5.errors import TooFewSamples
+from deep5.machine_load import CROWDED
 from deep5.results.round_samples import RoundSample
 from deep5.samples import median_interval
-from deep5.statistics import LOOKS, drift, far_out, judge
+from deep5.statistics import LOOKS, drift, far_out, floor_of, judge
 
-__all__ = ["counted", "judged", "process_medians", "results_of", "verdicts_of", "warnings_of"]
+__all__ = ["counted", "judged", "process_medians", "results_of", "verdicts_of", "warnings_of", "warnings_of_machine"]
 
 _WIDE, _DRIFT, _OUTLIERS = 0.05, 0.05, 0.05
+# Noise floors beyond which it is said that a machine is no good for what was asked.
+_NOISY = {"quick": 1.25, "rigorous": 1.05}
 
 Samples = Sequence[RoundSample]
 
@@ -210,5 +213,42 @@ def warnings_of(samples: Samples, unsettled: Mapping[tuple[str, str], int]) -> l
             )
         if len(middles) > 1 and max(middles) > (1 + 2 * _WIDE) * min(middles):
             spread = max(middles) / min(middles)
-            said.append(f"{name}: processes differ by up to {spread - 1:.0%}; remedy: a quiet machine, --rigorous")
+            said.append(f"{name}: processes differ by up to {spread - 1:.0%}; remedy: a quiet machine")
+    return said
+
+
+def warnings_of_machine(document: Mapping[str, Any]) -> list[str]:
+    """What the machine makes of the numbers: its noise floor, and who used its processors meanwhile.
+
+    Args:
+        document: comparison.json.
+    """
+    said = []
+    quick = document["mode"] == "quick"
+    rounds = 1 if quick else document["measurement"]["most_processes"]
+    if document["calibration"] is not None:
+        floor = max(floor_of(times, rounds) for times in document["calibration"]["processes"].values())
+        if floor > _NOISY[document["mode"]]:
+            far = f"by up to {floor - 1:.0%}" if floor < 2 else f"by up to {floor:.3g} times"
+            each = "one process" if quick else f"{rounds} processes"
+            remedy = "--rigorous, a quiet machine, or --threads 1" if quick else "a quiet machine, or --threads 1"
+            said.append(
+                f"this machine is noisy: identical code may differ {far} with {each} each, and no smaller difference "
+                f"gets a verdict; remedy: {remedy}"
+            )
+        if (document["calibration"].get("others_share") or 0.0) >= CROWDED:
+            said.append(
+                f"other programs took {document['calibration']['others_share']:.1%} of the processors while this "
+                "machine was calibrated: its noise floor is too wide; remedy: deep5 calibrate, on a quiet machine"
+            )
+    shares: dict[str, list[float]] = {}
+    for row in document["processes"]:
+        if row["job"] == "time" and (row["machine"] or {}).get("others_share") is not None:
+            shares.setdefault(row["candidate"], []).append(row["machine"]["others_share"])
+    for label, found in shares.items():
+        if beyond := [share for share in found if share > CROWDED]:
+            said.append(
+                f"{label}: other programs took up to {max(beyond):.0%} of its processors' time in {len(beyond)} of "
+                f"{len(found)} processes; remedy: a quiet machine"
+            )
     return said

@@ -8,6 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from deep5.results.comparison import COMPARISON, ComparisonResult
+from deep5.statistics import LOOKS, largest_p
 from deep5.terminal import plain
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["comparison_tables", "duration", "sentence"]
 
 _SHOWN = 2
+_LEAST_TOLD_S = 0.5
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 
 
@@ -36,14 +38,36 @@ def duration(seconds: float | None) -> str:
 
 
 def sentence(row: dict[str, Any]) -> str:
-    """A verdict in words: what is claimed, or what could have been."""
-    if row["word"] == "no difference shown":
-        if row["smallest"] is not None:
-            return f"no difference shown (one of {row['smallest'] - 1:.1%} would have been)"
-        if row["floor"] is not None:
-            return f"no difference shown (below {row['floor'] - 1:.1%} it may be noise)"
-        return "no difference shown"
-    return str(row["word"])
+    """A verdict in words: what is claimed, or why nothing is and what would have been."""
+    if row["word"] != "no difference shown":
+        return str(row["word"])
+    told = "; ".join(_missing(row))
+    why = f": {told}" if told else ""
+    if row["smallest"] is not None:
+        return f"no difference shown{why} (one of {_excess(row['smallest'])} would have been)"
+    if row["floor"] is not None and not told:
+        return f"no difference shown (below {_excess(row['floor'])} it may be noise)"
+    return f"no difference shown{why}"
+
+
+def _missing(row: dict[str, Any]) -> list[str]:
+    """Which of the three conditions of a claim from several rounds do not hold."""
+    rounds, said = row["rounds"], []
+    if row["p"] is None:
+        return [f"{rounds} rounds, and a claim takes {LOOKS[0]}"] if rounds > 1 else []
+    if row["p"] > largest_p(rounds):
+        said.append(f"p is {row['p']:.2g}, not {largest_p(rounds):.2g}")
+    if None not in (row["low"], row["high"]) and row["low"] <= 1 <= row["high"]:
+        said.append("the interval holds 1")
+    if row["floor"] is None:
+        said.append(f"no noise floor is known of {rounds} rounds")
+    elif max(row["ratio"], 1 / row["ratio"]) <= row["floor"]:
+        said.append(f"the ratio is within the noise floor, {_excess(row['floor'])}")
+    return said
+
+
+def _excess(ratio: float) -> str:
+    return f"{ratio - 1:.1%}" if ratio < 2 else f"{ratio:.3g} times"
 
 
 def comparison_tables(result: ComparisonResult, console: Console) -> None:
@@ -64,10 +88,10 @@ def comparison_tables(result: ComparisonResult, console: Console) -> None:
             console.print(_text(f"{row['label']} is {row['status']}: {row['reason']}"), overflow="fold")
         for told in row["left_out"][:_SHOWN]:
             first, *rest = told.splitlines() or [""]
-            more = f" … ({len(rest)} lines more)" if rest else ""
-            console.print(_text(f"{row['label']} left out: {first}{more}"), overflow="fold")
+            more = f" … ({len(rest)} lines more in {COMPARISON})" if rest else ""
+            console.print(_text(f"{row['label']}: {_of_part(first, document['kind'])}{more}"), overflow="fold")
         if (count := len(row["left_out"]) - _SHOWN) > 0:
-            console.print(_text(f"{row['label']} left out: {count} more, listed in {COMPARISON}"), overflow="fold")
+            console.print(_text(f"{row['label']}: left out: {count} more, listed in {COMPARISON}"), overflow="fold")
     if (count := len(document["verdicts"])) > 1:
         told = f"{count} verdicts, each by itself: of identical candidates at most 1 % would be called different"
         console.print(_text(told))
@@ -77,12 +101,38 @@ def comparison_tables(result: ComparisonResult, console: Console) -> None:
         console.print(_text(f"warning: {warning}"), overflow="fold")
     resources = document["resources"]
     if resources is not None:
-        share = f"{resources['harness_share']:.1%} of it deep5's own"
-        console.print(_text(f"took {resources['wall_s']:.0f} s, {share}"))
+        console.print(_text(_spent(document, resources)))
     console.print(_text(result.folder), soft_wrap=True)
 
 
+def _spent(document: dict[str, Any], resources: dict[str, float]) -> str:
+    """How long a comparison took, and what for."""
+    spent = {"proof": 0.0, "timing": 0.0}
+    for row in document["processes"]:
+        spent["timing" if row["job"] == "time" else "proof"] += row["wall_s"]
+    # What else ran in processes is the calibration, where there was none.
+    spent["calibration"] = resources["processes_s"] - sum(spent.values())
+    told = [f"{what} {seconds:.1f} s" for what, seconds in spent.items() if seconds >= _LEAST_TOLD_S]
+    told.append(f"deep5 itself {resources['harness_s']:.1f} s")
+    return f"took {resources['wall_s']:.1f} s: {', '.join(told)}"
+
+
+def _of_part(told: str, kind: str) -> str:
+    """What a candidate could not take part in, by the part of the proof: an element type says which."""
+    parts = {"float64": "part (a)", "float32": "part (b)" if kind == "inference" else "parts (b), (c), (d)"}
+    dtype = told.removeprefix("in ").partition(":")[0]
+    return f"{parts[dtype]} left out: {told}" if dtype in parts else f"left out: {told}"
+
+
+def _differing(document: dict[str, Any]) -> list[str]:
+    """The settings in which candidates differ, beside the framework."""
+    rows = [row["settings"] for row in document["candidates"]]
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return [key for key in keys if any(row.get(key) != rows[0].get(key) for row in rows)]
+
+
 def _verdicts(result: ComparisonResult, console: Console) -> None:
+    settings = {row["label"]: row["settings"] for row in result.candidates}
     verdicts = {(row["workload"], row["candidate"]): row for row in result.verdicts}
     set_up = {label: median(times) for label, times in _set_up(result.document).items()}
     several = len({row["workload"] for row in result.results}) > 1
@@ -98,6 +148,8 @@ def _verdicts(result: ComparisonResult, console: Console) -> None:
             if verdict["low"] is not None:
                 ratio += f" ({verdict['low']:.3g} to {verdict['high']:.3g})"
         said = sentence(verdict) if verdict is not None else "baseline" if baseline else "-"
+        if settings[row["candidate"]] != settings[result.document["baseline"]]:
+            said += "; it computes something else"
         judged.append([name, duration(row["median_s"]), ratio, said])
         interval = "-" if row["low_s"] is None else f"{duration(row['low_s'])} to {duration(row['high_s'])}"
         shown = [
@@ -109,6 +161,9 @@ def _verdicts(result: ComparisonResult, console: Console) -> None:
         ]
         phases.append([name, *shown])
     _table(console, ["candidate", "median", "ratio", "verdict"], judged)
+    if keys := _differing(result.document):
+        told = f"Candidates of another {' or '.join(keys)} compute different things: each group was proved against a"
+        console.print(_text(f"{told} trajectory of its own, and a ratio between groups is of time alone"))
     quick = result.document["mode"] == "quick"
     within = "95 % interval in its process" if quick else "95 % interval"
     _table(console, ["candidate", within, "set-up", "first call", "warm-up", "processes"], phases)

@@ -100,9 +100,9 @@ class ProfileRecord:
             f"Of each workload: times the best candidate's {self.by} to target, and the median over the seeds.",
             f"Score: mean share of workloads within tau times the best, over tau from 1 to {self.limit:g}.",
         ]
-        lines += [
-            f"{study.recipe}: {study.target}; {len(next(iter(study.reached.values())))} seeds" for study in self.studies
-        ]
+        for study in self.studies:
+            seeds = len(next(iter(study.reached.values())))
+            lines.append(f"{study.recipe}: {study.target}; {seeds} seed{'s' * (seeds != 1)}")
         lines += [f"{name} is not compared: {reason}" for name, reason in self.left_out.items()]
         lines += [f"open: {reason}" for reason in self.open]
         lines += [f"note: {note}" for note in self.notes]
@@ -177,12 +177,15 @@ def _open(studies: Sequence[StudyFolder], shared: Sequence[str], by: str) -> lis
         if study.size != _FULL:
             told.append(f"{study.recipe} ran at its size {study.size!r}, and not in full")
         elif study.division != "closed":
-            told.append(f"{study.recipe} has runs that changed what the recipe fixes, or none that came to its end")
+            changed = "has runs that changed what the recipe fixes" if study.runs else "has no run that came to its end"
+            told.append(f"{study.recipe} {changed}")
         if study.target.origin != "recipe":
             told.append(f"the target of {study.recipe}, a {study.target}, is not the recipe's own")
     for name in shared:
         if any(study.settings[name] != studies[0].settings[name] for study in studies):
-            told.append(f"{name} has other settings in one study than in another, so it was tuned by workload")
+            tuned = any(math.isfinite(own.steps) for study in studies for own in study.reached[name].values())
+            so = ", so it was tuned by workload" if tuned else ""
+            told.append(f"{name} has other settings in one study than in another{so}")
     places = {place for study in studies for place in study.environments}
     if by == "seconds" and len(places) > 1:
         told.append(
@@ -220,10 +223,12 @@ def _notes(studies: Sequence[StudyFolder], times: Mapping[str, Mapping[str, floa
         notes.append("one workload says little of others: a profile is for several")
     if by == "seconds":
         notes.append("seconds are those of the machine and of the frameworks that ran; epochs and steps are not")
-        notes.append(
-            "the runs of a study follow each other in one process: what is loaded or compiled once is on the clock of "
-            "the first, and the order is drawn anew for each seed"
-        )
+        shared = [study.recipe for study in studies if not study.process_per_run]
+        if shared:
+            notes.append(
+                f"the runs of {', '.join(shared)} shared one process, as an older deep5 had it: what is loaded or "
+                "compiled once is on the clock of the first; remedy: run the study again"
+            )
     return notes
 
 

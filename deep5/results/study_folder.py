@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -11,13 +10,10 @@ from typing import Any
 from deep5.errors import UsageError, brief
 from deep5.results.reading import NotThere, read_json
 from deep5.results.result import Result, load
-from deep5.results.study_record import STUDY, STUDY_VERSION
-from deep5.results.time_to_target import Reached, Target, time_to_target
+from deep5.results.study_record import FAILED, STUDY, STUDY_VERSION
+from deep5.results.time_to_target import TO_ACCURACY, Reached, Target, time_to_target
 
 __all__ = ["StudyFolder", "load_study_folder"]
-
-_FAILED = re.compile(r"seed (\d+): (.*)", re.DOTALL)
-_TARGETS = ("time_to_accuracy", "epochs_to_accuracy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +30,8 @@ class StudyFolder:
         settings: By candidate, as far as the study sets them.
         reached: By candidate and seed; a run that is declared and not there never got there.
         environments: Hashes of the machines and their software that the runs are of, each once.
+        runs: How many came to their end.
+        process_per_run: Whether each run had a process of its own; those of older studies share one.
     """
 
     folder: Path
@@ -45,6 +43,8 @@ class StudyFolder:
     settings: Mapping[str, Mapping[str, Any]]
     reached: Mapping[str, Mapping[int, Reached]]
     environments: Sequence[str] = ()
+    runs: int = 0
+    process_per_run: bool = False
 
 
 def load_study_folder(path: str | Path) -> StudyFolder:
@@ -98,6 +98,8 @@ def load_study_folder(path: str | Path) -> StudyFolder:
         settings={name: _mapping(own.get("settings"), file, "settings") for name, own in candidates.items()},
         reached=reached,
         environments=sorted({str(result.document["provenance"]["environment"]) for result in every}),
+        runs=len(every),
+        process_per_run=document.get("process_per_run") is True,
     )
 
 
@@ -169,7 +171,7 @@ def _target(file: Path, document: Mapping[str, Any], runs: Sequence[Result]) -> 
         float(row["parameters"]["target"])
         for result in runs
         for row in result.document["metrics"]
-        if row["name"] in _TARGETS and isinstance(row["parameters"].get("target"), (int, float))
+        if row["name"] in TO_ACCURACY and isinstance(row["parameters"].get("target"), (int, float))
     }
     own = document.get("target")
     if own is not None:
@@ -188,7 +190,7 @@ def _target(file: Path, document: Mapping[str, Any], runs: Sequence[Result]) -> 
 
 
 def _failures(file: Path, name: str, own: Any) -> dict[int, str]:
-    found = (_FAILED.fullmatch(text) for text in _texts(own, file, name, "failures"))
+    found = (FAILED.fullmatch(text) for text in _texts(own, file, name, "failures"))
     return {int(match[1][:18]): f"failed: {match[2]}" for match in found if match}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,12 +11,15 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from deep5.results.result import Result
-from deep5.results.time_to_target import MEASURES, Reached, Target, median_to_target, summary
+from deep5.results.time_to_target import MEASURES, TO_ACCURACY, Reached, Target, median_to_target, summary
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["STUDY", "STUDY_VERSION", "Study"]
+__all__ = ["FAILED", "STUDY", "STUDY_VERSION", "Study"]
+
+FAILED = re.compile(r"seed (\d+): (.*)", re.DOTALL)
+"""How a study tells of a run that came to no end: its seed, and why."""
 
 STUDY = "study.json"
 """The file of a study's folder that says what was run and what became of it."""
@@ -80,6 +84,7 @@ class Study:
             "hash": self.hash,
             "size": self.size,
             "finished": self.finished,
+            "process_per_run": True,
             "seeds": list(self.seeds),
             "target": None if self.target is None else self.target.document(),
             "candidates": candidates,
@@ -95,39 +100,64 @@ class Study:
         return found
 
     def print(self, console: Console) -> None:
-        """A row a candidate: mean and deviation of each metric over the seeds, and the time to the target.
+        """A row a candidate: each metric's mean and deviation over the seeds; the time to the target, and its ends.
 
         Args:
             console: Where to print.
         """
         from rich.text import Text
 
-        units = {
-            verdict.label: verdict.unit for own in self.runs.values() for result in own for verdict in result.verdicts
-        }
-        columns = ["candidate", *(f"{name.replace('_', ' ')} [{unit}]" for name, unit in units.items())]
+        heads = self._heads()
         rows = []
         for name in self.settings:
             values = self._values(name)
-            rows.append([name, *(_told(values[metric]) if metric in values else "-" for metric in units)])
-        _table(console, columns, rows)
+            rows.append([name, *(_told(values[metric]) if metric in values else "-" for metric in heads)])
+        if heads:
+            _table(console, ["candidate", *heads.values()], rows)
         if self.target is not None:
-            console.print(Text(f"to a {self.target}: median over the seeds"), overflow="fold")
+            console.print(Text(f"to a {self.target}: median over the seeds (least … most)"), overflow="fold")
             _table(
                 console,
-                ["candidate", *(f"{measure} to target" for measure in MEASURES), "reached by"],
+                ["candidate", *MEASURES, "reached by"],
                 [[name, *_cells(self.reached.get(name, {}))] for name in self.settings],
             )
-        for name, failed in self.failures.items():
-            for reason in failed:
-                console.print(Text(f"{name}: {reason}"), overflow="fold")
-        for name, reached in self.reached.items():
-            for seed, own in reached.items():
-                if own.reason is not None and own.reason.startswith("diverged"):
-                    console.print(Text(f"{name}: seed {seed}: {own.reason}"), overflow="fold")
+        for line in self._lost():
+            console.print(Text(line), overflow="fold")
         for note in self.notes:
             console.print(Text(f"note: {note}"), overflow="fold")
         console.print(Text(str(self.folder)), soft_wrap=True)
+
+    def _heads(self) -> dict[str, str]:
+        """By metric, the head of its column; the accuracy to get to is named, for the study's target may be another."""
+        heads = {}
+        for result in (result for own in self.runs.values() for result in own):
+            for verdict, row in zip(result.verdicts, result.document["metrics"], strict=True):
+                told = verdict.label.replace("_", " ")
+                if verdict.name in TO_ACCURACY:
+                    told = f"{told.partition(' ')[0]} to {row['parameters']['target']:g} % (recipe's goal)"
+                heads[verdict.label] = f"{told} [{verdict.unit}]"
+        return heads
+
+    def _lost(self) -> list[str]:
+        """What became of runs that failed or diverged: a reason once, and whose it is."""
+        found = [(name, FAILED.fullmatch(told)) for name, own in self.failures.items() for told in own]
+        lost = [(name, match[1], match[2]) for name, match in found if match is not None]
+        for name, reached in self.reached.items():
+            diverged = {seed: str(own.reason) for seed, own in reached.items()}
+            lost += [(name, str(seed), why) for seed, why in diverged.items() if why.startswith("diverged")]
+        # Each failed run names its own folder; `study.json` keeps the names.
+        of_a_run = re.compile(re.escape(f"{self.folder}/") + r"[\w./-]+")
+        grouped: dict[str, dict[str, list[str]]] = {}
+        for name, seed, why in lost:
+            grouped.setdefault(of_a_run.sub("its folder", why), {}).setdefault(name, []).append(seed)
+        return [
+            "; ".join(
+                f"{name}, {f'{len(seeds)} seeds' if len(seeds) > 1 else f'seed {seeds[0]}'}"
+                for name, seeds in own.items()
+            )
+            + f": {why}"
+            for why, own in grouped.items()
+        ]
 
 
 def _table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -137,19 +167,24 @@ def _table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str
 
     table = Table(box=box.SIMPLE, pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(Text(column), overflow="fold")  # "[s]" is no markup
     for row in rows:
         table.add_row(*map(Text, row))
     console.print(table)
 
 
 def _cells(reached: Mapping[int, Reached]) -> list[str]:
-    """Medians, and how many got there."""
+    """Medians with their ends where these differ, and how many got there."""
     if not reached:
         return [*("-" for _ in MEASURES), "no run"]
-    medians = [median_to_target([getattr(own, measure) for own in reached.values()]) for measure in MEASURES]
+    cells = []
+    for measure in MEASURES:
+        values = [getattr(own, measure) for own in reached.values()]
+        least, most = min(values), max(values)
+        ends = f" ({least:.3g} … {most:.3g})" if least < most else ""
+        cells.append(f"{median_to_target(values):.4g}{ends}")
     there = sum(math.isfinite(own.seconds) for own in reached.values())
-    return [*(f"{value:.4g}" for value in medians), f"{there} of {len(reached)}"]
+    return [*cells, f"{there} of {len(reached)}"]
 
 
 def _summary(values: Sequence[float]) -> dict[str, Any]:

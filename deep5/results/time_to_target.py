@@ -16,6 +16,7 @@ from deep5.results.schema import metric_labels
 
 __all__ = [
     "MEASURES",
+    "TO_ACCURACY",
     "Reached",
     "Target",
     "diverged",
@@ -27,6 +28,9 @@ __all__ = [
 
 MEASURES = {"seconds": "s", "epochs": "epochs", "steps": "steps"}
 """What is counted until the target, with its unit."""
+
+TO_ACCURACY = ("time_to_accuracy", "epochs_to_accuracy")
+"""Metrics whose parameter `target` is an accuracy in percent: a recipe's own target."""
 
 _METRICS = {"test_accuracy": (">=", "%"), "test_loss": ("<=", "nat")}
 _SHORT = {"accuracy": "test_accuracy", "loss": "test_loss"}

@@ -1,0 +1,66 @@
+"""What a comparison that was ended was asked for, from its folder: so that the folder alone says how it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deep5.compare.plan import MODES, Candidate
+from deep5.errors import UsageError
+from deep5.results.comparison import ComparisonResult
+
+__all__ = ["options_left"]
+
+_WHO = ("frameworks", "vary", "settings")
+
+
+def options_left(left: ComparisonResult, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `deep5.compare.plan.make_plan` that a comparison had, each replaced by what is given now.
+
+    Candidates are taken from the folder only where nothing is said of them. It is data, whoever wrote it: nothing is
+    loaded that a folder names by its file.
+
+    Args:
+        left: The comparison.
+        given: Options as they are given now.
+
+    Raises:
+        UsageError: A candidate is, or is set to, what may be a file.
+    """
+    document = left.document
+    told = document["measurement"]
+    options = {
+        "size": document["recipe"]["size"],
+        "kind": document["kind"],
+        "rigorous": document["mode"] == MODES[True],
+        "baseline": document["baseline"],
+        "threads": document["threads"],
+        "seed": document["seed"],
+        "steps": told["proof_steps"],
+        "most": told["most_processes"],
+        "time_limit_s": told["time_limit_s"],
+        "memory_limit_bytes": told["memory_limit_bytes"],
+    }
+    if not any(given.get(name) for name in _WHO):
+        options["candidates"] = [_candidate(left, row) for row in left.candidates]
+    if given.get("rigorous", options["rigorous"]) != options["rigorous"]:
+        del options["most"]  # which is of the other mode
+    return {**options, **given}
+
+
+def _candidate(left: ComparisonResult, row: Mapping[str, Any]) -> Candidate:
+    for text in _texts([row["framework"], row["settings"]]):
+        if any(mark in text for mark in "./\\"):
+            raise UsageError(
+                f"the comparison in {left.folder} names {text!r:.200}, which may be a file, and none is read because a "
+                "folder names it; remedy: the whole command again, with its --frameworks, --vary and --set"
+            )
+    return Candidate(label=row["label"], framework=row["framework"], settings=row["settings"])
+
+
+def _texts(value: Any) -> list[str]:
+    """All texts in a value of JSON's types, the keys left out."""
+    if isinstance(value, str):
+        return [value]
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return [text for each in inner for text in _texts(each)]
