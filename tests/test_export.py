@@ -21,6 +21,7 @@ import pandas as pd
 import pytest
 from pyarrow import parquet
 
+import report_cases as cases
 from command import Command
 from deep5.compare.plan import Candidate, Plan
 from deep5.compare.processes import Outcome
@@ -533,9 +534,60 @@ def test_a_run_without_samples_is_an_empty_table(training: Path, tmp_path: Path)
     shutil.copytree(training, tmp_path / "a")
     (tmp_path / "a" / "samples.csv").unlink()
     for form in ("csv", "parquet"):
-        export([tmp_path / "a"], form, tmp_path / f"out.{form}")
+        told = export([tmp_path / "a"], form, tmp_path / f"out.{form}").left_out
+        assert told == [f"{tmp_path / 'a'} has no samples"]
     assert len(pd.read_parquet(tmp_path / "out.parquet")) == 0
     assert len(pd.read_csv(tmp_path / "out.csv")) == 0
+
+
+def tables(path: Path) -> pd.DataFrame:
+    return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_what_failed_and_has_no_samples_is_told_and_the_rest_is_kept(form: str, tmp_path: Path, deep5: Command) -> None:
+    results = tmp_path / "results"
+    cases.run(results, "whole")
+    partly, failed, killed = (cases.run(results, name, ended="failed") for name in ("partly", "failed", "killed"))
+    (failed / "samples.csv").unlink()
+    (killed / "samples.csv").write_text((partly / "samples.csv").read_text().splitlines()[0] + "\n")
+    answer = deep5("export", "results", "--format", form, "-o", f"all.{form}")
+    assert answer.status == 1
+    assert answer.out == f"all.{form}\n"
+    assert sorted(answer.err.splitlines()) == sorted(
+        f"deep5: not exported: {folder} has no samples (failed: it failed)" for folder in (failed, killed)
+    )
+    read = tables(tmp_path / f"all.{form}")
+    assert {partly.name} == set(read[read["status"] == "failed"]["run_id"])
+    assert list(read.groupby("status").size()) == [18, 18]
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "pytest-benchmark"])
+def test_a_candidate_that_failed_before_its_first_sample_is_told(form: str, tmp_path: Path, deep5: Command) -> None:
+    folder = cases.comparison(tmp_path, labels=("one", "two", "three"), rounds=1)
+    document = json.loads((folder / "comparison.json").read_text())
+    for place, status in enumerate(("timed", "failed", "different")):
+        document["candidates"][place] |= {"status": status, "reason": None if place == 0 else "no\x1bmemory"}
+    document["verdicts"] = [row for row in document["verdicts"] if row["candidate"] != "two"]
+    document["results"] = [row for row in document["results"] if row["candidate"] != "two"]
+    (folder / "comparison.json").write_text(json.dumps(document))
+    lines = (folder / "samples.csv").read_text().splitlines()
+    (folder / "samples.csv").write_text("\n".join(line for line in lines if not line.startswith("two,")) + "\n")
+    answer = deep5("export", str(folder), "--format", form, "-o", "out")
+    assert answer.status == 1
+    # What was timed, and then found to compute something else, has its samples in the file.
+    assert answer.err == f"deep5: not exported: {folder}: two has no samples (failed: no\\x1bmemory)\n"
+
+
+def test_runs_of_a_study_that_left_nothing_are_told(tmp_path: Path, deep5: Command) -> None:
+    folder = cases.study(tmp_path)
+    said = f"deep5: not exported: {folder} has 1 run that failed and left nothing; its study.json says why\n"
+    for folders in ([folder], [folder, folder / "runs"], [tmp_path, folder]):
+        answer = deep5("export", *map(str, folders), "--format", "csv", "-o", "out")
+        assert (answer.status, answer.err, len(answer.out.split())) == (1, said, 4)
+    cases.run(folder / "runs", "momentum2", 2, ended="failed")
+    answer = deep5("export", str(folder), "--format", "csv", "-o", "out")
+    assert (answer.status, answer.err, len(answer.out.split())) == (0, "", 5)
 
 
 def test_without_pyarrow_the_command_that_installs_it_is_told(

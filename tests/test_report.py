@@ -33,6 +33,7 @@ from deep5.results.report.markup import Markup, element, escape, named
 from deep5.results.report.numbers import number, seconds
 from deep5.results.report.theme import dark_rules, inline, themed
 from deep5.results.result import load
+from deep5.results.study_record import Study
 
 VOID = {"meta", "link", "br", "path", "rect", "line"}
 
@@ -100,6 +101,35 @@ def test_the_page_is_whole_and_says_what_it_is_of(page: str) -> None:
     assert "all 6 values within what is allowed" in text
 
 
+def test_the_page_says_that_it_is_no_audit(page: str) -> None:
+    head = page[page.index("<header>") : page.index("</header>")]
+    assert "Not audited here: <code>deep5 audit FOLDER</code> re-derives every number." in head
+    assert "audit" not in report_page(collect(["/nowhere"]))
+
+
+def test_the_machine_of_one_result_is_told(tmp_path: Path) -> None:
+    cases.comparison(tmp_path, "one", rounds=1)
+    cases.comparison(tmp_path, "two", rounds=1)
+    for folders, said in (([tmp_path / "one"], "nothing to compare"), ([tmp_path], "All 2 results are of one machine")):
+        page = report_page(collect(folders))
+        assert said in page
+        told = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", page[page.index('id="environments"') :]))
+        assert told["processor"] == "Some Processor"
+        assert (told["memory"], told["Python"], told["deep5"]) == ("17.2 GB", "3.11.7", "0.1.0")
+
+
+def test_a_difference_of_many_times_is_told_as_such(tmp_path: Path) -> None:
+    folder = cases.comparison(tmp_path, rounds=1)
+    spoiled(folder, lambda document: document["verdicts"][0].update(word="no difference shown", floor=206.2))
+    page = report_page(collect([folder]))
+    assert "no difference shown (below 206 times it may be noise)" in page
+    assert ">206 times<" in page
+    assert "%" not in re.findall("below [^)]*", page)[0]
+    out = io.StringIO()
+    comparison_tables(load_comparison(folder), Console(file=out, width=200))
+    assert "below 206 times it may be noise" in out.getvalue()
+
+
 def test_verdicts_come_before_everything_else(page: str) -> None:
     first = page.index('id="verdicts"')
     assert first < page.index("<table") < page.index("Proof of equivalence")
@@ -165,6 +195,8 @@ def test_how_it_was_measured_is_told(tmp_path: Path) -> None:
     told = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", page))
     assert (told["seed"], told["order"]) == ("17", "round after round")
     assert told["judged after"] == "8, 16, 24, 30 rounds; intervals at 95 %"
+    quick = report_page(collect([cases.comparison(tmp_path / "quick", rounds=1)]))
+    assert "<dt>judged after</dt><dd>one round; intervals at 95 %</dd>" in quick
     assert told["proof"] == "over 100 steps of training; every network is smooth"
     rows = {row["candidate"]: row for row in load_comparison(folder).verdicts}
     assert (rows["jax"]["per"], rows["reference"]["per"]) == ("sample", "call")
@@ -190,11 +222,13 @@ def test_settings_that_differ_are_marked_and_stand_first(page: str) -> None:
 def test_environments_that_differ_are_told_apart(tmp_path: Path) -> None:
     cases.comparison(tmp_path, "one", rounds=1)
     newer = {**cases.SOFTWARE, "packages": {"numpy": "9.9.9"}}
-    cases.comparison(tmp_path, "two", rounds=1, software=newer)
+    larger = {**cases.SYSTEM, "memory_bytes": {"total": 32 * 10**9, "available": 10**9}}
+    cases.comparison(tmp_path, "two", rounds=1, software=newer, system={"before": larger, "after": larger})
     page = report_page(collect([tmp_path]))
     assert "of 2 environments" in page
     assert "packages: numpy" in page
     assert "9.9.9" in page
+    assert ">32 GB<" in page
     same = report_page(collect([tmp_path / "one", tmp_path / "one" / COMPARISON]))
     assert "nothing to compare" in same  # named twice, it is one
 
@@ -208,7 +242,9 @@ def test_runs_of_different_fixed_parts_are_never_side_by_side(tmp_path: Path) ->
     assert "demo: 2 runs" in page
     assert "demo: 1 run<" in page
     assert "not comparable" in page
-    assert "open division" in page
+    assert "open division: its fixed part, or what it is judged by, was changed" in page
+    cases.run(tmp_path, "small", **SMALL)
+    assert "open division: run at size smoke, not full" in report_page(collect([tmp_path]))
 
 
 def test_a_study_of_different_fixed_parts_is_taken_apart(tmp_path: Path) -> None:
@@ -272,10 +308,23 @@ def test_no_band_is_over_several_environments(tmp_path: Path) -> None:
     assert found.told == ["a: 1 failed"]
 
 
-def test_curves_that_are_not_drawn_are_counted(tmp_path: Path) -> None:
-    found, drawing = curves_of(tmp_path, {}, **{f"c{place}": [{}] for place in range(15)})
+def test_a_run_that_failed_before_it_had_samples_has_no_curve_and_no_fault(tmp_path: Path) -> None:
+    folder = cases.run(tmp_path, ended="failed")
+    (folder / "samples.csv").unlink()
+    document = json.loads((folder / "result.json").read_text("utf-8"))
+    (folder / "result.json").write_text(json.dumps({**document, "metrics": []}), "utf-8")
+    files, lost = report_figures(collect([folder]), "svg")
+    assert ([name.rpartition("-")[2] for name in files], lost) == (["breakdown.svg"], [])
+    page = report_page(collect([folder]))
+    assert "cannot be shown" not in page
+    assert "failed" in page
+
+
+@pytest.mark.parametrize(("count", "told"), [(15, "3 of 15 curves are"), (13, "1 of 13 curves is")])
+def test_curves_that_are_not_drawn_are_counted(count: int, told: str, tmp_path: Path) -> None:
+    found, drawing = curves_of(tmp_path, {}, **{f"c{place}": [{}] for place in range(count)})
     assert len({point.candidate for point in found.points}) == 12
-    assert "3 of 15 curves are not drawn" in drawing.about
+    assert f"{told} not drawn" in drawing.about
 
 
 def test_hostile_names_and_numbers_are_shown_and_run_nothing(tmp_path: Path) -> None:
@@ -408,6 +457,75 @@ def test_figures_come_in_three_formats(folder: Path) -> None:
             assert all(struct.unpack(">I", content[16:20])[0] > 900 for content in files.values())
 
 
+SMALL = {"size": "smoke", "division": "open"}
+OPERATORS = {"problem": "p-1", "title": "N=1", "direction": "forward", "candidate": "jax", "bare": False}
+OPERATORS |= {"framework": "jax", "median_s": 1.25, "low_s": None, "high_s": None, "series": ["training_loss"]}
+
+
+def texts(picture: bytes) -> str:
+    """What is written in a picture, in its order."""
+    return " ".join(text.strip() for text in ET.fromstring(picture).itertext() if text.strip())  # noqa: S314
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "standing"),
+    [
+        ("comparison", {}, ""),
+        ("comparison", {"status": "aborted", "reasons": ["it was stopped"]}, "aborted"),
+        ("comparison", {"status": "failed", "reasons": ["it failed"]}, "failed"),
+        ("comparison", {"recipe": {**cases.RECIPE, **SMALL}}, "size smoke; open division"),
+        ("comparison", {"recipe": {**cases.RECIPE, "size": "<&'\x1b" * 99}}, "size <&'\ufffd"),
+        ("run", {}, ""),
+        ("run", {"ended": "failed"}, "failed"),
+        ("run", {"ended": "aborted", **SMALL}, "aborted; size smoke; open division"),
+        ("study", {}, ""),
+        ("study", {"finished": False}, "the study is not finished"),
+        ("study", {"notes": ["the study was interrupted"]}, "the study is not finished"),
+        ("study", {"finished": True}, ""),
+    ],
+)
+def test_a_picture_says_what_its_results_are_not(
+    kind: str, changes: dict[str, Any], standing: str, tmp_path: Path
+) -> None:
+    make = {"comparison": cases.comparison, "run": cases.run, "study": cases.study}[kind]
+    folder = make(tmp_path, **changes)
+    if kind == "run":
+        (folder / "operators.json").write_text(json.dumps({"rows": [OPERATORS]}), "utf-8")
+    found = collect([folder])
+    files, lost = report_figures(found, "svg")
+    assert lost == []
+    assert len(files) == {"comparison": 3, "run": 4, "study": 2}[kind]
+    for name, picture in files.items():
+        told = texts(picture)
+        for word in ("aborted", "size ", "open division", "not finished"):
+            assert (word in told) == (word in standing or (word == "aborted" and "(aborted)" in told)), name
+        assert standing in told, name
+        assert len(told) < 2_000
+    if kind == "study":
+        assert str(tmp_path) not in report_page(found)
+        verdicts = report_page(found).partition("<section")[0]
+        assert ("the study is <b" in verdicts) == ("not finished" in standing)
+    labels = [str(picture["aria-label"]) for picture in Reader(report_page(found)).all("svg")]
+    assert len(labels) == len(files)
+    assert all(f". {standing}" in label for label in labels)
+
+
+def test_of_several_runs_a_picture_says_how_many_are_not_whole(tmp_path: Path) -> None:
+    for seed, ended in enumerate(("success", "aborted", "success")):
+        cases.run(tmp_path, f"run{seed}", seed=seed, ended=ended)
+    files, _ = report_figures(collect([tmp_path]), "svg")
+    (accuracy,) = [picture for name, picture in files.items() if name.endswith("-accuracy.svg")]
+    assert "aborted: 1 of 3 runs" in texts(accuracy)
+
+
+def test_every_format_has_room_for_what_a_picture_says(tmp_path: Path) -> None:
+    heights = []
+    for name, changes in (("whole", {}), ("small", {"recipe": {**cases.RECIPE, **SMALL}})):
+        files, _ = report_figures(collect([cases.comparison(tmp_path, name, **changes)]), "png")
+        heights.append([struct.unpack(">I", content[20:24])[0] for content in files.values()])
+    assert all(small > whole + 20 for whole, small in zip(*heights, strict=True))
+
+
 def test_one_specification_serves_page_and_paper(folder: Path, page: str) -> None:
     result = load_comparison(folder / "demo-compare")
     files, _ = report_figures(collect([result.folder]), "svg")
@@ -456,6 +574,25 @@ def test_many_workloads_are_cut_and_said_so(tmp_path: Path) -> None:
     assert "56 of 80 rows are not drawn" in drawing.about
 
 
+def test_one_is_told_as_one(tmp_path: Path) -> None:
+    labels, workloads = tuple("abcde"), tuple(f"w{n}" for n in range(5))
+    folder = cases.comparison(tmp_path, workloads=workloads, labels=labels, rounds=1)
+    drawing = samples_chart(load_comparison(folder))
+    assert drawing is not None
+    assert "1 of 25 rows is not drawn" in drawing.about
+    spoiled(folder, lambda document: document["equivalence"][0].update(passed=False))
+    study = cases.study(tmp_path, "one")
+    document = json.loads((study / "study.json").read_text("utf-8"))
+    del document["candidates"]["momentum"]
+    document["candidates"]["adam"]["runs"].pop()
+    (study / "study.json").write_text(json.dumps(document), "utf-8")
+    page = report_page(collect([tmp_path]))
+    assert "1 of 10 values differs by more" in page
+    assert "study of 1 candidate," in page
+    assert "adam: 1 run<" in page
+    assert not re.search(r"\b1 (runs|candidates|values|rows|results|folders|workloads|threads|curves)\b", page)
+
+
 def test_times_of_what_computes_something_else_are_not_drawn(tmp_path: Path) -> None:
     folder = cases.comparison(tmp_path, rounds=1)
     spoiled(folder, lambda document: document.update(results=document["results"][:1], verdicts=[]))
@@ -477,9 +614,7 @@ def test_many_verdicts_are_counted_at_the_top(tmp_path: Path) -> None:
 
 def test_times_of_operators_are_drawn_and_told(tmp_path: Path) -> None:
     folder = cases.run(tmp_path)
-    row = {"problem": "p-1", "title": "N=1", "direction": "forward", "candidate": "jax", "bare": False}
-    row |= {"framework": "jax", "median_s": 1.25, "low_s": None, "high_s": None, "series": ["training_loss"]}
-    (folder / "operators.json").write_text(json.dumps({"rows": [row]}), "utf-8")
+    (folder / "operators.json").write_text(json.dumps({"rows": [OPERATORS]}), "utf-8")
     page = report_page(collect([folder]))
     assert "cannot be shown" not in page
     assert "Times of operators" in page
@@ -523,15 +658,40 @@ def test_names_that_would_steer_a_terminal_are_written_out(tmp_path: Path, deep5
         assert "\x1b" not in answer.out + answer.err
 
 
+def made_study(runs: Any, failures: Any, recipe: str = "demo", **more: Any) -> Study:
+    """A study, as it is handed over when it has ended."""
+    parts = {"folder": Path("nowhere"), "hash": "a" * 64, "size": "full", "seeds": [0, 1]}
+    return Study(recipe=recipe, settings={name: {} for name in runs}, runs=runs, failures=failures, **parts, **more)
+
+
 def test_a_notebook_shows_a_table_without_a_script(folder: Path) -> None:
-    comparison, result = load_comparison(folder / "demo-compare"), load(next(folder.glob("demo-2*")))
-    for shown in (comparison, result):
+    run = load(next(folder.glob("demo-2*")))
+    for shown, words in (
+        (load_comparison(folder / "demo-compare"), "slower"),
+        (run, "finished, not judged"),
+        (made_study({"adam": [run]}, {"adam": ["seed 1: it diverged"]}), "study of 1 candidate<"),
+    ):
         html = shown._repr_html_()
         assert "<table" in html
+        assert words in html
         assert "<script" not in html
         Reader(html)
-    hostile = load_comparison(cases.hostile(folder.parent / "elsewhere"))
-    assert "<script" not in hostile._repr_html_()
+    assert "seed 1: it diverged" in html
+
+
+def test_a_notebook_runs_nothing_that_a_result_holds(tmp_path: Path) -> None:
+    bad = cases.HOSTILE
+    run = load(cases.run(tmp_path, name="a", last_loss=float("nan")))
+    run.document["recipe"]["name"] = bad
+    study = made_study({bad: [run]}, {bad: [bad]}, recipe=bad, notes=(bad,), finished=False)
+    for shown in (load_comparison(cases.hostile(tmp_path)), run, study):
+        html = shown._repr_html_()
+        assert "<script" not in html
+        assert "&lt;script" in html
+        assert {tag for tag, _ in Reader(html).elements} <= {
+            *("div", "p", "strong", "span", "b", "ul", "li", "table", "caption", "thead", "tbody", "tr", "th", "td"),
+            "code",
+        }
 
 
 def test_the_command_writes_a_page_and_figures(folder: Path, deep5: Command, tmp_path: Path) -> None:

@@ -21,9 +21,11 @@ import pandas as pd
 import pytest
 
 import deep5 as d5
+import report_cases as cases
 from command import Command
 from deep5.cleaning import cleaned, found_in_cache, found_in_results
 from deep5.errors import MissingDependency, UnknownName, UsageError
+from deep5.results.comparison import load_comparison
 from deep5.results.folder import ResultFolder
 from deep5.results.index import index_folder, index_of, list_results
 from deep5.results.result import result_folders
@@ -141,7 +143,7 @@ def test_every_result_is_found_the_oldest_first(root: Path) -> None:
     assert rows["a"].folder == "deeper/and deeper/a"
     assert rows["a"].study is None
     assert (rows["d"].study, rows[study].kind) == (study, "study")
-    assert rows[study].verdict == "1 candidates, 1 runs, 1 failed"
+    assert rows[study].verdict == "1 candidate, 1 run, 1 failed"
     assert rows[study].started == "2026-01-02T00:00:00Z"
     assert rows["b"].settings == {"batch_size": 64, "optimizer_kwargs.lr": 0.01, "layers": "[1, 2]", "seed": 3}
     assert rows["b"].metrics == {"test_accuracy": (97.5, "%")}
@@ -287,7 +289,7 @@ def _swapped(path: Path) -> None:
 
 def _older(path: Path) -> None:
     text = path.read_text().replace('"digits"', '"as it was read then"')
-    path.write_text(text.replace('"version": 3', '"version": 2', 1))
+    path.write_text(text.replace('"version": 4', '"version": 3', 1))
 
 
 def _junk(path: Path) -> None:
@@ -643,7 +645,84 @@ def test_the_name_is_there_and_costs_nothing() -> None:
         _ = d5.results.lod  # type: ignore[attr-defined]
 
 
+# Comparisons
+
+
+def test_ratios_and_verdicts_of_comparisons_are_columns(tmp_path: Path, deep5: Command) -> None:
+    cases.comparison(tmp_path / "results", "rigorous", labels=("reference", "jax", "pytorch, lr=0.1"))
+    cases.comparison(tmp_path / "results", "quick", labels=("reference", "jax"), rounds=1)
+    cases.comparison(tmp_path / "results", "ops", labels=("reference", "jax"), workloads=("gemm-1", "a[b]"), rounds=1)
+    settle()
+    for read in (3, 0):  # as the folders have it, and as the index does
+        assert list_results(tmp_path / "results").read == read
+        frame = d5.results.load(tmp_path / "results").set_index("run_id")
+        told = {row["candidate"]: row for row in load_comparison(tmp_path / "results" / "rigorous").verdicts}
+        for name, row in told.items():
+            assert frame.loc["rigorous", f"verdict.{name}"] == row["word"] == "slower"
+            assert frame.loc["rigorous", f"ratio.{name}"] == row["ratio"]
+            assert frame.loc["rigorous", f"ratio_low.{name}"] == row["low"] < row["ratio"]
+            assert frame.loc["rigorous", f"ratio_high.{name}"] == row["high"] > row["ratio"]
+        assert frame["ratio_low.jax"].dtype == frame["ratio.jax"].dtype == np.float64
+        assert np.isnan(frame.loc["quick", "ratio_low.jax"])
+        assert frame.loc["quick", "ratio.jax"] == pytest.approx(1.5, rel=0.02)
+        assert frame.loc["ops", "verdict.jax[gemm-1]"] == frame.loc["ops", "verdict.jax[a[b]]"] == "slower"
+        assert pd.isna(frame.loc["ops", "verdict.jax"])
+    listed = " ".join(deep5("results", "--columns", "run_id,verdict").out.split())
+    jax = told["jax"]
+    assert f"jax {jax['ratio']:.3g} [{jax['low']:.3g}, {jax['high']:.3g}] slower; pytorch, lr=0.1 2." in listed
+    assert f"jax {load_comparison('results/quick').verdicts[0]['ratio']:.3g} slower" in listed
+    # Names of candidates hold what stands between columns, and between a column and its value.
+    columns = ("--columns", "run_id,verdict.pytorch, lr=0.1,ratio.jax[a[b]]")
+    rows = json.loads(deep5("results", "--json", *columns, "--where", "verdict.pytorch, lr=0.1=slower").out)
+    assert rows == [{"run_id": "rigorous", "verdict.pytorch, lr=0.1": "slower"}]
+    (row,) = json.loads(deep5("results", "--json", *columns, "--where", "run_id=ops").out)
+    assert row["ratio.jax[a[b]]"] == pytest.approx(1.5, rel=0.02)
+
+
+def test_hostile_comparisons_are_rows_of_bounded_columns(tmp_path: Path, deep5: Command) -> None:
+    cases.hostile(tmp_path / "results")
+    workloads = tuple(f"w{number}" for number in range(400))
+    cases.comparison(tmp_path / "results", "wide", labels=("a", "b"), workloads=workloads, rounds=1)
+    frame = d5.results.load()
+    assert list(frame["status"]) == ["success"] * 2
+    own = [name for name in frame.columns if name.startswith(("ratio", "verdict."))]
+    assert 4 * 300 < len(own) <= 4 * 305
+    assert all(len(name) < 520 and name.isprintable() for name in own)
+    for arguments in ((), ("--json",), ("--csv",)):
+        answer = deep5("results", *arguments)
+        assert (answer.status, "\x1b" in answer.out) == (0, False)
+
+
 # The command
+
+
+def test_a_value_that_no_result_has_is_told_with_those_there_are(root: Path, deep5: Command) -> None:
+    put(root / "e", document("e", framework={"name": "pytorch", "version": "1", "device": "cpu"}), settled=False)
+    cases.comparison(root, "compared", labels=("jax", "reference"), rounds=1)
+    said = "no result has framework 'pytoch'; there are: jax, pytorch, reference; did you mean 'pytorch'?"
+    for arguments in ((), ("--json",), ("--csv",)):
+        answer = deep5("results", str(root), "--framework", "pytoch", *arguments)
+        assert (answer.status, answer.err) == (0, f"deep5: note: {said}\n")
+    assert deep5("results", str(root), "--framework", "pytoch").out == "0 of 6 results\n"
+    assert deep5("results", str(root / "e"), "--recipe", "x").out == "0 of 1 result\n"
+    assert d5.results.load(root, where={"framework": "pytoch"}).attrs["notes"] == [said]
+    # Each of these there is, and no result that has both.
+    answer = deep5("results", str(root), "--framework", "pytorch", "--where", "kind=comparison")
+    assert (answer.out, answer.err) == ("0 of 6 results\n", "")
+    answer = deep5("results", str(root), "--where", "seconds=1", "--where", "accepted=yes", "--recipe", "di*")
+    assert answer.err.splitlines() == [
+        "deep5: note: no result has seconds '1'; there are: 60.0",
+        "deep5: note: no result has accepted 'yes'; none has any",
+    ]
+
+
+def test_of_very_many_values_some_are_told(tmp_path: Path, deep5: Command) -> None:
+    for number in range(30):
+        put(tmp_path / "results" / f"r{number}", document(f"{number}\x1b" * 99), settled=False)
+    answer = deep5("results", "--where", "run_id=\x1b" + "y" * 999)
+    assert len(answer.err) < 1_500
+    assert "\x1b" not in answer.err
+    assert answer.err.endswith(" and 20 more\n")
 
 
 def test_the_table_names_every_result_whole_in_eighty_columns(

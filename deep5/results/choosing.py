@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from deep5.errors import UnknownName
-from deep5.results.stored import Stored
+from deep5.errors import UnknownName, suggestion
+from deep5.results.stored import Stored, printable
 
-__all__ = ["check_column", "chosen", "columns_of", "heading", "matches", "ordered", "rows_with_units"]
+__all__ = ["check_column", "chosen", "columns_of", "heading", "matches", "ordered", "rows_with_units", "unmatched"]
 
 _COLUMNS = tuple(Stored(folder="", kind="").row())
+_OTHERS = ("metric.", "ratio.", "ratio_low.", "ratio_high.", "set.", "verdict.")
+# Of the values of a column, so many are told, each cut at so many letters; and so many are looked at.
+_TOLD, _LETTERS, _LOOKED_AT = 10, 60, 2_000
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Every column of these rows: the fields that each result has, then metrics, then settings, by name."""
+    """Every column of these rows: the fields that each result has, then the others by name."""
     extra = {name for row in rows for name in row} - set(_COLUMNS)
     return [*_COLUMNS, *sorted(extra)]
 
@@ -66,6 +70,33 @@ def chosen(rows: Sequence[Mapping[str, Any]], where: Mapping[str, Any]) -> list[
     for name in where:
         check_column(name, known)
     return [row for row in rows if all(matches(row.get(name), value) for name, value in where.items())]
+
+
+def unmatched(rows: Sequence[Mapping[str, Any]], where: Mapping[str, Any]) -> list[str]:
+    """A sentence for each value that is asked for and that no result has: which there are.
+
+    Args:
+        rows: As `Stored.row` makes them.
+        where: As for `chosen`.
+
+    >>> unmatched([{"framework": "jax, pytorch"}, {"framework": "jax"}], {"framework": "pytoch"})
+    ["no result has framework 'pytoch'; there are: jax, pytorch; did you mean 'pytorch'?"]
+    """
+    said = []
+    for name, wanted in where.items():
+        got = [row.get(name) for row in rows]
+        if not rows or any(matches(value, wanted) for value in got):
+            continue
+        seen: Counter[str] = Counter()
+        for value in got:
+            # Of a comparison all of them stand there.
+            parts = str(value).split(", ") if name == "framework" else [str(value)]
+            seen.update(printable(part)[:_LETTERS] for part in parts if value is not None)
+        known = [text for text, _ in seen.most_common(_LOOKED_AT)]
+        told = ", ".join(sorted(known[:_TOLD])) + (f" and {len(seen) - _TOLD} more" if len(seen) > _TOLD else "")
+        there = f"there are: {told}{suggestion(str(wanted)[:_LETTERS], known)}" if seen else "none has any"
+        said.append(f"no result has {printable(name)} {printable(wanted)[:_LETTERS]!r}; {there}")
+    return said
 
 
 def matches(got: object, wanted: object) -> bool:
@@ -134,6 +165,6 @@ def check_column(name: str, known: Sequence[str]) -> None:
     if name not in known:
         fields = [column for column in known if column in _COLUMNS]
         rest = len(known) - len(fields)
-        remedy = f"and {rest} of metric.NAME and set.KEY in these results" if rest else ""
-        allowed = known if name.startswith(("metric.", "set.")) and rest <= 60 else fields
+        remedy = f"and {rest} of metric.NAME, set.KEY, ratio.CANDIDATE and the like in these results" if rest else ""
+        allowed = known if name.startswith(_OTHERS) and rest <= 60 else fields
         raise UnknownName("column", name, allowed, remedy if allowed is fields else "")

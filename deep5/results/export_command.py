@@ -76,7 +76,8 @@ def export(folders: Sequence[str | Path], form: str, out: str | Path) -> Exporte
     if (out.parent if single else out).absolute() in own:
         raise UsageError(f"{out} lies in a result folder, which holds what its run wrote; allowed: another place")
     make, join = _format(form)
-    parts = _parts(found, make, left_out)
+    # Of a comparison's process that failed there is a log that says so.
+    parts = _parts(found, make, left_out, missing=form != "mllog")
     if single and (size := sum(map(_samples_bytes, found))) > _SAMPLES_BYTES:
         raise UsageError(
             f"{size} bytes of samples do not fit into {out}; allowed: {_SAMPLES_BYTES}; remedy: -o DIR, for a file a "
@@ -120,8 +121,10 @@ def _samples_bytes(source: Source) -> int:
         return 0
 
 
-def _parts(found: Sequence[Source], make: _Make, left_out: list[str]) -> Iterator[_Part]:
-    """The parts of all results; what does not fit is noted, and none of it is taken."""
+def _parts(found: Sequence[Source], make: _Make, left_out: list[str], missing: bool) -> Iterator[_Part]:
+    """The parts of all results; what does not fit is noted, and none of it is taken; so is what is missing in one."""
+    from deep5.results.export.missing import missing_of
+
     for source in found:
         if (size := _samples_bytes(source)) > _SAMPLES_BYTES:
             left_out.append(
@@ -130,11 +133,13 @@ def _parts(found: Sequence[Source], make: _Make, left_out: list[str]) -> Iterato
             continue
         try:
             own = list(make(source))
+            gone = missing_of(source) if missing else []
         except MissingDependency:
             raise
         except UsageError as error:
             left_out.append(str(error))
         else:
+            left_out += gone
             yield from own
 
 
@@ -190,7 +195,7 @@ def export_command(errors: Errors) -> click.Command:
 
         mllog: the events of training, for MLPerf's tools. pytest-benchmark: times of operators, of code and of
         comparisons, for pytest-benchmark compare. parquet and csv: every raw sample with what it is of. What does not
-        fit is left out and told, and the exit status is 1.
+        fit is left out and told, as is what failed before it had a sample; the exit status is 1 then.
         """
         with errors(debug, False) as show:
             done = export(folders, form, out)

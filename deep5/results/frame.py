@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deep5.errors import MissingDependency, UsageError
-from deep5.results.choosing import chosen, columns_of, rows_with_units
+from deep5.results.choosing import chosen, columns_of, rows_with_units, unmatched
 from deep5.results.index import list_results
 from deep5.results.long_form import SAMPLE_COLUMNS, sample_records
 from deep5.results.reading import TABLE_ROWS, told_path
@@ -28,7 +28,9 @@ def load(
     """All results under a root, a row a run, comparison or study, the newest last.
 
     Columns are those of `deep5.results.stored.Stored` (`run_id`, `kind`, `recipe`, `hash`, …), then `metric.NAME` in
-    the unit that `frame.attrs["units"]` gives by column, and `set.KEY` for each mutable part of a recipe. Rows with
+    the unit that `frame.attrs["units"]` gives by column, of comparisons `verdict.CANDIDATE`, `ratio.CANDIDATE` and
+    its interval's ends `ratio_low.CANDIDATE` and `ratio_high.CANDIDATE` (of several workloads `CANDIDATE[WORKLOAD]`),
+    and `set.KEY` for each mutable part of a recipe. Rows with
     the same text under `comparable` ran the same fixed part of a recipe at the same size and may be compared; those
     without may not. A folder that cannot be read is a row with the status "unreadable" and the `reason`.
 
@@ -56,14 +58,14 @@ def load(
     data = {name: [row.get(name) for row in kept] for name in names}
     frame = pandas.DataFrame({name: _column(pandas, name, values) for name, values in data.items()}, columns=names)
     frame.attrs["units"] = units
-    frame.attrs["notes"] = list(listing.notes)
+    frame.attrs["notes"] = [*listing.notes, *unmatched(rows, where or {})]
     return frame
 
 
 def _column(pandas: Any, name: str, values: list[Any]) -> Any:
     if name in _TYPES:
         return pandas.array([_fitting(value) for value in values], dtype=_TYPES[name])
-    if name.startswith("metric."):
+    if name.startswith(("metric.", "ratio")):
         return pandas.array([float("nan") if value is None else value for value in values], dtype="float64")
     if name == "started":
         return pandas.to_datetime(pandas.Series(values, dtype="object"), utc=True, errors="coerce", format="ISO8601")

@@ -63,22 +63,25 @@ def results_command(errors: Errors) -> click.Command:
         on standard error. The exit status is 0, whatever became of the results.
         """
         with errors(debug, as_json) as show:
-            from deep5.results.choosing import check_column, chosen, columns_of, ordered, rows_with_units
+            from deep5.results.choosing import check_column, chosen, columns_of, ordered, rows_with_units, unmatched
             from deep5.results.index import list_results
 
             if as_json and as_csv:
                 raise UsageError("--json and --csv are both given; allowed: one of them")
-            asked = _asked(where, named)
             listing = list_results(root, rebuild=rebuild)
             for note in listing.notes:
                 click.echo(f"deep5: note: {note}", err=True)
             rows, units = rows_with_units(listing.results)
             # Without results there are no metrics and settings to know a column by.
             # In order first: a column is one of all of them, whichever are asked for.
+            known = (*columns_of(rows), "result", "outcome")
+            asked = _asked(where, named, known)
             found = chosen(ordered(rows, sort), asked) if rows else []
-            names = _columns(columns)
+            for told in unmatched(rows, asked):
+                click.echo(f"deep5: note: {told}", err=True)
+            names = _columns(columns, known)
             for name in names if rows else ():
-                check_column(name, (*columns_of(rows), "result", "outcome"))
+                check_column(name, known)
             most = last if last is not None else 0 if as_json or as_csv else _LAST
             shown = found[-most:] if most else found
             if as_json:
@@ -92,11 +95,16 @@ def results_command(errors: Errors) -> click.Command:
     return command
 
 
-def _asked(where: Sequence[str], named: Mapping[str, str | None]) -> dict[str, str]:
+def _asked(where: Sequence[str], named: Mapping[str, str | None], known: Sequence[str]) -> dict[str, str]:
     asked = {key: value for key, value in named.items() if value is not None}
     for text in where:
-        # A setting's name may hold anything but the sign itself.
         key, sign, value = text.partition("=")
+        # A candidate's name may hold the sign: the longest key that is a column.
+        parts = text.split("=")
+        for count in range(len(parts) - 1, 1, -1):
+            if (longer := "=".join(parts[:count])).strip() in known:
+                key, value = longer, "=".join(parts[count:])
+                break
         if not sign or not key.strip():
             raise UsageError(f"--where {text!r:.80}; allowed: KEY=VALUE, such as recipe=digits_lenet or set.seed=0")
         if key.strip() in asked:
@@ -105,15 +113,16 @@ def _asked(where: Sequence[str], named: Mapping[str, str | None]) -> dict[str, s
     return asked
 
 
-def _columns(text: str | None) -> list[str]:
-    # The commas within the brackets of a metric's parameters are none between columns.
+def _columns(text: str | None, known: Sequence[str]) -> list[str]:
     names: list[str] = []
-    for part in (text or "").split(","):
-        if names and names[-1].count("[") > names[-1].count("]"):
-            names[-1] += f",{part}"
-        elif part.strip():
-            names.append(part.strip())
-    return names
+    parts = (text or "").split(",")
+    while parts:
+        # A name may hold commas, as those of candidates do: the longest that is a column.
+        counts = range(len(parts), 1, -1)
+        count = next((count for count in counts if ",".join(parts[:count]).strip() in known), 1)
+        names.append(",".join(parts[:count]).strip())
+        del parts[:count]
+    return [name for name in names if name]
 
 
 def _plain(value: Any) -> Any:
@@ -150,6 +159,7 @@ def _text(
     from rich.text import Text
 
     from deep5.results.store_table import store_table
+    from deep5.terminal import counted
 
     console = Console()
     with console.capture() as text:
@@ -158,7 +168,7 @@ def _text(
         if len(rows) < found:
             console.print(Text(f"the last {len(rows)}; {found - len(rows)} more before them: --last 0 shows all"))
         elif found < all_of_them:
-            console.print(Text(f"{found} of {all_of_them} results"))
+            console.print(Text(f"{found} of {counted(all_of_them, 'result')}"))
         elif not all_of_them:
             console.print(Text(f"no results in {root}; 'deep5 run RECIPE' makes one"))
     return text.get().strip("\n")

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from deep5.results.schema import SCHEMA_VERSION
 from deep5.results.store import Found
 from deep5.results.study_record import STUDY_VERSION
 from deep5.results.validation import check_document
+from deep5.terminal import counted
 
 __all__ = ["UNREADABLE", "Stored", "printable", "stored"]
 
@@ -60,6 +62,8 @@ class Stored:
         environment: Hash of machine and software.
         commit: Of the source, with "-dirty" where it had changes.
         metrics: By label, value and unit of what a run yielded.
+        verdicts: By candidate of a comparison, and workload where there are several, what was said of it against the
+            baseline: "faster", "slower" or "no difference shown", the ratio of times, and the interval's ends, if any.
         settings: The mutable parts by their path, such as `optimizer_kwargs.lr`.
     """
 
@@ -88,14 +92,18 @@ class Stored:
     environment: str | None = None
     commit: str | None = None
     metrics: dict[str, tuple[float, str]] = field(default_factory=dict)
+    verdicts: dict[str, tuple[str, float, float | None, float | None]] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
-        """One flat row: every field, then `metric.NAME` and `set.KEY`; seeds as JSON."""
+        """One flat row: every field, then `metric.NAME`, `ratio.CANDIDATE` and its like, `set.KEY`; seeds as JSON."""
         own = {name: getattr(self, name) for name in _FLAT}
         own["seeds"] = json.dumps(self.seeds) if self.seeds else None
         own["comparable"] = self.comparable
         own |= {f"metric.{label}": value for label, (value, _) in self.metrics.items()}
+        for label, (word, ratio, low, high) in self.verdicts.items():
+            own |= {f"verdict.{label}": word, f"ratio.{label}": ratio}
+            own |= {f"ratio_low.{label}": low, f"ratio_high.{label}": high}
         return own | {f"set.{key}": value for key, value in self.settings.items()}
 
     @property
@@ -118,17 +126,22 @@ class Stored:
         """
         if not isinstance(found, dict) or found.keys() != _FIELDS:
             raise ValueError("not a stored result")
-        if not all(isinstance(found[name], dict) for name in ("seeds", "metrics", "settings")):
+        if not all(isinstance(found[name], dict) for name in _NESTED):
             raise ValueError("not a stored result")
-        for name in _FIELDS - {"seeds", "metrics", "settings"}:
+        for name in _FLAT:
             if not isinstance(found[name], (str, int, float, type(None))):
                 raise ValueError(f"{name} is of a wrong type")
         metrics = {label: (float(value), str(unit)) for label, (value, unit) in found["metrics"].items()}
-        return cls(**{**found, "metrics": metrics})
+        verdicts = {
+            label: (str(word), float(ratio), _number(low), _number(high))
+            for label, (word, ratio, low, high) in found["verdicts"].items()
+        }
+        return cls(**{**found, "metrics": metrics, "verdicts": verdicts})
 
 
 _FIELDS = {own.name for own in fields(Stored)}
-_FLAT = [own.name for own in fields(Stored) if own.name not in ("seeds", "metrics", "settings")]
+_NESTED = ("seeds", "metrics", "verdicts", "settings")
+_FLAT = [own.name for own in fields(Stored) if own.name not in _NESTED]
 
 
 def stored(root: str | Path, found: Found) -> Stored:
@@ -216,7 +229,15 @@ def _comparison(folder: Path, document: dict[str, Any]) -> dict[str, Any]:
         "seconds": _number((document["resources"] or {}).get("wall_s")),
         "seeds": {"run": _whole(document["seed"])},
         "threads": _whole(document["threads"]),
+        "verdicts": dict(islice(_verdicts(result), _MOST)),
     }
+
+
+def _verdicts(result: ComparisonResult) -> Iterator[tuple[str, tuple[str, float, float | None, float | None]]]:
+    several = len({row["workload"] for row in result.verdicts}) > 1
+    for row in result.verdicts:
+        name = f"{row['candidate']}[{row['workload']}]" if several else row["candidate"]
+        yield printable(name), (row["word"], float(row["ratio"]), _number(row["low"]), _number(row["high"]))
 
 
 def _said(result: ComparisonResult) -> Iterator[str]:
@@ -227,7 +248,9 @@ def _said(result: ComparisonResult) -> Iterator[str]:
     for candidate in result.candidates:
         label, rows = candidate["label"], by_label.get(candidate["label"], [])
         if len(rows) == 1:
-            yield f"{label} {rows[0]['word']} ({rows[0]['ratio']:.3g} x)"
+            low, high = rows[0]["low"], rows[0]["high"]
+            interval = "" if low is None or high is None else f" [{low:.3g}, {high:.3g}]"
+            yield f"{label} {rows[0]['ratio']:.3g}{interval} {rows[0]['word']}"
         elif rows:
             yield f"{label} " + ", ".join(
                 f"{word} ({count} of {len(rows)})" for word, count in Counter(row["word"] for row in rows).items()
@@ -251,7 +274,10 @@ def _study(found: Found, document: dict[str, Any]) -> dict[str, Any]:
         "hash": _text(document.get("hash")),
         "status": "aborted" if ended or document.get("finished") is False else "success",
         "reason": printable((ended or failures)[0]) if ended or failures else None,
-        "verdict": f"{len(candidates)} candidates, {runs} runs" + (f", {len(failures)} failed" if failures else ""),
+        "verdict": ", ".join(
+            [counted(len(candidates), "candidate"), counted(runs, "run")]
+            + ([f"{len(failures)} failed"] if failures else [])
+        ),
         "started": "{}-{}-{}T{}:{}:{}Z".format(*when.groups()) if when else None,
     }
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND
+from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY_KIND
 from deep5.results.reading import read_object
 from deep5.results.store import survey
 from deep5.results.stored import UNREADABLE, Stored, stored
+from deep5.results.study_record import STUDY
+from deep5.terminal import counted
 
 __all__ = ["Source", "sources"]
 
@@ -45,13 +48,27 @@ def sources(folders: Iterable[str | Path]) -> tuple[list[Source], list[str]]:
         root = Path(folder)
         seen = survey(root)
         left_out |= dict.fromkeys(seen.notes)
+        unsuccessful: Counter[str] = Counter()
+        failures: dict[str, int] = {}
         if not seen.found:
             left_out[f"{root} holds no results; allowed: folders that deep5 wrote, or folders of them"] = None
         for own in seen.found:
             path = (root / own.folder).absolute()
             about = stored(root, own)
+            unsuccessful[own.study] += about.status != "success"
             if about.status == UNREADABLE:
                 left_out[f"{path} cannot be read: {about.reason}"] = None
+            elif own.kind == STUDY_KIND:
+                failures[own.folder] = _failures(path / FILES[own.kind])
             elif own.kind in (RUN_KIND, COMPARISON_KIND) and path not in found:
                 found[path] = Source(folder=path, about=about, document=read_object(path / FILES[own.kind]))
+        for study, count in failures.items():
+            if (lost := count - unsuccessful[study]) > 0:
+                told = f"{counted(lost, 'run')} that failed and left nothing; its {STUDY} says why"
+                left_out[f"{(root / study).absolute()} has {told}"] = None
     return list(found.values()), list(left_out)
+
+
+def _failures(path: Path) -> int:
+    """How many runs of a study failed, as its document tells; it was read before, and is as deep5 writes it."""
+    return sum(len(own["failures"]) for own in read_object(path)["candidates"].values())

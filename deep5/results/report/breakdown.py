@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from deep5.errors import UsageError
 from deep5.results.chart_parts import altair
 from deep5.results.reading import NotThere, read_rows
 from deep5.results.report.charts import Drawing
+from deep5.results.report.standing import standing
 from deep5.results.result import Result
 
 __all__ = ["Part", "breakdown_drawing", "breakdown_rows"]
@@ -48,15 +48,16 @@ def breakdown_rows(run: Result) -> list[Part]:
         ) from error
 
 
-def breakdown_drawing(rows: Sequence[Part]) -> Drawing | None:
+def breakdown_drawing(run: Result) -> Drawing | None:
     """A bar a part, in percent of the whole; None where there is nothing to draw.
 
     Raises:
         MissingDependency: Altair is not installed.
+        UsageError: The file is not as deep5 writes it.
     """
     bars = [
         {"part": row.part, "percent": row.percent}
-        for row in rows
+        for row in breakdown_rows(run)
         if row.percent is not None and abs(row.percent) <= 1e4
     ]
     if not bars:
@@ -73,6 +74,5 @@ def breakdown_drawing(rows: Sequence[Part]) -> Drawing | None:
         )
         .properties(width=300, height=alt.Step(26))
     )
-    return Drawing(
-        "breakdown", "Breakdown of time", "What the time of the run went into, in percent of the whole.", chart
-    )
+    about = "What the time of the run went into, in percent of the whole."
+    return Drawing("breakdown", "Breakdown of time", about, chart, standing([run]))

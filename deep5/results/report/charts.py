@@ -18,6 +18,7 @@ from deep5.results.comparison import ComparisonResult
 from deep5.results.comparison_summary import process_medians
 from deep5.results.reading import NotThere, opened
 from deep5.results.report.markup import clean
+from deep5.results.report.standing import standing
 from deep5.results.report.theme import BAND, INK, PHASES, WORDS
 from deep5.results.samples_file import SAMPLES
 
@@ -43,12 +44,14 @@ class Drawing(NamedTuple):
         title: Of its caption.
         about: What it shows, in a sentence or two, for its caption and for those who cannot see it.
         chart: Of Altair.
+        standing: What stands above it, where its results are not finished, full and closed.
     """
 
     name: str
     title: str
     about: str
     chart: Any
+    standing: str = ""
 
 
 def check_size(folder: Path) -> None:
@@ -84,7 +87,10 @@ def _within(value: Any, bounds: tuple[float, float]) -> bool:
 
 
 def _left_out(drawn: int, whole: int) -> str:
-    return "" if drawn == whole else f" {whole - drawn} of {whole} rows are not drawn; the table has them all."
+    if drawn == whole:
+        return ""
+    verb = "is" if whole - drawn == 1 else "are"
+    return f" {whole - drawn} of {whole} rows {verb} not drawn; the table has them all."
 
 
 def _rows_axis(alt: Any, names: Sequence[str]) -> Any:
@@ -148,7 +154,7 @@ def ratio_chart(result: ComparisonResult) -> Drawing | None:
         f"{several} of time to the baseline's, {baseline}; lines are intervals, where there are any, and the grey band "
         f"is the machine's noise floor.{_left_out(len(rows), len(result.verdicts))}"
     )
-    return Drawing("ratios", "Ratios", about, chart)
+    return Drawing("ratios", "Ratios", about, chart, standing([result]))
 
 
 def samples_chart(result: ComparisonResult) -> Drawing | None:
@@ -203,7 +209,7 @@ def samples_chart(result: ComparisonResult) -> Drawing | None:
         f"{_left_out(len(chosen), len(series))}"
     )
     chart = alt.layer(*layers).properties(width=_WIDTH, height=alt.Step(_STEP))
-    return Drawing("samples", "Samples", about, chart)
+    return Drawing("samples", "Samples", about, chart, standing([result]))
 
 
 def phases_chart(result: ComparisonResult) -> Drawing | None:
@@ -235,9 +241,8 @@ def phases_chart(result: ComparisonResult) -> Drawing | None:
         "The first call, all of the warm-up together, and a steady call (median); what took no time is not drawn."
         f"{_left_out(len(chosen), len(own))}"
     )
-    return Drawing(
-        "phases", "First call, warm-up, steady", about, chart.properties(width=_WIDTH, height=alt.Step(_STEP))
-    )
+    chart = chart.properties(width=_WIDTH, height=alt.Step(_STEP))
+    return Drawing("phases", "First call, warm-up, steady", about, chart, standing([result]))
 
 
 def _spread(values: Sequence[float]) -> list[float]:

@@ -46,6 +46,7 @@ class ShownStudy:
         runs: By candidate, the runs that could be read.
         failures: By candidate, what became of those that came to no end.
         notes: What is to be known, a sentence each.
+        finished: Whether every run was made.
     """
 
     folder: Path
@@ -55,6 +56,7 @@ class ShownStudy:
     runs: Mapping[str, Sequence[Result]]
     failures: Mapping[str, Sequence[str]]
     notes: Sequence[str]
+    finished: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +161,9 @@ def _study(folder: Path, found: Collection) -> ShownStudy:
         # Each once, so that there are no more of them than folders.
         read = [_run(folder, text, found) for text in dict.fromkeys(_texts(own.get("runs")))]
         runs[name] = [run for run in read if run is not None]
+    notes = _texts(document.get("notes"))
+    # Those of an older deep5 say it in their notes alone.
+    ended = any("not finished" in told or "was interrupted" in told for told in notes)
     return ShownStudy(
         folder=folder,
         recipe=str(document.get("recipe")),
@@ -166,7 +171,8 @@ def _study(folder: Path, found: Collection) -> ShownStudy:
         settings=settings,
         runs=runs,
         failures=failures,
-        notes=_texts(document.get("notes")),
+        notes=notes,
+        finished=document.get("finished", not ended) is True,
     )
 
 

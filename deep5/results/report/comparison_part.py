@@ -19,6 +19,8 @@ __all__ = ["comparison_part", "comparison_title", "equivalence_table", "verdict_
 
 _MARKS = {"faster": "good", "slower": "bad"}
 _FEW = 8
+# A ratio beyond is told as one, and not as percent.
+_TIMES = 2
 _PARTS = {
     "a": "(a) float64",
     "b": "(b) float32",
@@ -113,7 +115,9 @@ def _several(result: ComparisonResult) -> bool:
 
 def _excess(value: Any) -> Cell:
     told = as_float(value)
-    return Cell.number(None) if told is None else Cell(shown=percent(told - 1), order=told)
+    if told is None:
+        return Cell.number(None)
+    return Cell(shown=percent(told - 1) if told < _TIMES else f"{number(told, 3)} times", order=told)
 
 
 def _lost(result: ComparisonResult) -> list[str]:
@@ -150,24 +154,25 @@ def equivalence_table(result: ComparisonResult) -> Markup | None:
     if not result.document["equivalence"]:
         return element("p", "Nothing was proved: no candidate came so far.", class_="note warn")
     several = any(row["workload"] for row in result.document["equivalence"])
-    columns = ["candidate", "part", *(["workload"] if several else []), "value", "relative error", "ULPs"]
-    columns += ["allowed", "of allowed", "outcome"]
+    # The outcome is in sight on a phone, too.
+    columns = ["candidate", "outcome", "part", *(["workload"] if several else []), "value", "relative error", "ULPs"]
+    columns += ["allowed", "of allowed"]
     ordered = sorted(result.document["equivalence"], key=lambda row: row["passed"])
     rows = [
         [
             named(row["candidate"]),
+            Cell(shown="same" if row["passed"] else "DIFFERENT", mark="good" if row["passed"] else "bad"),
             _PARTS[row["part"]],
             *([named(row["workload"] or "-")] if several else []),
             named(row["what"]),
             *(Cell.number(as_float(row[key])) for key in ("relative", "ulps", "allowed")),
             _share(row),
-            Cell(shown="same" if row["passed"] else "DIFFERENT", mark="good" if row["passed"] else "bad"),
         ]
         for row in ordered
     ]
     failed = sum(not row["passed"] for row in ordered)
     told = (
-        f"{failed} of {len(rows)} values differ by more than is allowed"
+        f"{failed} of {len(rows)} values {'differs' if failed == 1 else 'differ'} by more than is allowed"
         if failed
         else f"all {len(rows)} values within what is allowed"
     )
@@ -183,6 +188,12 @@ def _share(row: dict[str, Any]) -> Cell:
 
 def _share_of(statistics: dict[str, Any]) -> str:
     return f"{100 * statistics['confidence']:g} %"
+
+
+def _looks(document: dict[str, Any]) -> str:
+    if document["mode"] == "quick":
+        return "one round"
+    return f"{', '.join(map(number, document['statistics']['looks']))} rounds"
 
 
 def _proof(told: dict[str, Any]) -> str:
@@ -213,7 +224,7 @@ def comparison_part(result: ComparisonResult, place: str, pen: Pen) -> Markup:
         ("on the clock", measurement["scope"]),
         ("order", measurement["order"]),
         ("seed", document["seed"]),
-        ("judged after", f"{', '.join(map(number, statistics['looks']))} rounds; intervals at {_share_of(statistics)}"),
+        ("judged after", f"{_looks(document)}; intervals at {_share_of(statistics)}"),
         ("proof", _proof(document["proof"])),
         ("processors", ", ".join(map(number, measurement["processors"]))),
         ("baseline", document["baseline"]),

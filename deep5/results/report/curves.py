@@ -17,6 +17,7 @@ from deep5.errors import UsageError
 from deep5.results.report.charts import Drawing, check_size
 from deep5.results.report.environment import steady
 from deep5.results.report.markup import clean
+from deep5.results.report.standing import standing
 from deep5.results.result import Result
 from deep5.results.time_to_target import diverged
 from deep5.results.training_charts import Point, accuracy_chart, accuracy_points, loss_chart, loss_points
@@ -43,12 +44,13 @@ class Curves(NamedTuple):
     told: list[str]
 
 
-def accuracy_drawing(runs: _Runs, failures: _Failures | None = None) -> Drawing | None:
+def accuracy_drawing(runs: _Runs, failures: _Failures | None = None, *, finished: bool = True) -> Drawing | None:
     """Test accuracy against epoch; None where no run has any.
 
     Args:
         runs: By candidate, results that differ in their seeds.
         failures: By candidate, what became of those that left no result.
+        finished: Whether the study that they are of is.
 
     Raises:
         MissingDependency: Altair is not installed.
@@ -57,17 +59,22 @@ def accuracy_drawing(runs: _Runs, failures: _Failures | None = None) -> Drawing 
     found = curves(runs, failures or {}, "test_accuracy")
     if not found.points:
         return None
-    return _drawing("accuracy", "Test accuracy", "Test accuracy after each epoch", found, accuracy_chart)
+    drawing = _drawing("accuracy", "Test accuracy", "Test accuracy after each epoch", found, accuracy_chart)
+    return drawing._replace(standing=_standing(runs, finished))
 
 
-def loss_drawing(runs: _Runs, failures: _Failures | None = None) -> Drawing | None:
+def loss_drawing(runs: _Runs, failures: _Failures | None = None, *, finished: bool = True) -> Drawing | None:
     """Training loss against time; None where no run has any above zero; arguments and errors as above."""
     found = curves(runs, failures or {}, "training_loss")
     found = Curves([point for point in found.points if point.low > 0], found.told)
     if not found.points:
         return None
     about = "Training loss of each epoch, the mean over its steps, against time"
-    return _drawing("loss", "Training loss", about, found, loss_chart)
+    return _drawing("loss", "Training loss", about, found, loss_chart)._replace(standing=_standing(runs, finished))
+
+
+def _standing(runs: _Runs, finished: bool) -> str:
+    return standing((run for own in runs.values() for run in own), finished=finished)
 
 
 def _drawing(name: str, title: str, about: str, found: Curves, chart: Callable[..., Any]) -> Drawing:
@@ -113,7 +120,9 @@ def curves(runs: _Runs, failures: _Failures, metric: str) -> Curves:
             elif count:
                 told.append(f"not drawn: {name}")
     if len(lines) > _LINES:
-        told.append(f"{len(lines) - _LINES} of {len(lines)} curves are not drawn; the tables have them all")
+        beyond = len(lines) - _LINES
+        verb = "is" if beyond == 1 else "are"
+        told.append(f"{beyond} of {len(lines)} curves {verb} not drawn; the tables have them all")
     return Curves([point for points in list(lines.values())[:_LINES] for point in points], told)
 
 
@@ -122,7 +131,7 @@ def _line(runs: Sequence[Result], lost: int, read: Callable[[_Runs], list[Point]
     reasons = [_left_out(run, read) for run in runs]
     # Of one run alone there is no mean that it would spoil: it is drawn as far as it came.
     alone = len(runs) + lost == 1
-    whole = [run for run, reason in zip(runs, reasons, strict=True) if reason is None or (alone and reason != _NONE)]
+    whole = [run for run, reason in zip(runs, reasons, strict=True) if reason is None or (alone and _there(run, read))]
     why = Counter(reason for reason in reasons if reason is not None) + Counter({"failed": lost})
     drawn = [point for point in (read({"": whole}) if whole else []) if all(map(_drawable, point[1:]))]
     if not drawn and set(why) <= {_NONE}:
@@ -144,15 +153,20 @@ _NONE = "without samples"
 def _left_out(run: Result, read: Callable[[_Runs], list[Point]]) -> str | None:
     """Why a run is no part of a mean over the seeds, in a word; None where it is."""
     check_size(run.folder)
-    try:
-        there = bool(read({"": [run]}))
-    except (UsageError, TypeError):  # no samples of this metric, or samples without an epoch or a time
-        there = False
+    there = _there(run, read)
     if diverged(run, run.samples()) is not None:
         return "diverged"
     if run.status != "success":
         return run.status if there else "failed"
     return None if there else _NONE
+
+
+def _there(run: Result, read: Callable[[_Runs], list[Point]]) -> bool:
+    """Whether a run has anything to draw."""
+    try:
+        return bool(read({"": [run]}))
+    except (UsageError, TypeError):  # no samples of this metric, or samples without an epoch or a time
+        return False
 
 
 def _environment(run: Result) -> str:

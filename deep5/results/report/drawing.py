@@ -30,7 +30,7 @@ def file_of(drawing: Drawing, kind: str) -> bytes:
         UsageError: It cannot be drawn.
     """
     convert = _converter()
-    specification = themed(drawing.chart)
+    specification = themed(drawing.chart, drawing.standing)
     try:
         if kind == "svg":
             return bytes(convert.vegalite_to_svg(specification).encode())
@@ -57,7 +57,8 @@ class Pen:
         if drawing is None:
             return None
         svg = file_of(drawing, "svg").decode()
-        drawn = Markup(inline(svg, escape(f"{drawing.title}. {drawing.about}"), next(self._numbers)))
+        label = ". ".join(filter(None, (drawing.title, drawing.standing, drawing.about)))
+        drawn = Markup(inline(svg, escape(label), next(self._numbers)))
         scroll = element(
             "div", drawn, class_="scroll", role="region", tabindex="0", aria_label=f"chart: {drawing.title}"
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 from deep5.results.report.markup import Markup, element, named
 from deep5.results.report.numbers import as_float, number, percent, scaled
+from deep5.results.report.parts import facts
 from deep5.results.report.tables import Cell, table
 
 __all__ = ["candidate_differences", "machine_state", "result_differences", "steady"]
@@ -17,6 +18,7 @@ _HASH = re.compile("[0-9a-f]{40,64}")
 # Of the framework itself: another one has another.
 _ITS_OWN = frozenset({"framework", "version", "blas", "provider", "recipe: framework"})
 _MOST_COLUMNS = 12
+_MEMORY = "memory: total"
 # The machine's clock, and what it reached at its best, vary by so much without anything being wrong.
 _CLOCK, _PEAK = 0.05, 0.25
 
@@ -147,12 +149,12 @@ def _first(value: Any) -> Any:
 
 
 def result_differences(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> Markup | None:
-    """Machine and software of the results of a page, a column an environment; None where there are no two results.
+    """Machine and software of the results of a page, a column an environment; None where there is no result.
 
     Args:
         documents: Names and documents, as comparison.json and result.json are.
     """
-    if len(documents) < 2:
+    if not documents:
         return None
     columns: dict[str, list[str]] = {}
     told: dict[str, dict[str, Any]] = {}
@@ -162,13 +164,16 @@ def result_differences(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> Ma
         columns.setdefault(key, []).append(name)
         told[key] = own
     if len(columns) == 1:
-        return element("p", f"All {len(documents)} results are of one machine and one set of versions.", class_="note")
+        said = f"All {len(documents)} results are of one machine and one set of versions."
+        if len(documents) == 1:
+            said = "There is one result: nothing to compare its machine and versions with."
+        return element("div", element("p", said, class_="quiet"), _machine(documents[0][1]))
     shown = list(columns)[:_MOST_COLUMNS]
     rows = []
     for key in dict.fromkeys(key for place in shown for key in told[place]):
         values = [told[place].get(key, "not told") for place in shown]
         if not _same(values):
-            rows.append([key, *(_told(value) for value in values)])
+            rows.append([key, *(scaled(value, "B") if key == _MEMORY else _told(value) for value in values)])
     names = [f"environment {number}" for number, _ in enumerate(shown, 1)]
     legend = [
         element("li", f"{name}: ", *((", " if place else "", named(own)) for place, own in enumerate(columns[key])))
@@ -183,6 +188,22 @@ def result_differences(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> Ma
         beyond,
         table("What differs between them", ["part", *names], rows),
     )
+
+
+def _machine(document: Mapping[str, Any]) -> Markup:
+    """What every result of the page ran on."""
+    before, software = _get(document, "system", "before"), document.get("software")
+    places = [
+        ("host", before, ("host",)),
+        ("processor", before, ("cpu", "model")),
+        ("logical processors", before, ("cpu", "logical_cores")),
+        ("platform", software, ("platform",)),
+        ("Python", software, ("python",)),
+        ("deep5", software, ("deep5",)),
+    ]
+    pairs = [(name, _told(value)) for name, part, keys in places if (value := _get(part, *keys)) is not None]
+    memory = _get(before, "memory_bytes", "total")
+    return facts([*pairs, *([] if memory is None else [("memory", scaled(memory, "B"))])])
 
 
 def steady(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,7 +222,7 @@ def steady(document: Mapping[str, Any]) -> dict[str, Any]:
         "host": before.get("host"),
         "cpu": cpu,
         "affinity": before.get("affinity"),
-        "memory: total": _get(before, "memory_bytes", "total"),
+        _MEMORY: _get(before, "memory_bytes", "total"),
         "accelerators": json.dumps(before.get("accelerators"), sort_keys=True),
         **{key: value for key, value in parts.items() if value is not None},
     }

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from deep5.errors import Deep5Error, MissingDependency
-from deep5.results.report.breakdown import breakdown_drawing, breakdown_rows
+from deep5.results.report.breakdown import breakdown_drawing
 from deep5.results.report.charts import Drawing, phases_chart, ratio_chart, samples_chart
 from deep5.results.report.collect import Collection, Unreadable
 from deep5.results.report.curves import accuracy_drawing, loss_drawing
@@ -54,10 +54,10 @@ def _makers(found: Collection) -> Iterator[tuple[str, Callable[[], Drawing | Non
         own: dict[str, list[Result]] = {}
         for name, run in zip(labels(group.runs), group.runs, strict=True):
             own.setdefault(name, []).append(run)
-        yield from _curves(group.runs[0].folder.name, own, {})
+        yield from _curves(group.runs[0].folder.name, own)
         for run in group.runs:
             yield run.folder.name, partial(operator_drawing, run)
-            yield run.folder.name, partial(_breakdown, run)
+            yield run.folder.name, partial(breakdown_drawing, run)
     for study in found.studies:
         # Runs of different fixed parts have no picture in common.
         for number, group in enumerate(groups([run for own in study.runs.values() for run in own])):
@@ -67,18 +67,18 @@ def _makers(found: Collection) -> Iterator[tuple[str, Callable[[], Drawing | Non
             }
             whose = study.folder.name + (f"-{number + 1}" if number else "")
             there = {name: runs for name, runs in of_group.items() if runs}
-            yield from _curves(whose, there, {} if number else study.failures)
-
-
-def _breakdown(run: Result) -> Drawing | None:
-    return breakdown_drawing(breakdown_rows(run))
+            yield from _curves(whose, there, {} if number else study.failures, finished=study.finished)
 
 
 def _curves(
-    whose: str, runs: Mapping[str, Sequence[Result]], failures: Mapping[str, Sequence[str]]
+    whose: str,
+    runs: Mapping[str, Sequence[Result]],
+    failures: Mapping[str, Sequence[str]] | None = None,
+    *,
+    finished: bool = True,
 ) -> Iterator[tuple[str, Callable[[], Drawing | None]]]:
-    yield whose, lambda: accuracy_drawing(runs, failures)
-    yield whose, lambda: loss_drawing(runs, failures)
+    yield whose, partial(accuracy_drawing, runs, failures, finished=finished)
+    yield whose, partial(loss_drawing, runs, failures, finished=finished)
 
 
 def _name(whose: str, what: str, kind: str, taken: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from deep5.results.report.parts import guarded, note
 from deep5.results.report.runs_part import metric_table, outcome
 from deep5.results.report.study_part import means_table
 from deep5.results.result import Result
+from deep5.terminal import counted
 
 __all__ = ["comparison_fragment", "result_fragment", "study_fragment"]
 
@@ -54,7 +55,7 @@ def study_fragment(
     lost = [f"{name}: {told}" for name, own in failures.items() for told in own]
     return element(
         "div",
-        element("p", element("strong", named(recipe)), f": study of {len(runs)} candidates"),
+        element("p", element("strong", named(recipe)), ": study of ", counted(len(runs), "candidate")),
         guarded("the means", lambda: means_table(runs)),
         note(lost, "Runs that came to nothing", "bad"),
         note(notes, "Notes"),

@@ -59,11 +59,14 @@ def badges(recipe: Mapping[str, Any]) -> Markup:
     """Name, size, division and fixed hash of a recipe; an open division is marked."""
     division = recipe.get("division")
     fixed = str(recipe.get("hash") or "unknown")
+    why: tuple[str, ...] = ("its fixed part, or what it is judged by, was changed",)
+    if recipe.get("size") not in (None, "full"):
+        why = "run at size ", named(recipe["size"]), ", not full"
     return element(
         "p",
         element("span", "recipe ", named(recipe.get("name")), class_="badge"),
         element("span", "size ", named(recipe["size"]), class_="badge") if recipe.get("size") else None,
-        element("span", "open division: its fixed part was changed", class_="badge warn")
+        element("span", "open division: ", why, class_="badge warn")
         if division == "open"
         else element("span", "closed division", class_="badge"),
         element("span", "fixed part ", element("code", fixed[:12]), class_="badge", title=fixed),

@@ -103,5 +103,5 @@ def scaled(value: Any, unit: str) -> str:
 
 def verdict(row: dict[str, Any]) -> str:
     """A verdict of a comparison in words; bounds that are no sensible ratio are left unsaid."""
-    sensible = all(row[key] is None or row[key] < _HUGE for key in ("smallest", "floor"))
+    sensible = all(row[key] is None or row[key] < _HUGE for key in ("smallest", "floor", "p", "rounds"))
     return sentence(row) if sensible else str(row["word"])

@@ -9,6 +9,7 @@ from deep5.results.charts import common_sizes, violin_chart
 from deep5.results.reading import NotThere, read_object
 from deep5.results.report.charts import Drawing, check_size
 from deep5.results.report.markup import Markup, named
+from deep5.results.report.standing import standing
 from deep5.results.report.tables import Cell, table
 from deep5.results.result import Result
 from deep5.results.study_charts import study_chart
@@ -30,13 +31,13 @@ def operator_drawing(run: Result) -> Drawing | None:
     check_size(run.folder)
     problems = str((run.document.get("components") or {}).get("plan", {}).get("problems"))
     if problems.startswith("studies."):
-        return Drawing("operators", "Times of operators", "Median times with their intervals.", study_chart(rows))
-    if not common_sizes(rows):
+        about, chart = "Median times with their intervals.", study_chart(rows)
+    elif common_sizes(rows):
+        about = "Times over the sizes that every candidate ran: violins where there are enough of them, else points."
+        chart = violin_chart(rows, run.samples(), told.get("left_out", ()))
+    else:
         return None
-    about = "Times over the sizes that every candidate ran: violins where there are enough of them, else points."
-    return Drawing(
-        "operators", "Times of operators", about, violin_chart(rows, run.samples(), told.get("left_out", ()))
-    )
+    return Drawing("operators", "Times of operators", about, chart, standing([run]))
 
 
 def operator_table(run: Result) -> Markup | None:

@@ -91,7 +91,7 @@ def report_page(found: Collection) -> str:
         parts,
         element("h2", "Environments", id="environments"),
         guarded("the environments", lambda: result_differences(_documents(found)))
-        or element("p", "There is one result: nothing to compare its machine and versions with.", class_="quiet"),
+        or element("p", "No result of this page tells of a machine.", class_="quiet"),
         id="main",
     )
     navigation = element(
@@ -110,7 +110,13 @@ def _heading(found: Collection) -> Markup:
         (len(found.unreadable), "folder that could not be read", "that could not be read"),
     )
     told = ", ".join(f"{count} {one if count == 1 else many}" for count, one, many in counts if count)
-    return element("header", element("h1", "deep5 report"), element("p", told or "nothing", class_="quiet"))
+    audit = "Not audited here: ", element("code", "deep5 audit FOLDER"), " re-derives every number."
+    return element(
+        "header",
+        element("h1", "deep5 report"),
+        element("p", told or "nothing", class_="quiet"),
+        element("p", *audit, class_="quiet") if len(found) else None,
+    )
 
 
 def _apart(found: Collection) -> Markup | None:

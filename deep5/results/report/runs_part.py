@@ -18,6 +18,7 @@ from deep5.results.report.operator_times import operator_drawing, operator_table
 from deep5.results.report.parts import guarded, note, what_ran
 from deep5.results.report.tables import Cell, table
 from deep5.results.result import Result, Verdict
+from deep5.terminal import counted
 
 __all__ = ["group_part", "group_title", "metric_cell", "metric_table", "run_list"]
 
@@ -30,7 +31,7 @@ _ALONE = 20
 
 def group_title(group: Group) -> str:
     """Recipe, and how many runs of it."""
-    return f"{group.recipe['name']}: {len(group.runs)} run{'s' * (len(group.runs) != 1)}"
+    return f"{group.recipe['name']}: {counted(len(group.runs), 'run')}"
 
 
 def outcome(run: Result) -> tuple[str, str]:
@@ -171,7 +172,7 @@ def _breakdown(run: Result, pen: Pen) -> Markup | None:
     return element(
         "div",
         element("h3", "Breakdown of ", named(run.folder.name)),
-        pen.figure(breakdown_drawing(rows)),
+        pen.figure(breakdown_drawing(run)),
         table("Parts of the time", ["part", "time", "percent", "how it is known"], cells),
     )
 

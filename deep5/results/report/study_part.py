@@ -20,14 +20,14 @@ from deep5.results.report.tables import Cell, table
 from deep5.results.result import Result
 from deep5.results.study_folder import load_study_folder
 from deep5.results.time_to_target import MEASURES, median_to_target
+from deep5.terminal import counted
 
 __all__ = ["means_table", "study_list", "study_part", "study_title"]
 
 
 def study_title(study: ShownStudy) -> str:
     """Recipe, size, and how many candidates."""
-    count = len(study.settings)
-    return f"{study.recipe}: study of {count} candidate{'s' * (count != 1)}, size {study.size}"
+    return f"{study.recipe}: study of {counted(len(study.settings), 'candidate')}, size {study.size}"
 
 
 def means_table(runs: Mapping[str, Sequence[Result]]) -> Markup:
@@ -64,12 +64,13 @@ def _mean(values: Sequence[float]) -> Cell:
 
 
 def study_list(study: ShownStudy) -> Markup:
-    """A sentence a candidate: how many runs it has, and how many came to nothing."""
-    said = []
+    """A sentence a candidate: how many runs it has, and how many came to nothing; whether the study is finished."""
+    said = [] if study.finished else [element("li", "the study is ", element("b", "not finished", class_="bad"))]
     for name in study.settings:
         failed = len(study.failures[name])
         lost = element("b", f"{failed} failed", class_="bad") if failed else None
-        said.append(element("li", named(name), f": {len(study.runs[name])} runs", ", " if lost else None, lost))
+        runs = counted(len(study.runs[name]), "run")
+        said.append(element("li", named(name), f": {runs}", ", " if lost else None, lost))
     return element("ul", said, class_="verdicts")
 
 
@@ -101,7 +102,7 @@ def study_part(study: ShownStudy, place: str, pen: Pen) -> Markup:
         }
         there = {name: of_name for name, of_name in own.items() if of_name}
         # What came to nothing left no recipe: it stands with the first.
-        tables.append(_group(there, {} if tables else study.failures, group.recipe, pen))
+        tables.append(_group(there, {} if tables else study.failures, group.recipe, pen, study.finished))
     settings = [
         (name, ", ".join(f"{key} {json.dumps(value, default=str)}" for key, value in own.items()).replace('"', ""))
         for name, own in study.settings.items()
@@ -124,7 +125,9 @@ def _to_target(study: ShownStudy) -> Markup | None:
     try:
         judged = load_study_folder(study.folder)
     except UsageError as error:
-        return note([error], "Time to the target is not judged", "")
+        # The page may be handed on: it says what the folder is called, and not where it lies here.
+        told = str(error).replace(str(study.folder), study.folder.name)
+        return note([told], "Time to the target is not judged", "")
     columns = ["candidate", *(m if m == unit else f"{m} ({unit})" for m, unit in MEASURES.items()), "reached by"]
     rows = []
     for name, own in judged.reached.items():
@@ -139,6 +142,7 @@ def _group(
     failures: Mapping[str, Sequence[str]],
     recipe: Mapping[str, object],
     pen: Pen,
+    finished: bool,
 ) -> Markup:
     flat = [run for own in runs.values() for run in own]
     names = [name for name, own in runs.items() for _ in own]
@@ -150,8 +154,8 @@ def _group(
         element("h3", "Learning curves"),
         element(
             "div",
-            guarded("the accuracy", lambda: pen.figure(accuracy_drawing(runs, failures))),
-            guarded("the loss", lambda: pen.figure(loss_drawing(runs, failures))),
+            guarded("the accuracy", lambda: pen.figure(accuracy_drawing(runs, failures, finished=finished))),
+            guarded("the loss", lambda: pen.figure(loss_drawing(runs, failures, finished=finished))),
             class_="charts",
         ),
         element("h3", "Run by run"),

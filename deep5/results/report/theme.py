@@ -7,6 +7,7 @@ dark, rules such as `svg [fill="#0072b2"] {fill: …}` give each of them its cou
 from __future__ import annotations
 
 import re
+import textwrap
 from html.parser import HTMLParser
 from typing import Any
 
@@ -40,6 +41,8 @@ _DARK = {
     "#3b6ea5": "#7fb0e3",
     "#d98032": "#f0a35e",
 }
+# Letters of a line above a picture.
+_LINE = 56
 # What Vega draws a chart with. Anything else has no business in a page.
 _ELEMENTS = frozenset({"svg", "g", "path", "rect", "line", "text", "tspan", "defs", "clippath", "title", "desc"})
 _ATTRIBUTE = re.compile(
@@ -48,11 +51,12 @@ _ATTRIBUTE = re.compile(
 )
 
 
-def themed(chart: Any) -> dict[str, Any]:
+def themed(chart: Any, standing: str = "") -> dict[str, Any]:
     """A chart's specification with the report's look.
 
     Args:
         chart: Of Altair.
+        standing: What is to stand above it, before what does already.
     """
     specification: dict[str, Any] = chart.to_dict()
     told = specification.get("config", {})
@@ -82,6 +86,11 @@ def themed(chart: Any) -> dict[str, Any]:
         "legend": told.get("legend", {}) | legend,
         "title": told.get("title", {}) | {"color": INK, "subtitleColor": _SOFT, "fontSize": 13, "fontWeight": "normal"},
     }
+    if standing:
+        own = specification.get("title", {})
+        below = own.get("text", [])
+        lines = [*textwrap.wrap(standing, _LINE), *([below] if isinstance(below, str) else below)]
+        specification["title"] = {"anchor": "start", "fontSize": 11, **own, "text": lines}
     return specification
 
 

@@ -1,0 +1,39 @@
+"""What a result that is exported has no samples of, so that nobody takes what is there for the whole."""
+
+from __future__ import annotations
+
+from deep5.results.export.source import Source
+from deep5.results.kind import COMPARISON_KIND
+from deep5.results.long_form import sample_records
+from deep5.results.stored import printable
+
+__all__ = ["missing_of"]
+
+_MOST = 50
+
+
+def missing_of(source: Source) -> list[str]:
+    """A sentence for a run without samples, and for each candidate of a comparison that failed before it had any.
+
+    Args:
+        source: A result that was exported.
+
+    Raises:
+        UsageError: Samples that are not as deep5 writes them.
+    """
+    about = source.about
+    if next(sample_records(source.folder, about.kind), None) is None:
+        why = "" if about.status == "success" else f" ({about.status}: {about.reason})"
+        return [f"{source.folder} has no samples{why}"]
+    if about.kind != COMPARISON_KIND:
+        return []
+    ended = [row for row in source.document["candidates"] if row["status"] in ("failed", "different")]
+    if not ended:
+        return []
+    seen = {record["candidate"] for record in sample_records(source.folder, about.kind)}
+    said = [
+        f"{source.folder}: {printable(row['label'])} has no samples ({row['status']}: {printable(row['reason'])})"
+        for row in ended
+        if row["label"] not in seen
+    ]
+    return said if len(said) <= _MOST else [*said[:_MOST], f"{source.folder}: {len(said) - _MOST} more candidates"]
