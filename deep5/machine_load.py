@@ -17,10 +17,12 @@ def machine_state() -> dict[str, Any]:
     """What changes on a machine from one process to the next: clock, load, free memory, and who uses the processors.
 
     Of the processors that this process is pinned to, `busy_s` is the time that anybody has used of them, and that a
-    host took from them; `own_s` is this process' own; both since some moment in the past. `at_s` is when this was read.
+    host took from them; `own_s` is this process' own, and that of what it started and waited for; both since some
+    moment in the past. `at_s` is when this was read.
     """
     import psutil
 
+    ended = os.times()
     frequency, times = psutil.cpu_freq(), psutil.cpu_times(percpu=True)
     pinned = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(times))
     idle = sum(times[number].idle + getattr(times[number], "iowait", 0.0) for number in pinned if number < len(times))
@@ -28,7 +30,7 @@ def machine_state() -> dict[str, Any]:
     return {
         "at_s": perf_counter(),
         "busy_s": busy,
-        "own_s": process_time(),
+        "own_s": process_time() + ended.children_user + ended.children_system,
         "processors": len(pinned),
         "clock_mhz": None if frequency is None else float(frequency.current),
         "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,

@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from deep5.canonical import canonical
-from deep5.compare.plan import content_hash
+from deep5.compare.plan import check_plain, content_hash
 from deep5.compare.processes import check_limits, run_process
 from deep5.environment import default_threads
-from deep5.errors import Deep5Error, MissingDependency, OutputError, RecipeError, RunFailed, UsageError
+from deep5.errors import Deep5Error, MissingDependency, OutputError, RunFailed, UsageError
+from deep5.machine_load import CROWDED
+from deep5.pinning import processors
 from deep5.recipe import FULL, Recipe
 from deep5.results.result import Result, load
 from deep5.results.study_record import STUDY, Study
 from deep5.results.time_to_target import Reached, Target, time_to_target
 from deep5.seeds import generator
 from deep5.study_candidates import chosen, load_study, target_of
+from deep5.terminal import counted
 
 __all__ = ["run_study"]
 
@@ -43,7 +46,8 @@ def run_study(
 ) -> Study:
     """Run a recipe with each settings and each seed, and draw accuracy against epoch and loss against time.
 
-    Each run has a fresh process of its own, one after the other, pinned to as many processors as it has threads. Seed
+    Each run has a fresh process of its own, one after the other, pinned to as many processors as the candidate of most
+    threads has: with others, seconds would be those of another machine. Seed
     after seed all candidates run, in an order that the seed draws, so that what changes on the machine meanwhile falls
     on all of them. A run that fails, crashes or is ended at a limit is noted, counts as one that never reached the
     target, and the others go on.
@@ -70,7 +74,10 @@ def run_study(
     settings, common = chosen(candidates, only), common or {}
     if not settings or not seeds or len(set(seeds)) != len(seeds):
         raise UsageError(f"a study of {list(settings)} with the seeds {list(seeds)}; allowed: at least one each, once")
-    _check(varied or {}, settings, common)
+    for name, own in settings.items():
+        if both := sorted(set(own) & set(common)):
+            raise UsageError(f"{both[0]!r} is set for all and by the candidate {name!r}; allowed: one of them")
+    check_plain([varied or {}, common], "the settings")
     memory_limit_bytes = check_limits(time_limit_s, memory_limit_bytes)
     made = {
         (name, seed): found.with_settings({**common, **own, "seed": seed})
@@ -80,12 +87,17 @@ def run_study(
     contents = {key: content_hash(own) for key, own in made.items()}  # what cannot be hashed is refused
     # Of all runs alike: with other processors, seconds would be those of another machine.
     threads = max(own.value("threads") or default_threads("") or 1 for own in made.values())
+    if threads > len(processors(threads)):
+        raise UsageError(
+            f"{threads} threads; allowed: at most {len(processors(threads))}, the processors of this process"
+        )
     target, told = target_of(found, target)
     fixed = found.fixed_hash()
     folder = _folder(Path(out), found.name)
     runs: dict[str, list[Result]] = {name: [] for name in settings}
     failures: dict[str, list[str]] = {name: [] for name in settings}
     reached: dict[str, dict[int, Reached]] = {name: {} for name in settings}
+    crowded: list[float] = []
 
     def study(*notes: str, finished: bool = False) -> Study:
         return Study(
@@ -100,7 +112,7 @@ def run_study(
             target=target,
             reached=reached if target is not None else {},
             finished=finished,
-            notes=(*told, *notes),
+            notes=(*told, *_crowded(crowded), *notes),
         )
 
     def run(name: str, seed: int, scratch: str) -> Result:
@@ -124,6 +136,8 @@ def run_study(
         )
         if outcome.answer is None or outcome.reason is not None:
             raise RunFailed(str(outcome.reason))
+        if (outcome.answer["others_share"] or 0.0) >= CROWDED:
+            crowded.append(outcome.answer["others_share"])
         return load(folder / _RUNS / Path(outcome.answer["run"]).name, root=folder)
 
     try:
@@ -143,30 +157,22 @@ def run_study(
                     reached[name][seed] = Reached.never(f"failed: {error}")
                 # Whatever ends the study, it holds what was done.
                 _written(folder, study("the study is not finished"), {})
+        drawn, missing = _drawn(found, runs, len(seeds), target)
+        finished = study(*missing, finished=True)
+        _written(folder, finished, drawn)
     except KeyboardInterrupt:
         _written(folder, study("the study was interrupted"), {})
         raise KeyboardInterrupt(f"interrupted; what the study left is in {folder}") from None
-    drawn, missing = _drawn(found, runs, len(seeds), target)
-    finished = study(*missing, finished=True)
-    _written(folder, finished, drawn)
+    except OSError as error:
+        raise OutputError(f"the study cannot go on: {error}; what it left is in {folder}") from error
     return finished
 
 
-def _check(
-    varied: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Mapping[str, Any]], common: Mapping[str, Any]
-) -> None:
-    """Refuse what is set twice, and what cannot be handed to another process: that is done as JSON."""
-    for name, own in settings.items():
-        both = sorted(set(own) & set(common))
-        if both:
-            raise UsageError(f"{both[0]!r} is set for all and by the candidate {name!r}; allowed: one of them")
-    try:
-        json.dumps([varied, common])
-    except (TypeError, ValueError) as error:
-        raise RecipeError(
-            f"the settings cannot be handed to another process ({error}); allowed: numbers, texts, lists and dicts of "
-            "them; remedy: FILE.py:NAME for an object, or a STUDY in the recipe's file"
-        ) from error
+def _crowded(shares: Sequence[float]) -> list[str]:
+    if not shares:
+        return []
+    runs = counted(len(shares), "run")
+    return [f"other programs took up to {max(shares):.0%} of the processors in {runs}; remedy: a quiet machine"]
 
 
 def _folder(out: Path, name: str) -> Path:

@@ -110,7 +110,7 @@ def study_command(errors: Errors) -> click.Command:
                 time_limit_s=time_limit,
                 memory_limit_bytes=None if memory_limit is None else parse_bytes(memory_limit),
                 out=out,
-                tell=None if quiet or as_json else lambda line: click.echo(line, err=True),
+                tell=None if quiet else lambda line: click.echo(line, err=True),
             )
             none = not any(done.runs.values())
             if as_json and not none:  # else the error is the one document

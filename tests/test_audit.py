@@ -368,6 +368,18 @@ def unlisted(document: Any) -> None:
         document["candidates"]["fast"][key].pop()
 
 
+def as_interrupted(runs: int) -> Doctor:
+    """A study that was interrupted when runs had come to their end, and before they were listed."""
+
+    def doctor(document: Any) -> None:
+        document["finished"] = False
+        document["notes"] = ["the study was interrupted"]
+        for _ in range(runs):
+            unlisted(document)
+
+    return study(doctor)
+
+
 def same_seed(folder: Path) -> None:
     one, other = sorted(folder.iterdir())
     shutil.rmtree(other)
@@ -687,6 +699,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      "the calibration's threads; stored 77"),
     # Rule 11.
     ("a run not listed", STUDY, study(unlisted), 11, "came to its end, and is not listed"),
+    ("two runs not listed, as interrupted", STUDY, as_interrupted(2), 11, "came to its end, and is not listed"),
     ("a candidate dropped", STUDY, study(lambda d: d["candidates"].pop("fast")), 11,
      "came to its end, and is not listed"),
     ("a run that is not there", STUDY, lambda f: shutil.rmtree(sorted((f / "runs").iterdir())[0]), 11,

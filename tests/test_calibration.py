@@ -14,7 +14,7 @@ import pytest
 import deep5.calibration
 from command import Command
 from deep5.calibration import Calibration, calibration_of_this_machine, kept_calibration, said_of
-from deep5.machine_load import share_of_others
+from deep5.machine_load import machine_state, share_of_others
 from deep5.pinning import processors
 
 THREADS = 1
@@ -100,3 +100,10 @@ def test_the_load_while_calibrating_is_measured_and_kept(
     assert answer.out.splitlines()[3:] == said_of(made, before)
     assert len(said_of(made, before)) == 3
     assert f"replaces the calibration of {before.when}: noise of one process each 0.9% -> " in answer.out
+
+
+def test_what_a_process_started_itself_is_its_own() -> None:
+    """A compiler, say, or whoever looks the processor up."""
+    before = machine_state()
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 1: pass"], check=True)
+    assert machine_state()["own_s"] - before["own_s"] >= 1

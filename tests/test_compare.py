@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -557,6 +558,27 @@ def test_a_framework_in_a_file_is_refused_before_anything_runs(name: str, match:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_candidates_own_file_is_not_run_in_the_process_of_the_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it sets, or ends, would be set and ended for the others, too."""
+    monkeypatch.setenv("XLA_FLAGS", "")
+    path = tmp_path / "mine.py"
+    path.write_text("import os\n\nos.environ['XLA_FLAGS'] = '--mine'\nos.abort()\n")
+    frameworks = ["reference", "onnxruntime", f"{path}:Mine"]
+    found = run_comparison("digits_lenet", frameworks=frameworks, size="smoke", steps=2, out=tmp_path / "out")
+    assert os.environ["XLA_FLAGS"] == ""
+    assert [row["status"] for row in found.candidates] == ["timed", "timed", "failed"]
+    assert "it was ended by SIGABRT" in found.candidates[2]["reason"]
+
+
+def test_a_key_that_json_would_change_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"cannot be handed to another process \(a key is no text\)"):
+        run_comparison(
+            "digits_lenet", frameworks=["reference", "jax"], settings={"optimizer_kwargs": {"m": {0: 1}}}, out=tmp_path
+        )
+
+
 def test_a_file_that_raises_is_refused_in_one_line(deep5: Command, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise ValueError('no luck')\n")
     answer = deep5("compare", "digits_lenet", "--frameworks", "reference,mine.py:Mine")
@@ -568,7 +590,7 @@ def test_a_file_that_raises_is_refused_in_one_line(deep5: Command, tmp_path: Pat
 
 
 def test_a_framework_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(load("frameworks", "jax"), "requires", ("nowhere_to_be_found",))
+    monkeypatch.setattr(load("frameworks", "jax"), "requires", ("json", "nowhere_to_be_found"))  # names of modules
     with pytest.raises(MissingDependency, match="framework 'jax' needs the module 'nowhere_to_be_found'"):
         run_comparison("digits_lenet", frameworks=["reference", "jax"], out=tmp_path)
     assert not list(tmp_path.iterdir())

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -22,7 +23,8 @@ from rich.console import Console
 
 from command import Command
 from deep5 import cli
-from deep5.errors import RecipeError, UsageError
+from deep5.errors import OutputError, RecipeError, UsageError
+from deep5.pinning import processors
 from deep5.results.result import load
 from deep5.results.samples_file import SampleRow
 from deep5.results.study_record import Study
@@ -221,6 +223,20 @@ STUDY = {name: {"events": [Wrong(name)]} for name in ("calm", "crash", "raise", 
 """
 
 
+# Long enough for the system to have counted who used the processors.
+SLOW = """
+import time
+
+
+class Slow(d5.Event):
+    def after_step(self, trainer, info, outputs, begin_ns, end_ns):
+        time.sleep(0.3)
+
+
+STUDY = {"slow": {"events": [Slow()]}}
+"""
+
+
 def seen(folder: Path) -> list[tuple[str, int, int, int, int]]:
     lines = (folder / "seen.txt").read_text().splitlines()
     return [(name, *map(int, rest)) for name, *rest in (line.split() for line in lines)]  # type: ignore[misc]
@@ -266,7 +282,12 @@ def test_a_run_that_hangs_or_grows_is_ended_at_a_limit(file: Path, tmp_path: Pat
 def test_an_interrupted_study_ends_its_run_and_can_be_read(file: Path, tmp_path: Path) -> None:
     file.write_text(TARGET + WRONG)
     words = ["study", str(file), "--only", "hang", "--seeds", "1", "--out", str(tmp_path / "out")]
-    command = subprocess.Popen([sys.executable, "-m", "deep5", *words], stderr=subprocess.PIPE, text=True)
+    command = subprocess.Popen(
+        [sys.executable, "-m", "deep5", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
     try:
         until = time.monotonic() + 60
         while not (tmp_path / "seen.txt").exists() and time.monotonic() < until:
@@ -284,6 +305,30 @@ def test_an_interrupted_study_ends_its_run_and_can_be_read(file: Path, tmp_path:
     assert (document["finished"], document["notes"]) == (False, ["the study was interrupted"])
     (left,) = (folder / "runs").iterdir()
     assert load(left).status == "aborted"
+    assert not list(tmp_path.glob("deep5-study-*"))  # its scratch folder
+
+
+def test_a_disk_that_takes_nothing_ends_a_study_in_one_line(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(OutputError, match=r"the study cannot go on: .*; what it left is in ") as caught:
+        run_study(file, seeds=(0,), out=tmp_path / "out")
+    (folder,) = (tmp_path / "out").iterdir()
+    assert str(folder) in str(caught.value)
+
+
+def test_what_others_took_of_the_processors_is_told(file: Path, tmp_path: Path) -> None:
+    file.write_text(RECIPE.replace('"epochs": 2', '"epochs": 3').partition("STUDY")[0] + SLOW)
+    pin = f"import os; os.sched_setaffinity(0, {processors(1)})"
+    busy = subprocess.Popen([sys.executable, "-c", f"{pin}\nwhile True: pass"])
+    try:
+        study = run_study(file, seeds=(0,), common={"threads": 1}, out=tmp_path / "out")
+    finally:
+        busy.kill()
+        busy.wait()
+    (told,) = [note for note in study.notes if "other programs" in note]
+    assert re.fullmatch(r"other programs took up to \d+% of the processors in 1 run; remedy: a quiet machine", told)
 
 
 def test_a_file_that_changes_meanwhile_is_not_run(file: Path, tmp_path: Path) -> None:
@@ -344,6 +389,11 @@ def test_studies_that_are_none(file: Path, tmp_path: Path) -> None:
     file.write_text(TARGET)
     with pytest.raises(RecipeError, match=r"cannot be handed to another process .*remedy: FILE.py:NAME for an object"):
         run_study(file, {"one": {"optimizer": object}}, out=tmp_path)
+    # As a text, which JSON would make of it, it is another key.
+    with pytest.raises(RecipeError, match=r"cannot be handed to another process \(a key is no text\)"):
+        run_study(file, {"one": {"optimizer_kwargs": {"groups": [{0: 1.0}]}}}, out=tmp_path)
+    with pytest.raises(UsageError, match=r"999 threads; allowed: at most \d+, the processors of this process"):
+        run_study(file, {"one": {"threads": 999}}, out=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["both.py"]  # nothing is left behind
 
 
@@ -421,7 +471,7 @@ def test_a_run_that_was_stopped_before_any_evaluation_hides_no_other(file: Path,
     assert calm.epochs == 1.0
     assert wild.epochs == math.inf
     assert str(wild.reason).startswith("diverged: the training loss is ")
-    assert study.notes[0] == "accuracy.svg does not show all runs: of wild, none of 1"
+    assert "accuracy.svg does not show all runs: of wild, none of 1" in study.notes
     # Of whatever number of threads, all get the same processors: seconds of other ones would not compare.
     runs = [result.document for own in study.runs.values() for result in own]
     assert [own["threads"]["asked"] for own in runs] == [1, 2]

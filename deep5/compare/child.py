@@ -66,6 +66,7 @@ def _job(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is found, in JSON's types, and arrays by name."""
     from deep5.compare import inference, operators, training, whole_run
+    from deep5.compare.able import check_candidate
     from deep5.compare.plan import content_hash
     from deep5.errors import RecipeError
 
@@ -74,6 +75,9 @@ def _job(
         raise RecipeError(
             f"{recipe.name}, or a file that it names, is not what it was at the beginning; remedy: begin again"
         )
+    if request["job"] == "check":
+        check_candidate(recipe, request["kind"], request["framework"])
+        return {}, {}
     kinds: dict[str, Any] = {
         "training": training, "inference": inference, "operators": operators, "study": whole_run,
     }  # fmt: skip

@@ -11,8 +11,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from deep5.calibration import Calibration, calibrate, calibration_of_this_machine, kept_calibration, said_of
+from deep5.compare.able import check_able
 from deep5.compare.child import ARRAYS
-from deep5.compare.plan import Candidate, Plan, content_hash, make_plan, settings_of
+from deep5.compare.plan import Candidate, Plan, make_plan, request_of
 from deep5.compare.processes import Outcome, run_process
 from deep5.compare.proof import ProofRow, inference_rows, operator_rows, training_rows
 from deep5.compare.record import ComparisonRecord
@@ -58,6 +59,7 @@ def run_comparison(
     if resume is not None:
         options = options_left(load_comparison(resume), options)
     plan, recipes = make_plan(recipe, **options)
+    check_able(plan, recipes)
     return _Comparison(plan, recipes, Path(out), None if resume is None else Path(resume), tell or _untold, begin).run()
 
 
@@ -114,25 +116,9 @@ class _Comparison:
         self.folder.document["calibration"] = found.document()
         self.calibration: Calibration = found
 
-    def _request(self, candidate: Candidate, job: str, **more: Any) -> dict[str, Any]:
-        plan, recipe = self.plan, self.recipes[candidate.label]
-        settings = {**settings_of(candidate, plan.kind), "threads": plan.threads}
-        return {
-            "job": job,
-            "kind": plan.kind,
-            "mode": plan.mode,
-            "recipe": plan.recipe,
-            "size": plan.size,
-            "settings": settings,
-            "content": content_hash(recipe),
-            "threads": plan.threads,
-            "steps": plan.steps,
-            **more,
-        }
-
     def _run(self, candidate: Candidate, job: str, folder: Path, label: str | None = None, **more: Any) -> Outcome:
         outcome = run_process(
-            self._request(candidate, job, **more),
+            request_of(self.plan, self.recipes[candidate.label], candidate, job, **more),
             folder,
             threads=self.plan.threads,
             time_limit_s=self.plan.time_limit_s,

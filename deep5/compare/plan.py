@@ -23,10 +23,13 @@ __all__ = [
     "Candidate",
     "Plan",
     "candidates_of",
+    "check_plain",
     "content_hash",
     "kind_of",
     "make_plan",
     "parse_variation",
+    "request_of",
+    "settings_of",
 ]
 
 KINDS = ("training", "inference", "operators")
@@ -75,6 +78,18 @@ class Candidate:
     def group(self) -> str:
         """What candidates have in common that have to compute the same: all settings but the framework."""
         return json.dumps(self.settings, sort_keys=True)
+
+    @property
+    def texts(self) -> list[str]:
+        """All texts in what it names, keys left out: any may be the name of a file."""
+        return _texts([self.framework, self.settings])
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return [text for each in inner for text in _texts(each)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +240,6 @@ def make_plan(
     Raises:
         UsageError: What cannot be compared, with the reason.
     """
-    from deep5.compare.able import check_components, check_framework
     from deep5.environment import default_threads
     from deep5.statistics import LOOKS
 
@@ -258,12 +272,8 @@ def make_plan(
     for candidate in made:
         recipes[candidate.label] = loaded.with_settings(settings_of(candidate, kind))
         recipes[candidate.label].describe()  # what cannot be hashed is refused
-        _check_plain(candidate)
+        check_plain(candidate.settings, f"the settings of {candidate.label}")
         _check_provable(candidate, recipes[candidate.label], kind)
-    for candidate in {candidate.group: candidate for candidate in made}.values():
-        check_components(recipes[candidate.label], kind)
-    for candidate in {candidate.framework: candidate for candidate in made}.values():
-        check_framework(recipes[candidate.label], candidate.framework)
     if threads is not None and threads < 1:
         raise UsageError(f"{threads} threads; allowed: at least 1")
     if steps < _LEAST_STEPS:
@@ -298,6 +308,30 @@ def settings_of(candidate: Candidate, kind: str) -> dict[str, Any]:
     """What is set of the recipe for a candidate, its framework among it, in JSON's types."""
     framework = {"frameworks": [candidate.framework]} if kind == "operators" else {"framework": candidate.framework}
     return {**candidate.settings, **framework}
+
+
+def request_of(plan: Plan, recipe: Recipe, candidate: Candidate, job: str, **more: Any) -> dict[str, Any]:
+    """What a process of a candidate is asked for, in JSON's types.
+
+    Args:
+        plan: The comparison as declared.
+        recipe: As the candidate runs it.
+        candidate: One of the plan's.
+        job: What the process is to do.
+        more: Whatever the job needs beside.
+    """
+    return {
+        "job": job,
+        "kind": plan.kind,
+        "mode": plan.mode,
+        "recipe": plan.recipe,
+        "size": plan.size,
+        "settings": {**settings_of(candidate, plan.kind), "threads": plan.threads},
+        "content": content_hash(recipe),
+        "threads": plan.threads,
+        "steps": plan.steps,
+        **more,
+    }
 
 
 def content_hash(recipe: Recipe) -> str:
@@ -343,12 +377,30 @@ def _own(recipe: Recipe) -> list[str]:
     return [value]
 
 
-def _check_plain(candidate: Candidate) -> None:
-    """Settings go to other processes as JSON."""
+def check_plain(settings: Any, what: str) -> None:
+    """Refuse settings that another process would get otherwise than they are: they go there as JSON.
+
+    Args:
+        settings: Of candidates.
+        what: How they are told of.
+
+    Raises:
+        RecipeError: With what is allowed.
+    """
     try:
-        json.dumps(candidate.settings, allow_nan=False)
+        json.dumps(settings, allow_nan=False)
+        fault = "a key is no text" if _has_other_key(settings) else None
     except (TypeError, ValueError) as error:
+        fault = str(error)
+    if fault is not None:
         raise RecipeError(
-            f"the settings of {candidate.label} cannot be handed to another process ({error}); allowed: numbers, "
-            "texts, lists and dicts of them; remedy: FILE.py:NAME for an object"
-        ) from error
+            f"{what} cannot be handed to another process ({fault}); allowed: numbers, texts, lists and dicts of them "
+            "by texts; remedy: FILE.py:NAME for an object"
+        )
+
+
+def _has_other_key(value: Any) -> bool:
+    # JSON would make a text of it, unsaid.
+    if isinstance(value, Mapping):
+        return any(not isinstance(key, str) or _has_other_key(inner) for key, inner in value.items())
+    return isinstance(value, (list, tuple)) and any(map(_has_other_key, value))

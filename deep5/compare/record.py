@@ -188,9 +188,14 @@ class ComparisonRecord:
             self._lock = -1
 
     def spent_s(self) -> tuple[float, float]:
-        """When the last process ended, in seconds since the comparison began, and how long all of them lived."""
-        rows = self.document["processes"]
-        return max((row["begin_s"] + row["wall_s"] for row in rows), default=0.0), sum(row["wall_s"] for row in rows)
+        """When the last process ended, in seconds since the comparison began, and how long all of them lived.
+
+        A calibration's are among them where the comparison made one, and lived to say so.
+        """
+        rows, told = self.document["processes"], self.document["resources"]
+        lived = sum(row["wall_s"] for row in rows)
+        end = max((row["begin_s"] + row["wall_s"] for row in rows), default=0.0)
+        return end, lived if told is None else max(lived, told["processes_s"])
 
     def has(self, label: str, number: int) -> bool:
         """Whether a candidate has run in a round already."""

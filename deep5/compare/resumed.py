@@ -45,22 +45,15 @@ def options_left(left: ComparisonResult, given: Mapping[str, Any]) -> dict[str, 
         options["candidates"] = [_candidate(left, row) for row in left.candidates]
     if given.get("rigorous", options["rigorous"]) != options["rigorous"]:
         del options["most"]  # which is of the other mode
-    return {**options, **given}
+    return {**options, **{name: value for name, value in given.items() if value is not None}}
 
 
 def _candidate(left: ComparisonResult, row: Mapping[str, Any]) -> Candidate:
-    for text in _texts([row["framework"], row["settings"]]):
+    made = Candidate(label=row["label"], framework=row["framework"], settings=row["settings"])
+    for text in made.texts:
         if any(mark in text for mark in "./\\"):
             raise UsageError(
                 f"the comparison in {left.folder} names {text!r:.200}, which may be a file, and none is read because a "
                 "folder names it; remedy: the whole command again, with its --frameworks, --vary and --set"
             )
-    return Candidate(label=row["label"], framework=row["framework"], settings=row["settings"])
-
-
-def _texts(value: Any) -> list[str]:
-    """All texts in a value of JSON's types, the keys left out."""
-    if isinstance(value, str):
-        return [value]
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    return [text for each in inner for text in _texts(each)]
+    return made

@@ -246,7 +246,7 @@ def warnings_of_machine(document: Mapping[str, Any]) -> list[str]:
         if row["job"] == "time" and (row["machine"] or {}).get("others_share") is not None:
             shares.setdefault(row["candidate"], []).append(row["machine"]["others_share"])
     for label, found in shares.items():
-        if beyond := [share for share in found if share > CROWDED]:
+        if beyond := [share for share in found if share >= CROWDED]:
             said.append(
                 f"{label}: other programs took up to {max(beyond):.0%} of its processors' time in {len(beyond)} of "
                 f"{len(found)} processes; remedy: a quiet machine"
