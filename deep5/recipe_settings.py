@@ -85,8 +85,9 @@ def _check_effect(schedules: Any, settings: Mapping[str, Any]) -> None:
 
 
 def without_old_arguments(part: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A part less the arguments of components that are about to be replaced: they were for the old ones."""
-    old = {f"{key}{suffix}" for key in changes for suffix in ("_args", "_kwargs")}
+    """A part less the arguments of components that are about to be replaced by others: they were for the old ones."""
+    new = [key for key, value in changes.items() if not isinstance(value, str) or part.get(key) != value]
+    old = {f"{key}{suffix}" for key in new for suffix in ("_args", "_kwargs")}
     return {key: value for key, value in part.items() if key not in old}
 
 

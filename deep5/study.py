@@ -162,7 +162,10 @@ def run_study(
         _written(folder, finished, drawn)
     except KeyboardInterrupt:
         _written(folder, study("the study was interrupted"), {})
-        raise KeyboardInterrupt(f"interrupted; what the study left is in {folder}") from None
+        raise KeyboardInterrupt(
+            f"interrupted; what the study left is in {folder}: its finished runs are results like any other ('deep5 "
+            "report' shows them), but a study does not go on; remedy: the command again, for a new one"
+        ) from None
     except OSError as error:
         raise OutputError(f"the study cannot go on: {error}; what it left is in {folder}") from error
     return finished

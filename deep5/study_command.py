@@ -26,7 +26,8 @@ def varied(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
     >>> varied(["framework=pytorch,jax"])
     {'pytorch': {'framework': 'pytorch'}, 'jax': {'framework': 'jax'}}
     """
-    from deep5.compare.plan import candidates_of, parse_variation
+    from deep5.compare.options import parse_variation
+    from deep5.compare.plan import candidates_of
 
     if not texts:
         return None
@@ -91,8 +92,9 @@ def study_command(errors: Errors) -> click.Command:
 
         Without a STUDY in the file, --vary says what is compared: optimizers, frameworks, or both. Each run has a
         fresh process of its own. The pictures are accuracy against epoch and loss against time, a band over the seeds
-        around each mean. A run that fails, crashes, diverges or is ended at a limit never reaches the target; 'deep5
-        profile' compares candidates over several studies.
+        around each mean. A run that fails, crashes, diverges or is ended at a limit never reaches the target, and the
+        others go on: the exit status is 3 only where no run at all came to its end. 'deep5 profile' compares
+        candidates over several studies.
         """
         with errors(debug, as_json) as show:
             from deep5.compare.command import parse_bytes

@@ -20,6 +20,8 @@ import pytest
 import deep5 as d5
 import deep5.calibration
 from deep5.audit import audit
+from deep5.audit.finding import Ledger
+from deep5.audit.settings import check_set
 from deep5.audit.turns import _is_in_turn
 from deep5.calibration import Calibration
 from deep5.canonical import canonical_hash
@@ -72,6 +74,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
         threads=default_threads("") or 1,
         processes={"matrix product": tuple(1 + 0.001 * (number % 7) for number in range(32))},
         when=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        others_share=1.0,  # as while these tests run
     )
     path = deep5.calibration._file(made.machine, made.threads)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -289,16 +292,23 @@ def scaled(factor: float, *, clock: bool) -> Doctor:
 
 
 def one_short(folder: Path) -> None:
-    """The longest steady sample but for a process's first is a tenth as long; what follows from it follows again."""
+    """A sample that took 50 ms longer by the clock is told as a tenth of one; what follows from it follows again."""
     samples = read_round_samples(folder / "samples.csv")
-    steady = [
-        place
-        for place, (before, own) in enumerate(pairwise(samples), 1)
-        if before.process == own.process and before.phase == own.phase == "steady"
-    ]
-    at = max(steady, key=lambda place: samples[place].seconds * samples[place].calls)
+    steady: dict[int, list[int]] = {}
+    for place, sample in enumerate(samples):
+        if sample.phase == "steady":
+            steady.setdefault(sample.process, []).append(place)
+    # Of the fewest, where one is most of all: of very many, one may be so.
+    places = min(steady.values(), key=len)
+    at, process = places[len(places) // 2], samples[places[0]].process
     samples[at] = samples[at]._replace(seconds=samples[at].seconds / 10)
-    made_to_follow(folder, samples)
+    made_to_follow(
+        folder,
+        [
+            own._replace(time_s=own.time_s + 0.05) if place >= at and own.process == process else own
+            for place, own in enumerate(samples)
+        ],
+    )
 
 
 def made_to_follow(folder: Path, samples: list[RoundSample]) -> None:
@@ -378,6 +388,13 @@ def as_interrupted(runs: int) -> Doctor:
             unlisted(document)
 
     return study(doctor)
+
+
+def loaded(folder: Path) -> None:
+    """Others took half of a processor, and of a quiet machine's floor there is a verdict."""
+    with edited(folder / "comparison.json") as document:
+        document["calibration"]["others_share"] = 0.0
+        document["processes"][-1]["machine"]["others_share"] = 0.5
 
 
 def same_seed(folder: Path) -> None:
@@ -551,6 +568,26 @@ def at_once(folder: Path) -> None:
         document["processes"][-1]["begin_s"] = document["processes"][-2]["begin_s"]
 
 
+def other_rate(seeds: int, *, recipe: bool = True) -> Doctor:
+    """Runs of a study's candidate with another learning rate than its settings say."""
+
+    def doctor(folder: Path) -> None:
+        with edited(folder / "study.json") as document:
+            paths = document["candidates"]["fast"]["runs"][:seeds]
+        for path in paths:
+            with edited(folder / path / "result.json") as document:
+                document["components"]["optimizer"]["lr"] = 0.3
+                if recipe:
+                    document["recipe"]["mutable"]["optimizer_kwargs"]["lr"] = 0.3
+
+    return doctor
+
+
+def set_of(row: int, settings: dict[str, Any]) -> Doctor:
+    """Settings of a candidate of a comparison that its recipe does not have."""
+    return setting("candidates", row, "settings", to=settings)
+
+
 def other_weights(folder: Path) -> None:
     """All candidates alike had weights that the seed does not draw."""
     with edited(folder / "comparison.json") as document:
@@ -693,6 +730,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      "the value of operator_time; stored 1e-06"),
     # Rule 10.
     ("no calibration", QUICK, setting("calibration", to=None), 10, "no calibration of the machine"),
+    ("a verdict under another load", QUICK, loaded, 10, "the floor beside other programs; stored 1.0"),
     ("another floor", QUICK, setting("verdicts", 0, "floor", to=1.00001), 10,
      "the noise floor of 1 rounds; stored 1.00001"),
     ("calibrated with other threads", QUICK, setting("calibration", "threads", to=77), 10,
@@ -811,6 +849,22 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("a study of nothing", STUDY, lambda f: (f / "study.json").write_text("[]"), 11, "study.json"),
     ("candidates that are none", STUDY, study(lambda d: d.update(candidates={"a": 3})), 11,
      "study.json is not as deep5 writes it"),
+    # What was set, and what ran.
+    ("a candidate's other rate", QUICK, setting("candidates", 1, "recipe", "optimizer_kwargs", "lr", to=0.1), 14,
+     "onnxruntime: the recipe, beside that of reference with the same settings"),
+    ("the baseline's other rate", QUICK, setting("candidates", 0, "recipe", "optimizer_kwargs", "lr", to=0.1), 14,
+     "reference: the recipe, beside the comparison's"),
+    ("a setting that did not stand", QUICK, set_of(1, {"optimizer_kwargs.lr": 0.1}), 14,
+     "onnxruntime: optimizer_kwargs of its recipe, by its settings; stored {'lr': 0.003}, follows {'lr': 0.1}"),
+    ("batches of another size", QUICK, comparison(lambda d: [put(row, "recipe", "batch_size", to=32) for row in
+     [*d["candidates"], {"recipe": d["recipe"]["mutable"]}]]), 14, "timed with batches of 64; its recipe has 32"),
+    ("a seed's other rate", STUDY, other_rate(1), 14, "optimizer_kwargs of its recipe, by its settings"),
+    ("a rate of all seeds", STUDY, other_rate(2), 14, "optimizer_kwargs of its recipe, by its settings"),
+    ("a seed's other optimizer", STUDY, other_rate(1, recipe=False), 14, "fast: the optimizer of "),
+    ("another optimizer of all seeds", STUDY, other_rate(2, recipe=False), 14,
+     "the optimizer's lr, by its recipe; stored 0.3, follows 0.1"),
+    ("a seed of other batches", STUDY, in_run(setting("recipe", "mutable", "batch_size", to=48)), 14,
+     ", but for the seed"),
     ("no ONNX", RUN, lambda f: (f / "network.onnx").write_bytes(b"\xff" * 100), 14, "it is no ONNX"),
     ("a log that is none", RUN, lambda f: (f / "events.mllog").write_text(":::MLLOG {\n:::MLLOG []\n"), 8,
      "line 1 is damaged"),
@@ -1017,6 +1071,34 @@ def test_thousands_of_folders_take_as_many_looks(tmp_path: Path, given: Callable
     assert checks[1] == 2 * checks[0]
 
 
+def test_settings_that_are_objects_are_no_finding() -> None:
+    """A recipe has what a file or a class is, and the settings have its name."""
+    ledger = Ledger("folder")
+    held = {"file": "rules.py", "name": "Mine"}
+    parts = {"optimizer": held, "events": ["halve"], "framework": "native:adam"}
+    check_set(ledger, "run", {"optimizer": "rules.py:Mine", "events": ["deep5.events:Halve"]}, parts)
+    assert (ledger.findings, sum(ledger.skipped.values())) == ([], 2)
+    check_set(ledger, "run", {"framework": "native:sgd"}, parts)
+    assert len(ledger.findings) == 1
+
+
+def test_a_finding_tells_where_long_values_differ() -> None:
+    ledger = Ledger("folder")
+    long = {"a": list(range(100)), "b": {"c": "x" * 100, "d": 1}}
+    ledger.same(14, "documents", long, {**long, "b": {**long["b"], "d": 2}})
+    ledger.same(14, "lists", list(range(50)), [*range(49), 7])
+    ledger.same(14, "a part", long, {"a": long["a"]})
+    ledger.same(14, "hashes", "a" * 64, "b" * 64)
+    ledger.same(14, "ends", "a" * 100, "a" * 99 + "b")
+    assert [finding.what for finding in ledger.findings] == [
+        "documents, at b.d; stored 1, follows 2",
+        "lists, at [49]; stored 49, follows 7",
+        "a part, at b; stored {'c': '" + "x" * 53 + "…, follows nothing",
+        f"hashes; stored '{'a' * 60}…', follows '{'b' * 60}…'",
+        f"ends; stored '…{'a' * 13}', follows '…{'a' * 12}b'",
+    ]
+
+
 def test_every_rule_has_a_doctored_result() -> None:
     rules = {rule for *_, rule, _ in CORPUS}
     assert rules == set(range(1, 15))
@@ -1104,6 +1186,7 @@ def test_the_command(honest: Path, given: Callable[[str], Path], deep5: Any) -> 
     assert fine.status == 0
     assert fine.out.splitlines()[-1].startswith("2 folders, ")
     assert "not re-checked, 1 time: the hash of the initial weights" in fine.out
+    assert "not re-checked, 1 time: the calibration: its machine, its date" in fine.out
     folder = given(RUN)
     metric("peak_memory", value=1.0)(folder)
     found = deep5("audit", str(folder))

@@ -20,7 +20,7 @@ from deep5.pinning import processors
 THREADS = 1
 
 
-def _made(share: float | None = 0.0, age_days: int = 0) -> Calibration:
+def _made(share: float | None = 0.0, age_days: float = 0) -> Calibration:
     return Calibration(
         machine=deep5.calibration._machine(),
         threads=THREADS,
@@ -40,9 +40,16 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_calibration_reads_back(kept: Path) -> None:
-    made = _made(0.25)
+    made = _made(0.25)  # under load, which holds for some minutes
     kept.write_text(json.dumps(made.document()))
     assert calibration_of_this_machine(THREADS) == kept_calibration(THREADS) == made
+
+
+def test_one_under_load_is_soon_measured_again(kept: Path) -> None:
+    for share, lasts in ((0.04, True), (0.05, False)):
+        made = _made(share, age_days=1 / 72)  # twenty minutes
+        kept.write_text(json.dumps(made.document()))
+        assert (calibration_of_this_machine(THREADS) == made) == lasts
 
 
 def test_an_old_one_is_measured_again_and_still_known(kept: Path) -> None:

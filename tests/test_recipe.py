@@ -434,6 +434,8 @@ def test_arguments_of_a_fixed_component_are_fixed_unless_said_otherwise() -> Non
 
 def test_a_new_component_does_not_get_the_old_ones_arguments() -> None:
     made = recipe(mutable={"optimizer": "momentum", "optimizer_args": (0.1,), "optimizer_kwargs": {"nesterov": True}})
+    same = made.with_settings({"optimizer": "momentum"})  # as --vary optimizer=adam,momentum does for one of them
+    assert (same.value("optimizer_args"), same.value("optimizer_kwargs")) == ((0.1,), {"nesterov": True})
     for order in (("optimizer", "optimizer_kwargs.lr"), ("optimizer_kwargs.lr", "optimizer")):
         values = {"optimizer": "adam", "optimizer_kwargs.lr": 0.5}
         changed = made.with_settings({key: values[key] for key in order})

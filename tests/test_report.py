@@ -593,6 +593,46 @@ def test_one_is_told_as_one(tmp_path: Path) -> None:
     assert not re.search(r"\b1 (runs|candidates|values|rows|results|folders|workloads|threads|curves)\b", page)
 
 
+def study_with_target(out: Path, goal: float, name: str = "demo-study") -> str:
+    """What a page says of a study at its top, as text."""
+    target = {"metric": "test_accuracy", "relation": ">=", "goal": goal, "unit": "%", "origin": "asked"}
+    page = report_page(collect([cases.study(out, name, target=target, seeds=[0, 1, 2])]))
+    (told,) = re.findall(r'<ul class="verdicts">.*?</ul>', page)
+    return re.sub("<[^>]*>", "", told.replace("</li>", "\n"))
+
+
+def test_a_study_says_who_was_first_at_the_target(tmp_path: Path) -> None:
+    """By the runs: after the epochs adam has 65, 70 and 75 %, momentum five more, and the second seed one more."""
+    said = study_with_target(tmp_path / "first", 70.0).splitlines()
+    assert said == [
+        "first to a test accuracy of at least 70 %: momentum; each took, as the median over the seeds (least to most):",
+        "adam: 2 runs, 2 s (2 to never), 2 epochs (2 to never), target not reached in 1 of 3",
+        "momentum: 2 runs, 1 failed, 1 s (1 to never), 1 epoch (1 to never), target not reached in 1 of 3",
+    ]
+    said = study_with_target(tmp_path / "none", 99.0).splitlines()
+    assert said[0] == "no candidate reached a test accuracy of at least 99 %"
+    assert said[1:] == [
+        "adam: 2 runs, target not reached in 3 of 3",
+        "momentum: 2 runs, 1 failed, target not reached in 3 of 3",
+    ]
+    said = study_with_target(tmp_path / "some", 81.0).splitlines()
+    assert said[0] == "no candidate reached a test accuracy of at least 81 % with more than half of its seeds"
+
+
+def test_studies_of_one_recipe_can_be_told_apart(tmp_path: Path) -> None:
+    cases.study(tmp_path, "demo-study-20260102-030405-abcdef")
+    cases.study(tmp_path, "elsewhere")
+    page = report_page(collect([tmp_path]))
+    for told in ("demo: study of 2 candidates, 2026-01-02 03:04:05", "demo: study of 2 candidates, elsewhere"):
+        assert page.count(told) == 3  # in the contents, at the top, above its section
+
+
+def test_ratios_are_explained_where_they_are_first_told(page: str, tmp_path: Path) -> None:
+    told = "below 1 is faster"
+    assert page.index('id="verdicts"') < page.index(told) < page.index('class="verdicts"')
+    assert told not in report_page(collect([cases.run(tmp_path)]))
+
+
 def test_times_of_what_computes_something_else_are_not_drawn(tmp_path: Path) -> None:
     folder = cases.comparison(tmp_path, rounds=1)
     spoiled(folder, lambda document: document.update(results=document["results"][:1], verdicts=[]))
@@ -662,6 +702,31 @@ def made_study(runs: Any, failures: Any, recipe: str = "demo", **more: Any) -> S
     """A study, as it is handed over when it has ended."""
     parts = {"folder": Path("nowhere"), "hash": "a" * 64, "size": "full", "seeds": [0, 1]}
     return Study(recipe=recipe, settings={name: {} for name in runs}, runs=runs, failures=failures, **parts, **more)
+
+
+def test_a_study_breaks_no_word_in_eighty_columns(tmp_path: Path) -> None:
+    metrics = ["test_accuracy", "training_loss", "time_to_accuracy", "epochs_to_accuracy", "throughput", "step_latency"]
+    folder = cases.run(tmp_path, "run")
+    with (folder / "result.json").open("r+", encoding="utf-8") as file:
+        document = json.load(file)
+        row = document["metrics"][0]
+        document["metrics"] = [
+            {**row, "name": name, "parameters": {"target": 97.0}, "value": "inf" if "to_acc" in name else 123.45}
+            for name in metrics
+        ]
+        file.seek(0)
+        json.dump(document, file)
+        file.truncate()
+    runs = [load(folder), load(folder)]
+    study = made_study({"momentum": runs, "x" * 50: runs}, {"momentum": [], "x" * 50: []})
+    for width in (60, 80, 250):
+        told = io.StringIO()
+        study.print(Console(width=width, file=told, color_system=None))
+        lines = told.getvalue().splitlines()
+        assert max(map(len, lines[:-1])) <= width
+        words = set(" ".join(lines).split())
+        assert {"candidate", "momentum", "accuracy", "training", "loss", "throughput", "latency", "±"} <= words
+        assert " ".join(lines).count("not reached in 2 of 2") == 4
 
 
 def test_a_notebook_shows_a_table_without_a_script(folder: Path) -> None:

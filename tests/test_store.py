@@ -289,7 +289,7 @@ def _swapped(path: Path) -> None:
 
 def _older(path: Path) -> None:
     text = path.read_text().replace('"digits"', '"as it was read then"')
-    path.write_text(text.replace('"version": 4', '"version": 3', 1))
+    path.write_text(text.replace('"version": 5', '"version": 4', 1))
 
 
 def _junk(path: Path) -> None:
@@ -677,6 +677,25 @@ def test_ratios_and_verdicts_of_comparisons_are_columns(tmp_path: Path, deep5: C
     assert rows == [{"run_id": "rigorous", "verdict.pytorch, lr=0.1": "slower"}]
     (row,) = json.loads(deep5("results", "--json", *columns, "--where", "run_id=ops").out)
     assert row["ratio.jax[a[b]]"] == pytest.approx(1.5, rel=0.02)
+
+
+def test_what_was_compared_and_how_are_columns(tmp_path: Path, deep5: Command) -> None:
+    root = tmp_path / "results"
+    cases.comparison(root, "one", rounds=1, kind="inference", mode="quick")
+    cases.comparison(root, "two", kind="training", mode="rigorous")
+    put(root / "run")
+    settle()
+    for read in (3, 0):
+        assert list_results(root).read == read
+        frame = d5.results.load(root).set_index("run_id")
+        assert list(frame.loc[["one", "two"], "compared"]) == ["inference", "training"]
+        assert list(frame.loc[["one", "two"], "mode"]) == ["quick", "rigorous"]
+        assert frame.loc["run", "compared"] is None
+    (row,) = json.loads(deep5("results", "--json", "--where", "compared=inference").out)
+    assert (row["run_id"], row["mode"]) == ("one", "quick")
+    heads, *_ = deep5("results", "--csv").out.splitlines()
+    assert {"compared", "mode"} <= set(heads.split(","))
+    assert set(d5.results.load(root, samples=True)["mode"]) == {"quick", "rigorous"}
 
 
 def test_hostile_comparisons_are_rows_of_bounded_columns(tmp_path: Path, deep5: Command) -> None:

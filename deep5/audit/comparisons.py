@@ -15,11 +15,13 @@ from deep5.audit.finding import Ledger
 from deep5.audit.identity import check_environment, check_recipe
 from deep5.audit.numerics import check_numerics, check_threads, parts_of
 from deep5.audit.proof_rows import check_proof
+from deep5.audit.settings import check_candidate_recipes
 from deep5.audit.summaries import check_summaries
 from deep5.audit.turns import check_turns
 from deep5.audit.work import check_work
 from deep5.errors import Deep5Error
 from deep5.results.comparison import COMPARISON, ComparisonResult, load_comparison
+from deep5.results.comparison_summary import crowded_in
 
 __all__ = ["audit_comparison"]
 
@@ -52,11 +54,13 @@ def audit_comparison(root: Path, ledger: Ledger) -> None:
         (4, "the measurement", _check_measurement),
         (10, "the calibration", _check_calibration),
         (11, "what became of the candidates", _check_candidates),
+        (14, "the recipes of the candidates", check_candidate_recipes),
     ):
         with ledger.part(rule, what):
             check(ledger, document)
     ledger.skip("the errors of the proof: only to make it again would show them")
     ledger.skip("what processes say of themselves: settings, versions, set-up, memory, load, and the dates")
+    ledger.skip("the calibration: its machine, its date, its times, and what others took meanwhile")
     _check_times(ledger, root, result)
 
 
@@ -187,6 +191,7 @@ def _check_calibration(ledger: Ledger, document: Mapping[str, Any]) -> None:
     )
     ledger.same(10, "the calibration's threads", told["threads"], document["threads"])
     floors: dict[int, float] = {}
+    crowded = crowded_in(document).keys()
     for row in document["verdicts"]:
         count = row["rounds"]
         if not ledger.hold(10, 1 <= count <= _MOST, f"{row['candidate']} is judged after {count} rounds"):
@@ -194,8 +199,11 @@ def _check_calibration(ledger: Ledger, document: Mapping[str, Any]) -> None:
         if count != 1 and count < 8:
             ledger.same(10, f"{row['candidate']}: the floor of {count} rounds", row["floor"], None)
             continue
-        follows = floors.setdefault(count, made.floor(count))
         name = f"{row['candidate']}, {row['workload']}"
+        if {row["candidate"], row["baseline"]} & crowded:
+            ledger.same(10, f"{name}: the floor beside other programs", row["floor"], None)
+            continue
+        follows = floors.setdefault(count, made.floor(count))
         ledger.same(10, f"{name}: the noise floor of {count} rounds", row["floor"], follows)
         claimed, beyond = row["word"] != "no difference shown", abs(math.log(row["ratio"])) > math.log(follows)
         ledger.hold(

@@ -7,15 +7,19 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
-from deep5.errors import Deep5Error, brief
+from deep5.errors import Deep5Error
 from deep5.terminal import plain
 
 __all__ = ["Finding", "Ledger"]
 
 # Medians and intervals are summed in another order by another NumPy; nothing that is edited by hand is so close.
 _CLOSE = 1e-9
+# Letters of a value that are shown; of a text that is cut, so many before the first that differs; letters of
+# the path to a place.
+_SHOWN, _BEFORE, _PLACE = 60, 12, 200
 # Of one rule in one folder: who drops a column makes a finding a line, and the first ones say it all.
 _MOST = 20
 
@@ -78,7 +82,7 @@ class Ledger:
 
     def same(self, rule: int, what: str, stored: Any, follows: Any) -> bool:
         """Check that what is stored is what follows from the rest; numbers up to the rounding of a sum."""
-        return self.hold(rule, _alike(stored, follows), f"{what}; stored {brief(stored)}, follows {brief(follows)}")
+        return self.hold(rule, _alike(stored, follows), f"{what}{_difference(stored, follows)}")
 
     def skip(self, what: str) -> None:
         """Note what cannot be checked again, and why."""
@@ -110,3 +114,46 @@ def _alike(stored: Any, follows: Any) -> bool:
             return False
         return (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=_CLOSE, abs_tol=1e-300)
     return bool(stored == follows)
+
+
+def _difference(stored: Any, follows: Any) -> str:
+    """Both values where they are short, else the first place within them where they differ."""
+    place = ""
+    while max(len(repr(stored)), len(repr(follows))) > _SHOWN:
+        if isinstance(stored, dict) and isinstance(follows, dict):
+            keys = sorted({*stored, *follows}, key=str)
+            found = ((f".{key}", stored.get(key, _NOTHING), follows.get(key, _NOTHING)) for key in keys)
+        elif isinstance(stored, (list, tuple)) and isinstance(follows, (list, tuple)):
+            pairs = zip_longest(stored, follows, fillvalue=_NOTHING)
+            found = ((f"[{number}]", one, other) for number, (one, other) in enumerate(pairs))
+        else:
+            break
+        inner = next(((step, one, other) for step, one, other in found if not _alike(one, other)), None)
+        if inner is None:
+            break
+        place += inner[0]
+        stored, follows = inner[1:]
+    at = f", at {place.removeprefix('.')[:_PLACE]}" if place else ""
+    return f"{at}; stored {_shown(stored, follows)}, follows {_shown(follows, stored)}"
+
+
+class _Nothing:
+    """What stands for a part that is not there."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+_NOTHING = _Nothing()
+
+
+def _shown(value: Any, other: Any) -> str:
+    """A value in one line, cut where it is long, so that the first letter in which it differs can be seen."""
+    quote = "'" if isinstance(value, str) else ""
+    text, beside = (str(one) if isinstance(one, str) else repr(one) for one in (value, other))
+    if len(text) <= _SHOWN:
+        return repr(value)
+    same = next((place for place, pair in enumerate(zip(text, beside, strict=False)) if pair[0] != pair[1]), 0)
+    begin = same - _BEFORE if same >= _SHOWN - _BEFORE else 0
+    end = begin + _SHOWN
+    return f"{quote}{'…' * (begin > 0)}{text[begin:end]}{'…' * (end < len(text))}{quote}"

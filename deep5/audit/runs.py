@@ -16,6 +16,7 @@ from deep5.audit.network_file import check_network
 from deep5.audit.numerics import check_numerics, check_threads, parts_of
 from deep5.audit.operator_rows import check_operator_rows
 from deep5.audit.run_times import check_times, logged
+from deep5.audit.settings import check_optimizer
 from deep5.audit.values import check_values
 from deep5.errors import Deep5Error
 from deep5.results.result import RESULT, Result, load
@@ -87,6 +88,8 @@ def _check_ended(
             check_description(ledger, root, document)
             check_data(ledger, "the run", parts_of(document), document["provenance"])
             check_weights(ledger, "the run", document, document["provenance"], document["seeds"].get("run"))
+        with ledger.part(14, "the optimizer"):
+            check_optimizer(ledger, document)
     with ledger.part(2, "the numerics"):
         _check_observed(ledger, document, native, kind)
     with ledger.part(11, "the seeds"):

@@ -12,8 +12,10 @@ from typing import Any
 
 from deep5.audit.files import json_of
 from deep5.audit.finding import Ledger
+from deep5.audit.numerics import parts_of
 from deep5.audit.runs import audit_run
 from deep5.audit.sets import Together
+from deep5.audit.settings import check_runs_alike, check_set
 from deep5.results.kind import RUN_KIND, kind_of
 from deep5.results.result import RESULT, Result
 from deep5.results.study_record import STUDY
@@ -164,13 +166,11 @@ def _check_candidate(
         ledger.same(14, f"{name}: the size of {result.folder.name}", recipe["size"], document["size"])
         if "hash" in document:
             ledger.same(14, f"{name}: the fixed part of {result.folder.name}", recipe["hash"], document["hash"])
-        for key, value in own["settings"].items():
-            if "." not in key:
-                parts = {**recipe["fixed"], **recipe["mutable"]}
-                ledger.same(14, f"{name}: {key} of {result.folder.name}", parts.get(key), value)
+        check_set(ledger, f"{name}: {result.folder.name}", own["settings"], parts_of(result.document))
         for verdict in result.verdicts:
             if verdict.value is not None:
                 values.setdefault(verdict.label, []).append(verdict.value)
+    check_runs_alike(ledger, name, results)
     stored = own["metrics"]
     ledger.same(9, f"{name}: which metrics there are", sorted(stored), sorted(values))
     for label, found in values.items():
@@ -207,7 +207,7 @@ def _check_alike(ledger: Ledger, runs: Mapping[str, Result]) -> None:
     ledger.hold(14, len(sources) <= 1, f"the runs of one study have {len(sources)} recipe files")
     for key in ("dtype", "compute_dtype", "tf32"):
         found = {
-            (str({**run.document["recipe"]["fixed"], **run.document["recipe"]["mutable"]}.get("precision")), str(value))
+            (str(parts_of(run.document).get("precision")), str(value))
             for run in runs.values()
             if run.document["numerics"] is not None
             for value in [run.document["numerics"].get(key)]

@@ -9,7 +9,15 @@ from typing import Any
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
 from deep5.calibration import Calibration
-from deep5.results.comparison_summary import counted, judged, results_of, verdicts_of, warnings_of, warnings_of_machine
+from deep5.results.comparison_summary import (
+    counted,
+    crowded_in,
+    judged,
+    results_of,
+    verdicts_of,
+    warnings_of,
+    warnings_of_machine,
+)
 from deep5.results.round_samples import RoundSample
 from deep5.statistics import LOOKS, steady_part
 
@@ -57,7 +65,7 @@ def verdicts_again(
     floors = {} if made is None else {count: made.floor(count) for count in counts}
     sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
     seen = samples if rounds is None else [sample for sample in samples if sample.round < rounds]
-    return verdicts_of(judged(document, seen, failed), document["baseline"], floors, sizes)
+    return verdicts_of(judged(document, seen, failed), document["baseline"], floors, sizes, crowded_in(document).keys())
 
 
 def check_summaries(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[RoundSample]) -> None:

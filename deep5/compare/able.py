@@ -14,7 +14,7 @@ from deep5.compare.plan import Candidate, Plan, request_of
 from deep5.compare.processes import run_process
 from deep5.compare.training import of_reference
 from deep5.errors import Deep5Error, OutputError, RecipeError
-from deep5.plugins import load, missing_dependency
+from deep5.plugins import load, missing_dependency, registered
 from deep5.recipe import Recipe
 
 __all__ = ["check_able", "check_candidate"]
@@ -23,24 +23,29 @@ __all__ = ["check_able", "check_candidate"]
 _LIMIT_S = 60.0
 
 
-def check_able(plan: Plan, recipes: Mapping[str, Recipe]) -> None:
+def check_able(plan: Plan, recipes: Mapping[str, Recipe]) -> float:
     """Refuse candidates that could not run, before anything of them is proved.
 
     Args:
         plan: The comparison as declared.
         recipes: As each candidate runs it, by label.
 
+    Returns:
+        Seconds that processes of their own took.
+
     Raises:
         UsageError: The first that could not.
     """
+    spent_s = 0.0
     # One of each group, and one of each framework, stands for the others.
     groups = {candidate.group: candidate for candidate in plan.candidates}
     frameworks = {candidate.framework: candidate for candidate in plan.candidates}
     for candidate in {own.label: own for own in (*groups.values(), *frameworks.values())}.values():
-        if any(".py:" in text for text in candidate.texts):
-            _check_apart(plan, recipes[candidate.label], candidate)
+        if plan.recipe not in registered("recipes") or any(".py:" in text for text in candidate.texts):
+            spent_s += _check_apart(plan, recipes[candidate.label], candidate)
         else:
             check_candidate(recipes[candidate.label], plan.kind, candidate.framework)
+    return spent_s
 
 
 def check_candidate(recipe: Recipe, kind: str, framework: str) -> None:
@@ -66,8 +71,8 @@ def check_candidate(recipe: Recipe, kind: str, framework: str) -> None:
             raise missing_dependency(f"framework {framework!r}", missing) from missing
 
 
-def _check_apart(plan: Plan, recipe: Recipe, candidate: Candidate) -> None:
-    """A candidate's own file is run in a process of its own: what it sets and loads is no other candidate's."""
+def _check_apart(plan: Plan, recipe: Recipe, candidate: Candidate) -> float:
+    """What a user's own file holds is run in a process of its own: what it sets and loads is no other candidate's."""
     try:
         with tempfile.TemporaryDirectory(prefix="deep5-compare-") as scratch:
             outcome = run_process(
@@ -82,6 +87,7 @@ def _check_apart(plan: Plan, recipe: Recipe, candidate: Candidate) -> None:
     # One that crashes or hangs is no mistake in what was typed: the proof tells it, and the others go on.
     if outcome.answer is not None and outcome.reason is not None:
         raise RecipeError(outcome.reason)
+    return outcome.wall_s
 
 
 def _check_file(recipe: Recipe, name: str) -> None:

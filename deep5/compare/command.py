@@ -25,8 +25,8 @@ def compare_command(errors: Errors) -> click.Command:
     @click.option("--frameworks", metavar="NAMES", help="Frameworks, with commas between; a mode follows a colon.")
     @click.option("--vary", metavar="KEY=V,V", multiple=True, help="A mutable part, and the values it takes; repeat.")
     @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set a mutable part of all candidates.")
-    @click.option("--quick", "mode", flag_value="quick", help="One process a candidate (default).")
-    @click.option("--rigorous", "mode", flag_value="rigorous", help="Eight to thirty processes a candidate.")
+    @click.option("--quick", is_flag=True, help="One process a candidate (default).")
+    @click.option("--rigorous", is_flag=True, help="Eight to thirty processes a candidate.")
     @click.option("--of", "kind", metavar="KIND", help="training (default) or inference; operators of their recipes.")
     @click.option("--size", metavar="NAME", help="A size of the recipe, such as smoke; default: full.")
     @click.option("--baseline", metavar="CANDIDATE", help="Whom the others are held against; default: the first.")
@@ -46,7 +46,8 @@ def compare_command(errors: Errors) -> click.Command:
         frameworks: str | None,
         vary: tuple[str, ...],
         settings: tuple[str, ...],
-        mode: str | None,
+        quick: bool,
+        rigorous: bool,
         memory_limit: str | None,
         out: str,
         as_json: bool,
@@ -60,23 +61,25 @@ def compare_command(errors: Errors) -> click.Command:
         is reported as such and not timed; the others go on.
         """
         with errors(debug, as_json) as show:
+            if quick and rigorous:
+                raise UsageError("--quick and --rigorous are both given; allowed: one of them")
+
             from deep5.compare.driver import run_comparison
-            from deep5.compare.plan import parse_variation
+            from deep5.compare.options import parse_variation
             from deep5.recipe_settings import parse_setting
 
             options |= {
                 "frameworks": [name.strip() for name in (frameworks or "").split(",") if name.strip()] or None,
                 "vary": _once("--vary", [parse_variation(text) for text in vary]) or None,
                 "settings": _once("--set", [parse_setting(text) for text in settings]) or None,
-                "rigorous": None if mode is None else mode == "rigorous",
+                "rigorous": rigorous if quick or rigorous else None,
                 "memory_limit_bytes": None if memory_limit is None else parse_bytes(memory_limit),
             }
             done = run_comparison(
                 recipe,
                 out=out,
                 tell=None if quiet else lambda line: click.echo(line, err=True),
-                # What is not given is as the folder has it, or as a comparison has it that begins.
-                **{name: value for name, value in options.items() if value is not None},
+                **options,
             )
             if as_json:
                 show(json.dumps({**done.document, "folder": str(done.folder)}, indent=2, allow_nan=False))

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from deep5.calibration import Calibration, calibrate, calibration_of_this_machine, kept_calibration, said_of
 from deep5.compare.able import check_able
 from deep5.compare.child import ARRAYS
+from deep5.compare.options import given_options
 from deep5.compare.plan import Candidate, Plan, make_plan, request_of
 from deep5.compare.processes import Outcome, run_process
 from deep5.compare.proof import ProofRow, inference_rows, operator_rows, training_rows
 from deep5.compare.record import ComparisonRecord
 from deep5.compare.resumed import options_left
 from deep5.errors import Deep5Error, OutputError, RunFailed, UsageError
-from deep5.recipe import Recipe
+from deep5.recipe import Recipe, load_recipe
 from deep5.results.comparison import ComparisonResult, load_comparison
 from deep5.results.round_samples import order_of_round
 from deep5.statistics import LOOKS
@@ -48,19 +49,37 @@ def run_comparison(
         resume: The folder of a comparison that was ended, to go on in: its rounds count, its proof is made again.
             Options that are not given are as it had them.
         tell: Takes a line before each process.
-        options: As for `deep5.compare.plan.make_plan`: `frameworks`, `vary`, `settings`, `size`, `kind`, `rigorous`,
-            `baseline`, `threads`, `seed`, `steps`, `most`, `time_limit_s`, `memory_limit_bytes`.
+        options: By name; one that is None is not given.
+
+            - `frameworks`: List of names, modes included, such as `["pytorch", "pytorch:compiled"]`; default: the
+              recipe's own.
+            - `vary`: By mutable part of the recipe, a list of values: `{"optimizer": ["adam", "momentum"]}`.
+              Each framework runs with each of their combinations.
+            - `settings`: Mutable parts of all candidates, by key.
+            - `size`: Of the recipe, such as `"smoke"`; default: `"full"`.
+            - `kind`: `"training"`, `"inference"` or `"operators"`; default: what the recipe is for.
+            - `rigorous`: Eight to thirty processes a candidate instead of one.
+            - `baseline`: Label of the candidate that the others are held against; default: the first.
+            - `threads`: Within an operator; default: the recipe's, or one a physical core.
+            - `seed`: Of the order of processes; default: one is drawn.
+            - `steps`: Of the proof; default: 100.
+            - `most`: Processes a candidate, at most, in a rigorous comparison: 8, 16, 24 or 30.
+            - `time_limit_s`: Of one process, in seconds; default: 600.
+            - `memory_limit_bytes`: Of one process; default: nine tenths of what is free.
 
     Raises:
-        UsageError: What cannot be compared; nothing is left behind.
+        UsageError: An option that is none or of another type, or what cannot be compared; nothing is left behind.
         RunFailed: Fewer than two candidates could be timed; the folder is marked and readable.
     """
     begin = perf_counter()
+    options = given_options(options)
     if resume is not None:
-        options = options_left(load_comparison(resume), options)
+        options = options_left(load_comparison(resume), options, load_recipe(recipe).name)
     plan, recipes = make_plan(recipe, **options)
-    check_able(plan, recipes)
-    return _Comparison(plan, recipes, Path(out), None if resume is None else Path(resume), tell or _untold, begin).run()
+    checked_s = check_able(plan, recipes)
+    comparison = _Comparison(plan, recipes, Path(out), None if resume is None else Path(resume), tell or _untold, begin)
+    comparison.processes_s += checked_s
+    return comparison.run()
 
 
 def _untold(line: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import json
 import secrets
@@ -10,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deep5.canonical import canonical, canonical_hash
+from deep5.canonical import canonical_hash
 from deep5.compare.processes import check_limits
 from deep5.errors import RecipeError, UsageError
 from deep5.pinning import processors
+from deep5.plugins import load, mode_fault
 from deep5.recipe import FULL, Recipe, load_recipe
 from deep5.recipe_keys import base
 
@@ -27,7 +27,6 @@ __all__ = [
     "content_hash",
     "kind_of",
     "make_plan",
-    "parse_variation",
     "request_of",
     "settings_of",
 ]
@@ -147,35 +146,6 @@ def kind_of(recipe: Recipe, asked: str | None) -> str:
     return kind
 
 
-def parse_variation(text: str) -> tuple[str, list[Any]]:
-    """Read `KEY=VALUE,VALUE,…`; each value is a Python literal, or else a string.
-
-    Raises:
-        UsageError: There is no '=', or no value, or one twice.
-
-    >>> parse_variation("batch_size=16,64"), parse_variation("optimizer=adam,momentum")
-    (('batch_size', [16, 64]), ('optimizer', ['adam', 'momentum']))
-    """
-    key, equals, rest = text.partition("=")
-    try:
-        # Commas within brackets belong to a value.
-        listed = ast.literal_eval(f"[{rest}]")
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        listed = [_literal(word.strip()) for word in rest.split(",")]
-    if not equals or not key.strip() or not listed or "" in listed:
-        raise UsageError(f"cannot read {text!r}; allowed: KEY=VALUE,VALUE,… such as optimizer=adam,momentum")
-    if len({json.dumps(canonical(value, strict=False)) for value in listed}) < len(listed):
-        raise UsageError(f"--vary {text!r} holds a value twice; allowed: each once")
-    return key.strip(), listed
-
-
-def _literal(word: str) -> Any:
-    try:
-        return ast.literal_eval(word)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return word
-
-
 def candidates_of(
     frameworks: Sequence[str], variations: Mapping[str, Sequence[Any]], settings: Mapping[str, Any]
 ) -> list[Candidate]:
@@ -245,12 +215,11 @@ def make_plan(
 
     loaded = load_recipe(recipe).at_size(size)
     kind = kind_of(loaded, kind)
+    _check_names(frameworks)
     names = list(frameworks) or _own(loaded)
     for key, values in (vary or {}).items():
         if not values:
             raise UsageError(f"--vary {key} has no value; allowed: at least one")
-    if len(set(names)) < len(names):
-        raise UsageError(f"--frameworks {','.join(names)} names one twice; allowed: each once")
     for key in vary or {}:
         if key in (settings or {}):
             raise UsageError(f"{key!r} is set and varied; allowed: one of them")
@@ -365,6 +334,18 @@ def _check_provable(candidate: Candidate, recipe: Recipe, kind: str) -> None:
                 f"{candidate.label} has {key}={recipe.value(key)!r:.60}; allowed: float32, no accumulation, and "
                 "batches of one size, for which the proof stands"
             )
+
+
+def _check_names(frameworks: Sequence[str]) -> None:
+    """Refuse a misspelt one before it is counted how many there are."""
+    for name in frameworks:
+        if ".py:" in name:
+            continue
+        load("frameworks", name.partition(":")[0])
+        if ":" in name and (fault := mode_fault(name)) is not None:
+            raise UsageError(fault)
+    if len(set(frameworks)) < len(frameworks):
+        raise UsageError(f"--frameworks {','.join(frameworks)} names one twice; allowed: each once")
 
 
 def _own(recipe: Recipe) -> list[str]:

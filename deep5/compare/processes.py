@@ -117,8 +117,9 @@ def run_process(
                     memory = max(memory, _resident(watched))
                 if memory > memory_limit_bytes:
                     reason = (
-                        f"it took {memory / 2**30:.2f} GiB of memory in {_doing(doing)}; allowed: "
-                        f"{memory_limit_bytes / 2**30:.2f} GiB; remedy: --memory-limit, or a smaller size"
+                        # Rounded apart: what was taken is more than what is allowed, and is said to be.
+                        f"it took {math.ceil(memory / 2**20)} MiB of memory in {_doing(doing)}; allowed: "
+                        f"{memory_limit_bytes >> 20} MiB; remedy: --memory-limit, or a smaller size"
                     )
                 elif os.fstat(said.fileno()).st_size > _MOST_SAID:
                     reason = f"it printed more than {_MOST_SAID >> 20} MiB in {_doing(doing)}"

@@ -26,7 +26,15 @@ from deep5.results.comparison import (
     comparison_schema,
     load_comparison,
 )
-from deep5.results.comparison_summary import counted, judged, results_of, verdicts_of, warnings_of, warnings_of_machine
+from deep5.results.comparison_summary import (
+    counted,
+    crowded_in,
+    judged,
+    results_of,
+    verdicts_of,
+    warnings_of,
+    warnings_of_machine,
+)
 from deep5.results.folder import locked
 from deep5.results.round_samples import RoundSample, round_samples_text
 from deep5.results.validation import check_document, encode
@@ -336,7 +344,9 @@ class ComparisonRecord:
         """Derive medians and verdicts from the samples so far."""
         fit, told = counted(self.document, self._samples), judged(self.document, self._samples)
         self.document["results"] = results_of(fit, self._batch_sizes)
-        self.document["verdicts"] = verdicts_of(told, self.document["baseline"], floors, self._batch_sizes)
+        self.document["verdicts"] = verdicts_of(
+            told, self.document["baseline"], floors, self._batch_sizes, crowded_in(self.document).keys()
+        )
 
     def undecided(self) -> set[str]:
         """The candidates with a workload on which nothing could be claimed yet."""

@@ -14,7 +14,7 @@ __all__ = ["options_left"]
 _WHO = ("frameworks", "vary", "settings")
 
 
-def options_left(left: ComparisonResult, given: Mapping[str, Any]) -> dict[str, Any]:
+def options_left(left: ComparisonResult, given: Mapping[str, Any], recipe: str) -> dict[str, Any]:
     """The options of `deep5.compare.plan.make_plan` that a comparison had, each replaced by what is given now.
 
     Candidates are taken from the folder only where nothing is said of them. It is data, whoever wrote it: nothing is
@@ -23,11 +23,18 @@ def options_left(left: ComparisonResult, given: Mapping[str, Any]) -> dict[str, 
     Args:
         left: The comparison.
         given: Options as they are given now.
+        recipe: Name of the recipe that is given now.
 
     Raises:
-        UsageError: A candidate is, or is set to, what may be a file.
+        UsageError: It is of another recipe, or a candidate is, or is set to, what may be a file.
     """
     document = left.document
+    if (name := document["recipe"]["name"]) != recipe:
+        # Before its kind, size and candidates, which are of that recipe.
+        raise UsageError(
+            f"the comparison in {left.folder} is of {name}; got {recipe}; remedy: the recipe that it is of, or a new "
+            "comparison, without --resume"
+        )
     told = document["measurement"]
     options = {
         "size": document["recipe"]["size"],
@@ -45,7 +52,7 @@ def options_left(left: ComparisonResult, given: Mapping[str, Any]) -> dict[str, 
         options["candidates"] = [_candidate(left, row) for row in left.candidates]
     if given.get("rigorous", options["rigorous"]) != options["rigorous"]:
         del options["most"]  # which is of the other mode
-    return {**options, **{name: value for name, value in given.items() if value is not None}}
+    return {**options, **given}
 
 
 def _candidate(left: ComparisonResult, row: Mapping[str, Any]) -> Candidate:

@@ -12,7 +12,16 @@ from deep5.results.round_samples import RoundSample
 from deep5.samples import median_interval
 from deep5.statistics import LOOKS, drift, far_out, floor_of, judge
 
-__all__ = ["counted", "judged", "process_medians", "results_of", "verdicts_of", "warnings_of", "warnings_of_machine"]
+__all__ = [
+    "counted",
+    "crowded_in",
+    "judged",
+    "process_medians",
+    "results_of",
+    "verdicts_of",
+    "warnings_of",
+    "warnings_of_machine",
+]
 
 _WIDE, _DRIFT, _OUTLIERS = 0.05, 0.05, 0.05
 # Noise floors beyond which it is said that a machine is no good for what was asked.
@@ -119,6 +128,7 @@ def verdicts_of(
     baseline: str,
     floors: Mapping[int, float],
     batch_sizes: Mapping[tuple[str, str], int | None] | None = None,
+    crowded: Set[str] = frozenset(),
 ) -> list[dict[str, Any]]:
     """What is said of each candidate against the baseline, workload by workload.
 
@@ -131,6 +141,7 @@ def verdicts_of(
         baseline: Its label.
         floors: By number of rounds, the machine's noise floor; missing: nothing is claimed.
         batch_sizes: By workload and candidate, samples a call; None: a call is no batch.
+        crowded: Candidates for which no floor holds.
     """
     medians, sizes = process_medians(samples), batch_sizes or {}
     rows = []
@@ -140,13 +151,14 @@ def verdicts_of(
             continue
         mine, others = list(rounds.values()), [against[number] for number in rounds]
         own, base = sizes.get((workload, candidate)), sizes.get((workload, baseline))
+        known = {} if {candidate, baseline} & crowded else floors
         a_sample = False
         if own is not None and base is not None and own != base:
             a_sample = True
             mine, others = [value / own for value in mine], [value / base for value in others]
         for count in (*(look for look in LOOKS if look < len(mine)), len(mine)):
             # Without a floor there is no telling noise from difference: the ratio is told, and nothing claimed.
-            found = judge(mine[:count], others[:count], floors.get(count, float("inf")))
+            found = judge(mine[:count], others[:count], known.get(count, float("inf")))
             if found.word != "no difference shown":
                 break
         rows.append(
@@ -167,6 +179,33 @@ def verdicts_of(
             }
         )
     return rows
+
+
+def crowded_in(document: Mapping[str, Any]) -> dict[str, float]:
+    """Candidates with a single process, beside which others took more of the processors than the floor was measured by.
+
+    What lies beyond the noise of a calibration is no proof of anything under another load. Several processes are
+    judged by their order as well, which a load that comes and goes does not favour.
+
+    Args:
+        document: comparison.json.
+
+    Returns:
+        By label, what others took, 0 to 1.
+    """
+    if document["mode"] != "quick" or document["calibration"] is None:
+        return {}
+    most = (document["calibration"].get("others_share") or 0.0) + CROWDED
+    return {label: max(found) for label, found in _shares(document).items() if max(found) > most}
+
+
+def _shares(document: Mapping[str, Any]) -> dict[str, list[float]]:
+    """By label, what others took beside each timed process that came to its end."""
+    shares: dict[str, list[float]] = {}
+    for row in document["processes"]:
+        if row["job"] == "time" and row["reason"] is None and (row["machine"] or {}).get("others_share") is not None:
+            shares.setdefault(row["candidate"], []).append(row["machine"]["others_share"])
+    return shares
 
 
 def warnings_of(samples: Samples, unsettled: Mapping[tuple[str, str], int]) -> list[str]:
@@ -231,7 +270,9 @@ def warnings_of_machine(document: Mapping[str, Any]) -> list[str]:
         if floor > _NOISY[document["mode"]]:
             far = f"by up to {floor - 1:.0%}" if floor < 2 else f"by up to {floor:.3g} times"
             each = "one process" if quick else f"{rounds} processes"
-            remedy = "--rigorous, a quiet machine, or --threads 1" if quick else "a quiet machine, or --threads 1"
+            remedy = "--rigorous, a quiet machine" if quick else "a quiet machine"
+            if document["threads"] > 1:
+                remedy += ", or --threads 1"
             said.append(
                 f"this machine is noisy: identical code may differ {far} with {each} each, and no smaller difference "
                 f"gets a verdict; remedy: {remedy}"
@@ -241,14 +282,12 @@ def warnings_of_machine(document: Mapping[str, Any]) -> list[str]:
                 f"other programs took {document['calibration']['others_share']:.1%} of the processors while this "
                 "machine was calibrated: its noise floor is too wide; remedy: deep5 calibrate, on a quiet machine"
             )
-    shares: dict[str, list[float]] = {}
-    for row in document["processes"]:
-        if row["job"] == "time" and (row["machine"] or {}).get("others_share") is not None:
-            shares.setdefault(row["candidate"], []).append(row["machine"]["others_share"])
-    for label, found in shares.items():
+    unjudged = crowded_in(document)
+    for label, found in _shares(document).items():
         if beyond := [share for share in found if share >= CROWDED]:
+            so = ", more than while the machine was calibrated, so there is no verdict" if label in unjudged else ""
             said.append(
                 f"{label}: other programs took up to {max(beyond):.0%} of its processors' time in {len(beyond)} of "
-                f"{len(found)} processes; remedy: a quiet machine"
+                f"{len(found)} processes{so}; remedy: a quiet machine{', --rigorous' if so else ''}"
             )
     return said

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.results.comparison import COMPARISON, ComparisonResult
 from deep5.statistics import LOOKS, largest_p
-from deep5.terminal import plain
+from deep5.terminal import counted, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,6 +19,7 @@ __all__ = ["comparison_tables", "duration", "sentence"]
 
 _SHOWN = 2
 _LEAST_TOLD_S = 0.5
+_REASON = 300
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 
 
@@ -87,9 +88,7 @@ def comparison_tables(result: ComparisonResult, console: Console) -> None:
         if row["reason"]:
             console.print(_text(f"{row['label']} is {row['status']}: {row['reason']}"), overflow="fold")
         for told in row["left_out"][:_SHOWN]:
-            first, *rest = told.splitlines() or [""]
-            more = f" … ({len(rest)} lines more in {COMPARISON})" if rest else ""
-            console.print(_text(f"{row['label']}: {_of_part(first, document['kind'])}{more}"), overflow="fold")
+            console.print(_text(f"{row['label']}: {_of_part(_brief(told), document['kind'])}"), overflow="fold")
         if (count := len(row["left_out"]) - _SHOWN) > 0:
             console.print(_text(f"{row['label']}: left out: {count} more, listed in {COMPARISON}"), overflow="fold")
     if (count := len(document["verdicts"])) > 1:
@@ -110,11 +109,20 @@ def _spent(document: dict[str, Any], resources: dict[str, float]) -> str:
     spent = {"proof": 0.0, "timing": 0.0}
     for row in document["processes"]:
         spent["timing" if row["job"] == "time" else "proof"] += row["wall_s"]
-    # What else ran in processes is the calibration, where there was none.
-    spent["calibration"] = resources["processes_s"] - sum(spent.values())
+    # What else ran in processes is the calibration, where there was none, and whether files can be run.
+    spent["preparation"] = resources["processes_s"] - sum(spent.values())
     told = [f"{what} {seconds:.1f} s" for what, seconds in spent.items() if seconds >= _LEAST_TOLD_S]
     told.append(f"deep5 itself {resources['harness_s']:.1f} s")
     return f"took {resources['wall_s']:.1f} s: {', '.join(told)}"
+
+
+def _brief(told: str) -> str:
+    """A reason of several lines: the first, with the one that it announces, and how many follow."""
+    first, *rest = told.splitlines() or [""]
+    if rest and first.endswith(":"):
+        first += f" {rest.pop(0).strip()}"
+    shown = first if len(first) <= _REASON else f"{first[:_REASON]} …"
+    return f"{shown} … ({counted(len(rest), 'line')} more in {COMPARISON})" if rest else shown
 
 
 def _of_part(told: str, kind: str) -> str:
@@ -149,7 +157,7 @@ def _verdicts(result: ComparisonResult, console: Console) -> None:
                 ratio += f" ({verdict['low']:.3g} to {verdict['high']:.3g})"
         said = sentence(verdict) if verdict is not None else "baseline" if baseline else "-"
         if settings[row["candidate"]] != settings[result.document["baseline"]]:
-            said += "; it computes something else"
+            said += "; it has other settings, and a proof of its own"
         judged.append([name, duration(row["median_s"]), ratio, said])
         interval = "-" if row["low_s"] is None else f"{duration(row['low_s'])} to {duration(row['high_s'])}"
         shown = [
@@ -162,8 +170,8 @@ def _verdicts(result: ComparisonResult, console: Console) -> None:
         phases.append([name, *shown])
     _table(console, ["candidate", "median", "ratio", "verdict"], judged)
     if keys := _differing(result.document):
-        told = f"Candidates of another {' or '.join(keys)} compute different things: each group was proved against a"
-        console.print(_text(f"{told} trajectory of its own, and a ratio between groups is of time alone"))
+        told = f"Candidates of another {' or '.join(keys)} have other settings, and were proved against a reference of"
+        console.print(_text(f"{told} their own: whether they compute the same is not known; a ratio is of time alone"))
     quick = result.document["mode"] == "quick"
     within = "95 % interval in its process" if quick else "95 % interval"
     _table(console, ["candidate", within, "set-up", "first call", "warm-up", "processes"], phases)
@@ -196,7 +204,9 @@ def _proof(document: dict[str, Any], console: Console) -> None:
         ]
         for row in worst.values()
     ]
-    _table(console, ["candidate", "proof: the worst of each part", "error", "ULPs", "allowed", ""], rows)
+    steps = document["proof"]["steps"]
+    over = "" if steps is None else f" over {steps} {'batches' if document['kind'] == 'inference' else 'steps'}"
+    _table(console, ["candidate", f"proof{over}: the worst of each part", "error", "ULPs", "allowed", ""], rows)
 
 
 def _share(row: dict[str, Any]) -> float:

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["load"]
 
-_JOINED = ("run_id", "kind", "folder", "recipe", "hash", "size", "division", "framework", "status", "comparable")
+_JOINED = (
+    "run_id", "kind", "compared", "mode", "folder", "recipe", "hash", "size", "division", "framework", "status",
+    "comparable",
+)  # fmt: skip
 _TYPES = {"level": "Int64", "threads": "Int64", "accepted": "boolean", "seconds": "float64"}
 
 

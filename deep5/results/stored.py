@@ -46,6 +46,8 @@ class Stored:
         size: Of the recipe.
         division: "closed" or "open".
         level: 0 to 3.
+        compared: Of a comparison "training", "inference" or "operators".
+        mode: "quick" or "rigorous".
         framework: Of a comparison all, with commas between.
         version: Of the framework.
         device: Where it ran.
@@ -76,6 +78,8 @@ class Stored:
     size: str | None = None
     division: str | None = None
     level: int | None = None
+    compared: str | None = None
+    mode: str | None = None
     framework: str | None = None
     version: str | None = None
     device: str | None = None
@@ -200,6 +204,7 @@ def _run(folder: Path, document: dict[str, Any]) -> dict[str, Any]:
     return {
         **_common(document),
         "level": document["level"],
+        "mode": _text((document["measurement"] or {}).get("mode")),
         "framework": _text(own.get("name") or (", ".join(map(str, frameworks)) if frameworks else None)),
         "version": _text(own.get("version")),
         "device": _text(own.get("device")),
@@ -223,6 +228,8 @@ def _comparison(folder: Path, document: dict[str, Any]) -> dict[str, Any]:
     observed = next((row["observed"] for row in result.candidates if row["observed"]), None) or {}
     return {
         **_common(document),
+        "compared": printable(document["kind"]),
+        "mode": printable(document["mode"]),
         "framework": printable(", ".join(dict.fromkeys(str(row["framework"]) for row in result.candidates))),
         "device": _text(observed.get("device")),
         "verdict": printable("; ".join(_said(result))),

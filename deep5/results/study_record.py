@@ -16,7 +16,7 @@ from deep5.results.time_to_target import MEASURES, TO_ACCURACY, Reached, Target,
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["FAILED", "STUDY", "STUDY_VERSION", "Study"]
+__all__ = ["FAILED", "STUDY", "STUDY_VERSION", "Study", "without_mean"]
 
 FAILED = re.compile(r"seed (\d+): (.*)", re.DOTALL)
 """How a study tells of a run that came to no end: its seed, and why."""
@@ -26,6 +26,9 @@ STUDY = "study.json"
 
 STUDY_VERSION = "2"
 """Of study.json; those without a version are older, and are read as well."""
+
+# Around and between two columns of a table.
+_BETWEEN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +114,7 @@ class Study:
         rows = []
         for name in self.settings:
             values = self._values(name)
-            rows.append([name, *(_told(values[metric]) if metric in values else "-" for metric in heads)])
+            rows.append([name, *(_told(values[metric], metric) if metric in values else "-" for metric in heads)])
         if heads:
             _table(console, ["candidate", *heads.values()], rows)
         if self.target is not None:
@@ -161,16 +164,32 @@ class Study:
 
 
 def _table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table, or several of as many columns as have room: no word and no number is broken in two."""
     from rich import box
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE, pad_edge=False)
-    for column in columns:
-        table.add_column(Text(column), overflow="fold")  # "[s]" is no markup
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console.print(table)
+    cells = [max((cell_len(row[place]) for row in rows), default=0) for place in range(len(columns))]
+    widths = [max(own, cell_len(head)) for own, head in zip(cells, columns, strict=True)]
+    if sum(widths) + _BETWEEN * len(widths) > console.width:
+        # Headings go on in the next line.
+        widths = [max(own, *map(cell_len, head.split())) for own, head in zip(cells, columns, strict=True)]
+    widths[0] = min(widths[0], console.width // 3)
+    begin = 1
+    while begin < len(columns):
+        end, used = begin, widths[0] + _BETWEEN
+        while end < len(columns) and (end == begin or used + widths[end] + _BETWEEN <= console.width):
+            used += widths[end] + _BETWEEN
+            end += 1
+        places = [0, *range(begin, end)]
+        table = Table(box=box.SIMPLE, pad_edge=False)
+        for place in places:
+            table.add_column(Text(columns[place]), overflow="fold", width=widths[place])  # "[s]" is no markup
+        for row in rows:
+            table.add_row(*(Text(row[place]) for place in places))
+        console.print(table)
+        begin = end
 
 
 def _cells(reached: Mapping[int, Reached]) -> list[str]:
@@ -194,7 +213,23 @@ def _summary(values: Sequence[float]) -> dict[str, Any]:
     return {"values": listed, "mean": mean(values), "deviation": stdev(values) if len(values) > 1 else None}
 
 
-def _told(values: Sequence[float]) -> str:
+def _told(values: Sequence[float], label: str = "") -> str:
     if not all(map(math.isfinite, values)):
-        return f"{sum(not math.isfinite(value) for value in values)} of {len(values)} without a finite value"
+        return without_mean(values, label)
     return f"{mean(values):.5g}" + (f" ± {stdev(values):.2g}" if len(values) > 1 else "")
+
+
+def without_mean(values: Sequence[float], label: str) -> str:
+    """Why there is no mean: how often a target was not reached, or a metric was not finite.
+
+    Args:
+        values: Of one metric, not all of them finite.
+        label: The metric's.
+
+    >>> without_mean([1.0, math.inf], "time_to_accuracy"), without_mean([1.0, math.nan], "test_loss")
+    ('not reached in 1 of 2', '1 of 2 without a finite value')
+    """
+    bad = sum(not math.isfinite(value) for value in values)
+    if label.startswith(TO_ACCURACY):
+        return f"not reached in {bad} of {len(values)}"
+    return f"{bad} of {len(values)} without a finite value"

@@ -87,6 +87,9 @@ def report_page(found: Collection) -> str:
         note(unreadable, "These could not be read, and are not in this report", "bad"),
         _apart(found),
         element("h2", "Verdicts", id="verdicts"),
+        element("p", "Ratios are of times, each candidate's over the baseline's: below 1 is faster.", class_="quiet")
+        if found.comparisons
+        else None,
         said or element("p", "There is nothing to show."),
         parts,
         element("h2", "Environments", id="environments"),
@@ -164,7 +167,7 @@ def _whole(heading: Markup, navigation: Markup, main: Markup) -> str:
         main,
         element(
             "footer",
-            element("p", "Ratios are of times: below 1 is faster. Tables sort by their headings.", class_="quiet"),
+            element("p", "Tables sort by their headings.", class_="quiet"),
         ),
         element("p", id="told", class_="unseen", role="status"),
         element("script", script),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from statistics import mean, stdev
 
 from deep5.errors import UsageError
@@ -18,16 +19,22 @@ from deep5.results.report.parts import facts, guarded, note
 from deep5.results.report.runs_part import metric_table
 from deep5.results.report.tables import Cell, table
 from deep5.results.result import Result
-from deep5.results.study_folder import load_study_folder
-from deep5.results.time_to_target import MEASURES, median_to_target
+from deep5.results.study_folder import StudyFolder, load_study_folder
+from deep5.results.study_record import without_mean
+from deep5.results.time_to_target import MEASURES, Reached, median_to_target
 from deep5.terminal import counted
 
 __all__ = ["means_table", "study_list", "study_part", "study_title"]
 
 
+_WHEN = re.compile(r"-study-(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)-")
+
+
 def study_title(study: ShownStudy) -> str:
-    """Recipe, size, and how many candidates."""
-    return f"{study.recipe}: study of {counted(len(study.settings), 'candidate')}, size {study.size}"
+    """Recipe, how many candidates, when it began or else what its folder is called, and size."""
+    when = _WHEN.search(study.folder.name)
+    told = "{}-{}-{} {}:{}:{}".format(*when.groups()) if when else study.folder.name
+    return f"{study.recipe}: study of {counted(len(study.settings), 'candidate')}, {told}, size {study.size}"
 
 
 def means_table(runs: Mapping[str, Sequence[Result]]) -> Markup:
@@ -47,31 +54,70 @@ def means_table(runs: Mapping[str, Sequence[Result]]) -> Markup:
                     values[name].setdefault(verdict.label, []).append(verdict.value)
     columns = ["candidate", "runs", *(f"{name.replace('_', ' ')} ({unit})"[:80] for name, unit in units.items())]
     rows = [
-        [named(name), Cell.number(len(own)), *(_mean(values[name].get(label, [])) for label in units)]
+        [named(name), Cell.number(len(own)), *(_mean(values[name].get(label, []), label) for label in units)]
         for name, own in runs.items()
     ]
     return table("Mean and standard deviation over the seeds", columns, rows)
 
 
-def _mean(values: Sequence[float]) -> Cell:
+def _mean(values: Sequence[float], label: str) -> Cell:
     if not values:
         return Cell.number(None)
-    bad = sum(not math.isfinite(value) for value in values)
-    if bad:
-        return Cell(shown=f"{bad} of {len(values)} without a finite value", order=math.nan, mark="warn")
+    if not all(map(math.isfinite, values)):
+        return Cell(shown=without_mean(values, label), order=math.nan, mark="warn")
     middle = mean(values)
     return Cell(shown=number(middle) + (f" ± {number(stdev(values), 2)}" if len(values) > 1 else ""), order=middle)
 
 
 def study_list(study: ShownStudy) -> Markup:
-    """A sentence a candidate: how many runs it has, and how many came to nothing; whether the study is finished."""
+    """Who was first at the target; then of each candidate how long it took, how many runs it has, how many failed."""
     said = [] if study.finished else [element("li", "the study is ", element("b", "not finished", class_="bad"))]
+    judged = _judged(study)
+    if isinstance(judged, StudyFolder):
+        said.append(element("li", *_first(judged)))
     for name in study.settings:
         failed = len(study.failures[name])
         lost = element("b", f"{failed} failed", class_="bad") if failed else None
         runs = counted(len(study.runs[name]), "run")
-        said.append(element("li", named(name), f": {runs}", ", " if lost else None, lost))
+        took = f", {_took(judged.reached[name].values())}" if isinstance(judged, StudyFolder) else None
+        said.append(element("li", named(name), f": {runs}", ", " if lost else None, lost, took))
     return element("ul", said, class_="verdicts")
+
+
+def _judged(study: ShownStudy) -> StudyFolder | str:
+    """The study with its times to the target, or why these cannot be judged."""
+    try:
+        return load_study_folder(study.folder)
+    except UsageError as error:
+        # The page may be handed on: it says what the folder is called, and not where it lies here.
+        return str(error).replace(str(study.folder), study.folder.name)
+
+
+def _first(judged: StudyFolder) -> tuple[Markup | str, ...]:
+    """The candidate with the least median, where there is one."""
+    medians = {name: median_to_target([r.seconds for r in own.values()]) for name, own in judged.reached.items()}
+    best = min(medians, key=lambda name: medians[name])
+    if math.isfinite(medians[best]):
+        spread = "; each took, as the median over the seeds (least to most):" if len(medians) > 1 else ""
+        return f"first to a {judged.target}: ", element("b", named(best)), spread
+    some = any(math.isfinite(reached.seconds) for own in judged.reached.values() for reached in own.values())
+    word = element("b", "no candidate", class_="bad")
+    return word, f" reached a {judged.target}{' with more than half of its seeds' if some else ''}"
+
+
+def _took(reached: Collection[Reached]) -> str:
+    """Medians in seconds and epochs with their ends, and how many did not get there."""
+    told = []
+    for measure in ("seconds", "epochs"):
+        values = [getattr(own, measure) for own in reached]
+        middle, least, most = median_to_target(values), min(values), max(values)
+        if math.isfinite(middle):
+            unit = "epoch" if (measure, middle) == ("epochs", 1) else MEASURES[measure]
+            last = number(most, 3) if math.isfinite(most) else "never"
+            told.append(f"{number(middle, 3)} {unit}" + (f" ({number(least, 3)} to {last})" if least < most else ""))
+    never = sum(not math.isfinite(own.seconds) for own in reached)
+    missed = [f"target not reached in {never} of {len(reached)}"] if never else []
+    return ", ".join([*told, *missed])
 
 
 def study_part(study: ShownStudy, place: str, pen: Pen) -> Markup:
@@ -122,12 +168,9 @@ def study_part(study: ShownStudy, place: str, pen: Pen) -> Markup:
 
 def _to_target(study: ShownStudy) -> Markup | None:
     """How long each candidate took to the target; where that cannot be judged, why."""
-    try:
-        judged = load_study_folder(study.folder)
-    except UsageError as error:
-        # The page may be handed on: it says what the folder is called, and not where it lies here.
-        told = str(error).replace(str(study.folder), study.folder.name)
-        return note([told], "Time to the target is not judged", "")
+    judged = _judged(study)
+    if isinstance(judged, str):
+        return note([judged], "Time to the target is not judged", "")
     columns = ["candidate", *(m if m == unit else f"{m} ({unit})" for m, unit in MEASURES.items()), "reached by"]
     rows = []
     for name, own in judged.reached.items():

@@ -1,0 +1,149 @@
+"""Rules 11 and 14: what ran is what was set, and whatever was not set is the same for all."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from deep5.audit.finding import Ledger
+from deep5.audit.numerics import parts_of
+from deep5.plugins import registered
+from deep5.recipe_keys import base
+from deep5.results.result import Result
+
+__all__ = ["check_candidate_recipes", "check_optimizer", "check_runs_alike", "check_set"]
+
+# The framework is what a comparison varies, and the executor is another way to name it.
+_FRAMEWORK = {"framework", "frameworks", "executor"}
+# A recipe has what a file or a module holds where a setting has its name; `native:adam` is a name in both.
+_ELSEWHERE = re.compile(r"\.py:|^(?!native:)[\w.]+:[\w.<>]+$")
+# Of an optimizer, what depends on the machine that it ran on.
+_KERNEL = "kernel"
+
+
+def check_set(ledger: Ledger, who: str, settings: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+    """What was set stands in the recipe that ran.
+
+    Args:
+        ledger: Takes the findings.
+        who: What findings call it.
+        settings: As declared; `optimizer_kwargs.lr` is one entry, and counts after the whole.
+        parts: Of the recipe as it ran, fixed and mutable.
+    """
+    due = {key: value for key, value in settings.items() if "." not in key}
+    for key, value in settings.items():
+        name, dot, entry = key.partition(".")
+        if dot:
+            due[name] = {**(due.get(name, parts.get(name)) or {}), entry: value}
+    for key, value in due.items():
+        if key == "init" or (_names_elsewhere(value) and parts.get(key) != value):
+            ledger.skip("settings that name a file or a class: what it held is not stored")
+            continue
+        ledger.same(14, f"{who}: {key} of its recipe, by its settings", parts.get(key), value)
+
+
+def _names_elsewhere(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_names_elsewhere, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_names_elsewhere, value))
+    return isinstance(value, str) and _ELSEWHERE.search(value) is not None
+
+
+def check_candidate_recipes(ledger: Ledger, document: Mapping[str, Any]) -> None:
+    """Of a comparison: the recipes of candidates differ in framework and settings, and in nothing else.
+
+    Args:
+        ledger: Takes the findings.
+        document: comparison.json.
+    """
+    fixed, told = document["recipe"]["fixed"], document["recipe"]["mutable"]
+    candidates = document["candidates"]
+    own: Mapping[str, Any] = next((row["settings"] for row in candidates if row["label"] == document["baseline"]), {})
+    firsts: dict[str, Mapping[str, Any]] = {}
+    for row in candidates:
+        label, recipe = row["label"], row["recipe"]
+        check_set(ledger, label, row["settings"], {**fixed, **recipe})
+        ledger.same(
+            14,
+            f"{label}: the recipe, beside the comparison's, but for framework and settings",
+            _without(recipe, {**row["settings"], **own}),
+            _without(told, {**row["settings"], **own}),
+        )
+        first = firsts.setdefault(json.dumps(row["settings"], sort_keys=True), row)
+        ledger.same(
+            14,
+            f"{label}: the recipe, beside that of {first['label']} with the same settings, but for the framework",
+            _without(recipe, {}),
+            _without(first["recipe"], {}),
+        )
+        _check_batches(ledger, label, {**fixed, **recipe}, document["results"])
+
+
+def _check_batches(ledger: Ledger, label: str, parts: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> None:
+    """What was timed had batches of the recipe's size."""
+    own = [row for row in results if row["candidate"] == label and row["batch_size"] is not None]
+    size = parts.get("batch_size")
+    if not own:
+        return
+    if not isinstance(size, int) or parts.get("train_sampler", "shuffle") not in ("shuffle", "ordered"):
+        ledger.skip("sizes of batches: the recipe states no number, or its sampler makes them")
+        return
+    for found in own:
+        ledger.hold(
+            14,
+            found["batch_size"] == size,
+            f"{label}, {found['workload']}: timed with batches of {found['batch_size']}; its recipe has {size}",
+        )
+
+
+def _without(parts: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Parts that neither the framework nor settings change; a new component loses the arguments of the old one."""
+    changed = _FRAMEWORK | {base(key.partition(".")[0]) for key in settings}
+    return {key: value for key, value in parts.items() if base(key) not in changed}
+
+
+def check_runs_alike(ledger: Ledger, name: str, results: Sequence[Result]) -> None:
+    """Of a study: the runs of a candidate differ in their seed alone.
+
+    Args:
+        ledger: Takes the findings.
+        name: Of the candidate.
+        results: Its runs.
+    """
+    for result in results[1:]:
+        stored, first = ({**run.document["recipe"]["mutable"], "seed": None} for run in (result, results[0]))
+        beside = f"beside {results[0].folder.name}"
+        ledger.same(14, f"{name}: the recipe of {result.folder.name} {beside}, but for the seed", stored, first)
+        ledger.same(
+            14,
+            f"{name}: the optimizer of {result.folder.name} {beside}",
+            *(_optimizer(run.document) for run in (result, results[0])),
+        )
+
+
+def _optimizer(document: Mapping[str, Any]) -> Any:
+    found = document["components"].get("optimizer")
+    return {key: value for key, value in found.items() if key != _KERNEL} if isinstance(found, dict) else found
+
+
+def check_optimizer(ledger: Ledger, document: Mapping[str, Any]) -> None:
+    """Of a run: an optimizer that is named has the arguments that the recipe gives it.
+
+    Args:
+        ledger: Takes the findings.
+        document: result.json.
+    """
+    parts, found = parts_of(document), _optimizer(document)
+    given, name = parts.get("optimizer_kwargs") or {}, str(parts.get("optimizer"))
+    entry = registered("optimizers").get(name)
+    known = name.startswith("native:") or (entry is not None and entry.value.startswith("deep5."))
+    if not known or not isinstance(found, dict):
+        # Another's may call its arguments what it likes.
+        ledger.skip("the optimizer against its arguments: it is none of deep5's own that the recipe names")
+        return
+    for key in sorted(given.keys() & found.keys() - (parts.get("schedules") or {}).keys()):
+        if isinstance(given[key], (bool, int, float, str)):
+            ledger.same(14, f"the optimizer's {key}, by its recipe", found[key], given[key])
