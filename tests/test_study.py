@@ -417,8 +417,11 @@ def test_the_command(file: Path, deep5: Command) -> None:
 TARGET = RECIPE.partition("STUDY")[0].replace("METRICS = [", "METRICS = [(d5.TimeToAccuracy(1), None), ")
 
 
-def test_what_varies_without_a_study_in_the_file(file: Path, tmp_path: Path, deep5: Command) -> None:
+def test_what_varies_without_a_study_in_the_file(
+    file: Path, tmp_path: Path, deep5: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A learning rate that diverges is infinite and does not vanish."""
+    monkeypatch.setenv("COLUMNS", "200")  # a cell that times make wide would be broken into two lines
     file.write_text(TARGET)
     vary = ("--vary", "optimizer_kwargs.lr=0.001,1e38")
     answer = deep5("study", str(file), *vary, "--seeds", "2")
