@@ -70,10 +70,11 @@ PLANNED = """
 import sys
 import deep5.compare.driver
 from deep5.cli import main
+from deep5.compare.options import given_options
 from deep5.compare.plan import make_plan
 
 def run_comparison(recipe, *, out, tell, resume=None, **options):
-    sys.exit(0 if make_plan(recipe, **options) else 1)
+    sys.exit(0 if make_plan(recipe, **given_options(options)) else 1)
 
 deep5.compare.driver.run_comparison = run_comparison
 main()
