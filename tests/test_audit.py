@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -29,7 +28,7 @@ from deep5.compare.driver import run_comparison
 from deep5.environment import default_threads, environment_hash
 from deep5.errors import RunFailed, UsageError
 from deep5.recipe import load_recipe
-from deep5.results.comparison_summary import results_of, verdicts_of, warnings_of, warnings_of_machine
+from deep5.results.comparison_summary import results_of, verdicts_of, warnings_in
 from deep5.results.round_samples import RoundSample, order_of_round, read_round_samples, round_samples_text
 from deep5.run import execute
 from deep5.study import run_study
@@ -134,8 +133,7 @@ def many_rounds(one: Path, path: Path) -> None:
     sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
     document["results"] = results_of(made, sizes)
     document["verdicts"] = verdicts_of(made, document["baseline"], {8: calibration.floor(8)})
-    unsettled = Counter((name, row["candidate"]) for row in processes for name in row["unsettled"])
-    document["warnings"] = [*warnings_of(made, unsettled), *warnings_of_machine(document)]
+    document["warnings"] = warnings_in(document, made)
     shutil.copy(one / "recipe.py", path / "recipe.py")
     (path / "comparison.json").write_text(json.dumps(document))
     (path / "samples.csv").write_text(round_samples_text(made))
@@ -669,6 +667,8 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("samples below the clock", QUICK, rows(lambda s: [r._replace(seconds=1e-9) for r in s]), 6,
      "which no clock can tell"),
     # Rule 7.
+    ("quick with many processes", QUICK, setting("measurement", "most_processes", to=30), 7,
+     "the mode is quick with up to 30 processes"),
     ("rigorous with one process", QUICK, setting("mode", to="rigorous"), 7, "with at most 1 processes a candidate"),
     ("a run rigorous with one process", LEVEL0, setting("measurement", "mode", to="rigorous"), 7,
      "the mode is rigorous with 1 processes"),

@@ -325,6 +325,8 @@ def test_a_machine_that_is_too_noisy_says_so(tmp_path: Path) -> None:
     )
     assert [row["word"] for row in found.verdicts] == ["no difference shown"]
     assert found.verdicts[0]["floor"] is None  # that of a quiet machine says nothing of this one
+    told = "no difference shown: no noise floor holds for it; the warnings say why"
+    assert sentence(found.verdicts[0]) == told
 
 
 def test_what_is_said_follows_from_the_samples(quick: Any) -> None:

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
 from deep5.calibration import Calibration
-from deep5.results.comparison_summary import (
-    counted,
-    crowded_in,
-    judged,
-    results_of,
-    verdicts_of,
-    warnings_of,
-    warnings_of_machine,
-)
+from deep5.results.comparison_summary import counted, results_of, verdicts_in, warnings_in
 from deep5.results.round_samples import RoundSample
 from deep5.statistics import LOOKS, steady_part
 
@@ -65,7 +56,7 @@ def verdicts_again(
     floors = {} if made is None else {count: made.floor(count) for count in counts}
     sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
     seen = samples if rounds is None else [sample for sample in samples if sample.round < rounds]
-    return verdicts_of(judged(document, seen, failed), document["baseline"], floors, sizes, crowded_in(document).keys())
+    return verdicts_in(document, seen, floors, sizes, failed)
 
 
 def check_summaries(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[RoundSample]) -> None:
@@ -77,17 +68,17 @@ def check_summaries(ledger: Ledger, document: Mapping[str, Any], samples: Sequen
         samples: As samples.csv has them.
     """
     if document["status"] != "success":
-        samples = _roundsso_far(document, samples)
+        samples = _rounds_so_far(document, samples)
     sizes = _batch_sizes(ledger, document)
     _compare(ledger, "result", document["results"], results_of(counted(document, samples), sizes))
     _check_settled(ledger, document, samples)
     _compare(ledger, "verdict", document["verdicts"], verdicts_again(document, samples))
     if document["status"] == "success":
-        for told in (*warnings_of(samples, _unsettled(document)), *warnings_of_machine(document)):
+        for told in warnings_in(document, samples):
             ledger.hold(13, told in document["warnings"], f"a warning is missing: {told}")
 
 
-def _roundsso_far(document: Mapping[str, Any], samples: Sequence[RoundSample]) -> Sequence[RoundSample]:
+def _rounds_so_far(document: Mapping[str, Any], samples: Sequence[RoundSample]) -> Sequence[RoundSample]:
     """A comparison that was ended has the samples of every process, and medians up to the last whole round."""
     rounds = max((row["processes"] for row in document["results"]), default=0)
     return [sample for sample in samples if sample.round < rounds]
@@ -133,11 +124,6 @@ def _batch_sizes(ledger: Ledger, document: Mapping[str, Any]) -> dict[tuple[str,
 
 def _varied(document: Mapping[str, Any]) -> bool:
     return any("batch_size" in row["settings"] for row in document["candidates"])
-
-
-def _unsettled(document: Mapping[str, Any]) -> Counter[tuple[str, str]]:
-    """By workload and candidate, processes that say that they reached no steady state."""
-    return Counter((name, row["candidate"]) for row in document["processes"] for name in row["unsettled"])
 
 
 def _check_settled(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[RoundSample]) -> None:

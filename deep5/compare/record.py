@@ -6,7 +6,6 @@ import json
 import math
 import os
 import secrets
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from typing import Any
 from deep5.compare.plan import Plan
 from deep5.compare.processes import Outcome
 from deep5.compare.proof import ProofRow
+from deep5.compare.read_back import fault_of
 from deep5.errors import OutputError, UsageError
 from deep5.pinning import processors
 from deep5.recipe import Recipe
@@ -26,15 +26,7 @@ from deep5.results.comparison import (
     comparison_schema,
     load_comparison,
 )
-from deep5.results.comparison_summary import (
-    counted,
-    crowded_in,
-    judged,
-    results_of,
-    verdicts_of,
-    warnings_of,
-    warnings_of_machine,
-)
+from deep5.results.comparison_summary import counted, results_of, verdicts_in, warnings_in
 from deep5.results.folder import locked
 from deep5.results.round_samples import RoundSample, round_samples_text
 from deep5.results.validation import check_document, encode
@@ -44,8 +36,6 @@ __all__ = ["ComparisonRecord"]
 
 _CLOCK = "time.perf_counter_ns"
 _LIMITS = ("memory_limit_bytes", "time_limit_s")
-# Of a product of 1024 rows in float32, relative: twenty times its rounding, a fifth of that of TF32.
-_EXACT = 2e-5
 
 
 class ComparisonRecord:
@@ -271,7 +261,7 @@ class ComparisonRecord:
     def note_times(self, label: str, number: int, answer: Mapping[str, Any]) -> None:
         """Keep what a process measured: every sample, what it said of itself, its provenance."""
         row, process = self._candidate(label), len(self.document["processes"]) - 1
-        fault = answer.get("reason") or self._fault(label, answer)
+        fault = answer.get("reason") or fault_of(self._plan, self._recipes[label], row["proved_on"], answer)
         row["status"] = "timed"
         if fault is not None:
             # What it measured is kept all the same.
@@ -312,29 +302,6 @@ class ComparisonRecord:
                 phase = "warm-up" if index < own["warm_up"] else "steady"
                 self._samples.append(RoundSample(*place, phase, index, seconds, calls, at))
 
-    def _fault(self, label: str, answer: Mapping[str, Any]) -> str | None:
-        """What was asked for, or proved, and is not what is read back, or None."""
-        found, error = answer["settings"], answer["peaks"]["product_error"]
-        for key, value in (self._candidate(label)["proved_on"] or {}).items():
-            if key in answer["provenance"] and answer["provenance"][key] != value:
-                return f"its {key} is not what it was when the candidate was proved"
-        recipe = self._recipes[label]
-        tf32 = self._plan.kind != "operators" and bool(recipe.value("tf32"))
-        if self._plan.kind != "operators" and found.get("dtype") not in (None, "float32"):
-            return f"it computes in {found['dtype']}; asked for: float32"
-        for what, asked, got in (
-            ("threads", self._plan.threads, found.get("threads")),
-            ("processors", processors(self._plan.threads), found.get("affinity")),
-        ):
-            if got is not None and got != asked:
-                return f"it has {got} as {what}; asked for: {asked}"
-        if error is not None and not error <= _EXACT and not tf32:
-            return (
-                f"its matrix products in float32 are off by {error:.1g}; allowed: {_EXACT:g}; remedy: tf32=True in the "
-                "recipe, which lets all candidates round so"
-            )
-        return None
-
     def warn(self, *told: str) -> None:
         """Note what makes the numbers less certain; each once."""
         warnings = self.document["warnings"]
@@ -342,11 +309,8 @@ class ComparisonRecord:
 
     def judge(self, floors: Mapping[int, float]) -> None:
         """Derive medians and verdicts from the samples so far."""
-        fit, told = counted(self.document, self._samples), judged(self.document, self._samples)
-        self.document["results"] = results_of(fit, self._batch_sizes)
-        self.document["verdicts"] = verdicts_of(
-            told, self.document["baseline"], floors, self._batch_sizes, crowded_in(self.document).keys()
-        )
+        self.document["results"] = results_of(counted(self.document, self._samples), self._batch_sizes)
+        self.document["verdicts"] = verdicts_in(self.document, self._samples, floors, self._batch_sizes)
 
     def undecided(self) -> set[str]:
         """The candidates with a workload on which nothing could be claimed yet."""
@@ -364,8 +328,7 @@ class ComparisonRecord:
 
     def finish(self, resources: Mapping[str, float]) -> ComparisonResult:
         """Write it as a success, and read back what was written."""
-        unsettled = Counter((name, row["candidate"]) for row in self.document["processes"] for name in row["unsettled"])
-        self.warn(*warnings_of(self._samples, unsettled), *warnings_of_machine(self.document))
+        self.warn(*warnings_in(self.document, self._samples))
         self._close("success", [], resources)
         return load_comparison(self.path)
 

@@ -8,25 +8,24 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from time import perf_counter, perf_counter_ns
+from time import perf_counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from deep5.compare.readings import framework_of, observed, peaks_of, provenance_of
+from deep5.compare.step_clock import StepClock, timed_read, unfinished
 from deep5.errors import RecipeError, Unsupported, UsageError
-from deep5.events import Event, StepInfo, StopTraining
+from deep5.events import StepInfo
 from deep5.executors import GraphExecutor
 from deep5.machine_load import machine_between, machine_state
 from deep5.recipe import Recipe
-from deep5.statistics import steady_part
-from deep5.tensors import Arrays
 
 if TYPE_CHECKING:
     from deep5.training.replay import Schedules
 
-__all__ = ["JOBS", "SCOPE", "StepClock", "assembled", "first_batches", "hash_of", "in_types_of", "is_smooth"]
+__all__ = ["JOBS", "SCOPE", "assembled", "first_batches", "hash_of", "in_types_of", "is_smooth"]
 
 SCOPE = (
     "whole steps of the trainer, the batches taken from the sampler among them, divided by the samples they held and "
@@ -34,14 +33,7 @@ SCOPE = (
 )
 
 _RESTARTS = 11
-# A reading waits for the device: often enough to see warming up, seldom enough to cost nothing.
-_LEAST_SAMPLE_S = 0.02
-_FIRST_SINGLE, _SEVERAL, _PATIENCE_S = 6, 8, 0.2
-_FEWEST, _MOST, _EVERY = 20, 400, 5
 _BUDGET_S = {"quick": 3.0, "rigorous": 1.5}
-_PATIENCE = 4
-# A read that is so much slower than the next one of the same does more than reading.
-_UNFINISHED_S, _UNFINISHED_STEPS, _COPIED_BYTE_S = 2e-3, 2, 1e9
 
 
 def _reference(
@@ -156,115 +148,6 @@ JOBS: Mapping[str, Callable[..., tuple[dict[str, Any], dict[str, Any]]]] = {
     "time": _time,
 }
 """What a process may be asked for."""
-
-
-def timed_read(executor: Any) -> float:
-    """Seconds of reading every parameter to the host."""
-    from deep5.tensors import to_numpy
-
-    begin = perf_counter()
-    for value in executor.parameters().values():
-        to_numpy(value).sum()
-    return perf_counter() - begin
-
-
-def unfinished(executor: Any, clock: StepClock) -> str | None:
-    """Whether reading what was trained does work that `synchronize` did not wait for, as where a framework is lazy.
-
-    Args:
-        executor: Behind its last `synchronize`.
-        clock: Of the steps.
-
-    Returns:
-        What was seen, or None.
-    """
-    from deep5.tensors import to_numpy
-
-    first, again = timed_read(executor), timed_read(executor)
-    step_s = float(np.median([seconds for _, seconds, _ in clock.samples]))
-    size = sum(to_numpy(value).nbytes for value in executor.parameters().values())
-    # The second read may be of a copy that the framework has kept of the first.
-    if first - again > max(_UNFINISHED_S, _UNFINISHED_STEPS * step_s) + size / _COPIED_BYTE_S:
-        return f"reading the parameters took {first:.2g} s after the executor had finished, and {again:.2g} s again"
-    return None
-
-
-class StepClock(Event):
-    """Reads the clock every so many steps, behind a synchronize, and ends the training when it has seen enough.
-
-    Args:
-        batch_size: Samples of a whole step.
-        budget_s: Seconds of steady state.
-
-    Attributes:
-        first_call_s: Seconds of the first step.
-        samples: Each with seconds since the first step, seconds a step of `batch_size` samples, and number of steps.
-        warm_up: How many of them lie before the steady state.
-        settled: Whether a steady state was reached.
-        outputs: Of the last step.
-    """
-
-    def __init__(self, batch_size: int, budget_s: float) -> None:
-        self.batch_size, self._budget_s = batch_size, budget_s
-        self.first_call_s = 0.0
-        self.samples: list[tuple[float, float, int]] = []
-        self.warm_up, self.settled = 0, False
-        self.outputs: Arrays = {}
-        self._each, self._steps, self._seen = 1, 0, 0
-        self._origin = self._last = 0
-
-    def before_training(self, trainer: Any) -> None:
-        """The clock starts: the first batch is on it."""
-        trainer.executor.synchronize()
-        self._origin = self._last = perf_counter_ns()
-
-    def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
-        """Count what was learned from."""
-        self._steps += 1
-        self._seen += info.batch_size
-        self.outputs = outputs
-
-    def after_all(self, trainer: Any) -> None:
-        """After so many steps, read the clock.
-
-        Raises:
-            StopTraining: Enough was seen.
-        """
-        if self._steps < self._each:
-            return
-        trainer.executor.synchronize()
-        now = perf_counter_ns()
-        seconds = (now - self._last) / 1e9 * self.batch_size / self._seen
-        if not self.first_call_s:
-            self.first_call_s, self._origin = seconds, now
-        else:
-            self.samples.append(((now - self._origin) / 1e9, seconds, self._steps))
-            self._decide(trainer)
-        self._steps = self._seen = 0
-        self._last = perf_counter_ns()
-
-    def _decide(self, trainer: Any) -> None:
-        times = [seconds for _, seconds, _ in self.samples]
-        if len(times) == _FIRST_SINGLE:
-            step_s = float(np.median(times[1:]))
-            # Several steps a reading, where that is soon done: a framework may work on one while the next is fetched.
-            self._each = max(1, round(_LEAST_SAMPLE_S / step_s), min(_SEVERAL, round(_PATIENCE_S / step_s)))
-        spent = self.samples[-1][0]
-        if (
-            len(times) % _EVERY
-            or spent < self._budget_s
-            or (len(times) < _FEWEST and spent < _PATIENCE * self._budget_s)
-        ):
-            return
-        found = steady_part(times)
-        self.warm_up, self.settled = found.begin, found.reached
-        steady_s = spent - (self.samples[found.begin - 1][0] if found.begin else 0.0)
-        if (
-            (found.reached and steady_s >= self._budget_s / 2)
-            or spent > _PATIENCE * self._budget_s
-            or len(times) > _MOST
-        ):
-            raise StopTraining("timed")
 
 
 def assembled(recipe: Recipe) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from statistics import median
 from typing import Any
@@ -18,7 +19,9 @@ __all__ = [
     "judged",
     "process_medians",
     "results_of",
+    "verdicts_in",
     "verdicts_of",
+    "warnings_in",
     "warnings_of",
     "warnings_of_machine",
 ]
@@ -206,6 +209,37 @@ def _shares(document: Mapping[str, Any]) -> dict[str, list[float]]:
         if row["job"] == "time" and row["reason"] is None and (row["machine"] or {}).get("others_share") is not None:
             shares.setdefault(row["candidate"], []).append(row["machine"]["others_share"])
     return shares
+
+
+def verdicts_in(
+    document: Mapping[str, Any],
+    samples: Iterable[RoundSample],
+    floors: Mapping[int, float],
+    batch_sizes: Mapping[tuple[str, str], int | None],
+    failed: Set[str] | None = None,
+) -> list[dict[str, Any]]:
+    """`verdicts_of` a comparison: of those that have any, and none where no floor holds.
+
+    Args:
+        document: comparison.json.
+        samples: All of them.
+        floors: By number of rounds, the machine's noise floor.
+        batch_sizes: By workload and candidate, samples a call.
+        failed: Labels of those that had failed; None: at the end.
+    """
+    told = judged(document, samples, failed)
+    return verdicts_of(told, document["baseline"], floors, batch_sizes, crowded_in(document).keys())
+
+
+def warnings_in(document: Mapping[str, Any], samples: Samples) -> list[str]:
+    """All that makes the numbers of a comparison less certain, a sentence each.
+
+    Args:
+        document: comparison.json.
+        samples: All of them.
+    """
+    unsettled = Counter((name, row["candidate"]) for row in document["processes"] for name in row["unsettled"])
+    return [*warnings_of(samples, unsettled), *warnings_of_machine(document)]
 
 
 def warnings_of(samples: Samples, unsettled: Mapping[tuple[str, str], int]) -> list[str]:

@@ -55,7 +55,9 @@ def _missing(row: dict[str, Any]) -> list[str]:
     """Which of the three conditions of a claim from several rounds do not hold."""
     rounds, said = row["rounds"], []
     if row["p"] is None:
-        return [f"{rounds} rounds, and a claim takes {LOOKS[0]}"] if rounds > 1 else []
+        if rounds > 1:
+            return [f"{rounds} rounds, and a claim takes {LOOKS[0]}"]
+        return ["no noise floor holds for it; the warnings say why"] if row["floor"] is None else []
     if row["p"] > largest_p(rounds):
         said.append(f"p is {row['p']:.2g}, not {largest_p(rounds):.2g}")
     if None not in (row["low"], row["high"]) and row["low"] <= 1 <= row["high"]:
