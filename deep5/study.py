@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,14 @@ from deep5.canonical import canonical
 from deep5.compare.plan import check_plain, content_hash
 from deep5.compare.processes import check_limits, run_process
 from deep5.environment import default_threads
-from deep5.errors import Deep5Error, MissingDependency, OutputError, RunFailed, UsageError
+from deep5.errors import Deep5Error, OutputError, RunFailed, UsageError, brief
 from deep5.machine_load import CROWDED
 from deep5.pinning import processors
 from deep5.recipe import FULL, Recipe
+from deep5.results.folder import locked
 from deep5.results.result import Result, load
+from deep5.results.study_folder import left_of
+from deep5.results.study_pictures import study_pictures
 from deep5.results.study_record import STUDY, Study
 from deep5.results.time_to_target import Reached, Target, time_to_target
 from deep5.seeds import generator
@@ -28,6 +33,30 @@ from deep5.terminal import counted
 __all__ = ["run_study"]
 
 _RUNS = "runs"
+_BESIDE = "other programs took up to"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """A study as declared; `contents` has a hash of what each candidate and seed is made of."""
+
+    recipe: Recipe
+    name_or_path: str
+    size: str
+    varied: Mapping[str, Mapping[str, Any]] | None
+    settings: Mapping[str, Mapping[str, Any]]
+    common: Mapping[str, Any]
+    seeds: Sequence[int]
+    target: Target | None
+    told: Sequence[str]
+    contents: Mapping[tuple[str, int], str]
+    threads: int
+    time_limit_s: float
+    memory_limit_bytes: int
+
+    def all_settings(self) -> dict[str, Any]:
+        """By candidate, all that is set of it, in JSON's types."""
+        return {name: canonical({**self.common, **own}, strict=False) for name, own in self.settings.items()}
 
 
 def run_study(
@@ -42,15 +71,15 @@ def run_study(
     time_limit_s: float = 3600.0,
     memory_limit_bytes: int | None = None,
     out: str | Path = "results",
+    resume: str | Path | None = None,
     tell: Callable[[str], object] | None = None,
 ) -> Study:
     """Run a recipe with each settings and each seed, and draw accuracy against epoch and loss against time.
 
     Each run has a fresh process of its own, one after the other, pinned to as many processors as the candidate of most
-    threads has: with others, seconds would be those of another machine. Seed
-    after seed all candidates run, in an order that the seed draws, so that what changes on the machine meanwhile falls
-    on all of them. A run that fails, crashes or is ended at a limit is noted, counts as one that never reached the
-    target, and the others go on.
+    threads has: with others, seconds would be those of another machine. Seed after seed all candidates run, in an
+    order that the seed draws, so that what changes on the machine meanwhile falls on all of them. A run that fails,
+    crashes or is ended at a limit is noted, counts as one that never reached the target, and the others go on.
 
     Args:
         recipe: A registered name, or the path of a Python file.
@@ -63,15 +92,42 @@ def run_study(
         time_limit_s: Of one run.
         memory_limit_bytes: Of one run; None: nine tenths of what is free now.
         out: Where the study's folder goes.
+        resume: The folder of a study of the same that was ended, to go on in: what ran to its end, or failed, counts,
+            and the run that was broken off begins again.
         tell: Takes a line before each run.
 
     Raises:
         RecipeError: No such recipe, no candidates, or settings that another process could not be given.
         UsageError: No candidate, no seed, settings that do not fit, a target that no metric judges, a limit that is
-            none, or a folder that cannot be written.
+            none, a folder that cannot be written, or one to go on in that is of another study or finished.
     """
-    found, candidates = load_study(recipe, size, varied)
-    settings, common = chosen(candidates, only), common or {}
+    plan = _plan(recipe, varied, size, only, seeds, common or {}, target, time_limit_s, memory_limit_bytes)
+    under_way = _UnderWay(plan, tell or _untold)
+    if resume is None:
+        under_way.begin(Path(out))
+    else:
+        under_way.go_on(Path(resume))
+    return under_way.run()
+
+
+def _untold(line: str) -> None:
+    """Nobody waits to know what is done."""
+
+
+def _plan(
+    name_or_path: str | Path,
+    varied: Mapping[str, Mapping[str, Any]] | None,
+    size: str,
+    only: str | None,
+    seeds: Sequence[int],
+    common: Mapping[str, Any],
+    asked: Target | None,
+    time_limit_s: float,
+    memory_limit_bytes: int | None,
+) -> _Plan:
+    """Check everything that can be checked before a process is started."""
+    recipe, candidates = load_study(name_or_path, size, varied)
+    settings = chosen(candidates, only)
     if not settings or not seeds or len(set(seeds)) != len(seeds):
         raise UsageError(f"a study of {list(settings)} with the seeds {list(seeds)}; allowed: at least one each, once")
     for name, own in settings.items():
@@ -80,106 +136,194 @@ def run_study(
     check_plain([varied or {}, common], "the settings")
     memory_limit_bytes = check_limits(time_limit_s, memory_limit_bytes)
     made = {
-        (name, seed): found.with_settings({**common, **own, "seed": seed})
+        (name, seed): recipe.with_settings({**common, **own, "seed": seed})
         for name, own in settings.items()
         for seed in seeds
     }
     contents = {key: content_hash(own) for key, own in made.items()}  # what cannot be hashed is refused
     # Of all runs alike: with other processors, seconds would be those of another machine.
     threads = max(own.value("threads") or default_threads("") or 1 for own in made.values())
-    if threads > len(processors(threads)):
-        raise UsageError(
-            f"{threads} threads; allowed: at most {len(processors(threads))}, the processors of this process"
-        )
-    target, told = target_of(found, target)
-    fixed = found.fixed_hash()
-    folder = _folder(Path(out), found.name)
-    runs: dict[str, list[Result]] = {name: [] for name in settings}
-    failures: dict[str, list[str]] = {name: [] for name in settings}
-    reached: dict[str, dict[int, Reached]] = {name: {} for name in settings}
-    crowded: list[float] = []
+    if threads > (here := len(processors(threads))):
+        raise UsageError(f"{threads} threads; allowed: at most {here}, the processors of this process")
+    target, told = target_of(recipe, asked)
+    return _Plan(
+        recipe=recipe,
+        name_or_path=recipe.name if name_or_path == recipe.name else str(Path(name_or_path).resolve()),
+        size=size,
+        varied=varied,
+        settings=settings,
+        common=common,
+        seeds=seeds,
+        target=target,
+        told=told,
+        contents=contents,
+        threads=threads,
+        time_limit_s=time_limit_s,
+        memory_limit_bytes=memory_limit_bytes,
+    )
 
-    def study(*notes: str, finished: bool = False) -> Study:
-        return Study(
-            folder=folder,
-            recipe=found.name,
-            hash=fixed,
-            size=found.size,
-            seeds=seeds,
-            settings={name: canonical({**common, **own}, strict=False) for name, own in settings.items()},
-            runs=runs,
-            failures=failures,
-            target=target,
-            reached=reached if target is not None else {},
-            finished=finished,
-            notes=(*told, *_crowded(crowded), *notes),
-        )
 
-    def run(name: str, seed: int, scratch: str) -> Result:
+class _UnderWay:
+    """A study under way: what ran so far, and what is left."""
+
+    def __init__(self, plan: _Plan, tell: Callable[[str], object]) -> None:
+        self._plan, self._tell = plan, tell
+        self._runs: dict[str, dict[int, Result]] = {name: {} for name in plan.settings}
+        self._failures: dict[str, dict[int, str]] = {name: {} for name in plan.settings}
+        self._crowded: list[float] = []
+        self._notes: list[str] = list(plan.told)
+        self._resumed = 0
+
+    def begin(self, out: Path) -> None:
+        """A new folder."""
+        self._folder = _new_folder(out, self._plan.recipe.name)
+        self._lock = locked(self._folder)
+
+    def go_on(self, folder: Path) -> None:
+        """In the folder of one that was ended.
+
+        Raises:
+            UsageError: It is of another study, finished, or another process runs it.
+        """
+        left = left_of(folder)
+        plan, document = self._plan, left.document
+        target = None if plan.target is None else plan.target.document()
+        same = {
+            "recipe": plan.recipe.name,
+            "hash": plan.recipe.fixed_hash(),
+            "size": plan.recipe.size,
+            "seeds": list(plan.seeds),
+            "target": target,
+        }
+        told = {name: own["settings"] for name, own in document["candidates"].items()}
+        for what, asked, own in (
+            *((key, value, document.get(key)) for key, value in same.items()),
+            ("candidates and settings", plan.all_settings(), told),
+        ):
+            if asked != own:
+                raise UsageError(
+                    f"the study in {folder} has {what}: {brief(own)}; got {brief(asked)}; allowed: the same command "
+                    "with --resume"
+                )
+        self._folder = left.folder
+        self._lock = locked(self._folder)
+        for name in plan.settings:
+            self._runs[name] |= left.runs[name]
+            self._failures[name] |= left.failures[name]
+        # Who was beside the runs that count is known from these alone.
+        self._notes += [note for note in document["notes"] if note.startswith(_BESIDE)]
+        self._resumed = int(document.get("resumed", 0)) + 1
+
+    def run(self) -> Study:
+        """All that has not run yet; whatever ends the study, its folder says what was done."""
+        plan = self._plan
+        try:
+            self._write(self._study("the study is not finished"), {})
+            for seed in plan.seeds:
+                order = generator(seed, "study").permutation(len(plan.settings))
+                for name in (list(plan.settings)[place] for place in order):
+                    if seed in self._runs[name] or seed in self._failures[name]:
+                        continue
+                    self._tell(f"{name}, seed {seed}")
+                    try:
+                        self._runs[name][seed] = self._one(name, seed)
+                    except Deep5Error as error:
+                        self._failures[name][seed] = str(error)
+                    self._write(self._study("the study is not finished"), {})
+            runs = {name: [own[seed] for seed in sorted(own, key=plan.seeds.index)] for name, own in self._runs.items()}
+            drawn, missing = study_pictures(plan.recipe.name, runs, len(plan.seeds), plan.target)
+            finished = self._study(*missing, finished=True)
+            self._write(finished, drawn)
+        except KeyboardInterrupt:
+            self._write(self._study("the study was interrupted"), {})
+            told = f"interrupted; what the study left is in {self._folder}"
+            raise KeyboardInterrupt(f"{told}; to go on, add --resume {self._folder} to the command") from None
+        except OSError as error:
+            raise OutputError(f"the study cannot go on: {error}; what it left is in {self._folder}") from error
+        finally:
+            os.close(self._lock)
+        return finished
+
+    def _one(self, name: str, seed: int) -> Result:
+        """A run, in a process of its own.
+
+        Raises:
+            Deep5Error: It did not come to its end, or what it left does not tell how long it took.
+        """
+        plan = self._plan
         request = {
             "kind": "study",
             "job": "run",
-            "recipe": found.name if recipe == found.name else str(Path(recipe).resolve()),
-            "size": size,
-            "varied": varied,
+            "recipe": plan.name_or_path,
+            "size": plan.size,
+            "varied": plan.varied,
             "candidate": name,
-            "settings": {**common, "seed": seed},
-            "content": contents[name, seed],
-            "out": str(folder / _RUNS),
+            "settings": {**plan.common, "seed": seed},
+            "content": plan.contents[name, seed],
+            "out": str(self._folder / _RUNS),
         }
-        outcome = run_process(
-            request,
-            Path(scratch),
-            threads=threads,
-            time_limit_s=time_limit_s,
-            memory_limit_bytes=memory_limit_bytes,
-        )
+        with tempfile.TemporaryDirectory(prefix="deep5-study-") as scratch:
+            outcome = run_process(
+                request,
+                Path(scratch),
+                threads=plan.threads,
+                time_limit_s=plan.time_limit_s,
+                memory_limit_bytes=plan.memory_limit_bytes,
+            )
         if outcome.answer is None or outcome.reason is not None:
             raise RunFailed(str(outcome.reason))
+        result = load(self._folder / _RUNS / Path(outcome.answer["run"]).name, root=self._folder)
+        if plan.target is not None:
+            time_to_target(result, plan.target)
         if (outcome.answer["others_share"] or 0.0) >= CROWDED:
-            crowded.append(outcome.answer["others_share"])
-        return load(folder / _RUNS / Path(outcome.answer["run"]).name, root=folder)
+            self._crowded.append(outcome.answer["others_share"])
+        return result
 
-    try:
-        for seed in seeds:
-            order = generator(seed, "study").permutation(len(settings))
-            for name in (list(settings)[place] for place in order):
-                if tell is not None:
-                    tell(f"{name}, seed {seed}")
-                try:
-                    with tempfile.TemporaryDirectory(prefix="deep5-study-") as scratch:
-                        result = run(name, seed, scratch)
-                    if target is not None:
-                        reached[name][seed] = time_to_target(result, target)
-                    runs[name].append(result)
-                except Deep5Error as error:
-                    failures[name].append(f"seed {seed}: {error}")
-                    reached[name][seed] = Reached.never(f"failed: {error}")
-                # Whatever ends the study, it holds what was done.
-                _written(folder, study("the study is not finished"), {})
-        drawn, missing = _drawn(found, runs, len(seeds), target)
-        finished = study(*missing, finished=True)
-        _written(folder, finished, drawn)
-    except KeyboardInterrupt:
-        _written(folder, study("the study was interrupted"), {})
-        raise KeyboardInterrupt(
-            f"interrupted; what the study left is in {folder}: its finished runs are results like any other ('deep5 "
-            "report' shows them), but a study does not go on; remedy: the command again, for a new one"
-        ) from None
-    except OSError as error:
-        raise OutputError(f"the study cannot go on: {error}; what it left is in {folder}") from error
-    return finished
+    def _study(self, *notes: str, finished: bool = False) -> Study:
+        plan = self._plan
+        order = plan.seeds.index
+        beside = []
+        if self._crowded:
+            runs = counted(len(self._crowded), "run")
+            beside = [f"{_BESIDE} {max(self._crowded):.0%} of the processors in {runs}; remedy: a quiet machine"]
+        return Study(
+            folder=self._folder,
+            recipe=plan.recipe.name,
+            hash=plan.recipe.fixed_hash(),
+            size=plan.recipe.size,
+            seeds=plan.seeds,
+            settings=plan.all_settings(),
+            runs={name: [own[seed] for seed in sorted(own, key=order)] for name, own in self._runs.items()},
+            failures={
+                name: [f"seed {seed}: {own[seed]}" for seed in sorted(own, key=order)]
+                for name, own in self._failures.items()
+            },
+            target=plan.target,
+            reached={} if plan.target is None else {name: self._reached(name, plan.target) for name in plan.settings},
+            finished=finished,
+            resumed=self._resumed,
+            notes=(*self._notes, *beside, *notes),
+        )
+
+    def _reached(self, name: str, target: Target) -> dict[int, Reached]:
+        ran = {seed: time_to_target(result, target) for seed, result in self._runs[name].items()}
+        ran |= {seed: Reached.never(f"failed: {why}") for seed, why in self._failures[name].items()}
+        return {seed: ran[seed] for seed in self._plan.seeds if seed in ran}
+
+    def _write(self, study: Study, drawn: Mapping[str, bytes]) -> None:
+        from deep5.files import write_atomically
+
+        try:
+            for name, content in drawn.items():
+                write_atomically(self._folder / name, content)
+            write_atomically(self._folder / STUDY, json.dumps(study.document(), indent=2, allow_nan=False) + "\n")
+        except OSError as error:
+            raise OutputError(
+                f"cannot write into {self._folder}: {error.strerror or error}; the runs are in it"
+            ) from error
 
 
-def _crowded(shares: Sequence[float]) -> list[str]:
-    if not shares:
-        return []
-    runs = counted(len(shares), "run")
-    return [f"other programs took up to {max(shares):.0%} of the processors in {runs}; remedy: a quiet machine"]
-
-
-def _folder(out: Path, name: str) -> Path:
-    """A new folder of a study."""
+def _new_folder(out: Path, name: str) -> Path:
     now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder = out.absolute() / f"{name}-study-{now}-{secrets.token_hex(3)}"
     try:
@@ -189,49 +333,3 @@ def _folder(out: Path, name: str) -> Path:
             f"cannot make {folder}: {error.strerror or error}; allowed: a folder that can be written; remedy: --out"
         ) from error
     return folder
-
-
-def _written(folder: Path, study: Study, drawn: Mapping[str, bytes]) -> None:
-    from deep5.files import write_atomically
-
-    try:
-        for name, content in drawn.items():
-            write_atomically(folder / name, content)
-        write_atomically(folder / STUDY, json.dumps(study.document(), indent=2, allow_nan=False) + "\n")
-    except OSError as error:
-        raise OutputError(f"cannot write into {folder}: {error.strerror or error}; the runs are in it") from error
-
-
-def _drawn(
-    recipe: Recipe, runs: Mapping[str, Sequence[Result]], seeds: int, target: Target | None
-) -> tuple[dict[str, bytes], list[str]]:
-    """The pictures, and what is missing in them."""
-    from deep5.results import training_charts as charts
-
-    there = {name: own for name, own in runs.items() if own}
-    if not there:
-        return {}, ["nothing was drawn: no run came to its end"]
-    goal = target.goal if target is not None and target.metric == "test_accuracy" else None
-    made = dict.fromkeys(runs, seeds)
-    drawn: dict[str, bytes] = {}
-    missing = []
-    title = f"{recipe.name}" + (f", {seeds} seeds: mean and extremes" if seeds > 1 else "")
-    for name, read in (
-        ("accuracy", charts.accuracy_points),
-        *([("accuracy_time", charts.accuracy_points)] if goal is not None else []),
-        ("loss", charts.loss_points),
-    ):
-        try:
-            points = read(there)
-            undrawn = charts.undrawn(points, made)
-            if undrawn and name != "accuracy_time":
-                missing.append(f"{name}.svg does not show all runs: {undrawn}")
-            if name == "loss":
-                chart = charts.loss_chart(points, title, seeds=made)
-            else:
-                by = "seconds" if name == "accuracy_time" else "epoch"
-                chart = charts.accuracy_chart(points, title, goal=goal, by=by, seeds=made)
-            drawn |= charts.pictures(name, chart)
-        except (MissingDependency, UsageError) as error:
-            missing.append(f"no {name}.svg was drawn: {error}")
-    return drawn, missing

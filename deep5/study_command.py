@@ -70,6 +70,7 @@ def study_command(errors: Errors) -> click.Command:
     @click.option("--time-limit", type=float, default=3600.0, show_default=True, metavar="S", help="Of one run.")
     @click.option("--memory-limit", metavar="SIZE", help="Of one run, such as 4GiB; default: 90 % of what is free.")
     @click.option("--out", metavar="DIR", default="results", show_default=True, help="Where the study's folder goes.")
+    @click.option("--resume", metavar="FOLDER", help="Go on in the folder of a study that was ended.")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
@@ -83,6 +84,7 @@ def study_command(errors: Errors) -> click.Command:
         time_limit: float,
         memory_limit: str | None,
         out: str,
+        resume: str | None,
         as_json: bool,
         quiet: bool,
         debug: bool,
@@ -94,7 +96,7 @@ def study_command(errors: Errors) -> click.Command:
         fresh process of its own. The pictures are accuracy against epoch and loss against time, a band over the seeds
         around each mean. A run that fails, crashes, diverges or is ended at a limit never reaches the target, and the
         others go on: the exit status is 3 only where no run at all came to its end. 'deep5 profile' compares
-        candidates over several studies.
+        candidates over several studies. A study that was ended goes on by the same command with --resume.
         """
         with errors(debug, as_json) as show:
             from deep5.compare.command import parse_bytes
@@ -112,6 +114,7 @@ def study_command(errors: Errors) -> click.Command:
                 time_limit_s=time_limit,
                 memory_limit_bytes=None if memory_limit is None else parse_bytes(memory_limit),
                 out=out,
+                resume=resume,
                 tell=None if quiet else lambda line: click.echo(line, err=True),
             )
             none = not any(done.runs.values())

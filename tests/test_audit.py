@@ -738,6 +738,8 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     # Rule 11.
     ("a run not listed", STUDY, study(unlisted), 11, "came to its end, and is not listed"),
     ("two runs not listed, as interrupted", STUDY, as_interrupted(2), 11, "came to its end, and is not listed"),
+    ("two runs not listed, as resumed", STUDY, study(lambda d: (d.update(resumed=1), unlisted(d), unlisted(d))), 11,
+     "came to its end, and is not listed"),
     ("a candidate dropped", STUDY, study(lambda d: d["candidates"].pop("fast")), 11,
      "came to its end, and is not listed"),
     ("a run that is not there", STUDY, lambda f: shutil.rmtree(sorted((f / "runs").iterdir())[0]), 11,

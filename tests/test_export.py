@@ -29,7 +29,7 @@ from deep5.compare.proof import ProofRow
 from deep5.compare.record import ComparisonRecord
 from deep5.errors import MissingDependency, OutputError, UsageError
 from deep5.recipe import load_recipe
-from deep5.results.comparison import load_comparison
+from deep5.results.comparison import COMPARISON, load_comparison
 from deep5.results.export.benchmark_statistics import benchmark_statistics
 from deep5.results.export_command import export
 from deep5.results.long_form import SAMPLE_COLUMNS
@@ -318,6 +318,16 @@ def test_what_computes_something_else_has_another_name(by: str, code: Path, tmp_
     told = list(names.values())
     assert all(not one & other for place, one in enumerate(told) for other in told[:place])
     assert all(", failed)" in own for own in names["failed"])
+
+
+def test_a_comparison_with_other_threads_has_other_names(comparison: Path, tmp_path: Path) -> None:
+    more = tmp_path / "more"
+    shutil.copytree(comparison, more)
+    document = json.loads((more / COMPARISON).read_text())
+    (more / COMPARISON).write_text(json.dumps({**document, "threads": document["threads"] + 1}))
+    one, other = ({own["name"] for own in exported(folder, tmp_path)[0]["benchmarks"]} for folder in (comparison, more))
+    assert {bare(name) for name in one} == {bare(name) for name in other}
+    assert not one & other
 
 
 def test_what_has_no_times_is_refused(training: Path, tmp_path: Path) -> None:

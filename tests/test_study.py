@@ -23,6 +23,7 @@ from rich.console import Console
 
 from command import Command
 from deep5 import cli
+from deep5.audit.folders import audit
 from deep5.errors import OutputError, RecipeError, UsageError
 from deep5.pinning import processors
 from deep5.results.result import load
@@ -300,8 +301,7 @@ def test_an_interrupted_study_ends_its_run_and_can_be_read(file: Path, tmp_path:
         command.kill()
     assert command.returncode == 130
     (folder,) = (tmp_path / "out").iterdir()
-    assert f"interrupted; what the study left is in {folder}: its finished runs are results like any other" in told
-    assert "('deep5 report' shows them), but a study does not go on; remedy: the command again, for a new one" in told
+    assert f"interrupted; what the study left is in {folder}; to go on, add --resume {folder} to the command" in told
     ((_, process, *_),) = seen(tmp_path)
     assert not psutil.pid_exists(process)
     document = json.loads((folder / "study.json").read_text())
@@ -310,6 +310,56 @@ def test_an_interrupted_study_ends_its_run_and_can_be_read(file: Path, tmp_path:
     assert load(left).status == "aborted"
     assert deep5("report", str(folder), "-o", str(tmp_path / "report.html")).status == 0
     assert not list(tmp_path.glob("deep5-study-*"))  # its scratch folder
+
+
+# A run that ends the whole command, once: as a machine does that loses its power.
+FATAL = """
+import os
+import signal
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+class Fatal(d5.Event):
+    def after_step(self, trainer, info, outputs, begin_ns, end_ns):
+        if not (HERE / "killed").exists():
+            (HERE / "killed").touch()
+            os.kill(os.getppid(), signal.SIGKILL)
+            signal.pause()
+
+
+STUDY = {"calm": {}, "fatal": {"events": [Fatal()]}, "broken": {"optimizer_kwargs": {"lr": 1e38}}}
+"""
+
+
+def test_a_study_that_was_killed_goes_on_with_what_is_left(file: Path, tmp_path: Path, deep5: Command) -> None:
+    file.write_text(TARGET + FATAL)
+    words = ["study", str(file), "--seeds", "2", "--out", str(tmp_path / "out")]
+    killed = subprocess.run([sys.executable, "-m", "deep5", *words], capture_output=True, check=False, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    (folder,) = (tmp_path / "out").iterdir()
+    before = {path.name for path in (folder / "runs").iterdir()}
+    assert 1 <= len(before) <= 3
+    report = audit([folder])
+    assert [str(finding) for finding in report.findings] == []  # unfinished, and it says so
+    other = deep5("study", str(file), "--seeds", "3", "--resume", str(folder))
+    assert other.status == 2
+    assert "has seeds: [0, 1]; got [0, 1, 2]; allowed: the same command with --resume" in other.err
+    answer = deep5(*words, "--resume", str(folder), "--json")
+    assert answer.status == 0, answer.err
+    document = json.loads(answer.out)
+    assert (document["finished"], document["resumed"]) == (True, 1)
+    assert [len(document["candidates"][name]["runs"]) for name in ("calm", "fatal")] == [2, 2]
+    # What had come to its end was not run again; the one that was broken off was.
+    assert len(answer.err.splitlines()) == 6 - (len(before) - 1)
+    assert before <= {path.name for path in (folder / "runs").iterdir()}
+    report = audit([folder])
+    assert [str(finding) for finding in report.findings] == []
+    assert any("was broken off and began again" in told for told in report.skipped)
+    again = deep5(*words, "--resume", str(folder))
+    assert again.status == 2
+    assert "is finished, or of an older deep5; allowed: one that was ended before its time" in again.err
 
 
 def test_a_disk_that_takes_nothing_ends_a_study_in_one_line(
@@ -368,8 +418,8 @@ def test_what_cannot_be_assembled_is_noted_and_the_rest_is_kept(file: Path, tmp_
     study = run_study(file, seeds=(0,), out=tmp_path / "out", tell=tell)
     assert study.failures["native"][0].startswith("seed 0: unknown native optimizer of reference 'adam'")
     assert [len(study.runs[name]) for name in ("small", "native")] == [1, 0]
-    # Whatever would have ended it, the study held what was done: after one of two.
-    assert [document["notes"] for document in held] == [["the study is not finished"]]
+    # Whatever would have ended it, the study held what was done: after none, and after one of two.
+    assert [document["notes"] for document in held] == [["the study is not finished"]] * 2
     assert sum(len(one["runs"]) + len(one["failures"]) for one in held[-1]["candidates"].values()) == 1
 
 

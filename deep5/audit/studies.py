@@ -94,6 +94,7 @@ def _check_listed(ledger: Ledger, root: Path, document: Mapping[str, Any], liste
     if not ledger.hold(11, folder.is_dir() and not folder.is_symlink(), f"there is no folder {_RUNS}"):
         return
     told = sum(len(own["failures"]) for own in document["candidates"].values())
+    resumed = document.get("resumed", 0)
     failed = unlisted = 0
     inner = list(islice(folder.iterdir(), _MOST + 1))
     ledger.hold(11, len(inner) <= _MOST, f"there are more than {_MOST} runs; allowed: as many as are looked at")
@@ -107,13 +108,18 @@ def _check_listed(ledger: Ledger, root: Path, document: Mapping[str, Any], liste
             found = json_of(root, f"{name}/{RESULT}")
             failed += found["status"] != "success"
             unlisted += found["status"] == "success"
-            # A study may be interrupted when a run has ended, and before it is listed.
+            # A study may be ended when a run has ended, and before it is listed.
             ledger.hold(
                 11,
-                found["status"] != "success" or (unlisted == 1 and _unfinished(document)),
+                found["status"] != "success" or unlisted <= resumed + _unfinished(document),
                 f"the run {name} came to its end, and is not listed: it was dropped",
             )
-    ledger.hold(11, failed <= told or _unfinished(document), f"{failed} runs failed, and {told} failures are told of")
+    # Each interruption breaks off one run at most, which begins again.
+    ledger.hold(
+        11, failed <= told + resumed or _unfinished(document), f"{failed} runs failed, and {told} failures are told of"
+    )
+    if resumed:
+        ledger.skip("a run that was broken off and began again: the study says that it was ended, and went on")
 
 
 def _unfinished(document: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from deep5.results.result import Result, load
 from deep5.results.study_record import FAILED, STUDY, STUDY_VERSION
 from deep5.results.time_to_target import TO_ACCURACY, Reached, Target, time_to_target
 
-__all__ = ["StudyFolder", "load_study_folder"]
+__all__ = ["LeftStudy", "StudyFolder", "left_of", "load_study_folder"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,56 @@ class StudyFolder:
     environments: Sequence[str] = ()
     runs: int = 0
     process_per_run: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftStudy:
+    """A study that was ended before its time.
+
+    Attributes:
+        folder: Its folder.
+        document: study.json.
+        runs: By candidate and seed, those that came to their end.
+        failures: By candidate and seed, why the others did not.
+    """
+
+    folder: Path
+    document: Mapping[str, Any]
+    runs: Mapping[str, Mapping[int, Result]]
+    failures: Mapping[str, Mapping[int, str]]
+
+
+def left_of(path: str | Path) -> LeftStudy:
+    """What a study left that was ended, to go on with.
+
+    Args:
+        path: The folder, or the study.json in it.
+
+    Raises:
+        UsageError: No study there, a finished one, one of an older deep5, or one that is damaged.
+    """
+    path = Path(path).absolute()
+    file = path if path.name == STUDY else path / STUDY
+    document = _read(file)
+    if document.get("finished") is not False or document.get("process_per_run") is not True:
+        raise UsageError(
+            f"the study {file.parent} is finished, or of an older deep5; allowed: one that was ended before its time; "
+            "remedy: the command without --resume"
+        )
+    candidates = _mapping(document.get("candidates"), file, "candidates")
+    notes, resumed = document.get("notes"), document.get("resumed", 0)
+    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+        raise UsageError(f"{file}: notes is {brief(notes)}; allowed: a list of texts; the file is damaged")
+    if isinstance(resumed, bool) or not isinstance(resumed, int) or resumed < 0:
+        raise UsageError(f"{file}: resumed is {brief(resumed)}; allowed: how many times; the file is damaged")
+    for name, own in candidates.items():
+        _mapping(_mapping(own, file, f"the candidate {name!r}").get("settings"), file, "settings")
+    return LeftStudy(
+        folder=file.parent,
+        document=document,
+        runs={name: _by_seed(file, name, _runs(file.parent, file, name, own)) for name, own in candidates.items()},
+        failures={name: _failed(file, name, own) for name, own in candidates.items()},
+    )
 
 
 def load_study_folder(path: str | Path) -> StudyFolder:
@@ -190,8 +240,12 @@ def _target(file: Path, document: Mapping[str, Any], runs: Sequence[Result]) -> 
 
 
 def _failures(file: Path, name: str, own: Any) -> dict[int, str]:
+    return {seed: f"failed: {why}" for seed, why in _failed(file, name, own).items()}
+
+
+def _failed(file: Path, name: str, own: Any) -> dict[int, str]:
     found = (FAILED.fullmatch(text) for text in _texts(own, file, name, "failures"))
-    return {int(match[1][:18]): f"failed: {match[2]}" for match in found if match}
+    return {int(match[1][:18]): match[2] for match in found if match}
 
 
 def _by_seed(file: Path, name: str, runs: Sequence[Result]) -> dict[int, Result]:

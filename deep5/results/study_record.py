@@ -47,6 +47,7 @@ class Study:
         target: What the runs have to reach, or None.
         reached: By candidate and seed, how long each took to the target, failed runs included; empty without one.
         finished: Whether every run was made.
+        resumed: How many times it went on after it had been ended; a run that was broken off began again.
         notes: What is to be known, a sentence each.
     """
 
@@ -61,6 +62,7 @@ class Study:
     target: Target | None = None
     reached: Mapping[str, Mapping[int, Reached]] = field(default_factory=dict)
     finished: bool = True
+    resumed: int = 0
     notes: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
@@ -87,6 +89,7 @@ class Study:
             "hash": self.hash,
             "size": self.size,
             "finished": self.finished,
+            "resumed": self.resumed,
             "process_per_run": True,
             "seeds": list(self.seeds),
             "target": None if self.target is None else self.target.document(),

@@ -55,8 +55,8 @@ def benchmarks_of(source: Source) -> Benchmarks:
     their medians, which stands under `extra_info`.
 
     `pytest-benchmark compare` sets side by side what has one group and one name: so both hold a digest of what was
-    computed (recipe, size, fixed part, and the settings that no candidate's name tells), and the status of what is no
-    success.
+    computed (recipe, size, fixed part, threads, and the settings that no candidate's name tells), and the status of
+    what is no success.
 
     Args:
         source: Of operators, timed code or a comparison.
@@ -98,11 +98,11 @@ def benchmarks_file(parts: Sequence[Benchmarks]) -> bytes:
 
 
 def _identity(document: Mapping[str, Any]) -> str:
-    """Digest of what was computed; who computed it, and with which seed, is not part of it."""
+    """Digest of what was computed and with how many threads; who computed it, and the seed, are not part of it."""
     recipe = document["recipe"]
     settings = {key: value for key, value in recipe["mutable"].items() if key not in _WHO}
     told = [recipe[key] for key in ("name", "size", "hash", "fixed")]
-    told += [settings, document.get("kind"), document.get("level")]
+    told += [settings, document.get("kind"), document.get("level"), document.get("threads")]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
 
 
