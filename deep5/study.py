@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from deep5.canonical import canonical
+from deep5.canonical import canonical, canonical_hash
 from deep5.compare.plan import check_plain, content_hash
 from deep5.compare.processes import check_limits, run_process
-from deep5.environment import default_threads
+from deep5.environment import default_threads, environment_hash
 from deep5.errors import Deep5Error, OutputError, RunFailed, UsageError, brief
 from deep5.machine_load import CROWDED
 from deep5.pinning import processors
@@ -34,11 +34,15 @@ __all__ = ["run_study"]
 
 _RUNS = "runs"
 _BESIDE = "other programs took up to"
+_NAMES = {"contents": "recipe files, or files named in them,", "environment": "hardware or software"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """A study as declared; `contents` has a hash of what each candidate and seed is made of."""
+    """A study as declared; `contents` has a hash of what each candidate and seed is made of.
+
+    Runs of other contents, or of another environment (machine and software), do not belong into one study.
+    """
 
     recipe: Recipe
     name_or_path: str
@@ -50,6 +54,7 @@ class _Plan:
     target: Target | None
     told: Sequence[str]
     contents: Mapping[tuple[str, int], str]
+    environment: str
     threads: int
     time_limit_s: float
     memory_limit_bytes: int
@@ -57,6 +62,11 @@ class _Plan:
     def all_settings(self) -> dict[str, Any]:
         """By candidate, all that is set of it, in JSON's types."""
         return {name: canonical({**self.common, **own}, strict=False) for name, own in self.settings.items()}
+
+    def provenance(self) -> dict[str, str]:
+        """Hashes of what the runs are made of, and of where they are made."""
+        contents = canonical_hash([self.contents[key] for key in sorted(self.contents)])
+        return {"contents": contents, "environment": self.environment}
 
 
 def run_study(
@@ -99,7 +109,8 @@ def run_study(
     Raises:
         RecipeError: No such recipe, no candidates, or settings that another process could not be given.
         UsageError: No candidate, no seed, settings that do not fit, a target that no metric judges, a limit that is
-            none, a folder that cannot be written, or one to go on in that is of another study or finished.
+            none, a folder that cannot be written, or one to go on in that is of another study, of another recipe file
+            or environment, or finished.
     """
     plan = _plan(recipe, varied, size, only, seeds, common or {}, target, time_limit_s, memory_limit_bytes)
     under_way = _UnderWay(plan, tell or _untold)
@@ -157,6 +168,7 @@ def _plan(
         target=target,
         told=told,
         contents=contents,
+        environment=environment_hash(),
         threads=threads,
         time_limit_s=time_limit_s,
         memory_limit_bytes=memory_limit_bytes,
@@ -204,6 +216,12 @@ class _UnderWay:
                 raise UsageError(
                     f"the study in {folder} has {what}: {brief(own)}; got {brief(asked)}; allowed: the same command "
                     "with --resume"
+                )
+        for what, own in plan.provenance().items():
+            if document["provenance"].get(what) != own:
+                raise UsageError(
+                    f"the study in {folder} was of other {_NAMES[what]} than there are now; allowed: the same files, "
+                    "machine and versions; remedy: a new one, without --resume"
                 )
         self._folder = left.folder
         self._lock = locked(self._folder)
@@ -291,6 +309,7 @@ class _UnderWay:
             recipe=plan.recipe.name,
             hash=plan.recipe.fixed_hash(),
             size=plan.recipe.size,
+            provenance=plan.provenance(),
             seeds=plan.seeds,
             settings=plan.all_settings(),
             runs={name: [own[seed] for seed in sorted(own, key=order)] for name, own in self._runs.items()},

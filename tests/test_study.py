@@ -333,7 +333,9 @@ STUDY = {"calm": {}, "fatal": {"events": [Fatal()]}, "broken": {"optimizer_kwarg
 """
 
 
-def test_a_study_that_was_killed_goes_on_with_what_is_left(file: Path, tmp_path: Path, deep5: Command) -> None:
+def test_a_study_that_was_killed_goes_on_with_what_is_left(
+    file: Path, tmp_path: Path, deep5: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file.write_text(TARGET + FATAL)
     words = ["study", str(file), "--seeds", "2", "--out", str(tmp_path / "out")]
     killed = subprocess.run([sys.executable, "-m", "deep5", *words], capture_output=True, check=False, timeout=120)
@@ -346,6 +348,17 @@ def test_a_study_that_was_killed_goes_on_with_what_is_left(file: Path, tmp_path:
     other = deep5("study", str(file), "--seeds", "3", "--resume", str(folder))
     assert other.status == 2
     assert "has seeds: [0, 1]; got [0, 1, 2]; allowed: the same command with --resume" in other.err
+    with monkeypatch.context() as changed:
+        changed.setenv("OMP_DYNAMIC", "TRUE")
+        other = deep5(*words, "--resume", str(folder))
+        assert other.status == 2
+        assert "was of other hardware or software than there are now; allowed: the same files, machine" in other.err
+    source = file.read_text()
+    file.write_text(source + "# more\n")
+    other = deep5(*words, "--resume", str(folder))
+    assert other.status == 2
+    assert "was of other recipe files, or files named in them, than there are now" in other.err
+    file.write_text(source)
     answer = deep5(*words, "--resume", str(folder), "--json")
     assert answer.status == 0, answer.err
     document = json.loads(answer.out)

@@ -76,7 +76,7 @@ def left_of(path: str | Path) -> LeftStudy:
     path = Path(path).absolute()
     file = path if path.name == STUDY else path / STUDY
     document = _read(file)
-    if document.get("finished") is not False or document.get("process_per_run") is not True:
+    if document.get("finished") is not False or not isinstance(document.get("provenance"), dict):
         raise UsageError(
             f"the study {file.parent} is finished, or of an older deep5; allowed: one that was ended before its time; "
             "remedy: the command without --resume"

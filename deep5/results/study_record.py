@@ -47,6 +47,7 @@ class Study:
         target: What the runs have to reach, or None.
         reached: By candidate and seed, how long each took to the target, failed runs included; empty without one.
         finished: Whether every run was made.
+        provenance: Hashes: of all that the runs are made of, and of the environment that began them.
         resumed: How many times it went on after it had been ended; a run that was broken off began again.
         notes: What is to be known, a sentence each.
     """
@@ -62,6 +63,7 @@ class Study:
     target: Target | None = None
     reached: Mapping[str, Mapping[int, Reached]] = field(default_factory=dict)
     finished: bool = True
+    provenance: Mapping[str, str] = field(default_factory=dict)
     resumed: int = 0
     notes: tuple[str, ...] = ()
 
@@ -88,6 +90,7 @@ class Study:
             "recipe": self.recipe,
             "hash": self.hash,
             "size": self.size,
+            "provenance": dict(self.provenance),
             "finished": self.finished,
             "resumed": self.resumed,
             "process_per_run": True,
