@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -15,16 +16,17 @@ from typing import Any
 from deep5.canonical import canonical, canonical_hash
 from deep5.compare.plan import check_plain, content_hash
 from deep5.compare.processes import check_limits, run_process
-from deep5.environment import default_threads, environment_hash
-from deep5.errors import Deep5Error, OutputError, RunFailed, UsageError, brief
+from deep5.environment import default_threads, describe_software, environment_hash
+from deep5.errors import Deep5Error, OutputError, RunFailed, UsageError
 from deep5.machine_load import CROWDED
 from deep5.pinning import processors
 from deep5.recipe import FULL, Recipe
 from deep5.results.folder import locked
 from deep5.results.result import Result, load
-from deep5.results.study_folder import left_of
+from deep5.results.study_folder import folder_of, left_of
 from deep5.results.study_pictures import study_pictures
-from deep5.results.study_record import STUDY, Study
+from deep5.results.study_record import RUNS, STUDY, TIME, Study
+from deep5.results.study_resumption import DIRTY, check_same, source_note
 from deep5.results.time_to_target import Reached, Target, time_to_target
 from deep5.seeds import generator
 from deep5.study_candidates import chosen, load_study, target_of
@@ -32,16 +34,16 @@ from deep5.terminal import counted
 
 __all__ = ["run_study"]
 
-_RUNS = "runs"
 _BESIDE = "other programs took up to"
-_NAMES = {"contents": "recipe files, or files named in them,", "environment": "hardware or software"}
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
     """A study as declared; `contents` has a hash of what each candidate and seed is made of.
 
-    Runs of other contents, or of another environment (machine and software), do not belong into one study.
+    Runs of other contents, or of another environment (machine and software) or commit of deep5, do not belong into one
+    study. `memory_bytes` is the limit of memory that holds, where none was asked for as well.
     """
 
     recipe: Recipe
@@ -55,18 +57,20 @@ class _Plan:
     told: Sequence[str]
     contents: Mapping[tuple[str, int], str]
     environment: str
+    commit: Mapping[str, Any] | None
     threads: int
     time_limit_s: float
-    memory_limit_bytes: int
+    memory_limit_bytes: int | None
+    memory_bytes: int
 
     def all_settings(self) -> dict[str, Any]:
         """By candidate, all that is set of it, in JSON's types."""
         return {name: canonical({**self.common, **own}, strict=False) for name, own in self.settings.items()}
 
-    def provenance(self) -> dict[str, str]:
-        """Hashes of what the runs are made of, and of where they are made."""
+    def provenance(self) -> dict[str, Any]:
+        """Hashes of what the runs are made of, and of where they are made; the commit of deep5 in a checkout."""
         contents = canonical_hash([self.contents[key] for key in sorted(self.contents)])
-        return {"contents": contents, "environment": self.environment}
+        return {"contents": contents, "environment": self.environment, "commit": self.commit}
 
 
 def run_study(
@@ -109,8 +113,8 @@ def run_study(
     Raises:
         RecipeError: No such recipe, no candidates, or settings that another process could not be given.
         UsageError: No candidate, no seed, settings that do not fit, a target that no metric judges, a limit that is
-            none, a folder that cannot be written, or one to go on in that is of another study, of another recipe file
-            or environment, or finished.
+            none, a folder that cannot be written, or one to go on in that is of another study or other limits, of
+            another recipe file, environment or commit of deep5, finished, or damaged.
     """
     plan = _plan(recipe, varied, size, only, seeds, common or {}, target, time_limit_s, memory_limit_bytes)
     under_way = _UnderWay(plan, tell or _untold)
@@ -145,7 +149,7 @@ def _plan(
         if both := sorted(set(own) & set(common)):
             raise UsageError(f"{both[0]!r} is set for all and by the candidate {name!r}; allowed: one of them")
     check_plain([varied or {}, common], "the settings")
-    memory_limit_bytes = check_limits(time_limit_s, memory_limit_bytes)
+    memory_bytes = check_limits(time_limit_s, memory_limit_bytes)
     made = {
         (name, seed): recipe.with_settings({**common, **own, "seed": seed})
         for name, own in settings.items()
@@ -157,6 +161,7 @@ def _plan(
     if threads > (here := len(processors(threads))):
         raise UsageError(f"{threads} threads; allowed: at most {here}, the processors of this process")
     target, told = target_of(recipe, asked)
+    software = describe_software()
     return _Plan(
         recipe=recipe,
         name_or_path=recipe.name if name_or_path == recipe.name else str(Path(name_or_path).resolve()),
@@ -168,10 +173,12 @@ def _plan(
         target=target,
         told=told,
         contents=contents,
-        environment=environment_hash(),
+        environment=environment_hash(software=software),
+        commit=software["commit"],
         threads=threads,
         time_limit_s=time_limit_s,
         memory_limit_bytes=memory_limit_bytes,
+        memory_bytes=memory_bytes,
     )
 
 
@@ -184,53 +191,46 @@ class _UnderWay:
         self._failures: dict[str, dict[int, str]] = {name: {} for name in plan.settings}
         self._crowded: list[float] = []
         self._notes: list[str] = list(plan.told)
-        self._resumed = 0
+        self._resumed: list[str] = []
 
     def begin(self, out: Path) -> None:
         """A new folder."""
         self._folder = _new_folder(out, self._plan.recipe.name)
         self._lock = locked(self._folder)
 
-    def go_on(self, folder: Path) -> None:
+    def go_on(self, path: Path) -> None:
         """In the folder of one that was ended.
 
         Raises:
-            UsageError: It is of another study, finished, or another process runs it.
+            UsageError: It is of another study, finished, damaged, or another process runs it.
         """
-        left = left_of(folder)
-        plan, document = self._plan, left.document
-        target = None if plan.target is None else plan.target.document()
-        same = {
-            "recipe": plan.recipe.name,
-            "hash": plan.recipe.fixed_hash(),
-            "size": plan.recipe.size,
-            "seeds": list(plan.seeds),
-            "target": target,
-        }
-        told = {name: own["settings"] for name, own in document["candidates"].items()}
-        for what, asked, own in (
-            *((key, value, document.get(key)) for key, value in same.items()),
-            ("candidates and settings", plan.all_settings(), told),
-        ):
-            if asked != own:
-                raise UsageError(
-                    f"the study in {folder} has {what}: {brief(own)}; got {brief(asked)}; allowed: the same command "
-                    "with --resume"
-                )
-        for what, own in plan.provenance().items():
-            if document["provenance"].get(what) != own:
-                raise UsageError(
-                    f"the study in {folder} was of other {_NAMES[what]} than there are now; allowed: the same files, "
-                    "machine and versions; remedy: a new one, without --resume"
-                )
-        self._folder = left.folder
-        self._lock = locked(self._folder)
-        for name in plan.settings:
+        folder = folder_of(path).absolute()
+        if not folder.is_dir():
+            raise UsageError(f"{folder} holds no {STUDY}; allowed: a folder that 'deep5 study' wrote")
+        try:
+            self._lock = locked(folder)  # first: what another process still writes is not to be read
+        except OSError as error:
+            raise UsageError(
+                f"cannot open {folder}: {error.strerror}; allowed: a folder that can be written"
+            ) from error
+        try:
+            self._take_over(folder)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _take_over(self, folder: Path) -> None:
+        """What ran to its end, or failed, counts."""
+        self._folder = folder
+        left, asked = left_of(folder), self._study().document()
+        check_same(left, asked)
+        for name in self._plan.settings:
             self._runs[name] |= left.runs[name]
             self._failures[name] |= left.failures[name]
-        # Who was beside the runs that count is known from these alone.
-        self._notes += [note for note in document["notes"] if note.startswith(_BESIDE)]
-        self._resumed = int(document.get("resumed", 0)) + 1
+        # Who was beside the runs that count is known from these alone, and what their deep5 was.
+        notes = [note for note in left.document["notes"] if note.startswith((_BESIDE, DIRTY))]
+        self._notes = list(dict.fromkeys([*self._notes, *notes, *source_note(left, asked)]))
+        self._resumed = [*left.document["resumed"], datetime.now(UTC).strftime(TIME)]
 
     def run(self) -> Study:
         """All that has not run yet; whatever ends the study, its folder says what was done."""
@@ -257,7 +257,7 @@ class _UnderWay:
             told = f"interrupted; what the study left is in {self._folder}"
             raise KeyboardInterrupt(f"{told}; to go on, add --resume {self._folder} to the command") from None
         except OSError as error:
-            raise OutputError(f"the study cannot go on: {error}; what it left is in {self._folder}") from error
+            raise OutputError(f"the study cannot go on: {error}; {_remedy(self._folder, error)}") from error
         finally:
             os.close(self._lock)
         return finished
@@ -278,7 +278,7 @@ class _UnderWay:
             "candidate": name,
             "settings": {**plan.common, "seed": seed},
             "content": plan.contents[name, seed],
-            "out": str(self._folder / _RUNS),
+            "out": str(self._folder / RUNS),
         }
         with tempfile.TemporaryDirectory(prefix="deep5-study-") as scratch:
             outcome = run_process(
@@ -286,11 +286,11 @@ class _UnderWay:
                 Path(scratch),
                 threads=plan.threads,
                 time_limit_s=plan.time_limit_s,
-                memory_limit_bytes=plan.memory_limit_bytes,
+                memory_limit_bytes=plan.memory_bytes,
             )
         if outcome.answer is None or outcome.reason is not None:
             raise RunFailed(str(outcome.reason))
-        result = load(self._folder / _RUNS / Path(outcome.answer["run"]).name, root=self._folder)
+        result = load(self._folder / RUNS / Path(outcome.answer["run"]).name, root=self._folder)
         if plan.target is not None:
             time_to_target(result, plan.target)
         if (outcome.answer["others_share"] or 0.0) >= CROWDED:
@@ -321,6 +321,8 @@ class _UnderWay:
             reached={} if plan.target is None else {name: self._reached(name, plan.target) for name in plan.settings},
             finished=finished,
             resumed=self._resumed,
+            time_limit_s=plan.time_limit_s,
+            memory_limit_bytes=plan.memory_limit_bytes,
             notes=(*self._notes, *beside, *notes),
         )
 
@@ -338,15 +340,23 @@ class _UnderWay:
             write_atomically(self._folder / STUDY, json.dumps(study.document(), indent=2, allow_nan=False) + "\n")
         except OSError as error:
             raise OutputError(
-                f"cannot write into {self._folder}: {error.strerror or error}; the runs are in it"
+                f"cannot write into {self._folder}: {error.strerror or error}; {_remedy(self._folder, error)}"
             ) from error
+
+
+def _remedy(folder: Path, error: OSError) -> str:
+    """What is left where the system refused something, and what to do."""
+    mend = "free some space" if error.errno in _NO_SPACE else "mend that"
+    if not (folder / STUDY).exists():
+        return f"nothing ran yet; remedy: {mend}, or another folder with --out"
+    return f"what it left is in {folder}; remedy: {mend}, then the same command with --resume {folder}"
 
 
 def _new_folder(out: Path, name: str) -> Path:
     now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder = out.absolute() / f"{name}-study-{now}-{secrets.token_hex(3)}"
     try:
-        (folder / _RUNS).mkdir(parents=True)
+        (folder / RUNS).mkdir(parents=True)
     except OSError as error:
         raise OutputError(
             f"cannot make {folder}: {error.strerror or error}; allowed: a folder that can be written; remedy: --out"

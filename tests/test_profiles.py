@@ -413,7 +413,7 @@ def test_an_older_study_is_read(folders: list[Path], tmp_path: Path) -> None:
         older(document)
         document["notes"] = ["the study was interrupted"]
 
-    with pytest.raises(UsageError, match="is not finished; allowed: one that has every run"):
+    with pytest.raises(UsageError, match="is not finished; allowed: one that has every run; remedy: a new one"):
         load_study_folder(broken(folders[0], tmp_path / "interrupted", interrupted))
 
 
@@ -426,6 +426,46 @@ def test_a_declared_seed_without_a_run_is_infinite(folders: list[Path], tmp_path
     read = load_study_folder(broken(folders[0], tmp_path / "dropped", dropped))
     assert read.reached["calm"][1] == Reached.never("failed: the machine went down")
     assert read.reached["wild"][0] == Reached.never("there is no run of this seed")
+
+
+def test_a_seed_of_many_digits_is_kept_whole(folders: list[Path], tmp_path: Path) -> None:
+    seeds = [10**20 + 1, 10**20 + 2]
+
+    def failed(document: dict[str, Any]) -> None:
+        document["seeds"] = [*document["seeds"], *seeds]
+        document["candidates"]["calm"]["failures"] = [f"seed {seed}: of {seed}" for seed in seeds]
+
+    read = load_study_folder(broken(folders[0], tmp_path / "failed", failed))
+    assert [read.reached["calm"][seed].reason for seed in seeds] == [f"failed: of {seed}" for seed in seeds]
+
+
+def test_a_number_beyond_any_float_is_refused(folders: list[Path], tmp_path: Path, deep5: Command) -> None:
+    """What JSON and CSV write as a whole number may have as many digits as anybody likes."""
+    inside = json.loads((folders[0] / "study.json").read_text())["candidates"]["calm"]["runs"][0]
+    large = 10**400
+
+    def value(document: dict[str, Any]) -> None:
+        document["metrics"][0]["value"] = large
+
+    def goal(document: dict[str, Any]) -> None:
+        next(row for row in document["metrics"] if row["name"] == "time_to_accuracy")["parameters"]["target"] = large
+
+    for name, change in (("value", value), ("goal", goal)):
+        copy = broken(folders[0], tmp_path / name, lambda document: None)
+        document = json.loads((copy / inside / "result.json").read_text())
+        change(document)
+        (copy / inside / "result.json").write_text(json.dumps(document))
+    copy = broken(folders[0], tmp_path / "step", lambda document: None)
+    header, *lines = (copy / inside / "samples.csv").read_text().splitlines()
+    place = header.split(",").index("step")
+    cells = [line.split(",") for line in lines]
+    for own in cells:
+        own[place] = str(large) if own[place] else ""
+    (copy / inside / "samples.csv").write_text("\n".join([header, *map(",".join, cells)]) + "\n")
+    for name, told in (("value", "is too large"), ("goal", "is too large"), ("step", "allowed: numbers above zero")):
+        answer = deep5("profile", str(tmp_path / name), str(folders[1]))
+        assert (answer.status, "unexpected" in answer.err) == (2, False), answer.err
+        assert told in answer.err
 
 
 def test_folders_that_lie(folders: list[Path], tmp_path: Path) -> None:
@@ -474,6 +514,20 @@ def test_folders_that_lie(folders: list[Path], tmp_path: Path) -> None:
         (at("hash", value="0"), "holds runs whose hash differs"),
         (at("size", value=3), "size is 3; allowed: a text"),
         (at("schema_version", value="9"), "is of schema version '9'; allowed: '2', or none"),
+        (at("finished", value=False), "remedy: the same command with --resume .*/"),
+        (
+            at("candidates", "calm", "failures", value=["seed 1: broken"]),
+            "the seed 1 of 'calm' has a run and a failure",
+        ),
+        (at("candidates", "calm", "failures", value=["it broke"]), "is 'it broke'; allowed: 'seed N: why'"),
+        (
+            at("candidates", "calm", "failures", value=[f"seed {'9' * 41}: broken"]),
+            "is 'seed 999.*; allowed: 'seed N: why'",
+        ),
+        (
+            at("target", "goal", value=10**400),
+            "is truncated or no JSON .1000.*… is too large; allowed: a finite number",
+        ),
     ]
     for number, (change, told) in enumerate(cases):
         with pytest.raises(UsageError, match=told):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,9 +29,12 @@ from deep5 import cli
 from deep5.audit.folders import audit
 from deep5.errors import OutputError, RecipeError, UsageError
 from deep5.pinning import processors
+from deep5.results.folder import locked
 from deep5.results.result import load
 from deep5.results.samples_file import SampleRow
+from deep5.results.study_folder import LeftStudy
 from deep5.results.study_record import Study
+from deep5.results.study_resumption import DIRTY, source_note
 from deep5.results.time_to_target import Target, parse_target
 from deep5.results.training_charts import (
     Point,
@@ -39,7 +45,7 @@ from deep5.results.training_charts import (
     pictures,
     undrawn,
 )
-from deep5.study import run_study
+from deep5.study import _remedy, run_study
 from deep5.study_candidates import load_study, target_of
 from deep5.study_command import study_command, varied
 
@@ -150,6 +156,11 @@ MUTABLE = {"batch_size": 20, "framework": "reference", "optimizer": "sgd"}
 METRICS = [(d5.TestAccuracy(), None), (d5.TrainingLoss(), None)]
 STUDY = {"small": {"optimizer_kwargs": {"lr": 0.001}}, "large": {"optimizer": "adam", "optimizer_kwargs": {"lr": 0.01}}}
 """
+
+
+# Settings that are longer than what a message shows of them.
+LONG = '{"beta1": 0.8999999999999999, "beta2": 0.9989999999999999, "lr": 0.001}'
+BOTH = RECIPE.replace('{"optimizer_kwargs": {"lr": 0.001}}', f'{{"optimizer": "adam", "optimizer_kwargs": {LONG}}}')
 
 
 @pytest.fixture
@@ -348,21 +359,33 @@ def test_a_study_that_was_killed_goes_on_with_what_is_left(
     other = deep5("study", str(file), "--seeds", "3", "--resume", str(folder))
     assert other.status == 2
     assert "has seeds: [0, 1]; got [0, 1, 2]; allowed: the same command with --resume" in other.err
+    other = deep5(*words, "--time-limit", "9", "--resume", str(folder))
+    assert "has time_limit_s: 3600.0; got 9.0; allowed: the same command with --resume" in other.err
+    other = deep5(*words, "--memory-limit", "4GB", "--resume", str(folder))
+    assert "has memory_limit_bytes: None; got 4000000000; allowed: the same command with --resume" in other.err
     with monkeypatch.context() as changed:
         changed.setenv("OMP_DYNAMIC", "TRUE")
         other = deep5(*words, "--resume", str(folder))
         assert other.status == 2
         assert "was of other hardware or software than there are now; allowed: the same files, machine" in other.err
     source = file.read_text()
-    file.write_text(source + "# more\n")
-    other = deep5(*words, "--resume", str(folder))
-    assert other.status == 2
-    assert "was of other recipe files, or files named in them, than there are now" in other.err
+    for changed_source in (source + "# more\n", source.replace('"epochs": 2', '"epochs": 3')):
+        file.write_text(changed_source)
+        other = deep5(*words, "--resume", str(folder))
+        assert other.status == 2
+        assert "was of other recipe files, or files named in them, than there are now" in other.err
     file.write_text(source)
-    answer = deep5(*words, "--resume", str(folder), "--json")
+    answer = deep5(*words, "--resume", str(folder / "study.json"), "--json")
     assert answer.status == 0, answer.err
     document = json.loads(answer.out)
-    assert (document["finished"], document["resumed"]) == (True, 1)
+    assert (document["finished"], len(document["resumed"])) == (True, 1)
+    assert (
+        max(json.loads((folder / "runs" / name / "result.json").read_text())["started"] for name in before)
+        <= (document["resumed"][0])
+    )
+    assert (document["time_limit_s"], document["memory_limit_bytes"]) == (3600.0, None)
+    commit = document["provenance"]["commit"]
+    assert (f"{DIRTY}went on" in document["notes"]) == (commit is not None and commit["dirty"] is True)
     assert [len(document["candidates"][name]["runs"]) for name in ("calm", "fatal")] == [2, 2]
     # What had come to its end was not run again; the one that was broken off was.
     assert len(answer.err.splitlines()) == 6 - (len(before) - 1)
@@ -382,7 +405,215 @@ def test_a_disk_that_takes_nothing_ends_a_study_in_one_line(
     with pytest.raises(OutputError, match=r"the study cannot go on: .*; what it left is in ") as caught:
         run_study(file, seeds=(0,), out=tmp_path / "out")
     (folder,) = (tmp_path / "out").iterdir()
-    assert str(folder) in str(caught.value)
+    assert str(caught.value).endswith(f"remedy: mend that, then the same command with --resume {folder}")
+    full = OSError(errno.ENOSPC, "No space left on device")
+    assert _remedy(folder, full).endswith(f"remedy: free some space, then the same command with --resume {folder}")
+    assert _remedy(tmp_path, full) == "nothing ran yet; remedy: free some space, or another folder with --out"
+
+
+def test_a_study_that_cannot_be_written_says_how_to_go_on(file: Path, tmp_path: Path) -> None:
+    def tell(line: str) -> None:
+        (written,) = tmp_path.glob("out/*/study.json")
+        written.unlink()
+        (written / "in the way").mkdir(parents=True)
+
+    with pytest.raises(OutputError, match="cannot write into ") as caught:
+        run_study(file, only="small", seeds=(0,), out=tmp_path / "out", tell=tell)
+    (folder,) = (tmp_path / "out").iterdir()
+    told = (
+        f"Is a directory; what it left is in {folder}; remedy: mend that, then the same command with --resume {folder}"
+    )
+    assert str(caught.value).endswith(told)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A recipe, and the folder of a study of it that was interrupted when one run of four had come to its end."""
+    base = tmp_path_factory.mktemp("ended")
+    (base / "both.py").write_text(BOTH)
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        if len(told) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="to go on, add --resume"):
+        run_study(base / "both.py", seeds=(0, 1), out=base / "out", tell=tell)
+    (folder,) = (base / "out").iterdir()
+    return base / "both.py", folder
+
+
+def doctored(folder: Path, to: Path, change: Callable[[Any], object]) -> Path:
+    """A copy of a study's folder with another study.json."""
+    shutil.copytree(folder, to)
+    document = json.loads((to / "study.json").read_text())
+    change(document)
+    (to / "study.json").write_text(json.dumps(document))
+    return to
+
+
+def of_first(document: Any) -> Any:
+    """The candidate of which the one run is."""
+    return next(own for own in document["candidates"].values() if own["runs"])
+
+
+def test_what_was_left_is_checked_before_it_counts(ended: tuple[Path, Path], tmp_path: Path) -> None:
+    file, folder = ended
+    recorded = json.loads((folder / "study.json").read_text())
+    (name,) = of_first(recorded)["runs"]
+
+    def in_run(change: Callable[[Any], object]) -> Callable[[Path], None]:
+        def doctor(copy: Path) -> None:
+            found = json.loads((copy / name / "result.json").read_text())
+            change(found)
+            (copy / name / "result.json").write_text(json.dumps(found))
+
+        return doctor
+
+    def in_study(change: Callable[[Any], object]) -> Callable[[Path], None]:
+        def doctor(copy: Path) -> None:
+            document = json.loads((copy / "study.json").read_text())
+            change(document)
+            (copy / "study.json").write_text(json.dumps(document))
+
+        return doctor
+
+    def linked(copy: Path) -> None:
+        (copy / "runs").rename(copy / "elsewhere")
+        (copy / "runs").symlink_to("elsewhere")
+
+    def failures(*told: str) -> Callable[[Path], None]:
+        return in_study(lambda d: of_first(d).update(failures=list(told)))
+
+    commit = {"id": "0" * 40, "dirty": False}
+    for number, (doctor, told) in enumerate(
+        (
+            (
+                failures("seed 0: broken"),
+                "the seed 0 of '.*' has a run and a failure; allowed: one of them; .* damaged",
+            ),
+            (failures("seed 7: broken"), r"the seeds are \[0, 1\], and there are runs of \[0, 7\]; allowed"),
+            (
+                failures("seed 1: a", "seed 1: b"),
+                "a failure of '.*' is 'seed 1: b'; allowed: .* each seed once; the file",
+            ),
+            (failures("it broke"), "a failure of '.*' is 'it broke'; allowed: 'seed N: why'"),
+            (in_run(lambda d: d["seeds"].update(run=5)), r"and there are runs of \[5\]; allowed: each declared once"),
+            (
+                in_run(lambda d: d.update(status="failed", reasons=["broken"], accepted=None)),
+                "as a run that came to its end, and its status is failed; allowed: success; the file is damaged",
+            ),
+            (in_run(lambda d: d["recipe"].update(hash="0" * 64)), "holds runs whose hash differs"),
+            (in_run(lambda d: d["recipe"].update(size="smoke")), "holds runs whose size differs"),
+            (
+                in_study(lambda d: (d.update(hash="0" * 64), of_first(d)["runs"].clear())),
+                "hash is '0000.*; allowed: '.*', the recipe's; the file is damaged",
+            ),
+            (linked, "runs is no folder; allowed: the one that the study's runs are in; it is damaged"),
+            (lambda copy: shutil.rmtree(copy / "runs"), "runs is no folder; allowed"),
+            (in_study(lambda d: d.update(resumed=1)), "resumed is 1; allowed: a list of times; the file is damaged"),
+            (in_study(lambda d: d.update(resumed=["now"])), r"resumed is \['now'\]; allowed: a list of times"),
+            (in_study(lambda d: d["provenance"].update(commit=3)), "provenance.commit is 3; allowed: an object"),
+            (
+                in_study(lambda d: d["provenance"].update(commit=commit)),
+                "was of deep5's commit '0000.*; allowed: the same",
+            ),
+        )
+    ):
+        copy = doctored(folder, tmp_path / str(number), lambda document: None)
+        doctor(copy)
+        with pytest.raises(UsageError, match=told) as caught:
+            run_study(file, seeds=(0, 1), resume=copy)
+        assert "\n" not in str(caught.value)
+        os.close(locked(copy))  # whoever is refused lets others go on
+
+
+def test_what_differs_is_told(ended: tuple[Path, Path], tmp_path: Path) -> None:
+    """Also where both values begin with the same letters, of which a message shows 60."""
+    file, folder = ended
+    many = list(range(40))
+
+    def rate(document: Any) -> None:
+        document["candidates"]["small"]["settings"]["optimizer_kwargs"]["lr"] = 0.002
+
+    def events(document: Any) -> None:
+        document["candidates"]["large"]["settings"]["events"] = ["x" * 80]
+
+    for number, (change, seeds, told) in enumerate(
+        (
+            (lambda d: d["candidates"].pop("large"), (0, 1), "has the candidate 'large': nothing; got {'optimizer"),
+            (lambda d: d["candidates"].update(more={"settings": {}, "runs": [], "failures": []}), (0, 1),
+             "has the candidate 'more': {}; got nothing; allowed"),
+            (rate, (0, 1),
+             "has 'optimizer_kwargs' of the candidate 'small': …, \"lr\": 0.002}; got …, \"lr\": 0.001}; allowed"),
+            (events, (0, 1), "has 'events' of the candidate 'large': ['xxxxxxxxx"),
+            (lambda d: d.update(seeds=many), [*many, 40], "has seeds: 40 of them; got 41 of them; allowed"),
+            (lambda d: d.update(seeds=many), [*many[:-1], 50], "has seeds: …36, 37, 38, 39]; got …36, 37, 38, 50]; "),
+        )
+    ):  # fmt: skip
+        copy = doctored(folder, tmp_path / str(number), change)
+        with pytest.raises(UsageError) as caught:
+            run_study(file, seeds=seeds, resume=copy)
+        assert told in str(caught.value)
+
+
+def test_nobody_goes_on_where_another_writes(ended: tuple[Path, Path], tmp_path: Path) -> None:
+    """Whatever stands there at that moment: what another process still writes is not read."""
+    file, folder = ended
+    copy = doctored(folder, tmp_path / "copy", lambda document: document.clear())
+    lock = locked(copy)
+    try:
+        for path in (copy, copy / "study.json"):
+            with pytest.raises(UsageError, match=r"a run still writes to .*copy; allowed: one at a time"):
+                run_study(file, seeds=(0, 1), resume=path)
+    finally:
+        os.close(lock)
+    for path in (tmp_path / "nowhere", file):
+        with pytest.raises(UsageError, match=f"{path.name} holds no study.json; allowed: a folder that 'deep5 study'"):
+            run_study(file, seeds=(0, 1), resume=path)
+
+
+def test_a_commit_says_nothing_of_source_with_changes(tmp_path: Path) -> None:
+    for then, now, told in (
+        (None, None, []),
+        (False, False, []),
+        (True, False, [f"{DIRTY}began"]),
+        (False, True, [f"{DIRTY}went on"]),
+        (True, True, [f"{DIRTY}went on"]),
+    ):
+        began, goes_on = (
+            {"provenance": {"commit": None if dirty is None else {"id": "a", "dirty": dirty}}} for dirty in (then, now)
+        )
+        left = LeftStudy(folder=tmp_path, document=began, runs={}, failures={})
+        assert source_note(left, goes_on) == told
+
+
+def doctored_run(run: Path, number: int) -> Path:
+    """Another run folder beside one."""
+    other = run.with_name(f"{run.name}{number}")
+    shutil.copytree(run, other)
+    return other
+
+
+def test_a_study_that_was_ended_several_times_is_honest(ended: tuple[Path, Path], tmp_path: Path) -> None:
+    """Each end may leave one run that nobody lists: broken off, or ended a moment before."""
+    _, folder = ended
+    resumed = [f"2026-01-01T00:0{minute}:00Z" for minute in (1, 2, 3)]
+    began = ["2026-01-01T00:00:30Z", resumed[0], "2026-01-01T00:02:01Z", "2026-01-01T00:03:01Z"]
+
+    def findings(name: str, status: Sequence[str], finished: bool) -> list[str]:
+        copy = doctored(folder, tmp_path / name, lambda d: d.update(resumed=resumed, finished=finished))
+        (run,) = of_first(json.loads((copy / "study.json").read_text()))["runs"]
+        for number, (start, own) in enumerate(zip(began, status, strict=True)):
+            other = doctored_run(copy / run, number)
+            found = json.loads((other / "result.json").read_text())
+            (other / "result.json").write_text(json.dumps({**found, "started": start, "status": own}))
+        return [str(finding) for finding in audit([copy]).findings]
+
+    assert findings("ended", ["success"] * 4, False) == []
+    assert findings("broken", ["success", "aborted", "failed", "success"], False) == []
+    assert any("came to its end, and is not listed" in told for told in findings("done", ["success"] * 4, True))
 
 
 def test_what_others_took_of_the_processors_is_told(file: Path, tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from statistics import mean, stdev
@@ -18,12 +19,11 @@ from deep5.audit.sets import Together
 from deep5.audit.settings import check_runs_alike, check_set
 from deep5.results.kind import RUN_KIND, kind_of
 from deep5.results.result import RESULT, Result
-from deep5.results.study_record import STUDY
-from deep5.results.time_to_target import Reached, Target, summary, time_to_target
+from deep5.results.study_record import FAILED, RUNS, STUDY, moment
+from deep5.results.time_to_target import Reached, Target, stated_goals, summary, time_to_target
 
 __all__ = ["audit_study"]
 
-_RUNS = "runs"
 _MOST = 100_000
 
 
@@ -50,6 +50,7 @@ def audit_study(root: Path, ledger: Ledger, ledgers: list[Ledger]) -> None:
                 together.add(path, run)
         _check_listed(ledger, root, document, set(paths))
         _check_planned(ledger, document, runs)
+        _check_origin(ledger, document, runs)
         for name, own in candidates.items():
             with ledger.part(9, f"what is told of {name}"):
                 _check_candidate(ledger, document, name, own, runs)
@@ -89,37 +90,61 @@ def _run(root: Path, path: str, ledger: Ledger, ledgers: list[Ledger]) -> Result
 
 
 def _check_listed(ledger: Ledger, root: Path, document: Mapping[str, Any], listed: set[str]) -> None:
-    """Run folders that nobody lists: those of failures are told of, others were dropped."""
-    folder = root / _RUNS
-    if not ledger.hold(11, folder.is_dir() and not folder.is_symlink(), f"there is no folder {_RUNS}"):
+    """Run folders that nobody lists: those of failures are told of, others were broken off or dropped."""
+    folder = root / RUNS
+    if not ledger.hold(11, folder.is_dir() and not folder.is_symlink(), f"there is no folder {RUNS}"):
         return
     told = sum(len(own["failures"]) for own in document["candidates"].values())
-    resumed = document.get("resumed", 0)
-    failed = unlisted = 0
+    failed = 0
+    ended: list[tuple[datetime, str]] = []
     inner = list(islice(folder.iterdir(), _MOST + 1))
     ledger.hold(11, len(inner) <= _MOST, f"there are more than {_MOST} runs; allowed: as many as are looked at")
     for path in sorted(inner):
-        name = f"{_RUNS}/{path.name}"
+        name = f"{RUNS}/{path.name}"
         if path.name.startswith(".") or name in listed or path.is_symlink() or not path.is_dir():
             continue
         with ledger.part(11, name):
             if kind_of(path) != RUN_KIND:
                 continue
             found = json_of(root, f"{name}/{RESULT}")
-            failed += found["status"] != "success"
-            unlisted += found["status"] == "success"
-            # A study may be ended when a run has ended, and before it is listed.
-            ledger.hold(
-                11,
-                found["status"] != "success" or unlisted <= resumed + _unfinished(document),
-                f"the run {name} came to its end, and is not listed: it was dropped",
-            )
-    # Each interruption breaks off one run at most, which begins again.
+            if found["status"] == "success":
+                ended.append((moment(found["started"]), name))
+            else:
+                failed += 1
+    resumed = _resumed(ledger, document)
+    # Each end breaks off one run at most, which begins again; or it has ended, and was not listed yet.
+    ends = len(resumed) + _unfinished(document)
+    _check_broken_off(ledger, ended, resumed, ends)
     ledger.hold(
-        11, failed <= told + resumed or _unfinished(document), f"{failed} runs failed, and {told} failures are told of"
+        11,
+        len(ended) + max(0, failed - told) <= ends,
+        f"{failed} runs failed, {told} failures are told of, and {len(ended)} runs came to their end and are not "
+        f"listed; allowed: {ends} more than are told of, one for each time that the study was ended",
     )
     if resumed:
         ledger.skip("a run that was broken off and began again: the study says that it was ended, and went on")
+
+
+def _resumed(ledger: Ledger, document: Mapping[str, Any]) -> list[datetime]:
+    """When the study went on; where that is not told as deep5 does it, it counts as never."""
+    told = document.get("resumed", [])
+    with ledger.part(11, f"resumed in {STUDY}"):
+        if ledger.hold(11, isinstance(told, list), f"resumed in {STUDY} is {told!r:.60}; allowed: a list of times"):
+            return sorted(map(moment, told))
+    return []
+
+
+def _check_broken_off(
+    ledger: Ledger, ended: Sequence[tuple[datetime, str]], resumed: Sequence[datetime], ends: int
+) -> None:
+    """Of the runs that ended and are not listed, one at most began between two times at which the study went on."""
+    last = -1
+    for began, name in sorted(ended):
+        # Times are told in whole seconds: a run that began in the one in which the study went on is on either side.
+        place = max(bisect_left(resumed, began), last + 1)
+        fits = place <= bisect_right(resumed, began) and place < ends
+        if ledger.hold(11, fits, f"the run {name} came to its end, and is not listed: it was dropped"):
+            last = place
 
 
 def _unfinished(document: Mapping[str, Any]) -> bool:
@@ -136,7 +161,7 @@ def _check_planned(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[st
             len(own["seeds"]) == len(own["runs"]),
             f"{name} has {len(own['runs'])} runs and {len(own['seeds'])} seeds",
         )
-        failed = [re.match(r"seed (\d+):", told) for told in own["failures"]]
+        failed = [FAILED.fullmatch(told) for told in own["failures"]]
         ledger.hold(11, all(failed), f"a failure of {name} does not say its seed")
         seeds[name] = [*own["seeds"], *(int(found[1]) for found in failed if found)]
         twice = sorted({seed for seed in seeds[name] if seeds[name].count(seed) > 1}, key=str)
@@ -203,6 +228,20 @@ def _check_target(
     order = [seed for seed in document["seeds"] if seed in reached]
     follows = summary({seed: reached[seed] for seed in order})
     ledger.same(11, f"{name}: the time to a {target}", own["time_to_target"], follows)
+
+
+def _check_origin(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[str, Result]) -> None:
+    """A target that is told as the recipe's own is one that the recipe of the runs states."""
+    told = document.get("target")
+    if told is None or told["origin"] != "recipe" or not runs:
+        return
+    goals = stated_goals(runs.values())
+    ledger.hold(
+        11,
+        told["metric"] == "test_accuracy" and float(told["goal"]) in goals,
+        f"the target {told['metric']!r:.40} {told['goal']!r:.40} is told as the recipe's own; its runs state "
+        f"{sorted(goals)!s:.100}",
+    )
 
 
 def _check_alike(ledger: Ledger, runs: Mapping[str, Result]) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 from deep5.errors import UsageError, brief
 from deep5.results.reading import NotThere, read_json
 from deep5.results.result import Result, load
-from deep5.results.study_record import FAILED, STUDY, STUDY_VERSION
-from deep5.results.time_to_target import TO_ACCURACY, Reached, Target, time_to_target
+from deep5.results.study_record import FAILED, RUNS, STUDY, STUDY_VERSION, moment
+from deep5.results.time_to_target import Reached, Target, stated_goals, time_to_target
 
-__all__ = ["LeftStudy", "StudyFolder", "left_of", "load_study_folder"]
+__all__ = ["LeftStudy", "StudyFolder", "folder_of", "left_of", "load_study_folder"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +64,12 @@ class LeftStudy:
     failures: Mapping[str, Mapping[int, str]]
 
 
+def folder_of(path: str | Path) -> Path:
+    """The folder of a study, of which a user may also name the study.json in it."""
+    path = Path(path)
+    return path.parent if path.name == STUDY else path
+
+
 def left_of(path: str | Path) -> LeftStudy:
     """What a study left that was ended, to go on with.
 
@@ -73,28 +79,53 @@ def left_of(path: str | Path) -> LeftStudy:
     Raises:
         UsageError: No study there, a finished one, one of an older deep5, or one that is damaged.
     """
-    path = Path(path).absolute()
-    file = path if path.name == STUDY else path / STUDY
+    folder = folder_of(path).absolute()
+    file = folder / STUDY
     document = _read(file)
-    if document.get("finished") is not False or not isinstance(document.get("provenance"), dict):
+    if not _can_go_on(document):
         raise UsageError(
-            f"the study {file.parent} is finished, or of an older deep5; allowed: one that was ended before its time; "
+            f"the study {folder} is finished, or of an older deep5; allowed: one that was ended before its time; "
             "remedy: the command without --resume"
         )
     candidates = _mapping(document.get("candidates"), file, "candidates")
-    notes, resumed = document.get("notes"), document.get("resumed", 0)
+    notes = document.get("notes")
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         raise UsageError(f"{file}: notes is {brief(notes)}; allowed: a list of texts; the file is damaged")
-    if isinstance(resumed, bool) or not isinstance(resumed, int) or resumed < 0:
-        raise UsageError(f"{file}: resumed is {brief(resumed)}; allowed: how many times; the file is damaged")
+    _check_resumed(file, document.get("resumed"))
+    if (commit := document["provenance"].get("commit")) is not None:
+        _mapping(commit, file, "provenance.commit")
     for name, own in candidates.items():
         _mapping(_mapping(own, file, f"the candidate {name!r}").get("settings"), file, "settings")
-    return LeftStudy(
-        folder=file.parent,
-        document=document,
-        runs={name: _by_seed(file, name, _runs(file.parent, file, name, own)) for name, own in candidates.items()},
-        failures={name: _failed(file, name, own) for name, own in candidates.items()},
-    )
+    if (folder / RUNS).is_symlink() or not (folder / RUNS).is_dir():  # what goes on writes there
+        raise UsageError(f"{folder / RUNS} is no folder; allowed: the one that the study's runs are in; it is damaged")
+    runs = {name: _runs(folder, file, name, own) for name, own in candidates.items()}
+    every = [result for own in runs.values() for result in own]
+    for result in every:
+        if result.status != "success":
+            raise UsageError(
+                f"{file} lists {result.folder} as a run that came to its end, and its status is {result.status}; "
+                "allowed: success; the file is damaged"
+            )
+    _identity(file, document, every)
+    by_seed, failed = _by_seeds(file, candidates, runs)
+    _seeds(file, document, [*by_seed.values(), *failed.values()])
+    return LeftStudy(folder=folder, document=document, runs=by_seed, failures=failed)
+
+
+def _can_go_on(document: Mapping[str, Any]) -> bool:
+    return document.get("finished") is False and isinstance(document.get("provenance"), dict)
+
+
+def _check_resumed(file: Path, resumed: Any) -> None:
+    try:
+        if not isinstance(resumed, list):
+            raise ValueError("it is no list")
+        for told in resumed:
+            moment(told)
+    except ValueError as error:
+        raise UsageError(
+            f"{file}: resumed is {brief(resumed)}; allowed: a list of times; the file is damaged"
+        ) from error
 
 
 def load_study_folder(path: str | Path) -> StudyFolder:
@@ -107,10 +138,9 @@ def load_study_folder(path: str | Path) -> StudyFolder:
         UsageError: No study there, one that is not finished, states no target or is damaged; runs of several
             recipes, on several data sets, or outside the folder; a seed that a candidate has twice.
     """
-    path = Path(path)
-    file = path if path.name == STUDY else path / STUDY
+    folder = folder_of(path)
+    file = folder / STUDY
     document = _read(file)
-    folder = file.parent
     candidates = _mapping(document.get("candidates"), file, "candidates")
     if not candidates:
         raise UsageError(f"{file} has no candidates; allowed: at least one")
@@ -121,27 +151,28 @@ def load_study_folder(path: str | Path) -> StudyFolder:
     ended = isinstance(notes, list) and any("not finished" in str(n) or "was interrupted" in str(n) for n in notes)
     if document.get("finished", not ended) is not True:
         raise UsageError(
-            f"the study {file.parent} is not finished; allowed: one that has every run; remedy: run it again, with "
-            "--only where one candidate ends the whole"
+            f"the study {folder} is not finished; allowed: one that has every run; remedy: "
+            + (f"the same command with --resume {folder}" if _can_go_on(document) else "a new one")
         )
     runs = {name: _runs(folder, file, name, own) for name, own in candidates.items()}
     every = [result for own in runs.values() for result in own]
     identity = _identity(file, document, every)
     target = _target(file, document, every)
-    failed = {name: _failures(file, name, own) for name, own in candidates.items()}
-    by_seed = {name: _by_seed(file, name, own) for name, own in runs.items()}
+    by_seed, failed = _by_seeds(file, candidates, runs)
     seeds = _seeds(file, document, [*by_seed.values(), *failed.values()])
     reached = {
         name: {
             seed: time_to_target(by_seed[name][seed], target)
             if seed in by_seed[name]
-            else Reached.never(failed[name].get(seed, "there is no run of this seed"))
+            else Reached.never(
+                f"failed: {failed[name][seed]}" if seed in failed[name] else "there is no run of this seed"
+            )
             for seed in seeds
         }
         for name in candidates
     }
     return StudyFolder(
-        folder=file.parent,
+        folder=folder,
         **identity,
         division="closed" if every and all(result.division == "closed" for result in every) else "open",
         target=target,
@@ -217,12 +248,7 @@ def _identity(file: Path, document: Mapping[str, Any], runs: Sequence[Result]) -
 
 
 def _target(file: Path, document: Mapping[str, Any], runs: Sequence[Result]) -> Target:
-    stated = {
-        float(row["parameters"]["target"])
-        for result in runs
-        for row in result.document["metrics"]
-        if row["name"] in TO_ACCURACY and isinstance(row["parameters"].get("target"), (int, float))
-    }
+    stated = stated_goals(runs)
     own = document.get("target")
     if own is not None:
         told = _mapping(own, file, "target")
@@ -239,13 +265,32 @@ def _target(file: Path, document: Mapping[str, Any], runs: Sequence[Result]) -> 
     return Target(metric="test_accuracy", goal=stated.pop())
 
 
-def _failures(file: Path, name: str, own: Any) -> dict[int, str]:
-    return {seed: f"failed: {why}" for seed, why in _failed(file, name, own).items()}
+def _by_seeds(
+    file: Path, candidates: Mapping[str, Any], runs: Mapping[str, Sequence[Result]]
+) -> tuple[dict[str, dict[int, Result]], dict[str, dict[int, str]]]:
+    """By candidate and seed, the runs that are listed, and why there is none; of a seed there is one or the other."""
+    by_seed = {name: _by_seed(file, name, own) for name, own in runs.items()}
+    failed = {name: _failed(file, name, own) for name, own in candidates.items()}
+    for name, own in failed.items():
+        if both := own.keys() & by_seed[name].keys():
+            raise UsageError(
+                f"{file}: the seed {min(both)} of {name!r} has a run and a failure; allowed: one of them; the file is "
+                "damaged"
+            )
+    return by_seed, failed
 
 
 def _failed(file: Path, name: str, own: Any) -> dict[int, str]:
-    found = (FAILED.fullmatch(text) for text in _texts(own, file, name, "failures"))
-    return {int(match[1][:18]): match[2] for match in found if match}
+    found: dict[int, str] = {}
+    for text in _texts(own, file, name, "failures"):
+        match = FAILED.fullmatch(text)
+        if match is None or int(match[1]) in found:
+            raise UsageError(
+                f"{file}: a failure of {name!r} is {brief(text)}; allowed: 'seed N: why', each seed once; the file is "
+                "damaged"
+            )
+        found[int(match[1])] = match[2]
+    return found
 
 
 def _by_seed(file: Path, name: str, runs: Sequence[Result]) -> dict[int, Result]:
@@ -270,6 +315,6 @@ def _seeds(file: Path, document: Mapping[str, Any], known: Sequence[Mapping[int,
     whole = isinstance(declared, list) and all(isinstance(s, int) and not isinstance(s, bool) for s in declared)
     if not whole or not declared or len(set(declared)) < len(declared) or not set(seen) <= set(declared):
         raise UsageError(
-            f"{file}: the seeds are {brief(declared)}, and there are runs of {seen}; allowed: each declared once"
+            f"{file}: the seeds are {brief(declared)}, and there are runs of {brief(seen)}; allowed: each declared once"
         )
     return list(declared)

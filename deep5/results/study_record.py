@@ -6,26 +6,34 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
+from deep5.errors import brief
 from deep5.results.result import Result
 from deep5.results.time_to_target import MEASURES, TO_ACCURACY, Reached, Target, median_to_target, summary
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["FAILED", "STUDY", "STUDY_VERSION", "Study", "without_mean"]
+__all__ = ["FAILED", "RUNS", "STUDY", "STUDY_VERSION", "TIME", "Study", "moment", "without_mean"]
 
-FAILED = re.compile(r"seed (\d+): (.*)", re.DOTALL)
+FAILED = re.compile(r"seed ([0-9]{1,40}): (.*)", re.DOTALL)
 """How a study tells of a run that came to no end: its seed, and why."""
+
+RUNS = "runs"
+"""The folder in a study's folder that its runs are in."""
 
 STUDY = "study.json"
 """The file of a study's folder that says what was run and what became of it."""
 
 STUDY_VERSION = "2"
 """Of study.json; those without a version are older, and are read as well."""
+
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+"""How study.json says when it went on, and result.json when a run began."""
 
 # Around and between two columns of a table.
 _BETWEEN = 3
@@ -47,8 +55,10 @@ class Study:
         target: What the runs have to reach, or None.
         reached: By candidate and seed, how long each took to the target, failed runs included; empty without one.
         finished: Whether every run was made.
-        provenance: Hashes: of all that the runs are made of, and of the environment that began them.
-        resumed: How many times it went on after it had been ended; a run that was broken off began again.
+        provenance: Hashes: of all that the runs are made of, and of the environment that began them; deep5's commit.
+        resumed: When it went on after it had been ended, each time; a run that was broken off began again.
+        time_limit_s: Of one run.
+        memory_limit_bytes: Of one run; None: nine tenths of what was free.
         notes: What is to be known, a sentence each.
     """
 
@@ -63,8 +73,10 @@ class Study:
     target: Target | None = None
     reached: Mapping[str, Mapping[int, Reached]] = field(default_factory=dict)
     finished: bool = True
-    provenance: Mapping[str, str] = field(default_factory=dict)
-    resumed: int = 0
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    resumed: Sequence[str] = ()
+    time_limit_s: float | None = None
+    memory_limit_bytes: int | None = None
     notes: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
@@ -92,7 +104,9 @@ class Study:
             "size": self.size,
             "provenance": dict(self.provenance),
             "finished": self.finished,
-            "resumed": self.resumed,
+            "resumed": list(self.resumed),
+            "time_limit_s": self.time_limit_s,
+            "memory_limit_bytes": self.memory_limit_bytes,
             "process_per_run": True,
             "seeds": list(self.seeds),
             "target": None if self.target is None else self.target.document(),
@@ -223,6 +237,20 @@ def _told(values: Sequence[float], label: str = "") -> str:
     if not all(map(math.isfinite, values)):
         return without_mean(values, label)
     return f"{mean(values):.5g}" + (f" ± {stdev(values):.2g}" if len(values) > 1 else "")
+
+
+def moment(told: object) -> datetime:
+    """A time that a document tells.
+
+    Raises:
+        ValueError: It is no text of the form `TIME`.
+
+    >>> moment("2026-01-31T23:59:00Z").isoformat()
+    '2026-01-31T23:59:00+00:00'
+    """
+    if not isinstance(told, str):
+        raise ValueError(f"{brief(told)} is no time; allowed: a text such as 2026-01-31T23:59:00Z")
+    return datetime.strptime(told, TIME).replace(tzinfo=UTC)
 
 
 def without_mean(values: Sequence[float], label: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -22,6 +22,7 @@ __all__ = [
     "diverged",
     "median_to_target",
     "parse_target",
+    "stated_goals",
     "summary",
     "time_to_target",
 ]
@@ -149,14 +150,31 @@ def time_to_target(result: Result, target: Target) -> Reached:
     found = Reached(seconds=_number(row.time_s), epochs=_number(row.epoch), steps=_number(row.step))
     if not all(0 < getattr(found, measure) < math.inf for measure in MEASURES):
         raise UsageError(
-            f"{result.folder} reached its target after {row.time_s} s, {row.epoch} epochs and {row.step} steps; "
-            "allowed: numbers above zero; the samples are damaged: restore them from a copy"
+            f"{result.folder} reached its target after {row.time_s} s, {brief(row.epoch)} epochs and {brief(row.step)} "
+            "steps; allowed: numbers above zero; the samples are damaged: restore them from a copy"
         )
     return found
 
 
+def stated_goals(results: Iterable[Result]) -> set[float]:
+    """The accuracies, in percent, that the recipes of runs state as their own target.
+
+    Args:
+        results: Of runs that trained.
+    """
+    return {
+        float(row["parameters"]["target"])
+        for result in results
+        for row in result.document["metrics"]
+        if row["name"] in TO_ACCURACY and isinstance(row["parameters"].get("target"), (int, float))
+    }
+
+
 def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)
+    try:
+        return math.nan if value is None else float(value)
+    except OverflowError:  # a whole number beyond any float
+        return math.inf
 
 
 def _first(result: Result, samples: Mapping[str, Sequence[SampleRow]], target: Target) -> SampleRow | None:
