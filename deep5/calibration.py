@@ -23,6 +23,7 @@ __all__ = [
     "calibrate",
     "calibrate_command",
     "calibration_of_this_machine",
+    "clear_calibrations",
     "kept_calibration",
     "measure_once",
     "said_of",
@@ -66,6 +67,17 @@ class Calibration:
 
         return max(floor_of(times, rounds) for times in self.processes.values())
 
+    @classmethod
+    def of_document(cls, told: Mapping[str, Any]) -> Calibration:
+        """The one that a comparison holds, of the form of `document`."""
+        return cls(
+            machine=str(told["machine"]),
+            threads=int(told["threads"]),
+            processes={name: tuple(map(float, values)) for name, values in told["processes"].items()},
+            when=str(told.get("when", "")),
+            others_share=told.get("others_share"),
+        )
+
     def document(self) -> dict[str, Any]:
         """In JSON's types."""
         return {
@@ -88,10 +100,29 @@ def _machine() -> str:
     return canonical_hash([system["host"], cpu, system["affinity"], system["memory_bytes"]["total"]])[:16]
 
 
-def _file(machine: str, threads: int) -> Path:
+def _file(machine: str, threads: int | str) -> Path:
     from deep5.compiler import cache_folder
 
     return cache_folder() / "calibration" / f"{machine}-{threads}.json"
+
+
+def clear_calibrations(threads: int | None = None) -> None:
+    """Forget what was kept of this machine.
+
+    Args:
+        threads: With so many; None: with any number.
+
+    Raises:
+        OutputError: A file cannot be removed.
+    """
+    from deep5.errors import OutputError
+
+    path = _file(_machine(), "*" if threads is None else threads)
+    try:
+        for found in path.parent.glob(path.name):
+            found.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot remove {error.filename}: {error.strerror}; remedy: remove it by hand") from error
 
 
 def calibration_of_this_machine(threads: int) -> Calibration | None:
@@ -245,7 +276,11 @@ def calibrate_command(errors: Errors) -> click.Command:
     @click.command("calibrate")
     @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads within an operator.")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-    @click.option("--clear", is_flag=True, help="Forget what was measured of this machine, and measure nothing.")
+    @click.option(
+        "--clear",
+        is_flag=True,
+        help="Forget what was measured of this machine (with N threads, if given), and measure nothing.",
+    )
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
     def command(threads: int | None, as_json: bool, clear: bool, debug: bool) -> None:
         """Measure this machine's noise floor: how far apart identical code is in 32 fresh processes. Under a minute.
@@ -255,10 +290,10 @@ def calibrate_command(errors: Errors) -> click.Command:
         with errors(debug, as_json) as show:
             from deep5.environment import default_threads
 
-            count = threads or default_threads("") or 1
             if clear:
-                _file(_machine(), count).unlink(missing_ok=True)
+                clear_calibrations(threads)
                 return
+            count = threads or default_threads("") or 1
             here = len(processors(count))
             if count > here:
                 raise UsageError(f"{count} threads; allowed: at most {here}, the processors of this process")

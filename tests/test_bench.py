@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from deep5.bench.agreement import tolerance
+from deep5.bench.agreement import Results, difference, tolerances
 from deep5.bench.candidates import Candidate, prepare
 from deep5.bench.command import bench_command, ready_recipe
 from deep5.bench.measure import _thread_warnings, measure, measure_here
@@ -583,16 +583,59 @@ def test_what_computes_something_else_is_left_out(bare: Callable[[str], str], na
 def test_tolerance_follows_from_dtype_and_work() -> None:
     (single,), _ = workloads(plan())
     (double,), _ = workloads(plan(dtype="float64"))
+    (whole,), _ = workloads(plan(dtype="int64"))
     # 64 units in the last place times the root of 32 products a sum.
-    result = np.zeros((24, 40))
-    assert tolerance(single, result) == pytest.approx(64 * 2**-23 * 32**0.5)
-    assert tolerance(double, result) == pytest.approx(64 * 2**-52 * 32**0.5)
-    assert tolerance(single, result.astype(int)) == 0
+    for dtype in ("float16", "float64", "int64"):  # what is returned is no matter of what is allowed
+        results = [np.zeros((24, 40), dtype)]
+        assert tolerances(single, results) == [pytest.approx(64 * 2**-23 * 32**0.5)]
+        assert tolerances(double, results) == [pytest.approx(64 * 2**-52 * 32**0.5)]
+        assert tolerances(whole, results) == [0]
+    unsaid = replace(single, outputs=None)
+    assert tolerances(unsaid, [np.zeros((24, 40), "float16")]) == [0.1]
+    assert tolerances(unsaid, [np.zeros((24, 40), int)]) == [0]
+
+
+def test_a_result_of_another_element_type_is_another_result() -> None:
+    """Of a gradient: than its input's. Code by hand reads what it got as it can, and is held to the same tolerance."""
+    (forward, backward), _ = workloads(plan(backward=True))
+    right = [np.ones(shape, np.float32) for shape in ((24, 40), (24, 32), (32, 40))]
+
+    def told(work: Any, arrays: list[Any], *, bare: bool = False) -> str | None:
+        return difference(work, Results(label="a", bare=bare, arrays=arrays), None)
+
+    assert told(forward, right[:1]) is None
+    assert told(backward, right) is None
+    assert told(forward, [right[0].astype(np.float16)]) == "its result 0 is float16; allowed: float32"
+    assert told(backward, [*right[:2], right[2].astype(float)]) == "its result 2 is float64; allowed: float32"
+    assert told(forward, [right[0].astype(np.float64)], bare=True) is None
+    rough = Results(label="a", bare=True, arrays=[(right[0] * 1.002).astype(np.float16)])
+    standard = Results(label="b", bare=False, arrays=right[:1])
+    assert re.search(r"differs from that of b by 0\.00", difference(forward, rough, standard) or "")
+    assert told(replace(forward, outputs=None), [right[0].astype(np.float16)]) is None  # nobody says what is right
 
 
 def test_operators_on_whole_numbers_are_timed_and_must_agree_exactly() -> None:
     times = summarise(measure(plan(operator="Add", shapes=((3, 4), (3, 4)), dtype="int32")))
     assert dict(times.coverage[ENGINE]) == {"measured": 1, "of": 1}
+
+
+def test_an_accelerators_numerics_that_cannot_be_set_any_more_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Any, deterministic: bool, tf32: bool) -> None:
+        raise UsageError("it has started")
+
+    monkeypatch.setattr(type(framework(ENGINE)), "_set_numerics", refuse)
+    (warning,) = measure_here(plan(device="cuda:0"))["warnings"]
+    assert warning == (
+        f"{ENGINE} does not run with the same bits again and no TF32: it has started; remedy: --rigorous, which starts "
+        "fresh processes"
+    )
+    assert measure_here(plan())["series"]  # the host's is not asked
+
+
+def test_settings_are_those_of_what_has_run() -> None:
+    """ONNX Runtime's provider is a session's, and there is one once something has run."""
+    raw = measure_here(plan(frameworks=("onnxruntime",)))
+    assert raw["settings"]["onnxruntime"]["provider"] == "CPUExecutionProvider"
 
 
 def test_threads_are_read_back_and_another_number_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

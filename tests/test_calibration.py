@@ -13,7 +13,7 @@ import pytest
 
 import deep5.calibration
 from command import Command
-from deep5.calibration import Calibration, calibration_of_this_machine, kept_calibration, said_of
+from deep5.calibration import Calibration, _machine, calibration_of_this_machine, kept_calibration, said_of
 from deep5.machine_load import machine_state, share_of_others
 from deep5.pinning import processors
 
@@ -114,3 +114,24 @@ def test_what_a_process_started_itself_is_its_own() -> None:
     before = machine_state()
     subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 1: pass"], check=True)
     assert machine_state()["own_s"] - before["own_s"] >= 1
+
+
+def test_clear_forgets_every_number_of_threads_or_the_one_that_is_given(deep5: Command, kept: Path) -> None:
+    machine = _machine()
+    own = [kept.with_name(f"{machine}-{threads}.json") for threads in (1, 2, 16)]
+    other = kept.with_name(f"{'0' * 16}-1.json")  # a cache may be shared by several machines
+    for path in (*own, other):
+        path.write_text("{}")
+    assert deep5("calibrate", "--clear", "--threads", "2") == (0, "", "")
+    assert [path.exists() for path in (*own, other)] == [True, False, True, True]
+    assert deep5("calibrate", "--clear") == (0, "", "")
+    assert [path.exists() for path in (*own, other)] == [False, False, False, True]
+    assert deep5("calibrate", "--clear") == (0, "", "")  # there is nothing to forget
+
+
+def test_what_cannot_be_forgotten_is_told_in_one_line(deep5: Command, kept: Path) -> None:
+    kept.mkdir()
+    answer = deep5("calibrate", "--clear")
+    (line,) = answer.err.splitlines()
+    assert f"cannot remove {kept}: " in line
+    assert answer.status == 2

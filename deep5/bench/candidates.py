@@ -16,12 +16,14 @@ from deep5.operators.drawn import below_extents, whole_numbers
 from deep5.operators.timing import Work
 from deep5.plugins import framework
 from deep5.seeds import generator
-from deep5.tensors import TensorSpec, numpy_dtype, to_numpy
+from deep5.tensors import TensorSpec, device, numpy_dtype, to_numpy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Candidate", "Prepared", "candidates", "prepare", "random_values", "read", "reason_of"]
+    from deep5.backend import Framework
+
+__all__ = ["Candidate", "Prepared", "candidates", "prepare", "random_values", "read", "reason_of", "set_numerics"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +50,12 @@ class Prepared:
 
     Attributes:
         work: To be timed.
-        settings: As read back from the framework.
+        settings: Gives what the framework says of itself; some know it once they have run.
         read: Gives what a call returned as NumPy arrays, outputs before gradients, waiting where it must.
     """
 
     work: Work
-    settings: dict[str, Any]
+    settings: Callable[[], dict[str, Any]]
     read: Callable[[Any], list[Any]]
 
 
@@ -61,6 +63,19 @@ def candidates(plan: Plan) -> list[Candidate]:
     """Every framework of a plan, through deep5 and, where the plan has it by hand, bare."""
     kinds = (False, True) if plan.bare else (False,)
     return [Candidate(framework=name, bare=bare) for name in plan.frameworks for bare in kinds]
+
+
+def set_numerics(engine: Framework, plan: Plan) -> None:
+    """Ask an accelerator's framework for what training asks for where a recipe says nothing: no TF32, the same bits.
+
+    It goes before `set_threads`, which starts some frameworks. On the host there is nothing to set, and TensorFlow
+    could not take it back.
+
+    Raises:
+        UsageError: As for `Framework.set_numerics`.
+    """
+    if device(plan.device).kind != "cpu":
+        engine.set_numerics(deterministic=True, tf32=False)
 
 
 def random_values(
@@ -143,7 +158,7 @@ def prepare(
             threads=plan.threads,
             device=plan.device,
         )
-        return Prepared(work=Work(call=call, synchronize=synchronize), settings={}, read=reader)
+        return Prepared(work=Work(call=call, synchronize=synchronize), settings=dict, read=reader)
     engine = framework(candidate.framework)
     operator = make_operator_of(plan, work.problem, candidate.framework.partition(":")[0])
     executor = engine.operator_executor(operator, device=plan.device)
@@ -160,10 +175,10 @@ def prepare(
         grads = tuple(None if grad is None else executor.arrays(grad)[0] for grad in output_grads)
         call = partial(executor.inference_and_backprop, native, grads, needs=work.direction.needs)
         loop = Work(call=call, synchronize=executor.synchronize)
-        return Prepared(work=loop, settings=executor.settings(), read=read)
+        return Prepared(work=loop, settings=executor.settings, read=read)
     return Prepared(
         work=Work(call=executor.inference, arguments=native, synchronize=executor.synchronize),
-        settings=executor.settings(),
+        settings=executor.settings,
         read=read,
     )
 

@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from deep5.bench.agreement import Results, difference, standard_of
-from deep5.bench.candidates import Candidate, candidates, prepare, random_values, reason_of
+from deep5.bench.candidates import Candidate, candidates, prepare, random_values, reason_of, set_numerics
 from deep5.bench.peaks import peaks
 from deep5.bench.plan import Plan, Workload, remarks, workloads
 from deep5.bench.series import Series, call_first, sample, sample_cold, warm_up
@@ -27,7 +27,7 @@ from deep5.operators.checks.survival import death
 from deep5.plugins import framework, uninterrupted
 from deep5.seeds import derive_seed, generator
 
-__all__ = ["SCOPE", "main", "measure", "measure_here"]
+__all__ = ["SCOPE", "main", "measure", "measure_here", "measure_series"]
 
 SCOPE = (
     "whole calls with inputs in the framework's memory, each finished by synchronize before the next begins; a "
@@ -116,7 +116,7 @@ def _untold(doing: str) -> None:
 
 
 def measure_here(plan: Plan, process: int = 0, tell: Callable[[str], object] = _untold) -> dict[str, Any]:
-    """Measure a plan in this process.
+    """Measure a plan in this process, and the machine's peaks before and after.
 
     Args:
         plan: What.
@@ -124,14 +124,48 @@ def measure_here(plan: Plan, process: int = 0, tell: Callable[[str], object] = _
         tell: Is told what is done next, in words that follow "in", before what may crash.
 
     Returns:
-        `series`, each with its raw times; `left_out`, each with its reason; `roofline`, and `peaks_flop_s` before and
-        after; `settings` by framework; `warnings`; `resolution_s` and `overhead_s` of the clock and of the loop.
+        What `measure_series` gives; `roofline`, and `peaks_flop_s` before and after.
 
     Raises:
         Deep5Error: The timer's self-test fails.
     """
-    timing.self_test()
     begin = perf_counter()
+    raw, works, ready = _started(plan, process)
+    names = [candidate.framework for candidate in ready if not candidate.bare]
+    before = peaks(plan, names)
+    _time(plan, raw, works, ready, tell, begin)
+    tell("the measurement of peaks")
+    after = peaks(plan, names)
+    roofline = before.merged(after)
+    raw["roofline"] = {**asdict(roofline), "seen": dict(roofline.seen)}
+    raw["peaks_flop_s"] = [found.flop_s for found in (before, after)]
+    return raw
+
+
+def measure_series(plan: Plan, process: int = 0, tell: Callable[[str], object] = _untold) -> dict[str, Any]:
+    """Measure a plan in this process, and no peaks: those load frameworks that the plan does not name.
+
+    Args:
+        plan: What.
+        process: Its number, for the record and the order.
+        tell: As for `measure_here`.
+
+    Returns:
+        `series`, each with its raw times; `left_out`, each with its reason; `settings` by framework; `warnings`;
+        `resolution_s` and `overhead_s` of the clock and of the loop.
+
+    Raises:
+        Deep5Error: The timer's self-test fails.
+    """
+    begin = perf_counter()
+    raw, works, ready = _started(plan, process)
+    _time(plan, raw, works, ready, tell, begin)
+    return raw
+
+
+def _started(plan: Plan, process: int) -> tuple[dict[str, Any], list[Workload], list[Candidate]]:
+    """What will be told, what is run, and who is ready to run it: the others are told as left out."""
+    timing.self_test()
     works, left_out = workloads(plan)
     raw: dict[str, Any] = {
         "process": process,
@@ -149,10 +183,20 @@ def measure_here(plan: Plan, process: int = 0, tell: Callable[[str], object] = _
             ready.append(candidate)
         else:
             raw["left_out"] += [{**work.key, "candidate": candidate.label, "reason": reason} for work in works]
-    names = [candidate.framework for candidate in ready if not candidate.bare]
-    before = peaks(plan, names)
+    return raw, works, ready
+
+
+def _time(
+    plan: Plan,
+    raw: dict[str, Any],
+    works: Sequence[Workload],
+    ready: Sequence[Candidate],
+    tell: Callable[[str], object],
+    begin: float,
+) -> None:
+    """Put the times of those that are ready, their settings and what is to be said of them into what is told."""
     evictor = timing.Evictor(plan.threads) if plan.cold else None
-    order = generator(derive_seed(plan.seed, "bench order", process), "order")
+    order = generator(derive_seed(plan.seed, "bench order", raw["process"]), "order")
     with timing.collector_spared():
         for work in works:
             inputs, grads = random_values(work, plan.seed, plan.bounds)
@@ -162,34 +206,34 @@ def measure_here(plan: Plan, process: int = 0, tell: Callable[[str], object] = _
             if evictor is not None:
                 sample_cold(plan, made, evictor, order, begin)
             for series in made:
-                if not series.candidate.bare:  # code by hand says nothing of its settings
-                    raw["settings"].setdefault(series.candidate.framework, series.prepared.settings)
+                name = series.candidate.framework
+                if not series.candidate.bare and name not in raw["settings"]:  # code by hand says nothing of them
+                    raw["settings"][name] = series.prepared.settings()
                 raw["series"].append(series.told())
     if evictor is not None:
         evictor.close()
-    tell("the measurement of peaks")
-    after = peaks(plan, names)
-    roofline = before.merged(after)
-    raw["roofline"] = {**asdict(roofline), "seen": dict(roofline.seen)}
-    raw["peaks_flop_s"] = [found.flop_s for found in (before, after)]
     raw["warnings"] += _thread_warnings(plan, raw["settings"], raw["series"])
-    return raw
 
 
 def _start(plan: Plan, candidate: Candidate, raw: dict[str, Any]) -> str | None:
-    """Load a framework and set its threads, before it computes; why that cannot be, or None."""
+    """Load a framework and set its numerics and threads, before it computes; why that cannot be, or None."""
     try:
         engine = framework(candidate.framework)
     except MissingDependency as error:
         return str(error)
-    try:
-        engine.set_threads(plan.threads)
-    except UsageError as error:
-        if not candidate.bare:
-            raw["warnings"].append(
-                f"{candidate.framework} does not run with {plan.threads} threads: {error}; remedy: --rigorous, which "
-                "starts fresh processes"
-            )
+    asked: dict[str, Callable[[], None]] = {
+        "the same bits again and no TF32": lambda: set_numerics(engine, plan),
+        f"{plan.threads} threads": lambda: engine.set_threads(plan.threads),
+    }
+    for what, ask in asked.items():
+        try:
+            ask()
+        except UsageError as error:
+            if not candidate.bare:
+                raw["warnings"].append(
+                    f"{candidate.framework} does not run with {what}: {error}; remedy: --rigorous, which starts fresh "
+                    "processes"
+                )
     return None
 
 

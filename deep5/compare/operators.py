@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from deep5.bench.agreement import tolerance
-from deep5.bench.candidates import Candidate, prepare, random_values, read, reason_of
-from deep5.bench.measure import measure_here
+from deep5.bench.agreement import tolerances, wrong_dtypes
+from deep5.bench.candidates import Candidate, prepare, random_values, read, reason_of, set_numerics
+from deep5.bench.measure import SCOPE, measure_series
 from deep5.bench.plan import Plan, Workload, workloads
 from deep5.bench.record import plan_of
 from deep5.compare.readings import observed, peaks_of
@@ -22,8 +22,6 @@ from deep5.tensors import TensorSpec
 
 __all__ = ["JOBS", "SCOPE", "workload_name"]
 
-from deep5.bench.measure import SCOPE
-
 
 def workload_name(key: Mapping[str, str]) -> str:
     """What a workload is called: its problem, and its direction where that is no plain forward pass."""
@@ -34,7 +32,9 @@ def _results(
     plan: Plan, request: Mapping[str, Any], tell: Callable[[str], object], *, double: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Outputs and gradients of the first call of every workload, by workload and place."""
-    framework(plan.frameworks[0]).set_threads(plan.threads)
+    engine = framework(plan.frameworks[0])
+    set_numerics(engine, plan)
+    engine.set_threads(plan.threads)
     works, left_out = workloads(plan)
     found: dict[str, Any] = {}
     allowed: dict[str, list[float]] = {}
@@ -52,9 +52,13 @@ def _results(
         except Exception as error:  # whatever a framework raises is its answer, and is listed
             reasons[name] = reason_of(error)
             continue
-        found |= {f"{name}/{place}": np.array(value) for place, value in enumerate(arrays)}
+        wrong: dict[int, str] = {}
         if not double:
-            allowed[name] = [tolerance(work, value) for value in arrays]
+            allowed[name], wrong = tolerances(work, arrays), wrong_dtypes(work, arrays)
+        if wrong:
+            reasons[name] = "; ".join(wrong.values())
+        # One that is left out is not the reference's, however near it is.
+        found |= {f"{name}/{place}": np.array(value) for place, value in enumerate(arrays) if place not in wrong}
     return {"left_out": reasons, "allowed": allowed}, found
 
 
@@ -77,7 +81,7 @@ def _doubled(work: Workload, inputs: Any, grads: Any) -> tuple[Workload, Any, An
 def _reference(
     recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    plan = replace(_plan(recipe, request), frameworks=("reference",))
+    plan = replace(_plan(recipe, request), frameworks=("reference",), device="cpu")
     answer, arrays = _results(plan, request, tell, double=True)
     return {**answer, "provenance": _provenance(recipe)}, arrays
 
@@ -106,7 +110,7 @@ def _time(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     before = machine_state()
     plan = _plan(recipe, request)
-    raw = measure_here(plan, request.get("round", 0), tell)
+    raw = measure_series(plan, request.get("round", 0), tell)
     name = plan.frameworks[0]
     if not raw["series"]:
         reasons = [entry["reason"] for entry in raw["left_out"]]

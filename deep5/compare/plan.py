@@ -247,6 +247,11 @@ def make_plan(
         raise UsageError(f"{threads} threads; allowed: at least 1")
     if steps < _LEAST_STEPS:
         raise UsageError(f"{steps} steps of the proof; allowed: at least {_LEAST_STEPS}")
+    fixed = loaded.fixed.get("threads")
+    if threads is not None and fixed not in (None, threads):
+        raise UsageError(
+            f"--threads {threads}, but {loaded.name} fixes threads={fixed}; allowed: that, or no --threads"
+        )
     asked = threads or recipes[labels[0]].value("threads") or default_threads("") or 1
     here = len(processors(asked))
     if asked > here:
@@ -289,13 +294,16 @@ def request_of(plan: Plan, recipe: Recipe, candidate: Candidate, job: str, **mor
         job: What the process is to do.
         more: Whatever the job needs beside.
     """
+    settings = settings_of(candidate, plan.kind)
+    if "threads" not in recipe.fixed:  # what is fixed cannot be set, and is the plan's number already
+        settings["threads"] = plan.threads
     return {
         "job": job,
         "kind": plan.kind,
         "mode": plan.mode,
         "recipe": plan.recipe,
         "size": plan.size,
-        "settings": {**settings_of(candidate, plan.kind), "threads": plan.threads},
+        "settings": settings,
         "content": content_hash(recipe),
         "threads": plan.threads,
         "steps": plan.steps,
