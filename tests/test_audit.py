@@ -28,7 +28,7 @@ from deep5.compare.driver import run_comparison
 from deep5.environment import default_threads, environment_hash
 from deep5.errors import RunFailed, UsageError
 from deep5.recipe import load_recipe
-from deep5.results.comparison_summary import results_of, verdicts_of, warnings_in
+from deep5.results.comparison_summary import results_of, standing, verdicts_of, warnings_in
 from deep5.results.round_samples import RoundSample, order_of_round, read_round_samples, round_samples_text
 from deep5.run import execute
 from deep5.study import run_study
@@ -376,6 +376,27 @@ def unlisted(document: Any) -> None:
         document["candidates"]["fast"][key].pop()
 
 
+def with_more(runs: int, change: Callable[[Any], Any], status: str = "success") -> Doctor:
+    """A study with so many more run folders, which nobody lists."""
+
+    def doctor(folder: Path) -> None:
+        first = sorted((folder / "runs").iterdir())[0]
+        for number in range(runs):
+            other = first.with_name(f"{first.name[:-1]}{number}more")
+            shutil.copytree(first, other)
+            result(lambda d, name=other.name: d.update(run_id=name))(other)  # type: ignore[misc]
+            if status == "failed":
+                failed(other)
+        study(change)(folder)
+
+    return doctor
+
+
+def resumed_at(*times: str) -> Callable[[Any], None]:
+    """A study that went on at these times."""
+    return lambda document: document.update(resumed=list(times))
+
+
 def as_interrupted(runs: int) -> Doctor:
     """A study that was interrupted when runs had come to their end, and before they were listed."""
 
@@ -492,6 +513,49 @@ def fast_clock(folder: Path) -> None:
         for row in document["metrics"]:
             if row["name"] in ("wall_clock_time", "time_to_accuracy"):
                 row["value"] /= 3
+
+
+def broken_off(ran: int, again: int, left: int | None = None) -> Doctor:
+    """The sixth round of a rigorous comparison was cut behind `ran` candidates; it went on with its last `again`.
+
+    Of what ran then, `left` processes are there, and the comparison was ended once more; None: all.
+    """
+
+    def doctor(folder: Path) -> None:
+        samples = read_round_samples(folder / "samples.csv")
+        with edited(folder / "comparison.json") as document:
+            old, labels = document["processes"], document["candidates"]
+            proofs = [row for row in old if row["job"] != "time"]
+            begin = next(number for number, row in enumerate(old) if row["round"] == 5)
+            rest = old[begin + len(labels) - again :]
+            document["processes"] = [*old[: begin + ran], *proofs, *rest]
+            moved = len(document["processes"]) - len(old)
+            # Not the same times to the last bit.
+            made = [s._replace(seconds=s.seconds * 1.00001, time_s=s.time_s * 1.00001) for s in samples]
+            made = [s for s in made if s.process < begin + ran]
+            made += [s._replace(process=s.process + moved) for s in samples if s.process >= len(old) - len(rest)]
+            at = 0.0
+            for number, row in enumerate(document["processes"]):
+                document["processes"][number] = {**row, "begin_s": at, "wall_s": row["wall_s"] * 1.0001}
+                at += row["wall_s"] * 1.0001 + 0.1
+            lived = sum(row["wall_s"] for row in document["processes"])
+            own = {"wall_s": at, "processes_s": lived, "harness_s": at - lived, "harness_share": (at - lived) / at}
+            document["resources"] |= own
+            document["resumed"] = [document["started"]]
+            if left is not None:
+                document["processes"] = document["processes"][: begin + ran + len(proofs) + left]
+                document |= {"status": "aborted", "reasons": ["interrupted"], "resources": None}
+            stands = standing(document)
+            counts = [s for s in made if s.process in stands and (left is None or s.round < 5)]
+            sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
+            document["results"] = results_of(counts, sizes)
+            floors = {8: Calibration.of_document(document["calibration"]).floor(8)}
+            document["verdicts"] = verdicts_of(counts, document["baseline"], floors)
+            document["warnings"] = warnings_in(document, made)
+        there = len(document["processes"])
+        (folder / "samples.csv").write_text(round_samples_text([s for s in made if s.process < there]))
+
+    return doctor
 
 
 def as_resumed(doctor: Doctor) -> Doctor:
@@ -674,6 +738,11 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      "the mode is rigorous with 1 processes"),
     ("two at a time", QUICK, at_once, 7, "ran at the same time"),
     ("another order", RIGOROUS, other_order, 7, "the order is not the one that the seed"),
+    ("a whole round ran again", RIGOROUS, broken_off(2, 2), 7, "round 5 was whole, and ran again"),
+    ("half a round of another day", RIGOROUS, broken_off(1, 1), 7, "did not run again: what counts was not measured"),
+    ("a round ran again, unsaid", RIGOROUS,
+     lambda f: (broken_off(1, 2)(f), comparison(lambda d: d["resumed"].clear())(f)), 7,
+     "made again 1 times between rounds, and the comparison went on 0 times"),
     # Rule 8.
     ("no samples", QUICK, lambda folder: (folder / "samples.csv").unlink(), 8, "there is no samples.csv"),
     ("no samples of a run", RUN, lambda folder: (folder / "samples.csv").unlink(), 8, "there is no samples.csv"),
@@ -738,8 +807,22 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     # Rule 11.
     ("a run not listed", STUDY, study(unlisted), 11, "came to its end, and is not listed"),
     ("two runs not listed, as interrupted", STUDY, as_interrupted(2), 11, "came to its end, and is not listed"),
-    ("two runs not listed, as resumed", STUDY, study(lambda d: (d.update(resumed=1), unlisted(d), unlisted(d))), 11,
+    ("two runs not listed, as resumed", STUDY,
+     study(lambda d: (resumed_at("2999-01-01T00:00:00Z")(d), unlisted(d), unlisted(d))), 11,
      "came to its end, and is not listed"),
+    ("a run not listed, and resumed before it", STUDY,
+     study(lambda d: (resumed_at("2000-01-01T00:00:00Z")(d), unlisted(d))), 11, "came to its end, and is not listed"),
+    ("nine runs not listed, as resumed nine times at the end", STUDY,
+     with_more(9, resumed_at(*(f"2999-01-0{n}T00:00:00Z" for n in range(1, 10)))), 11,
+     "came to its end, and is not listed"),
+    ("resumed nine times, as a number", STUDY, with_more(9, lambda d: d.update(resumed=9)), 11,
+     "resumed in study.json is 9; allowed: a list of times"),
+    ("resumed at no time", STUDY, study(resumed_at("yesterday")), 11, "resumed in study.json is not as deep5 writes"),
+    ("two failures not told, as unfinished", STUDY, with_more(2, lambda d: d.update(finished=False), "failed"), 11,
+     "2 runs failed, 0 failures are told of"),
+    ("a target as the recipe's own", STUDY,
+     study(lambda d: d.update(target={"metric": "test_accuracy", "goal": 50.0, "origin": "recipe"})), 11,
+     "the target 'test_accuracy' 50.0 is told as the recipe's own; its runs state []"),
     ("a candidate dropped", STUDY, study(lambda d: d["candidates"].pop("fast")), 11,
      "came to its end, and is not listed"),
     ("a run that is not there", STUDY, lambda f: shutil.rmtree(sorted((f / "runs").iterdir())[0]), 11,
@@ -1011,22 +1094,31 @@ def test_dates_and_clock_may_differ_by_a_share(given: Callable[[str], Path]) -> 
     assert "it lived 300 s by its dates and 100 s by its clock; allowed: 35 s between them" in lived(folder, 300, 100.0)
 
 
+@pytest.mark.parametrize("left", [None, 0, 1, 2, 3])
+def test_a_round_that_was_broken_off_and_ran_again_has_no_fault(left: int | None, given: Callable[[str], Path]) -> None:
+    folder = given(RIGOROUS)
+    broken_off(1, 2, left)(folder)
+    assert [str(finding) for finding in audit([folder]).findings] == []
+
+
 def test_a_round_that_was_interrupted_goes_on_in_an_order_of_its_own() -> None:
+    """One that had failed in it before stays failed; all others run again."""
     labels = list("abcdef")
-    document = {"seed": 7, "candidates": [{"label": label, "settings": {}} for label in labels], "resumed": ["then"]}
     drawn = [labels[place] for place in order_of_round(7, 2, 6)]
-    rest = [label for label in labels if label in drawn[2:]]
-    again = drawn[:2] + [rest[place] for place in order_of_round(7, 2, 4)]
+    gone = drawn[1]
+    rows = [{"label": label, "settings": {}, "failed_rounds": [2] if label == gone else []} for label in labels]
+    document = {"seed": 7, "candidates": rows, "resumed": ["then"]}
+    rest = [label for label in labels if label != gone]
+    again = [gone] + [rest[place] for place in order_of_round(7, 2, 5)]
     due, ran = ([(2, label) for label in order] for order in (drawn, again))
     assert ran != due
     assert _is_in_turn(document, due, due)
     assert _is_in_turn(document, ran, due)
     assert not _is_in_turn(document | {"resumed": []}, ran, due)
     assert not _is_in_turn(document, ran[::-1], due)
-    # One interruption cuts one round.
-    more = [(number, label) for number in (2, 3) for _, label in ran]
-    drawn_3 = [(3, labels[place]) for place in order_of_round(7, 3, 6)]
-    assert not _is_in_turn(document, more, due + drawn_3)
+    for row in rows:
+        row["failed_rounds"] = []
+    assert not _is_in_turn(document, ran, due)
 
 
 def test_a_profile_claims_nothing(tmp_path: Path) -> None:

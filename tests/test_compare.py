@@ -23,6 +23,7 @@ from rich.console import Console
 
 import deep5.calibration
 from command import Command
+from deep5.audit.folders import audit
 from deep5.calibration import Calibration
 from deep5.compare.driver import run_comparison
 from deep5.compare.options import parse_variation
@@ -32,8 +33,10 @@ from deep5.errors import MissingDependency, RecipeError, RunFailed, UsageError
 from deep5.pinning import processors
 from deep5.plugins import load
 from deep5.results.comparison import load_comparison
-from deep5.results.comparison_summary import results_of, verdicts_of, warnings_of_machine
+from deep5.results.comparison_summary import results_of, standing, verdicts_of, warnings_of_machine
 from deep5.results.comparison_table import comparison_tables, sentence
+from deep5.results.folder import locked
+from deep5.results.round_samples import order_of_round, round_samples_text
 from pace import slowness
 
 STEPS = 6
@@ -428,9 +431,24 @@ def test_a_bad_candidate_is_told(name: str, spoiled: Any) -> None:
     assert name in ("Rounds", "Lazy") or not any(sample.candidate == row["label"] for sample in spoiled.samples())
 
 
+@pytest.mark.parametrize("name", ["Lazy", "Rounds"])
+def test_nobody_is_held_against_a_baseline_that_was_refused(name: str, bad: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="there is nothing to compare"):
+        run_comparison("digits_lenet", frameworks=[f"{bad}:{name}", "onnxruntime"], size="smoke", steps=2, out=tmp_path)
+    (folder,) = tmp_path.iterdir()
+    left = load_comparison(folder)
+    assert left.verdicts == []
+    assert [row["candidate"] for row in left.results] == ["onnxruntime"]
+    assert {sample.candidate for sample in left.samples()} == {"onnxruntime", f"{bad}:{name}"}  # kept all the same
+    assert audit([folder]).findings == ()
+
+
 def test_the_others_go_on(spoiled: Any) -> None:
     assert [row["status"] for row in spoiled.candidates if ":" not in row["label"]] == ["timed", "timed"]
     assert [row["candidate"] for row in spoiled.verdicts] == ["onnxruntime"]
+    # What a candidate measured that was refused has no place in a table.
+    assert {row["candidate"] for row in spoiled.results} == {"reference", "onnxruntime"}
+    assert audit([spoiled.folder]).findings == ()
 
 
 def test_what_a_schedule_does_is_part_of_the_proof(bad: Path, tmp_path: Path) -> None:
@@ -660,6 +678,78 @@ def _interrupted(folder: Path, changes: Mapping[str, Any]) -> None:
     file.write_text(json.dumps({**document, "status": "aborted", "reasons": ["interrupted"], **changes}))
 
 
+def _cut(folder: Path, processes: int) -> Path:
+    """As if it had been killed when so many processes had come to their end."""
+    document = json.loads((folder / "comparison.json").read_text())
+    _interrupted(folder, {"processes": document["processes"][:processes], "results": [], "verdicts": []})
+    return folder
+
+
+def test_a_round_that_was_broken_off_runs_again(quick: Any, tmp_path: Path) -> None:
+    """Times of one hour are not held against those of another: of the round that was cut nothing counts."""
+    folder = _cut(shutil.copytree(quick.folder, tmp_path / "left"), 4)
+    (first,) = {sample.candidate for sample in load_comparison(folder).samples()}
+    assert audit([folder]).findings == ()
+    again = run_comparison("digits_lenet", resume=folder)
+    jobs = [row["job"] for row in again.document["processes"]]
+    assert jobs == ["reference", "prove", "prove", "time", "reference", "prove", "prove", "time", "time"]
+    assert standing(again.document) == {7, 8}
+    raw = [sample.seconds for sample in again.samples() if sample.candidate == first and sample.phase == "steady"]
+    (row,) = (row for row in again.results if row["candidate"] == first)
+    assert 0 < row["samples"] < len(raw)  # those of before are kept, and do not count
+    assert len(again.verdicts) == 1
+    assert audit([folder]).findings == ()
+    # Ended once more, in the round that runs again.
+    _cut(folder, 8)
+    assert audit([folder]).findings == ()
+    again = run_comparison("digits_lenet", resume=folder)
+    assert standing(again.document) == {11, 12}
+    assert audit([folder]).findings == ()
+
+
+def test_a_comparison_goes_on_with_one_deep5_alone(quick: Any, tmp_path: Path) -> None:
+    folder = _cut(shutil.copytree(quick.folder, tmp_path / "left"), 4)
+    document = json.loads((folder / "comparison.json").read_text())
+    _interrupted(folder, {"software": {**document["software"], "commit": {"id": "0" * 40, "dirty": False}}})
+    with pytest.raises(UsageError, match=r"begun by deep5's commit 000000000000, and this is .*; allowed: the same"):
+        run_comparison("digits_lenet", resume=folder)
+
+
+def test_nobody_goes_on_where_another_still_writes(quick: Any, tmp_path: Path) -> None:
+    folder = _cut(shutil.copytree(quick.folder, tmp_path / "left"), 4)
+    held = locked(folder)
+    for named in (folder, folder / "comparison.json"):
+        with pytest.raises(UsageError, match="a run still writes to"):
+            run_comparison("digits_lenet", resume=named)
+    os.close(held)
+
+
+@pytest.mark.slow
+def test_answers_follow_from_the_rounds_before_a_look(quick: Any, tmp_path: Path) -> None:
+    """Ended in its thirteenth round, of which one candidate had run: the eight before the first look still decide."""
+    folder = shutil.copytree(quick.folder, tmp_path / "left")
+    document, samples = json.loads((folder / "comparison.json").read_text()), quick.samples()
+    *proof, _, _ = document["processes"]
+    labels = [row["label"] for row in document["candidates"]]
+    steady = [sample for sample in samples if sample.candidate == labels[0]]
+    processes, made = proof, []
+    for number in range(13):
+        order = [labels[place] for place in order_of_round(document["seed"], number, 2)]
+        for label in order if number < 12 else [labels[1]]:
+            own = next(row for row in quick.document["processes"] if (row["candidate"], row["job"]) == (label, "time"))
+            processes.append({**own, "round": number})
+            factor = 1.001 ** (number % 2) if label == labels[1] else 1.0  # nobody is faster
+            place = {"candidate": label, "round": number, "process": len(processes) - 1}
+            made += [sample._replace(**place, seconds=sample.seconds * factor) for sample in steady]
+    measurement = {**document["measurement"], "most_processes": 16}
+    (folder / "samples.csv").write_text(round_samples_text(made))
+    _interrupted(folder, {"mode": "rigorous", "processes": processes, "measurement": measurement})
+    found = run_comparison("digits_lenet", resume=folder)
+    (verdict,) = found.verdicts
+    assert verdict["rounds"] == 16
+    assert len(standing(found.document)) == 32
+
+
 def test_a_comparison_goes_on_by_its_folder_alone(quick: Any, deep5: Command, tmp_path: Path) -> None:
     """Its rounds are done: the proof is made again, as long and of the same candidates, and nothing is measured."""
     folder = shutil.copytree(quick.folder, tmp_path / "left")
@@ -695,14 +785,14 @@ def test_no_file_is_run_because_a_folder_names_it(place: str, quick: Any, tmp_pa
 
 @pytest.mark.slow
 def test_a_comparison_that_was_killed_goes_on(tmp_path: Path) -> None:
-    """Killed in the midst of its rounds: what was measured counts, nothing is measured twice, no process stays."""
+    """Killed in the midst of a round: those before count, it runs again, no process stays."""
     command = [sys.executable, "-m", "deep5", "compare", "digits_lenet", "--frameworks", "reference,onnxruntime"]
     command += ["--size", "smoke", "--steps", "2", "--rigorous", "--processes", "8", "--out", str(tmp_path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as running:
         assert running.stderr is not None
-        for line in running.stderr:
-            if "round 2" in line:
-                break
+        lines = (line for line in running.stderr if "round 3" in line)
+        next(lines)
+        next(lines)
         running.kill()
     (folder,) = tmp_path.iterdir()
     left = load_comparison(folder)
@@ -718,11 +808,13 @@ def test_a_comparison_that_was_killed_goes_on(tmp_path: Path) -> None:
     found = load_comparison(folder)
     assert found.samples()[: len(kept)] == kept
     rows = found.document["processes"]
-    ran = [(row["candidate"], row["round"]) for row in rows if row["job"] == "time"]
+    ran = [(rows[number]["candidate"], rows[number]["round"]) for number in standing(found.document)]
     assert sorted(ran) == [(name, number) for name in ("onnxruntime", "reference") for number in range(8)]
     for before, after in itertools.pairwise(rows):
         assert before["begin_s"] + before["wall_s"] <= after["begin_s"]
+    assert len([row for row in rows if row["job"] == "time"]) == 17
     assert len(found.document["resumed"]) == 1
+    assert audit([folder]).findings == ()
     with pytest.raises(UsageError, match="is finished"):
         run_comparison("digits_lenet", frameworks=["reference", "onnxruntime"], **options)
 
@@ -826,6 +918,28 @@ class Leaves(d5.UpdateRule):
     def update_rule(self, grad, param, state):
         os._exit(7)
 """
+
+
+def test_an_optimizer_of_which_no_update_can_be_compared_is_not_timed(tmp_path: Path) -> None:
+    """It owns its step, the framework has no float64, and behind a network's kinks losses drift apart by themselves."""
+    (digits,) = (entry for entry in entry_points(group="deep5.recipes") if entry.name == "digits_lenet")
+    source = Path(str(find_spec(digits.value).origin)).read_text()  # type: ignore[union-attr]
+    path = tmp_path / "kinks.py"
+    path.write_text(source.replace('"activation": "tanh"', '"activation": "relu"'))
+    found = run_comparison(
+        str(path),
+        frameworks=["reference", "onnxruntime", "jax"],
+        settings={"optimizer": "sag", "optimizer_kwargs": {"lr": 0.01}},
+        size="smoke",
+        steps=STEPS,
+        out=tmp_path,
+    )
+    told = {row["label"]: (row["status"], row["reason"]) for row in found.candidates}
+    status, reason = told["onnxruntime"]
+    assert status == "failed"
+    assert reason.startswith("no update of its optimizer could be compared, nor what follows from one: in float64: ")
+    assert told["reference"] == told["jax"] == ("timed", None)
+    assert not any(sample.candidate == "onnxruntime" for sample in found.samples())
 
 
 def test_an_optimizer_that_ends_its_process_ends_no_other(deep5: Command, tmp_path: Path) -> None:

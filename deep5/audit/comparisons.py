@@ -21,7 +21,7 @@ from deep5.audit.turns import check_turns
 from deep5.audit.work import check_work
 from deep5.errors import Deep5Error
 from deep5.results.comparison import COMPARISON, ComparisonResult, load_comparison
-from deep5.results.comparison_summary import crowded_in
+from deep5.results.comparison_summary import counted, crowded_in
 
 __all__ = ["audit_comparison"]
 
@@ -79,7 +79,7 @@ def _check_times(ledger: Ledger, root: Path, result: ComparisonResult) -> None:
         with ledger.part(7, "the order of the processes"):
             check_turns(ledger, document, samples)
         with ledger.part(8, "the times against the arithmetic"):
-            check_work(ledger, document, samples)
+            check_work(ledger, document, counted(document, samples))
 
 
 def _check_provenance(ledger: Ledger, document: Mapping[str, Any]) -> None:
@@ -182,13 +182,9 @@ def _check_calibration(ledger: Ledger, document: Mapping[str, Any]) -> None:
         or told is None
     ):
         return
-    times = {name: tuple(map(float, values)) for name, values in told["processes"].items()}
-    made = Calibration(
-        machine=told["machine"], threads=told["threads"], processes=times, when=str(told.get("when", ""))
-    )
-    ledger.hold(
-        10, bool(times) and all(len(own) >= 16 for own in times.values()), "the calibration has too few processes"
-    )
+    made = Calibration.of_document(told)
+    enough = bool(made.processes) and all(len(own) >= 16 for own in made.processes.values())
+    ledger.hold(10, enough, "the calibration has too few processes")
     ledger.same(10, "the calibration's threads", told["threads"], document["threads"])
     floors: dict[int, float] = {}
     crowded = crowded_in(document).keys()
@@ -236,7 +232,7 @@ def _check_candidates(ledger: Ledger, document: Mapping[str, Any]) -> None:
             f"{label} is {status} at the end; allowed: timed, different or failed",
         )
         if status == "timed":
-            ledger.hold(11, label in timed, f"{label} was timed, and has no result")
+            ledger.hold(11, not ended or label in timed, f"{label} was timed, and has no result")
             base = document["baseline"]
             ledger.hold(11, not ended or label == base or label in judged, f"{label} was timed, and has no verdict")
         bad = [

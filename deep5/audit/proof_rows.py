@@ -68,6 +68,8 @@ def check_proof(ledger: Ledger, document: Mapping[str, Any]) -> None:
         for needed in _NEEDED[kind]:
             there = any(row["what"].startswith(needed) for row in rows)
             ledger.hold(1, there, f"{label} was timed and no proof of its {needed.strip()} is there")
+        of_update = any(row["part"] in "ad" or not row["what"].endswith("at a float64 state") for row in rows)
+        ledger.hold(1, kind != "training" or of_update, f"{label} was timed and no proof of an update is there")
         left_out = any(told.startswith("in float64") for told in candidate["left_out"])
         if kind != "operators" and not left_out:
             double = any(row["part"] == "a" for row in rows)

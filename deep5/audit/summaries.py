@@ -12,25 +12,12 @@ from deep5.results.comparison_summary import counted, results_of, verdicts_in, w
 from deep5.results.round_samples import RoundSample
 from deep5.statistics import LOOKS, steady_part
 
-__all__ = ["calibration_of", "check_summaries", "verdicts_again"]
+__all__ = ["check_summaries", "verdicts_again"]
 
 # How many there are: where that is wrong, raw values are missing.
 _COUNTS = ("processes", "samples")
 # Rounds that anybody measures.
 _MOST = 1000
-
-
-def calibration_of(document: Mapping[str, Any]) -> Calibration | None:
-    """The calibration that a comparison holds, or None."""
-    told = document["calibration"]
-    if told is None:
-        return None
-    return Calibration(
-        machine=str(told["machine"]),
-        threads=int(told["threads"]),
-        processes={name: tuple(map(float, values)) for name, values in told["processes"].items()},
-        when="",
-    )
 
 
 def verdicts_again(
@@ -47,7 +34,7 @@ def verdicts_again(
         failed: Labels that take part no more; None: as at the end.
         rounds: Those of so many rounds alone; None: of all.
     """
-    made = calibration_of(document)
+    made = None if document["calibration"] is None else Calibration.of_document(document["calibration"])
     # As many as there are, whatever is said of them.
     most = min(
         document["measurement"]["most_processes"], 1 + max((sample.round for sample in samples), default=0), _MOST

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from deep5.audit.finding import Ledger
 from deep5.audit.summaries import verdicts_again
+from deep5.results.comparison_summary import standing
 from deep5.results.round_samples import RoundSample, order_of_round
 from deep5.statistics import LOOKS
 
@@ -34,22 +36,27 @@ def check_turns(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[R
             f"processes {number} ({one['candidate']}) and {number + 1} ({other['candidate']}) ran at the same time",
         )
     _check_length(ledger, document)
-    timed = [process for process in processes if process["job"] == "time"]
+    sessions = _sessions(document)
+    # Of a comparison that was ended: without a round that was broken off a second time when it ran again.
+    open_round = None if document["status"] == "success" else _broken_again(document, sessions)
+    timed = [processes[number] for number in sorted(standing(document)) if processes[number]["round"] != open_round]
     if not timed:
         return
     most, mode = document["measurement"]["most_processes"], document["mode"]
     ran = [(process["round"], process["candidate"]) for process in timed]
-    ledger.hold(7, len(set(ran)) == len(ran), "a candidate ran twice in one round")
     rounds = [number for number, _ in ran]
     ledger.hold(7, rounds == sorted(rounds), f"rounds do not follow one another: {rounds!r:.100}")
     last = max(rounds)
     ledger.hold(11, len(set(rounds)) == last + 1, f"of {last + 1} rounds {len(set(rounds))} are there")
     if mode == "quick" and most == 1:
         ledger.hold(7, max(rounds) == 0, "a quick comparison has several rounds")
-    follows = _follows(document, samples, timed)
     whole = document["status"] == "success"
-    if not whole:
-        follows = follows[: len(ran)]
+    if not whole and last == 0:
+        ledger.skip("the order of a first round that was broken off: who else was to run in it is not known")
+        return
+    every = _follows(document, samples, timed)
+    _check_broken_off(ledger, document, sessions, every)
+    follows = every if whole else every[: len(ran)]
     got, due = set(ran), set(follows)
     for number, candidate in sorted(due - got):
         ledger.find(11, f"{candidate} did not run in round {number}, which was its turn: it is dropped unsaid")
@@ -73,10 +80,11 @@ def check_turns(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[R
         )
         and whole
     ):
+        ended = any(row["failed_rounds"] for row in document["candidates"] if row["label"] == document["baseline"])
         for row in document["verdicts"]:
             ledger.hold(
                 7,
-                row["rounds"] >= fewest,
+                row["rounds"] >= fewest or ended,  # the baseline failed before: nothing is claimed
                 f"{row['candidate']} is judged after {row['rounds']} rounds of a rigorous comparison; allowed: at "
                 f"least {fewest}",
             )
@@ -109,24 +117,86 @@ def _follows(
 def _is_in_turn(
     document: Mapping[str, Any], ran: Sequence[tuple[int, str]], follows: Sequence[tuple[int, str]]
 ) -> bool:
-    """Whether candidates ran in the order that was drawn; a round that an interruption cut goes on in a new order."""
-    cuts = len(document["resumed"])
+    """Whether candidates ran in the order that was drawn.
+
+    A round that was broken off runs again in an order of those that are left: who had failed in it before does not.
+    """
     active = _groups_of(document)
+    ended = {(number, row["label"]) for row in document["candidates"] for number in row["failed_rounds"]}
     for number in {number for number, _ in follows}:
         own, due = ([candidate for at, candidate in rows if at == number] for rows in (ran, follows))
-        if own == due:
-            continue
-        # Those that ran before the interruption, in the order of all; then the rest, in an order of their own.
-        same = next((place for place, pair in enumerate(zip(own, due, strict=True)) if pair[0] != pair[1]), len(own))
-        for cut in range(same, -1, -1):
-            left = [label for label in active if label in due[cut:]]
-            drawn = [left[place] for place in order_of_round(document["seed"], number, len(left))]
-            if cuts and own == due[:cut] + drawn:
-                cuts -= 1
+        orders = [due]
+        for count in range(1, len(own) if document["resumed"] else 0):
+            if (number, own[count - 1]) not in ended:
                 break
-        else:
+            left = [label for label in active if label in due and label not in own[:count]]
+            orders.append(own[:count] + [left[place] for place in order_of_round(document["seed"], number, len(left))])
+        if own not in orders:
             return False
     return True
+
+
+def _sessions(document: Mapping[str, Any]) -> dict[int, int]:
+    """By number of a timed process, how often the comparison had gone on before: then the proof is made again."""
+    found: dict[int, int] = {}
+    session, timed = 0, False
+    for number, row in enumerate(document["processes"]):
+        if row["job"] == "time":
+            found[number] = session
+        elif timed:
+            session += 1
+        timed = row["job"] == "time"
+    return found
+
+
+def _broken_again(document: Mapping[str, Any], sessions: Mapping[int, int]) -> int | None:
+    """The last round, where it was broken off and has begun again."""
+    rounds = {number: document["processes"][number]["round"] for number in sessions}
+    last = max(rounds.values(), default=None)
+    ran = {sessions[number] for number, own in rounds.items() if own == last}
+    return last if len(ran) > 1 else None
+
+
+def _check_broken_off(
+    ledger: Ledger,
+    document: Mapping[str, Any],
+    sessions: Mapping[int, int],
+    follows: Sequence[tuple[int, str]],
+) -> None:
+    """A process that does not count was of a round that an interruption cut, and all of it ran again behind that."""
+    rows = [(session, document["processes"][number]) for number, session in sessions.items()]
+    cuts, told = max(sessions.values(), default=0), len(document["resumed"])
+    ledger.hold(
+        7,
+        cuts <= told,
+        f"the proof was made again {cuts} times between rounds, and the comparison went on {told} times",
+    )
+    ended = {(number, row["label"]) for row in document["candidates"] for number in row["failed_rounds"]}
+    ran: dict[int, dict[int, set[str]]] = {}
+    for session, row in rows:
+        ran.setdefault(row["round"], {}).setdefault(session, set()).add(row["candidate"])
+    lasts: dict[int, int] = {}
+    for session, row in rows:
+        lasts[session] = max(lasts.get(session, 0), row["round"])
+    times = Counter((session, row["round"], row["candidate"]) for session, row in rows)
+    ledger.hold(7, max(times.values(), default=1) == 1, "a candidate ran twice in one round")
+    for number, by_session in ran.items():
+        due = {candidate for at, candidate in follows if at == number}
+        *cut, final = sorted(by_session)
+        for session in cut:
+            # Whoever had not failed until then had to run again.
+            again = {label for label in by_session[session] if (number, label) not in ended}
+            ledger.hold(
+                7,
+                not due <= by_session[session] and lasts[session] == number,
+                f"round {number} was whole, and ran again",
+            )
+            ledger.hold(
+                7,
+                again <= by_session[final] or document["status"] != "success",
+                f"of round {number}, which was broken off, {sorted(again - by_session[final])} did not run again: what "
+                "counts was not measured in turn",
+            )
 
 
 def _groups_of(document: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from deep5.compare.child import ARRAYS
 from deep5.compare.options import given_options
 from deep5.compare.plan import Candidate, Plan, make_plan, request_of
 from deep5.compare.processes import Outcome, run_process
-from deep5.compare.proof import ProofRow, inference_rows, operator_rows, training_rows
+from deep5.compare.proof import ProofRow, inference_rows, is_of_an_update, operator_rows, training_rows
 from deep5.compare.record import ComparisonRecord
 from deep5.compare.resumed import options_left
 from deep5.errors import Deep5Error, OutputError, RunFailed, UsageError
@@ -46,7 +46,7 @@ def run_comparison(
     Args:
         recipe: A registered name, or the path of a Python file.
         out: Where the comparison's folder goes.
-        resume: The folder of a comparison that was ended, to go on in: its rounds count, its proof is made again.
+        resume: The folder of a comparison that was ended, to go on in: its whole rounds count, its proof is made again.
             Options that are not given are as it had them.
         tell: Takes a line before each process.
         options: By name; one that is None is not given.
@@ -124,6 +124,10 @@ class _Comparison:
             self.folder.close()
 
     def _calibrate(self) -> None:
+        if self.folder.document["calibration"] is not None:
+            # Of a comparison that goes on: candidates that have their answer have it by these floors.
+            self.calibration = Calibration.of_document(self.folder.document["calibration"])
+            return
         found = calibration_of_this_machine(self.plan.threads)
         if found is None:
             self.tell("this machine's noise floor is not known, or older than a day: it is measured, in about a minute")
@@ -133,7 +137,7 @@ class _Comparison:
                 self.tell(line)
             self.processes_s += perf_counter() - begin
         self.folder.document["calibration"] = found.document()
-        self.calibration: Calibration = found
+        self.calibration = found
 
     def _run(self, candidate: Candidate, job: str, folder: Path, label: str | None = None, **more: Any) -> Outcome:
         outcome = run_process(
@@ -200,9 +204,11 @@ class _Comparison:
         else:
             missing = {"training": {"b", "c"}, "inference": {"b"}}[self.plan.kind] - parts
             reason = f"nothing of part {', '.join(sorted(missing))} could be compared" if missing else None
+            if self.plan.kind == "training" and reason is None and not any(map(is_of_an_update, rows)):
+                reason = "no update of its optimizer could be compared, nor what follows from one"
         if reason is None:
             return True
-        if wrong is None and left_out:
+        if left_out and (wrong is None or self.plan.kind == "operators"):
             reason += f": {left_out[0]}"
         self.folder.fail(candidate.label, "different" if wrong else "failed", reason)
         return False
@@ -233,8 +239,9 @@ class _Comparison:
         # One that failed in a round before an interruption has failed.
         plan, active = self.plan, [c for c in able if self.folder.status(c.label) in ("proved", "timed")]
         for number in range(plan.most):
-            # Those that ran in a round before an interruption are not run in it again.
-            due = [] if self._too_few(active) else [c for c in active if not self.folder.has(c.label, number)]
+            # A round that an interruption broke off runs again: what the machine did in another hour does not cancel.
+            whole = self.folder.is_whole(number, [candidate.label for candidate in active])
+            due = [] if whole or self._too_few(active) else active
             for place in order_of_round(plan.seed, number, len(due)):
                 candidate = due[place]
                 self.tell(f"timing: round {number + 1}, {candidate.label}")
@@ -245,7 +252,7 @@ class _Comparison:
                     self.folder.note_times(candidate.label, number, outcome.answer)
                 self.folder.write()
             active = [c for c in active if self.folder.status(c.label) == "timed"] if due else active
-            self.folder.judge(self._floors())
+            self.folder.judge(self._floors(), number + 1)
             if number + 1 in LOOKS:
                 undecided = self.folder.undecided()
                 active = [c for c in active if c.label == plan.baseline or c.label in undecided]
@@ -265,7 +272,7 @@ class _Comparison:
     # 4. Verdict ------------------------------------------------------------------------------------------------------
 
     def _finish(self) -> ComparisonResult:
-        self.folder.judge(self._floors())
+        self.folder.judge(self._floors(), self.plan.most)
         # A baseline that failed after some rounds is what the others were held against in those before.
         measured = self.folder.measured()
         if self.plan.baseline not in measured or len(measured) < 2:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["ProofRow", "inference_rows", "operator_rows", "training_rows"]
+__all__ = ["ProofRow", "inference_rows", "is_of_an_update", "operator_rows", "training_rows"]
 
 # Outputs of a network in evaluation: the rounding of the element type times the depth, with two orders of magnitude.
 _OUTPUTS = {"float64": 1e-9, "float32": 1e-5}
@@ -76,6 +76,11 @@ def training_rows(
         )
         for found in proof.comparisons
     ]
+
+
+def is_of_an_update(row: ProofRow) -> bool:
+    """Whether an optimizer that does something else would make it another: losses and gradients of a state are none."""
+    return row.part in ("a", "d") or not row.what.endswith("at a float64 state")
 
 
 def inference_rows(

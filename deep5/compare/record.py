@@ -127,7 +127,8 @@ class ComparisonRecord:
             "finished": None,
         }
         if resume is not None:
-            self._lock = locked(resume)
+            # Another may have finished it since it was read for its folder.
+            self._lock = locked(load_comparison(resume).folder)
             try:
                 self._go_on(load_comparison(resume))
             except BaseException:
@@ -142,10 +143,11 @@ class ComparisonRecord:
         self.write()
 
     def _go_on(self, left: ComparisonResult) -> None:
-        """Take up what a comparison left: its rounds count, its proof is made again.
+        """Take up what a comparison left: its whole rounds count, its proof is made again.
 
         Raises:
-            UsageError: It is finished, or is of another recipe, of other candidates, or of another environment.
+            UsageError: It is finished, or is of another recipe, of other candidates, of another environment, or of
+                another deep5.
         """
         document = left.document
         if document["status"] == "success":
@@ -161,6 +163,13 @@ class ComparisonRecord:
                     f"the comparison in {left.folder} has another {key!r} than this one; allowed: the same command, on "
                     "the same machine and versions; remedy: a new one, without --resume"
                 )
+        commits = [told["software"].get("commit") or {} for told in (document, now)]
+        if commits[0].get("id") != commits[1].get("id"):
+            ids = [str(commit.get("id")) for commit in commits]
+            raise UsageError(
+                f"the comparison in {left.folder} was begun by deep5's commit {ids[0]:.12}, and this is {ids[1]:.12}; "
+                "allowed: the same; remedy: a new one, without --resume"
+            )
         mine, theirs = (
             [(row["label"], row["framework"], row["settings"], row["recipe"]) for row in rows]
             for rows in (now["candidates"], document["candidates"])
@@ -171,6 +180,11 @@ class ComparisonRecord:
         self.path = left.folder.absolute()
         self.document = {**document, "reasons": ["the comparison has not finished"], "status": "aborted"}
         self.document["resumed"] = [*document["resumed"], _now()]
+        if any(commit.get("dirty") for commit in commits):
+            self.warn(
+                "the comparison went on, and deep5's own source has changes that no commit holds: whether all rounds "
+                "ran the same is not known; remedy: a commit, and a new comparison"
+            )
         self.document["equivalence"], self.document["proof"] = [], {"steps": None, "smooth": None}
         for row in self.document["candidates"]:
             row["left_out"] = []
@@ -195,12 +209,16 @@ class ComparisonRecord:
         end = max((row["begin_s"] + row["wall_s"] for row in rows), default=0.0)
         return end, lived if told is None else max(lived, told["processes_s"])
 
-    def has(self, label: str, number: int) -> bool:
-        """Whether a candidate has run in a round already."""
-        return any(
-            row["candidate"] == label and row["round"] == number and row["job"] == "time"
-            for row in self.document["processes"]
-        )
+    def is_whole(self, number: int, labels: Sequence[str]) -> bool:
+        """Whether candidates have run in a round already, one after the other and with no interruption between."""
+        ran: dict[str, int] = {}
+        proofs = 0
+        for row in self.document["processes"]:
+            if row["job"] != "time":
+                proofs += 1  # it is made again when a comparison goes on
+            elif row["round"] == number:
+                ran[row["candidate"]] = proofs
+        return len({ran.get(label) for label in labels}) == 1 and ran.keys() >= set(labels)
 
     def _candidate(self, label: str) -> dict[str, Any]:
         found: dict[str, Any] = next(row for row in self.document["candidates"] if row["label"] == label)
@@ -307,10 +325,11 @@ class ComparisonRecord:
         warnings = self.document["warnings"]
         warnings += [sentence for sentence in dict.fromkeys(told) if sentence not in warnings]
 
-    def judge(self, floors: Mapping[int, float]) -> None:
-        """Derive medians and verdicts from the samples so far."""
-        self.document["results"] = results_of(counted(self.document, self._samples), self._batch_sizes)
-        self.document["verdicts"] = verdicts_in(self.document, self._samples, floors, self._batch_sizes)
+    def judge(self, floors: Mapping[int, float], rounds: int) -> None:
+        """Derive medians and verdicts from the samples of the first so many rounds."""
+        samples = [sample for sample in self._samples if sample.round < rounds]
+        self.document["results"] = results_of(counted(self.document, samples), self._batch_sizes)
+        self.document["verdicts"] = verdicts_in(self.document, samples, floors, self._batch_sizes)
 
     def undecided(self) -> set[str]:
         """The candidates with a workload on which nothing could be claimed yet."""
@@ -337,8 +356,8 @@ class ComparisonRecord:
         self._close(status, [reason], resources)
 
     def measured(self) -> set[str]:
-        """Candidates with times, whatever became of them."""
-        return {sample.candidate for sample in self._samples}
+        """Candidates with times that count, whatever became of them."""
+        return {sample.candidate for sample in counted(self.document, self._samples)}
 
     def _close(self, status: str, reasons: list[str], resources: Mapping[str, float]) -> None:
         from deep5.environment import describe_system

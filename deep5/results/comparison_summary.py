@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from statistics import median
@@ -19,6 +20,7 @@ __all__ = [
     "judged",
     "process_medians",
     "results_of",
+    "standing",
     "verdicts_in",
     "verdicts_of",
     "warnings_in",
@@ -33,8 +35,25 @@ _NOISY = {"quick": 1.25, "rigorous": 1.05}
 Samples = Sequence[RoundSample]
 
 
+def standing(document: Mapping[str, Any]) -> set[int]:
+    """Numbers of the timed processes that count, whatever became of them.
+
+    A round that an interruption broke off runs again, whole: only what ran in turn is compared, so of a candidate that
+    ran twice in a round the later process counts.
+
+    Args:
+        document: comparison.json.
+    """
+    last = {
+        (row["candidate"], row["round"]): number
+        for number, row in enumerate(document["processes"])
+        if row["job"] == "time"
+    }
+    return set(last.values())
+
+
 def counted(document: Mapping[str, Any], samples: Iterable[RoundSample]) -> list[RoundSample]:
-    """The samples of what was shown to be the same: of others there are no results.
+    """The samples of what was shown to be the same, in processes that count and had no fault: of others no results are.
 
     Args:
         document: comparison.json.
@@ -43,10 +62,15 @@ def counted(document: Mapping[str, Any], samples: Iterable[RoundSample]) -> list
     different = {(row["workload"], row["candidate"]) for row in document["equivalence"] if not row["passed"]}
     # One that was proved before an interruption and not behind it has no times either.
     unlike = {row["label"] for row in document["candidates"] if row["status"] == "different"}
+    faulty = {(row["label"], number) for row in document["candidates"] for number in row["failed_rounds"]}
+    stands = standing(document)
     return [
         sample
         for sample in samples
-        if (sample.workload, sample.candidate) not in different and sample.candidate not in unlike
+        if sample.process in stands
+        and (sample.candidate, sample.round) not in faulty
+        and (sample.workload, sample.candidate) not in different
+        and sample.candidate not in unlike
     ]
 
 
@@ -63,8 +87,11 @@ def judged(
     if failed is None:
         failed = {row["label"] for row in document["candidates"] if row["status"] != "timed"}
     # A baseline that failed late is what the others were held against until then.
-    failed = failed - {document["baseline"]}
-    return [sample for sample in counted(document, samples) if sample.candidate not in failed]
+    baseline = document["baseline"]
+    failed = failed - {baseline}
+    ends = (number for row in document["candidates"] if row["label"] == baseline for number in row["failed_rounds"])
+    end = min(ends, default=math.inf)
+    return [sample for sample in counted(document, samples) if sample.candidate not in failed and sample.round < end]
 
 
 def process_medians(samples: Iterable[RoundSample]) -> dict[tuple[str, str], dict[int, float]]:
@@ -205,8 +232,9 @@ def crowded_in(document: Mapping[str, Any]) -> dict[str, float]:
 def _shares(document: Mapping[str, Any]) -> dict[str, list[float]]:
     """By label, what others took beside each timed process that came to its end."""
     shares: dict[str, list[float]] = {}
-    for row in document["processes"]:
-        if row["job"] == "time" and row["reason"] is None and (row["machine"] or {}).get("others_share") is not None:
+    for number in sorted(standing(document)):
+        row = document["processes"][number]
+        if row["reason"] is None and (row["machine"] or {}).get("others_share") is not None:
             shares.setdefault(row["candidate"], []).append(row["machine"]["others_share"])
     return shares
 
@@ -238,8 +266,11 @@ def warnings_in(document: Mapping[str, Any], samples: Samples) -> list[str]:
         document: comparison.json.
         samples: All of them.
     """
-    unsettled = Counter((name, row["candidate"]) for row in document["processes"] for name in row["unsettled"])
-    return [*warnings_of(samples, unsettled), *warnings_of_machine(document)]
+    stands = standing(document)
+    rows = (document["processes"][number] for number in sorted(stands))
+    unsettled = Counter((name, row["candidate"]) for row in rows for name in row["unsettled"])
+    told = [sample for sample in samples if sample.process in stands]
+    return [*warnings_of(told, unsettled), *warnings_of_machine(document)]
 
 
 def warnings_of(samples: Samples, unsettled: Mapping[tuple[str, str], int]) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from deep5.errors import UsageError
+from deep5.results.comparison_summary import standing
 from deep5.results.export.source import Source
 from deep5.results.kind import COMPARISON_KIND
 from deep5.results.long_form import sample_records
@@ -147,10 +148,11 @@ def _process_lines(source: Source, process: int, records: Sequence[Mapping[str, 
 
 
 def _whole(document: Mapping[str, Any], process: int) -> bool:
-    """Whether a process came to its end, and its candidate computes what the others do."""
+    """Whether a process came to its end and counts, and its candidate computes what the others do."""
     row = document["processes"][process]
     own = next(own for own in document["candidates"] if own["label"] == row["candidate"])
-    return row["reason"] is None and row["round"] not in own["failed_rounds"] and own["status"] != "different"
+    ended = row["reason"] is None and row["round"] not in own["failed_rounds"] and process in standing(document)
+    return ended and own["status"] != "different"
 
 
 def _plain(text: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from deep5.results.chart_parts import altair, logarithmic
 from deep5.results.comparison import ComparisonResult
-from deep5.results.comparison_summary import process_medians
+from deep5.results.comparison_summary import counted, process_medians
 from deep5.results.reading import NotThere, opened
 from deep5.results.report.markup import clean
 from deep5.results.report.standing import standing
@@ -169,7 +169,7 @@ def samples_chart(result: ComparisonResult) -> Drawing | None:
     check_size(result.folder)
     samples = [
         sample
-        for sample in result.samples()
+        for sample in counted(result.document, result.samples())
         if (sample.workload, sample.candidate) in fit and _within(sample.seconds, _SECONDS)
     ]
     series: dict[tuple[str, str], list[float]] = {}
