@@ -344,12 +344,21 @@ STUDY = {"calm": {}, "fatal": {"events": [Fatal()]}, "broken": {"optimizer_kwarg
 """
 
 
+def alone(*words: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, in the environment that Python knows.
+
+    Libraries that other tests loaded here may have set variables behind its back.
+    """
+    command = [sys.executable, "-m", "deep5", *words]
+    return subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=False, timeout=120)
+
+
 def test_a_study_that_was_killed_goes_on_with_what_is_left(
     file: Path, tmp_path: Path, deep5: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.write_text(TARGET + FATAL)
     words = ["study", str(file), "--seeds", "2", "--out", str(tmp_path / "out")]
-    killed = subprocess.run([sys.executable, "-m", "deep5", *words], capture_output=True, check=False, timeout=120)
+    killed = alone(*words)
     assert killed.returncode == -signal.SIGKILL
     (folder,) = (tmp_path / "out").iterdir()
     before = {path.name for path in (folder / "runs").iterdir()}
@@ -375,9 +384,9 @@ def test_a_study_that_was_killed_goes_on_with_what_is_left(
         assert other.status == 2
         assert "was of other recipe files, or files named in them, than there are now" in other.err
     file.write_text(source)
-    answer = deep5(*words, "--resume", str(folder / "study.json"), "--json")
-    assert answer.status == 0, answer.err
-    document = json.loads(answer.out)
+    answer = alone(*words, "--resume", str(folder / "study.json"), "--json")
+    assert answer.returncode == 0, answer.stderr
+    document = json.loads(answer.stdout)
     assert (document["finished"], len(document["resumed"])) == (True, 1)
     assert (
         max(json.loads((folder / "runs" / name / "result.json").read_text())["started"] for name in before)
@@ -388,7 +397,7 @@ def test_a_study_that_was_killed_goes_on_with_what_is_left(
     assert (f"{DIRTY}went on" in document["notes"]) == (commit is not None and commit["dirty"] is True)
     assert [len(document["candidates"][name]["runs"]) for name in ("calm", "fatal")] == [2, 2]
     # What had come to its end was not run again; the one that was broken off was.
-    assert len(answer.err.splitlines()) == 6 - (len(before) - 1)
+    assert len(answer.stderr.splitlines()) == 6 - (len(before) - 1)
     assert before <= {path.name for path in (folder / "runs").iterdir()}
     report = audit([folder])
     assert [str(finding) for finding in report.findings] == []
