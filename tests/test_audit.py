@@ -822,7 +822,7 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      "2 runs failed, 0 failures are told of"),
     ("a target as the recipe's own", STUDY,
      study(lambda d: d.update(target={"metric": "test_accuracy", "goal": 50.0, "origin": "recipe"})), 11,
-     "the target 'test_accuracy' 50.0 is told as the recipe's own; its runs state []"),
+     "the target 'test_accuracy' 50.0 is told as the recipe's own; its runs state ["),
     ("a candidate dropped", STUDY, study(lambda d: d["candidates"].pop("fast")), 11,
      "came to its end, and is not listed"),
     ("a run that is not there", STUDY, lambda f: shutil.rmtree(sorted((f / "runs").iterdir())[0]), 11,

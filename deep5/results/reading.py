@@ -12,7 +12,6 @@ import json
 import math
 import os
 import stat
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -184,9 +183,7 @@ def parsed(content: bytes) -> Any:
     if sum(content.count(sign) for sign in (b",", b"[", b"{")) > _MOST_VALUES:
         raise ValueError(f"it holds more than {_MOST_VALUES} values")
     try:
-        document = json.loads(
-            content.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole
-        )
+        document = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
     except RecursionError as error:
         raise ValueError(f"it nests deeper than {_DEEPEST}") from error
     level = [document]
@@ -204,13 +201,6 @@ def parsed(content: bytes) -> Any:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
-
-
-def _whole(text: str) -> int:
-    value = int(text)
-    if abs(value) > sys.float_info.max:
-        raise ValueError(f"{text[:20]}… is too large; allowed: a finite number")
-    return value
 
 
 def _finite(text: str) -> float:

@@ -139,7 +139,15 @@ def load_study_folder(path: str | Path) -> StudyFolder:
             recipes, on several data sets, or outside the folder; a seed that a candidate has twice.
     """
     folder = folder_of(path)
-    file = folder / STUDY
+    try:
+        return _load(folder, folder / STUDY)
+    except OverflowError as error:  # JSON's whole numbers have no bound
+        raise UsageError(
+            f"{folder} holds a number that is too large ({error}); allowed: those of a float; it is damaged"
+        ) from error
+
+
+def _load(folder: Path, file: Path) -> StudyFolder:
     document = _read(file)
     candidates = _mapping(document.get("candidates"), file, "candidates")
     if not candidates:
