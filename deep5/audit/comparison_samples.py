@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from deep5.audit.finding import Ledger
+from deep5.results.comparison_summary import failed_turns
 from deep5.results.round_samples import RoundSample
 from deep5.statistics import steady_part
 
@@ -52,7 +53,7 @@ def check_samples(ledger: Ledger, document: Mapping[str, Any], samples: Sequence
     for sample in samples:
         series.setdefault((sample.candidate, sample.workload, sample.process), []).append(sample)
     labels = {row["label"] for row in document["candidates"]}
-    failed = _failed(document)
+    failed = failed_turns(document)
     for (candidate, workload, number), own in series.items():
         name = f"{candidate}, {workload}, process {number}"
         known = 0 <= number < len(processes)
@@ -64,7 +65,7 @@ def check_samples(ledger: Ledger, document: Mapping[str, Any], samples: Sequence
             and (told["candidate"], told["job"], told["round"]) == (candidate, "time", own[0].round)
             and len({sample.round for sample in own}) == 1
             # What a process measured that was found to have a fault is kept, and does not count.
-            and (told["reason"] is None or (candidate, told["round"]) in failed),
+            and (told["reason"] is None or (told["round"], candidate) in failed),
             f"{name}: there is no such process of this candidate and round {own[0].round} that came to its end",
         )
         _check_series(ledger, name, own, document["kind"])
@@ -129,23 +130,18 @@ def _check_lived(ledger: Ledger, name: str, busy_s: float, told_s: float, wall_s
 
 def _check_all_there(ledger: Ledger, document: Mapping[str, Any], series: Mapping[Key, Sequence[RoundSample]]) -> None:
     """A process that came to its end has samples; failed ones have none."""
-    failed = _failed(document)
+    failed = failed_turns(document)
     there = {(candidate, number) for candidate, _, number in series}
     for number, process in enumerate(document["processes"]):
         if process["job"] != "time" or process["reason"] is not None:
             continue
-        if (process["candidate"], process["round"]) not in failed:
+        if (process["round"], process["candidate"]) not in failed:
             ledger.hold(
                 8,
                 (process["candidate"], number) in there,
                 f"{process['candidate']}: process {number} of round {process['round']} came to its end, and its "
                 "samples are not there",
             )
-
-
-def _failed(document: Mapping[str, Any]) -> set[tuple[str, int]]:
-    """Candidates and rounds."""
-    return {(row["label"], number) for row in document["candidates"] for number in row["failed_rounds"]}
 
 
 def _check_shared(ledger: Ledger, series: Mapping[Key, Sequence[RoundSample]]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from deep5.audit.finding import Ledger
 from deep5.audit.summaries import verdicts_again
-from deep5.results.comparison_summary import standing
+from deep5.results.comparison_summary import failed_turns, standing
 from deep5.results.round_samples import RoundSample, order_of_round
 from deep5.statistics import LOOKS
 
@@ -97,7 +97,7 @@ def _follows(
     began = {process["candidate"] for process in timed if process["round"] == 0}
     # Whoever passed the proof began.
     active = [label for label in _groups_of(document) if label in began]
-    ended = {(row["label"], number) for row in document["candidates"] for number in row["failed_rounds"]}
+    ended = failed_turns(document)
     baseline, failed = document["baseline"], set[str]()
     found: list[tuple[int, str]] = []
     for number in range(min(document["measurement"]["most_processes"], len(timed) + 1)):
@@ -105,7 +105,7 @@ def _follows(
             break
         order = order_of_round(document["seed"], number, len(active))
         found += [(number, active[place]) for place in order]
-        failed |= {label for label in active if (label, number) in ended}
+        failed |= {label for label in active if (number, label) in ended}
         active = [label for label in active if label not in failed]
         if number + 1 in LOOKS:
             rows = verdicts_again(document, samples, failed, number + 1)
@@ -122,7 +122,7 @@ def _is_in_turn(
     A round that was broken off runs again in an order of those that are left: who had failed in it before does not.
     """
     active = _groups_of(document)
-    ended = {(number, row["label"]) for row in document["candidates"] for number in row["failed_rounds"]}
+    ended = failed_turns(document)
     for number in {number for number, _ in follows}:
         own, due = ([candidate for at, candidate in rows if at == number] for rows in (ran, follows))
         orders = [due]
@@ -171,7 +171,7 @@ def _check_broken_off(
         cuts <= told,
         f"the proof was made again {cuts} times between rounds, and the comparison went on {told} times",
     )
-    ended = {(number, row["label"]) for row in document["candidates"] for number in row["failed_rounds"]}
+    ended = failed_turns(document)
     ran: dict[int, dict[int, set[str]]] = {}
     for session, row in rows:
         ran.setdefault(row["round"], {}).setdefault(session, set()).add(row["candidate"])

@@ -17,6 +17,7 @@ from deep5.statistics import LOOKS, drift, far_out, floor_of, judge
 __all__ = [
     "counted",
     "crowded_in",
+    "failed_turns",
     "judged",
     "process_medians",
     "results_of",
@@ -52,6 +53,15 @@ def standing(document: Mapping[str, Any]) -> set[int]:
     return set(last.values())
 
 
+def failed_turns(document: Mapping[str, Any]) -> set[tuple[int, str]]:
+    """Rounds and candidates whose process crashed, was ended, or had a fault.
+
+    Args:
+        document: comparison.json.
+    """
+    return {(number, row["label"]) for row in document["candidates"] for number in row["failed_rounds"]}
+
+
 def counted(document: Mapping[str, Any], samples: Iterable[RoundSample]) -> list[RoundSample]:
     """The samples of what was shown to be the same, in processes that count and had no fault: of others no results are.
 
@@ -62,13 +72,13 @@ def counted(document: Mapping[str, Any], samples: Iterable[RoundSample]) -> list
     different = {(row["workload"], row["candidate"]) for row in document["equivalence"] if not row["passed"]}
     # One that was proved before an interruption and not behind it has no times either.
     unlike = {row["label"] for row in document["candidates"] if row["status"] == "different"}
-    faulty = {(row["label"], number) for row in document["candidates"] for number in row["failed_rounds"]}
+    faulty = failed_turns(document)
     stands = standing(document)
     return [
         sample
         for sample in samples
         if sample.process in stands
-        and (sample.candidate, sample.round) not in faulty
+        and (sample.round, sample.candidate) not in faulty
         and (sample.workload, sample.candidate) not in different
         and sample.candidate not in unlike
     ]
@@ -89,8 +99,7 @@ def judged(
     # A baseline that failed late is what the others were held against until then.
     baseline = document["baseline"]
     failed = failed - {baseline}
-    ends = (number for row in document["candidates"] if row["label"] == baseline for number in row["failed_rounds"])
-    end = min(ends, default=math.inf)
+    end = min((number for number, label in failed_turns(document) if label == baseline), default=math.inf)
     return [sample for sample in counted(document, samples) if sample.candidate not in failed and sample.round < end]
 
 

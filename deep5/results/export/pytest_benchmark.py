@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deep5.errors import UsageError
-from deep5.results.comparison_summary import standing
+from deep5.results.comparison_summary import failed_turns, standing
 from deep5.results.export.benchmark_statistics import benchmark_statistics
 from deep5.results.export.source import Source
 from deep5.results.kind import COMPARISON_KIND, RUN_KIND
@@ -170,10 +170,10 @@ _Series = Iterator[tuple[str, str, list[float], int, dict[str, Any]]]
 
 def _of_comparison(source: Source) -> _Series:
     stands = standing(source.document)
-    faulty = {(row["label"], number) for row in source.document["candidates"] for number in row["failed_rounds"]}
+    faulty = failed_turns(source.document)
     grouped: dict[tuple[str, str], list[tuple[float, int]]] = {}
     for record in sample_records(source.folder, COMPARISON_KIND):
-        counts = record["process"] in stands and (record["candidate"], record["round"]) not in faulty
+        counts = record["process"] in stands and (record["round"], record["candidate"]) not in faulty
         if record["phase"] == "steady" and counts:
             grouped.setdefault((record["workload"], record["candidate"]), []).append((record["value"], record["calls"]))
     told = {(row["workload"], row["candidate"]): row for row in source.document["results"]}
