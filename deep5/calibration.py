@@ -25,6 +25,7 @@ __all__ = [
     "calibration_of_this_machine",
     "clear_calibrations",
     "kept_calibration",
+    "machine_id",
     "measure_once",
     "said_of",
 ]
@@ -90,7 +91,7 @@ class Calibration:
         }
 
 
-def _machine() -> str:
+def machine_id() -> str:
     """What names this machine: its host, its processors, its memory."""
     from deep5.canonical import canonical_hash
     from deep5.environment import describe_system
@@ -117,7 +118,7 @@ def clear_calibrations(threads: int | None = None) -> None:
     """
     from deep5.errors import OutputError
 
-    path = _file(_machine(), "*" if threads is None else threads)
+    path = _file(machine_id(), "*" if threads is None else threads)
     try:
         for found in path.parent.glob(path.name):
             found.unlink(missing_ok=True)
@@ -137,7 +138,7 @@ def calibration_of_this_machine(threads: int) -> Calibration | None:
 
 def kept_calibration(threads: int) -> Calibration | None:
     """What was kept of this machine, however old, or None; a file that cannot be read is none."""
-    machine = _machine()
+    machine = machine_id()
     try:
         found = json.loads(_file(machine, threads).read_text("utf-8"))
         if found["version"] != _VERSION or found["machine"] != machine or found["threads"] != threads:
@@ -253,7 +254,7 @@ def calibrate(threads: int, tell: Callable[[int], object] | None = None) -> Cali
             found.setdefault(name, []).append(seconds)
         if tell is not None:
             tell(number + 1)
-    machine = _machine()
+    machine = machine_id()
     made = Calibration(
         machine=machine,
         threads=threads,

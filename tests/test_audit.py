@@ -69,7 +69,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder a kind of result, made by deep5 as it is."""
     out = tmp_path_factory.mktemp("honest")
     made = Calibration(
-        machine=deep5.calibration._machine(),
+        machine=deep5.calibration.machine_id(),
         threads=default_threads("") or 1,
         processes={"matrix product": tuple(1 + 0.001 * (number % 7) for number in range(32))},
         when=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",

@@ -13,7 +13,7 @@ import pytest
 
 import deep5.calibration
 from command import Command
-from deep5.calibration import Calibration, _machine, calibration_of_this_machine, kept_calibration, said_of
+from deep5.calibration import Calibration, calibration_of_this_machine, kept_calibration, machine_id, said_of
 from deep5.machine_load import machine_state, share_of_others
 from deep5.pinning import processors
 
@@ -22,7 +22,7 @@ THREADS = 1
 
 def _made(share: float | None = 0.0, age_days: float = 0) -> Calibration:
     return Calibration(
-        machine=deep5.calibration._machine(),
+        machine=deep5.calibration.machine_id(),
         threads=THREADS,
         processes={"copy": tuple(1 + 0.001 * (number % 7) for number in range(32))},
         when=(datetime.now(UTC) - timedelta(days=age_days)).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -34,7 +34,7 @@ def _made(share: float | None = 0.0, age_days: float = 0) -> Calibration:
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the calibration of this machine goes: in a cache of the test's own."""
     monkeypatch.setenv("DEEP5_CACHE", str(tmp_path / "cache"))
-    path = deep5.calibration._file(deep5.calibration._machine(), THREADS)
+    path = deep5.calibration._file(deep5.calibration.machine_id(), THREADS)
     path.parent.mkdir(parents=True)
     return path
 
@@ -117,7 +117,7 @@ def test_what_a_process_started_itself_is_its_own() -> None:
 
 
 def test_clear_forgets_every_number_of_threads_or_the_one_that_is_given(deep5: Command, kept: Path) -> None:
-    machine = _machine()
+    machine = machine_id()
     own = [kept.with_name(f"{machine}-{threads}.json") for threads in (1, 2, 16)]
     other = kept.with_name(f"{'0' * 16}-1.json")  # a cache may be shared by several machines
     for path in (*own, other):

@@ -28,6 +28,7 @@ from deep5.calibration import Calibration
 from deep5.compare.driver import run_comparison
 from deep5.compare.options import parse_variation
 from deep5.compare.plan import make_plan
+from deep5.compare.record import ComparisonRecord
 from deep5.environment import default_threads
 from deep5.errors import MissingDependency, RecipeError, RunFailed, UsageError
 from deep5.pinning import processors
@@ -210,6 +211,16 @@ class Deaf(Reference):
 '''
 
 
+RULE = """
+import deep5 as d5
+
+
+class Mine(d5.UpdateRule):
+    def update_rule(self, grad, param, state):
+        return param - 0.01 * grad, state
+"""
+
+
 @pytest.fixture(autouse=True, scope="module")
 def calibrated() -> Any:
     """A quiet machine's calibration, in the session's own cache: what is tested here is not the machine.
@@ -219,7 +230,7 @@ def calibrated() -> Any:
     patched = pytest.MonkeyPatch()
     patched.setenv("OMP_NUM_THREADS", "1")
     made = Calibration(
-        machine=deep5.calibration._machine(),
+        machine=deep5.calibration.machine_id(),
         threads=default_threads("") or 1,
         processes={"matrix product": tuple(1 + 0.001 * (number % 7) for number in range(32))},
         when=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -298,7 +309,7 @@ def test_the_four_steps_leave_all_that_a_sceptic_asks_for(quick: Any) -> None:
 
 def test_a_machine_that_is_too_noisy_says_so(tmp_path: Path) -> None:
     """Identical code that differs by half: a candidate that takes less than twice as long gets no verdict."""
-    made = deep5.calibration._machine(), default_threads("") or 1
+    made = deep5.calibration.machine_id(), default_threads("") or 1
     path = deep5.calibration._file(*made)
     quiet = path.read_text()
     document = json.loads(quiet)
@@ -507,6 +518,7 @@ def test_inference_and_operators(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timing
 def test_a_rigorous_comparison_stops_when_it_has_an_answer(tmp_path: Path) -> None:
     """A sample in a batch of 16 and one in 320 take times that nobody confuses: eight rounds say so, no more run."""
     found = run_comparison(
@@ -724,6 +736,63 @@ def test_nobody_goes_on_where_another_still_writes(quick: Any, tmp_path: Path) -
     os.close(held)
 
 
+def test_what_the_proof_behind_an_interruption_does_not_hold_for_is_not_lost(
+    quick: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proof that the hour let fail ends nothing for good: what was measured is there when it goes on."""
+    folder = shutil.copytree(quick.folder, tmp_path / "left")
+    _interrupted(folder, {})
+    with pytest.raises(RunFailed, match="rounds of what was not proved again: reference: of the reference, in float64"):
+        run_comparison("digits_lenet", resume=folder, time_limit_s=0.2)
+    document = json.loads((folder / "comparison.json").read_text())
+    assert (document["status"], document["verdicts"]) == ("failed", [])
+    assert audit([folder]).findings == ()
+    # Nor is it held for what was given other data then.
+    rows = [{**row, "provenance": {**row["provenance"], "data": "0" * 64}} for row in document["candidates"]]
+    other = shutil.copytree(folder, tmp_path / "other")
+    _interrupted(other, {"candidates": rows})
+    with pytest.raises(RunFailed, match="reference: its data changed since it was timed"):
+        run_comparison("digits_lenet", resume=other, time_limit_s=600.0)
+    again = run_comparison("digits_lenet", resume=folder, time_limit_s=600.0)
+    assert again.document["results"] == quick.document["results"]
+    assert again.document["verdicts"] == quick.document["verdicts"]
+    assert audit([folder]).findings == ()
+    # Wherever it is killed, medians of all whole rounds are there, and how large their batches were.
+    _cut(folder, 4)
+    written = []
+    write = ComparisonRecord.write
+
+    def noted(record: ComparisonRecord) -> None:
+        write(record)
+        document = json.loads((record.path / "comparison.json").read_text())
+        written.append((len(document["processes"]), len(document["results"]), len(document["verdicts"])))
+
+    monkeypatch.setattr(ComparisonRecord, "write", noted)
+    run_comparison("digits_lenet", resume=folder, time_limit_s=600.0)
+    assert written == [(7, 0, 0), (8, 0, 0), (9, 2, 1), (9, 2, 1)]
+
+
+def test_a_comparison_goes_on_where_its_noise_floor_holds(quick: Any, tmp_path: Path) -> None:
+    folder = _cut(shutil.copytree(quick.folder, tmp_path / "left"), 4)
+    _interrupted(folder, {"calibration": {**quick.document["calibration"], "machine": "another"}})
+    with pytest.raises(UsageError, match="begun on another machine, or with other processors, whose noise floor"):
+        run_comparison("digits_lenet", resume=folder)
+
+
+def test_a_candidates_file_that_changes_meanwhile_is_not_run(tmp_path: Path) -> None:
+    """What is timed is what was proved: each process reads the file anew."""
+    file = tmp_path / "rule.py"
+    file.write_text(RULE)
+
+    def tell(line: str) -> None:
+        if line.startswith("timing"):
+            file.write_text(RULE.replace("0.01", "0.02"))
+
+    options: dict[str, Any] = {"frameworks": ["reference"], "size": "smoke", "steps": 2, "tell": tell}
+    with pytest.raises(RunFailed, match="or a file that it names, is not what it was at the beginning"):
+        run_comparison("digits_lenet", vary={"optimizer": ["sgd", f"{file}:Mine"]}, out=tmp_path / "out", **options)
+
+
 @pytest.mark.slow
 def test_answers_follow_from_the_rounds_before_a_look(quick: Any, tmp_path: Path) -> None:
     """Ended in its thirteenth round, of which one candidate had run: the eight before the first look still decide."""
@@ -823,7 +892,7 @@ def test_a_comparison_that_was_killed_goes_on(tmp_path: Path) -> None:
 def test_the_same_comparison_twice_never_turns_faster_into_slower(tmp_path: Path) -> None:
     words: dict[str, set[str]] = {}
     # Here it is this very machine that is asked about.
-    path = deep5.calibration._file(deep5.calibration._machine(), default_threads("") or 1)
+    path = deep5.calibration._file(deep5.calibration.machine_id(), default_threads("") or 1)
     quiet = path.read_text()
     path.unlink()
     for number in range(2):

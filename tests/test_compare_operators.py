@@ -103,7 +103,7 @@ def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("DEEP5_CACHE", str(tmp_path / "cache"))
     made = Calibration(
-        machine=deep5.calibration._machine(),
+        machine=deep5.calibration.machine_id(),
         threads=1,
         processes={"matrix product": tuple(1 + 0.001 * (number % 7) for number in range(32))},
         when=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -21,6 +21,7 @@ import pandas as pd
 import pytest
 from pyarrow import parquet
 
+import deep5 as d5
 import report_cases as cases
 from command import Command
 from deep5.compare.plan import Candidate, Plan
@@ -30,11 +31,13 @@ from deep5.compare.record import ComparisonRecord
 from deep5.errors import MissingDependency, OutputError, UsageError
 from deep5.recipe import load_recipe
 from deep5.results.comparison import COMPARISON, load_comparison
+from deep5.results.comparison_summary import results_of
 from deep5.results.export.benchmark_statistics import benchmark_statistics
 from deep5.results.export_command import export
 from deep5.results.long_form import SAMPLE_COLUMNS
 from deep5.results.mllog import read_mllog
 from deep5.results.result import load
+from deep5.results.round_samples import read_round_samples, round_samples_text
 from deep5.results.samples_file import SampleRow, samples_text
 from deep5.run import execute
 
@@ -85,6 +88,7 @@ def written_comparison(folder: Path) -> Path:
         most=3,
         time_limit_s=60.0,
         memory_limit_bytes=1 << 30,
+        contents=dict.fromkeys(labels, ""),
     )
     record = ComparisonRecord(folder, plan, dict.fromkeys(labels, recipe), "whole calls")
     for label in labels:
@@ -572,6 +576,57 @@ def test_what_failed_and_has_no_samples_is_told_and_the_rest_is_kept(form: str, 
     assert list(read.groupby("status").size()) == [18, 18]
 
 
+def test_a_round_that_was_broken_off_counts_nowhere(tmp_path: Path) -> None:
+    """Of a comparison that was ended: its medians are of whole rounds, and so is what is exported."""
+    folder = cases.comparison(tmp_path, rounds=3)
+    document = json.loads((folder / "comparison.json").read_text())
+    samples = [s for s in read_round_samples(folder / "samples.csv") if s.round < 2 or s.candidate == "jax"]
+    (folder / "samples.csv").write_text(round_samples_text(samples))
+    results = results_of([s for s in samples if s.round < 2], {})
+    document |= {"status": "aborted", "reasons": ["interrupted"], "results": results, "verdicts": []}
+    (folder / "comparison.json").write_text(json.dumps(document))
+    found = exported(folder, tmp_path)[0]["benchmarks"]
+    counts = {row["candidate"]: row["samples"] for row in results}
+    assert len(set(counts.values())) == 1
+    assert [own["stats"]["rounds"] for own in found] == list(counts.values())
+    ended = {path.name: read_mllog(path)[-1] for path in export([folder], "mllog", tmp_path / "logs").paths}
+    assert sorted(line.metadata["status"] for line in ended.values()) == ["aborted"] + ["success"] * 6
+
+
+def test_who_computed_it_is_not_part_of_what_was_computed(operators: Path, tmp_path: Path) -> None:
+    """A run that starts on another framework has other libraries loaded, with threads of their own."""
+    document = json.loads((operators / "result.json").read_text())
+    other = Path(shutil.copytree(operators, tmp_path / "other"))
+    threads = {**document["threads"], "pools": {"openmp (libgomp-0.so)": 2}}
+    (other / "result.json").write_text(json.dumps({**document, "threads": threads}))
+    one, two = ({own["name"] for own in exported(folder, tmp_path)[0]["benchmarks"]} for folder in (operators, other))
+    assert one == two
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_samples_of_who_is_refused_say_so(form: str, tmp_path: Path) -> None:
+    """A candidate that had a fault in its first round, in a comparison that went well."""
+    folder = cases.comparison(tmp_path, labels=("one", "two", "three"), rounds=1)
+    document = json.loads((folder / "comparison.json").read_text())
+    document["candidates"][1] |= {"status": "failed", "reason": "it has 3 threads", "failed_rounds": [0]}
+    document["candidates"][2] |= {"status": "different", "reason": "off"}
+    for key in ("results", "verdicts"):
+        document[key] = [row for row in document[key] if row["candidate"] == "one"]
+    (folder / "comparison.json").write_text(json.dumps(document))
+    found = export([folder], form, tmp_path / f"all.{form}")
+    assert found.left_out == []
+    statuses = {"one": "success", "two": "failed", "three": "different"}
+    read = tables(found.paths[0])
+    assert dict(zip(read["candidate"], read["status"], strict=True)) == statuses
+    frame = d5.results.load(tmp_path, samples=True)
+    assert dict(zip(frame["candidate"], frame["status"], strict=True)) == statuses
+    found = export([folder], "pytest-benchmark", tmp_path / "all.json")
+    assert found.left_out == [
+        f"{folder}: two has no times that count (failed: it has 3 threads)",
+        f"{folder}: three has no times that count (different: off)",
+    ]
+
+
 @pytest.mark.parametrize("form", ["csv", "parquet", "pytest-benchmark"])
 def test_a_candidate_that_failed_before_its_first_sample_is_told(form: str, tmp_path: Path, deep5: Command) -> None:
     folder = cases.comparison(tmp_path, labels=("one", "two", "three"), rounds=1)
@@ -585,8 +640,12 @@ def test_a_candidate_that_failed_before_its_first_sample_is_told(form: str, tmp_
     (folder / "samples.csv").write_text("\n".join(line for line in lines if not line.startswith("two,")) + "\n")
     answer = deep5("export", str(folder), "--format", form, "-o", "out")
     assert answer.status == 1
-    # What was timed, and then found to compute something else, has its samples in the file.
-    assert answer.err == f"deep5: not exported: {folder}: two has no samples (failed: no\\x1bmemory)\n"
+    told = ["two has no samples (failed: no\\x1bmemory)"]
+    if form == "pytest-benchmark":
+        ended = (("two", "failed"), ("three", "different"))
+        told = [f"{own} has no times that count ({why}: no\\x1bmemory)" for own, why in ended]
+    # In a table what was timed, and then found to compute something else, has its samples.
+    assert answer.err.splitlines() == [f"deep5: not exported: {folder}: {own}" for own in told]
 
 
 def test_runs_of_a_study_that_left_nothing_are_told(tmp_path: Path, deep5: Command) -> None:
@@ -688,6 +747,32 @@ def test_wrong_usage_ends_with_two(arguments: tuple[str, ...], message: str, tra
     assert message in answer.err
     assert "Traceback" not in answer.err
     assert sorted(training.iterdir()) == before
+
+
+def test_a_result_is_written_over_by_no_name_for_it(
+    training: Path, tmp_path: Path, deep5: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    run = Path(shutil.copytree(training, root / "run1"))
+    (tmp_path / "link").symlink_to(root)
+    (root / "study").mkdir()
+    (root / "study" / "study.json").write_text("{")
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    for given, out in (
+        ("link", "root/run1/samples.csv"),
+        ("link/../root", "link/run1/more.csv"),
+        ("root", "root/study/more.csv"),
+    ):
+        answer = deep5("export", given, "--format", "csv", "-o", out)
+        assert (answer.status, "lies in a result folder" in answer.err) == (2, True), answer.err
+    monkeypatch.chdir(run)
+    with pytest.raises(UsageError, match="lies in a result folder"):
+        export(["../run1"], "csv", "samples.csv")
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    monkeypatch.chdir(root)
+    # Each once, and by its name, however it is given.
+    found = export([".", "run1/..", "../link"], "csv", tmp_path / "out")
+    assert [path.name for path in found.paths] == ["run1.csv"]
 
 
 def test_what_does_not_fit_is_left_out_and_told(training: Path, code: Path, tmp_path: Path, deep5: Command) -> None:

@@ -770,6 +770,13 @@ def test_the_command_writes_a_page_and_figures(folder: Path, deep5: Command, tmp
     )
 
 
+def test_the_folder_that_one_is_in_has_its_name(folder: Path, deep5: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder / "demo-compare")
+    files, lost = report_figures(collect(["."]), "svg")
+    assert lost == []
+    assert all(name.startswith("demo-compare-") for name in files)
+
+
 def test_the_command_tells_what_is_wrong(folder: Path, deep5: Command, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for arguments, what in (

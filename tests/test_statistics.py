@@ -9,6 +9,8 @@ import pytest
 from scipy import stats
 
 from deep5.errors import TooFewSamples, UsageError
+from deep5.results.comparison_summary import verdicts_of, warnings_of
+from deep5.results.round_samples import RoundSample
 from deep5.statistics import (
     LOOKS,
     STATED,
@@ -102,6 +104,24 @@ def test_ratios_of_runs_that_were_not_measured_in_turn() -> None:
         median_ratio([2.0] * 7, [1.0] * 7)
     with pytest.raises(UsageError, match="positive"):
         ratio_of_medians([2.0] * 8, [-1.0] * 8)
+
+
+def test_drift_of_very_many_samples_needs_little_memory() -> None:
+    """All pairs of a hundred thousand would be eighty gigabytes."""
+    times = [1.0 + 1e-6 * number for number in range(100_000)]
+    assert drift(times) == pytest.approx(0.1 / 1.05, rel=0.01)
+
+
+def test_a_workload_that_is_left_out_of_the_last_rounds_has_no_verdict() -> None:
+    samples = [
+        RoundSample(candidate, workload, number, 0, "steady", place, 1.0 + (candidate == "b") + number / 100, 1, 0.0)
+        for number in range(16) for candidate in "ab" for workload in ("v", "w") for place in range(5)
+        if (candidate, workload, number) != ("b", "w", 15)
+    ]  # fmt: skip
+    assert [(row["workload"], row["word"]) for row in verdicts_of(samples, "a", {8: 1.01, 16: 1.01})] == [
+        ("v", "slower")
+    ]
+    assert any(told.startswith("b, w: not measured in 1 of 16 rounds") for told in warnings_of(samples, {}))
 
 
 def test_the_noise_floor_of_a_machine() -> None:

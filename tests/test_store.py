@@ -627,6 +627,13 @@ def test_samples_are_joined_in_long_form_to_the_same_bits(root: Path) -> None:
         d5.results.load(root, samples=True)
 
 
+@pytest.mark.parametrize("index", [2**63, 2**70])
+def test_a_whole_number_that_no_column_holds_is_told(index: int, root: Path) -> None:
+    (root / "b" / "samples.csv").write_text(samples_text([SampleRow(metric="loss", index=index, value=1.0, unit="")]))
+    with pytest.raises(UsageError, match="does not fit into 64 bits"):
+        d5.results.load(root, samples=True)
+
+
 def test_without_pandas_the_command_that_installs_it_is_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingDependency, match=r"needs pandas.*pip install 'deep5\[report\]'"):

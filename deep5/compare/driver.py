@@ -178,6 +178,9 @@ class _Comparison:
                     able.append(candidate)
                 shutil.rmtree(own)  # a trajectory's arrays are large, and no later one needs them
             shutil.rmtree(folder)
+        if lost := self.folder.lost():
+            raise RunFailed(f"the comparison has rounds of what was not proved again: {'; '.join(lost)}")
+        self.folder.judge(self._floors(), self.folder.rounds)
         self.folder.write()
         return able
 
@@ -194,6 +197,9 @@ class _Comparison:
             self.folder.fail(candidate.label, "different", " ".join(told.split())[:500])
             return False
         self.folder.prove(candidate.label, rows, left_out, outcome.answer["provenance"])
+        if changed := self.folder.changed(candidate.label):
+            self.folder.fail(candidate.label, "different", f"its {', '.join(changed)} changed since it was timed")
+            return False
         parts = {row.part for row in rows if row.passed}
         wrong = next((row for row in rows if not row.passed), None)
         reason: str | None
@@ -242,7 +248,7 @@ class _Comparison:
             # A round that an interruption broke off runs again: what the machine did in another hour does not cancel.
             whole = self.folder.is_whole(number, [candidate.label for candidate in active])
             due = [] if whole or self._too_few(active) else active
-            for place in order_of_round(plan.seed, number, len(due)):
+            for turn, place in enumerate(order_of_round(plan.seed, number, len(due)), 1):
                 candidate = due[place]
                 self.tell(f"timing: round {number + 1}, {candidate.label}")
                 outcome = self._run(candidate, "time", scratch / f"time-{number}-{place}", round=number)
@@ -250,9 +256,13 @@ class _Comparison:
                     self.folder.fail(candidate.label, "failed", str(outcome.reason), number)
                 else:
                     self.folder.note_times(candidate.label, number, outcome.answer)
-                self.folder.write()
+                last = turn == len(due)
+                if last or self.folder.status(candidate.label) == "failed":
+                    self.folder.judge(self._floors(), number + last)
+                self.folder.write()  # it may be killed behind this: medians and verdicts are of the whole rounds
+            if not due:
+                self.folder.judge(self._floors(), number + 1)
             active = [c for c in active if self.folder.status(c.label) == "timed"] if due else active
-            self.folder.judge(self._floors(), number + 1)
             if number + 1 in LOOKS:
                 undecided = self.folder.undecided()
                 active = [c for c in active if c.label == plan.baseline or c.label in undecided]
@@ -291,6 +301,9 @@ class _Comparison:
 
     def _end(self, status: str, reason: str) -> None:
         """Write down why; what goes wrong here must not hide what went wrong before."""
+        if self.folder.document["calibration"] is not None:
+            with suppress(Exception):
+                self.folder.judge(self._floors(), self.folder.rounds)
         with suppress(Exception):
             self.folder.end(status, reason, self._resources())
 

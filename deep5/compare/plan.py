@@ -108,6 +108,8 @@ class Plan:
         most: Processes a candidate, at most.
         time_limit_s: Of one process.
         memory_limit_bytes: Of one process.
+        contents: By label, `content_hash` of what was declared: a file that changes while the comparison runs is no
+            part of it.
     """
 
     recipe: str
@@ -122,6 +124,7 @@ class Plan:
     most: int
     time_limit_s: float
     memory_limit_bytes: int
+    contents: Mapping[str, str]
 
     def candidate(self, label: str) -> Candidate:
         """The candidate of a label."""
@@ -237,10 +240,10 @@ def make_plan(
         raise UsageError(f"candidates called {labels!r:.200}; allowed: printable names, each once")
     if baseline is not None and baseline not in labels:
         raise UsageError(f"the baseline {baseline!r} is no candidate; allowed: {'; '.join(labels)}")
-    recipes = {}
+    recipes, contents = {}, {}
     for candidate in made:
         recipes[candidate.label] = loaded.with_settings(settings_of(candidate, kind))
-        recipes[candidate.label].describe()  # what cannot be hashed is refused
+        contents[candidate.label] = content_hash(recipes[candidate.label])  # what cannot be hashed is refused
         check_plain(candidate.settings, f"the settings of {candidate.label}")
         _check_provable(candidate, recipes[candidate.label], kind)
     if threads is not None and threads < 1:
@@ -275,6 +278,7 @@ def make_plan(
         most=most or (LOOKS[-1] if rigorous else 1),
         time_limit_s=time_limit_s,
         memory_limit_bytes=memory_limit_bytes,
+        contents=contents,
     ), recipes
 
 
@@ -304,7 +308,7 @@ def request_of(plan: Plan, recipe: Recipe, candidate: Candidate, job: str, **mor
         "recipe": plan.recipe,
         "size": plan.size,
         "settings": settings,
-        "content": content_hash(recipe),
+        "content": plan.contents[candidate.label],
         "threads": plan.threads,
         "steps": plan.steps,
         **more,

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from deep5.calibration import machine_id
 from deep5.compare.plan import Plan
 from deep5.compare.processes import Outcome
 from deep5.compare.proof import ProofRow
@@ -61,6 +62,7 @@ class ComparisonRecord:
         recipe = recipes[plan.baseline]
         self._samples: list[RoundSample] = []
         self._batch_sizes: dict[tuple[str, str], int | None] = {}
+        self.rounds = 0  # those that medians and verdicts are of
         name = "".join(
             letter if letter.isascii() and (letter.isalnum() or letter in "_-") else "_" for letter in recipe.name
         )
@@ -163,6 +165,12 @@ class ComparisonRecord:
                     f"the comparison in {left.folder} has another {key!r} than this one; allowed: the same command, on "
                     "the same machine and versions; remedy: a new one, without --resume"
                 )
+        known = document["calibration"]
+        if known is not None and known["machine"] != machine_id():
+            raise UsageError(
+                f"the comparison in {left.folder} was begun on another machine, or with other processors, whose "
+                "noise floor it has; remedy: there, or a new one, without --resume"
+            )
         commits = [told["software"].get("commit") or {} for told in (document, now)]
         if commits[0].get("id") != commits[1].get("id"):
             ids = [str(commit.get("id")) for commit in commits]
@@ -192,6 +200,7 @@ class ComparisonRecord:
                 row["status"], row["reason"] = "waiting", None
         self._samples = left.samples()
         self._batch_sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
+        self.rounds = max((row["processes"] for row in document["results"]), default=0)
 
     def close(self) -> None:
         """Let another process write here."""
@@ -328,6 +337,7 @@ class ComparisonRecord:
     def judge(self, floors: Mapping[int, float], rounds: int) -> None:
         """Derive medians and verdicts from the samples of the first so many rounds."""
         samples = [sample for sample in self._samples if sample.round < rounds]
+        self.rounds = rounds
         self.document["results"] = results_of(counted(self.document, samples), self._batch_sizes)
         self.document["verdicts"] = verdicts_in(self.document, samples, floors, self._batch_sizes)
 
@@ -354,6 +364,23 @@ class ComparisonRecord:
     def end(self, status: str, reason: str, resources: Mapping[str, float]) -> None:
         """Write down a comparison that came to nothing."""
         self._close(status, [reason], resources)
+
+    def changed(self, label: str) -> list[str]:
+        """What a candidate was given in its rounds of before an interruption, and not in the proof behind it."""
+        row = self._candidate(label)
+        before, now = row["provenance"] or {}, row["proved_on"]
+        return sorted(key for key in before.keys() & now.keys() if before[key] != now[key])
+
+    def lost(self) -> list[str]:
+        """Candidates with times of before an interruption that the proof behind it did not hold for, each with why.
+
+        What failed may have been the hour, and then all rounds are lost if the comparison ends without them.
+        """
+        return [
+            f"{row['label']}: {row['reason']}"
+            for row in self.document["candidates"]
+            if row["observed"] is not None and not row["failed_rounds"] and row["status"] != "timed"
+        ]
 
     def measured(self) -> set[str]:
         """Candidates with times that count, whatever became of them."""

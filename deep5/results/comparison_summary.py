@@ -27,6 +27,7 @@ __all__ = [
     "warnings_in",
     "warnings_of",
     "warnings_of_machine",
+    "whole_rounds",
 ]
 
 _WIDE, _DRIFT, _OUTLIERS = 0.05, 0.05, 0.05
@@ -62,6 +63,17 @@ def failed_turns(document: Mapping[str, Any]) -> set[tuple[int, str]]:
     return {(number, row["label"]) for row in document["candidates"] for number in row["failed_rounds"]}
 
 
+def whole_rounds(document: Mapping[str, Any]) -> float:
+    """How many rounds results are of: a comparison that was ended has the samples of a round that was broken off, too.
+
+    Args:
+        document: comparison.json.
+    """
+    if document["status"] == "success":
+        return math.inf
+    return max((row["processes"] for row in document["results"]), default=0)
+
+
 def counted(document: Mapping[str, Any], samples: Iterable[RoundSample]) -> list[RoundSample]:
     """The samples of what was shown to be the same, in processes that count and had no fault: of others no results are.
 
@@ -70,6 +82,9 @@ def counted(document: Mapping[str, Any], samples: Iterable[RoundSample]) -> list
         samples: All of them.
     """
     different = {(row["workload"], row["candidate"]) for row in document["equivalence"] if not row["passed"]}
+    # Of operators each has a proof of its own; one that was left out of it when it was made again has no times either.
+    proved = {(row["workload"], row["candidate"]) for row in document["equivalence"]}
+    operators = document["kind"] == "operators"
     # One that was proved before an interruption and not behind it has no times either.
     unlike = {row["label"] for row in document["candidates"] if row["status"] == "different"}
     faulty = failed_turns(document)
@@ -80,6 +95,7 @@ def counted(document: Mapping[str, Any], samples: Iterable[RoundSample]) -> list
         if sample.process in stands
         and (sample.round, sample.candidate) not in faulty
         and (sample.workload, sample.candidate) not in different
+        and (not operators or (sample.workload, sample.candidate) in proved)
         and sample.candidate not in unlike
     ]
 
@@ -183,10 +199,14 @@ def verdicts_of(
         crowded: Candidates for which no floor holds.
     """
     medians, sizes = process_medians(samples), batch_sizes or {}
+    ran: dict[str, set[int]] = {}
+    for (_, candidate), rounds in medians.items():
+        ran.setdefault(candidate, set()).update(rounds)
     rows = []
     for (workload, candidate), rounds in medians.items():
         against = medians.get((workload, baseline), {})
-        if candidate == baseline or sorted(rounds) != list(range(len(rounds))) or not rounds.keys() <= against.keys():
+        whole = sorted(rounds) == list(range(len(ran[candidate]))) and rounds.keys() <= against.keys()
+        if candidate == baseline or not whole:
             continue
         mine, others = list(rounds.values()), [against[number] for number in rounds]
         own, base = sizes.get((workload, candidate)), sizes.get((workload, baseline))

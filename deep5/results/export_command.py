@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from deep5.errors import Errors, MissingDependency, OutputError, UsageError
+from deep5.results.kind import kind_of
 from deep5.results.samples_file import SAMPLES
 from deep5.terminal import plain
 
@@ -61,6 +62,7 @@ def export(folders: Sequence[str | Path], form: str, out: str | Path) -> Exporte
         UsageError: No such format, no result that has what it holds, or nothing that can be written to.
         MissingDependency: A package that writes the format is not installed.
     """
+    from deep5.results.export.missing import missing_of
     from deep5.results.export.source import sources
 
     if form not in _ENDINGS:
@@ -72,12 +74,12 @@ def export(folders: Sequence[str | Path], form: str, out: str | Path) -> Exporte
     if not single and out.suffix in (*_ENDINGS.values(), ".log") and not out.is_dir():
         raise UsageError(f"{out} does not end as {form} does; allowed: a name in {_ENDINGS[form]}, or a folder")
     found, left_out = sources(folders)
-    own = {source.folder for source in found}
-    if (out.parent if single else out).absolute() in own:
+    if kind_of((out.parent if single else out).resolve()) is not None:
         raise UsageError(f"{out} lies in a result folder, which holds what its run wrote; allowed: another place")
     make, join = _format(form)
     # Of a comparison's process that failed there is a log that says so.
-    parts = _parts(found, make, left_out, missing=form != "mllog")
+    missing = None if form == "mllog" else lambda source: missing_of(source, tables=form != "pytest-benchmark")
+    parts = _parts(found, make, left_out, missing)
     if single and (size := sum(map(_samples_bytes, found))) > _SAMPLES_BYTES:
         raise UsageError(
             f"{size} bytes of samples do not fit into {out}; allowed: {_SAMPLES_BYTES}; remedy: -o DIR, for a file a "
@@ -121,10 +123,10 @@ def _samples_bytes(source: Source) -> int:
         return 0
 
 
-def _parts(found: Sequence[Source], make: _Make, left_out: list[str], missing: bool) -> Iterator[_Part]:
+def _parts(
+    found: Sequence[Source], make: _Make, left_out: list[str], missing: Callable[[Source], list[str]] | None
+) -> Iterator[_Part]:
     """The parts of all results; what does not fit is noted, and none of it is taken; so is what is missing in one."""
-    from deep5.results.export.missing import missing_of
-
     for source in found:
         if (size := _samples_bytes(source)) > _SAMPLES_BYTES:
             left_out.append(
@@ -133,7 +135,7 @@ def _parts(found: Sequence[Source], make: _Make, left_out: list[str], missing: b
             continue
         try:
             own = list(make(source))
-            gone = missing_of(source) if missing else []
+            gone = [] if missing is None else missing(source)
         except MissingDependency:
             raise
         except UsageError as error:

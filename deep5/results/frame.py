@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from deep5.errors import MissingDependency, UsageError
 from deep5.results.choosing import chosen, columns_of, rows_with_units, unmatched
 from deep5.results.index import list_results
-from deep5.results.long_form import SAMPLE_COLUMNS, sample_records
-from deep5.results.reading import TABLE_ROWS, told_path
+from deep5.results.kind import COMPARISON_KIND, FILES
+from deep5.results.long_form import SAMPLE_COLUMNS, ended_candidates, sample_records
+from deep5.results.reading import TABLE_ROWS, read_object, told_path
 from deep5.results.stored import UNREADABLE, Stored
 
 if TYPE_CHECKING:
@@ -86,9 +87,11 @@ def _long(pandas: Any, root: Path, results: Iterable[Stored]) -> pd.DataFrame:
         if own.status == UNREADABLE:
             continue
         row = own.row()
-        number = 0
+        number = len(columns["value"])
+        ended: dict[str | None, str] = {}
+        if own.kind == COMPARISON_KIND:
+            ended = ended_candidates(read_object(root / own.folder / FILES[own.kind]), own.kind)
         for record in sample_records(root / own.folder, own.kind):
-            number += 1
             if len(columns["value"]) == TABLE_ROWS:
                 raise UsageError(
                     f"the results under {told_path(root)} have more than {TABLE_ROWS} samples; allowed: at most as "
@@ -97,12 +100,16 @@ def _long(pandas: Any, root: Path, results: Iterable[Stored]) -> pd.DataFrame:
             for name, value in record.items():
                 columns[name].append(value)
         for name in _JOINED:
-            columns[name] += [row[name]] * number
+            columns[name] += [row[name]] * (len(columns["value"]) - number)
+        if ended:
+            # What a candidate measured that is refused does not count, whatever the others did.
+            own_labels = columns["candidate"][number:]
+            columns["status"][number:] = [ended.get(label, row["status"]) for label in own_labels]
     try:
         made: pd.DataFrame = pandas.DataFrame(
             {name: _typed(pandas, SAMPLE_COLUMNS.get(name, str), values) for name, values in columns.items()}
         )
-    except (ArithmeticError, ValueError) as error:
+    except (ArithmeticError, TypeError, ValueError) as error:  # TypeError: of whole numbers from 2**63 to 2**64
         raise UsageError(f"a sample under {root} does not fit into 64 bits: {error}") from error
     return made
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from deep5.results.reading import NotThere
 from deep5.results.round_samples import stream_round_samples
 from deep5.results.samples_file import SAMPLES, stream_samples
 
-__all__ = ["SAMPLE_COLUMNS", "sample_records"]
+__all__ = ["SAMPLE_COLUMNS", "ended_candidates", "sample_records"]
 
 SAMPLE_COLUMNS: dict[str, type] = {
     "metric": str,
@@ -50,6 +50,18 @@ def sample_records(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
     if read is not None:
         with suppress(NotThere):
             yield from read(folder / SAMPLES)
+
+
+def ended_candidates(document: Mapping[str, Any], kind: str) -> dict[str | None, str]:
+    """By label of a comparison's candidate that failed, or computes something else, that: its samples have this status.
+
+    Args:
+        document: Of the result.
+        kind: As the store calls it.
+    """
+    if kind != COMPARISON_KIND:
+        return {}
+    return {row["label"]: row["status"] for row in document["candidates"] if row["status"] in ("failed", "different")}
 
 
 def _of_run(path: Path) -> Iterator[dict[str, Any]]:

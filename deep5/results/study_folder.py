@@ -66,7 +66,7 @@ class LeftStudy:
 
 def folder_of(path: str | Path) -> Path:
     """The folder of a study, of which a user may also name the study.json in it."""
-    path = Path(path)
+    path = Path(path).resolve()  # its name is shown, and "." has none
     return path.parent if path.name == STUDY else path
 
 

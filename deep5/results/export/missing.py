@@ -12,11 +12,12 @@ __all__ = ["missing_of"]
 _MOST = 50
 
 
-def missing_of(source: Source) -> list[str]:
-    """A sentence for a run without samples, and for each candidate of a comparison that failed before it had any.
+def missing_of(source: Source, *, tables: bool) -> list[str]:
+    """A sentence for a run without samples, and for each candidate of a comparison that failed and is not there.
 
     Args:
         source: A result that was exported.
+        tables: Whether all samples are in the file, those that do not count among them; else its results alone.
 
     Raises:
         UsageError: Samples that are not as deep5 writes them.
@@ -30,9 +31,13 @@ def missing_of(source: Source) -> list[str]:
     ended = [row for row in source.document["candidates"] if row["status"] in ("failed", "different")]
     if not ended:
         return []
-    seen = {record["candidate"] for record in sample_records(source.folder, about.kind)}
+    if tables:
+        what, seen = "samples", {record["candidate"] for record in sample_records(source.folder, about.kind)}
+    else:
+        different = {row["label"] for row in ended if row["status"] == "different"}
+        what, seen = "times that count", {row["candidate"] for row in source.document["results"]} - different
     said = [
-        f"{source.folder}: {printable(row['label'])} has no samples ({row['status']}: {printable(row['reason'])})"
+        f"{source.folder}: {printable(row['label'])} has no {what} ({row['status']}: {printable(row['reason'])})"
         for row in ended
         if row["label"] not in seen
     ]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from deep5.errors import UsageError
-from deep5.results.comparison_summary import standing
+from deep5.results.comparison_summary import standing, whole_rounds
 from deep5.results.export.source import Source
 from deep5.results.kind import COMPARISON_KIND
 from deep5.results.long_form import sample_records
@@ -152,6 +152,7 @@ def _whole(document: Mapping[str, Any], process: int) -> bool:
     row = document["processes"][process]
     own = next(own for own in document["candidates"] if own["label"] == row["candidate"])
     ended = row["reason"] is None and row["round"] not in own["failed_rounds"] and process in standing(document)
+    ended = ended and row["round"] < whole_rounds(document)
     return ended and own["status"] != "different"
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deep5.errors import UsageError
-from deep5.results.comparison_summary import failed_turns, standing
+from deep5.results.comparison_summary import failed_turns, standing, whole_rounds
 from deep5.results.export.benchmark_statistics import benchmark_statistics
 from deep5.results.export.source import Source
 from deep5.results.kind import COMPARISON_KIND, RUN_KIND
@@ -103,7 +103,10 @@ def _identity(document: Mapping[str, Any]) -> str:
     recipe = document["recipe"]
     settings = {key: value for key, value in recipe["mutable"].items() if key not in _WHO}
     told = [recipe[key] for key in ("name", "size", "hash", "fixed")]
-    told += [settings, document.get("kind"), document.get("level"), document.get("threads")]
+    threads = document.get("threads")
+    # Of a run also what its libraries have, which are those of who computed it.
+    told += [settings, document.get("kind"), document.get("level")]
+    told += [threads["asked"] if isinstance(threads, dict) else threads]
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -170,11 +173,11 @@ _Series = Iterator[tuple[str, str, list[float], int, dict[str, Any]]]
 
 def _of_comparison(source: Source) -> _Series:
     stands = standing(source.document)
-    faulty = failed_turns(source.document)
+    faulty, rounds = failed_turns(source.document), whole_rounds(source.document)
     grouped: dict[tuple[str, str], list[tuple[float, int]]] = {}
     for record in sample_records(source.folder, COMPARISON_KIND):
         counts = record["process"] in stands and (record["round"], record["candidate"]) not in faulty
-        if record["phase"] == "steady" and counts:
+        if record["phase"] == "steady" and counts and record["round"] < rounds:
             grouped.setdefault((record["workload"], record["candidate"]), []).append((record["value"], record["calls"]))
     told = {(row["workload"], row["candidate"]): row for row in source.document["results"]}
     judged = {(row["workload"], row["candidate"]): row for row in source.document["verdicts"]}

@@ -53,7 +53,8 @@ def sources(folders: Iterable[str | Path]) -> tuple[list[Source], list[str]]:
         if not seen.found:
             left_out[f"{root} holds no results; allowed: folders that deep5 wrote, or folders of them"] = None
         for own in seen.found:
-            path = (root / own.folder).absolute()
+            # However it is written: its name is a file's, and a result is one wherever a link leads to it.
+            path = (root / own.folder).resolve()
             about = stored(root, own)
             unsuccessful[own.study] += about.status != "success"
             if about.status == UNREADABLE:
@@ -65,7 +66,7 @@ def sources(folders: Iterable[str | Path]) -> tuple[list[Source], list[str]]:
         for study, count in failures.items():
             if (lost := count - unsuccessful[study]) > 0:
                 told = f"{counted(lost, 'run')} that failed and left nothing; its {STUDY} says why"
-                left_out[f"{(root / study).absolute()} has {told}"] = None
+                left_out[f"{(root / study).resolve()} has {told}"] = None
     return list(found.values()), list(left_out)
 
 

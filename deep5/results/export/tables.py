@@ -10,7 +10,7 @@ from typing import Any
 from deep5.errors import MissingDependency, UsageError
 from deep5.results.csv_cells import csv_lines
 from deep5.results.export.source import Source
-from deep5.results.long_form import SAMPLE_COLUMNS, sample_records
+from deep5.results.long_form import SAMPLE_COLUMNS, ended_candidates, sample_records
 
 __all__ = ["RUN_COLUMNS", "csv_file", "csv_rows", "parquet_file", "parquet_table"]
 
@@ -39,9 +39,11 @@ RUN_COLUMNS: dict[str, type] = {
 
 
 def _records(source: Source) -> Iterator[tuple[Any, ...]]:
-    about = tuple(getattr(source.about, name) for name in RUN_COLUMNS)
+    ended = ended_candidates(source.document, source.about.kind)
+    about = {name: getattr(source.about, name) for name in RUN_COLUMNS}
     for record in sample_records(source.folder, source.about.kind):
-        yield *about, *(record[name] for name in SAMPLE_COLUMNS)
+        status = ended.get(record["candidate"], about["status"])
+        yield *{**about, "status": status}.values(), *(record[name] for name in SAMPLE_COLUMNS)
 
 
 def csv_rows(source: Source) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from deep5.results.chart_parts import altair, logarithmic
 from deep5.results.comparison import ComparisonResult
-from deep5.results.comparison_summary import counted, process_medians
+from deep5.results.comparison_summary import counted, process_medians, whole_rounds
 from deep5.results.reading import NotThere, opened
 from deep5.results.report.markup import clean
 from deep5.results.report.standing import standing
@@ -167,10 +167,11 @@ def samples_chart(result: ComparisonResult) -> Drawing | None:
     # What was timed and then found to compute something else has no result, and is not drawn either.
     fit = {(row["workload"], row["candidate"]) for row in result.results}
     check_size(result.folder)
+    rounds = whole_rounds(result.document)
     samples = [
         sample
         for sample in counted(result.document, result.samples())
-        if (sample.workload, sample.candidate) in fit and _within(sample.seconds, _SECONDS)
+        if sample.round < rounds and (sample.workload, sample.candidate) in fit and _within(sample.seconds, _SECONDS)
     ]
     series: dict[tuple[str, str], list[float]] = {}
     for sample in samples:

@@ -85,7 +85,7 @@ def collect(folders: Iterable[str | Path]) -> Collection:
     seen: set[Path] = set()
     for given in folders:
         try:
-            for folder in _expanded(Path(given), found):
+            for folder in _expanded(Path(given).resolve(), found):
                 if (place := folder.resolve()) not in seen:
                     seen.add(place)
                     _take(folder, found)

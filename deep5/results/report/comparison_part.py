@@ -125,7 +125,8 @@ def _lost(result: ComparisonResult) -> list[str]:
     said = [f"{row['label']} is {row['status']}: {row['reason']}" for row in result.candidates if row["reason"]]
     for row in result.candidates:
         if row["failed_rounds"]:
-            said.append(f"{row['label']} failed in these rounds: {', '.join(map(number, row['failed_rounds']))}")
+            rounds = ", ".join(number(place + 1) for place in row["failed_rounds"])
+            said.append(f"{row['label']} failed in these rounds: {rounds}")
     return [*said, *(told for told in result.document["reasons"] if not any(told in own for own in said))]
 
 
