@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,7 @@ from deep5.audit import audit
 from deep5.audit.finding import Ledger
 from deep5.audit.settings import check_set
 from deep5.audit.turns import _is_in_turn
+from deep5.bench.summary import rates_of, roofline_of
 from deep5.calibration import Calibration
 from deep5.canonical import canonical_hash
 from deep5.compare.driver import run_comparison
@@ -261,6 +263,17 @@ def other_warm_up(samples: list[RoundSample]) -> list[RoundSample]:
     if some:
         return [s._replace(phase="steady") if s.phase == "warm-up" else s for s in samples]
     return [s._replace(phase="warm-up") if s.phase == "steady" and s.place < 3 else s for s in samples]
+
+
+def half_warm(samples: list[RoundSample]) -> list[RoundSample]:
+    """Half of the samples of each process are told as its warm-up, or none where half of them were."""
+    counts = Counter(sample.process for sample in samples if sample.phase != "first")
+    warm = Counter(sample.process for sample in samples if sample.phase == "warm-up")
+    ends = {process: count // 2 if warm[process] != count // 2 else 0 for process, count in counts.items()}
+    return [
+        s if s.phase == "first" else s._replace(phase="warm-up" if s.place < ends[s.process] else "steady")
+        for s in samples
+    ]
 
 
 def copied(samples: list[RoundSample]) -> list[RoundSample]:
@@ -588,6 +601,35 @@ def value_of_a_failed_one(folder: Path) -> None:
     cells(lambda r: {**r, "value": "99.0"} if r["metric"] == "test_loss" else r)(folder)
 
 
+def operators(change: Callable[[Any], Any]) -> Doctor:
+    """The first row of a run of operators."""
+
+    def doctor(folder: Path) -> None:
+        with edited(folder / "operators.json") as document:
+            change(document["rows"][0])
+
+    return doctor
+
+
+def other_peak(folder: Path) -> None:
+    """A machine that is told to be slower, so that the operator is near its peak."""
+    with edited(folder / "operators.json") as document:
+        document["roofline"]["flop_s"] *= 0.9
+        document["rows"][0].update(rates_of_row(document))
+
+
+def rates_of_row(document: Any) -> dict[str, float | None]:
+    row = document["rows"][0]
+    return rates_of(row["median_s"], row["flops"], row["bytes"], roofline_of(document["roofline"]))
+
+
+def nan_proof(folder: Path) -> None:
+    with edited(folder / "comparison.json") as document:
+        for row in document["equivalence"]:
+            if row["candidate"] == "onnxruntime":
+                row.update(relative="nan", passed=False)
+
+
 def decoy(name: str) -> Doctor:
     return lambda folder: (folder / name).write_text("{}") and None
 
@@ -697,6 +739,37 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
      "computes in 'float16'"),
     ("another precision than declared", RUN, setting("recipe", "mutable", "precision", to="float64"), 2,
      "by the recipe's precision; stored 'float32', follows 'float64'"),
+    ("no type declared, and a lower one inside", RUN,
+     result(lambda d: d["numerics"].update(dtype=None, compute_dtype="bfloat16")), 2, "computes in 'bfloat16'"),
+    ("TF32 by another word", RUN, setting("numerics", "tf32", to="yes"), 2, "rounds products to TF32 ('yes')"),
+    ("no types at all", QUICK, comparison(lambda d: [put(row, "observed", "dtype", to=None) for row in
+     d["candidates"]]), 2, "has the element type None"),
+    ("no probe of the products", QUICK, setting("candidates", 1, "peaks", "product_error", to=None), 2,
+     "how exact its product is is not there"),
+    ("no peaks", QUICK, comparison(lambda d: [put(row, "peaks", to=None) for row in d["candidates"]]), 8,
+     "its peaks are not there"),
+    ("a proof that is no number", QUICK, nan_proof, 1, "onnxruntime was timed, and failed the proof in"),
+    ("proved on other data", QUICK, setting("candidates", 1, "proved_on", "data", to="0" * 64), 1,
+     "onnxruntime was proved on other data than it was timed on"),
+    ("more rounds than anybody runs", RIGOROUS, rows(lambda samples: [s._replace(round=number) for number, s in
+     enumerate(samples * 3)]), 8, "samples.csv has "),
+    ("the operations of an operator unsaid", LEVEL0, operators(lambda row: row.update(flops=None)), 9,
+     "gflop_s of MatMul"),
+    ("another rate of memory", LEVEL0, operators(lambda row: row.update(gbyte_s=99.0)), 9, "gbyte_s of MatMul"),
+    ("another share of the peak", LEVEL0, operators(lambda row: row.update(share_of_peak=0.999)), 9,
+     "share_of_peak of MatMul"),
+    ("another share of the roofline", LEVEL0, operators(lambda row: row.update(share_of_roofline=0.999)), 9,
+     "share_of_roofline of MatMul"),
+    ("cold times of nobody", LEVEL0, operators(lambda row: row.update(cold={"median_s": 1e-6})), 9,
+     "the cold times of MatMul"),
+    ("other warm-ups", LEVEL0, operators(lambda row: row.update(warm_ups=1)), 8, "the warm-ups of MatMul"),
+    ("a higher peak", LEVEL0, other_peak, 9, "the peak flop_s"),
+    ("a headline that no row has", LEVEL0, cells_of("operator_time", 0.01), 9, "the samples of operator_time"),
+    ("a study without its hash", STUDY, study(lambda d: d.pop("hash")), 11, "study.json does not say its hash"),
+    ("a study without its seeds", STUDY, study(lambda d: d.pop("seeds")), 11, "study.json does not say its seeds"),
+    ("a seed of another fixed part", STUDY, in_run(result(changed_fixed)), 14, ", but for the seed"),
+    ("a seed of another split", STUDY, in_run(setting("provenance", "split", to="0" * 64)), 12, ": the split of "),
+    ("a time to no target", STUDY, setting("target", to=None), 11, "the time to a target, of which there is none"),
     ("another type of operators", LEVEL0, setting("numerics", "dtype", to="float16"), 2,
      "stored ['float16'], follows ['float32']"),
     # Rule 3.
@@ -722,9 +795,9 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     (
         "half of the samples as warm-up",
         QUICK,
-        rows(lambda s: [r._replace(phase="warm-up") if 0 <= r.place < 60 and r.phase != "first" else r for r in s]),
+        rows(half_warm),
         6,
-        "warming up is said to end after 60",
+        "warming up is said to end after",
     ),
     ("the first call as a sample", QUICK, rows(lambda s: [r for r in s if r.phase != "first"]), 6,
      "0 first calls are told apart"),
@@ -996,6 +1069,25 @@ def test_doctored_results_are_caught(
     assert any(finding.rule == rule and words in finding.what for finding in report.findings), found
 
 
+@pytest.mark.parametrize("rounds", [1, 5])
+def test_a_comparison_that_was_ended_between_looks_passes(given: Callable[[str], Path], rounds: int) -> None:
+    """Of rounds that are no look nobody has a floor, and nothing is claimed."""
+    folder = given(RIGOROUS)
+    made = [sample for sample in read_round_samples(folder / "samples.csv") if sample.round < rounds]
+    (folder / "samples.csv").write_text(round_samples_text(made))
+    with edited(folder / "comparison.json") as document:
+        own = [row for row in document["processes"] if row["round"] is None or row["round"] < rounds]
+        sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
+        document |= {"status": "aborted", "reasons": ["interrupted"], "resources": None, "processes": own}
+        document["results"] = results_of(made, sizes)
+        document["verdicts"] = verdicts_of(made, document["baseline"], {})
+    assert [str(finding) for finding in audit([folder]).findings] == []
+    # Not so with a floor that one process each would have.
+    with edited(folder / "comparison.json") as document:
+        document["verdicts"][0]["floor"] = 1.5
+    assert any(finding.rule == 10 for finding in audit([folder]).findings)
+
+
 class Ended(d5.Event):
     """Ends a run at a step, in one of the ways in which runs end."""
 
@@ -1209,7 +1301,7 @@ def test_times_below_what_the_arithmetic_needs(given: Callable[[str], Path]) -> 
     with edited(folder / "operators.json") as document:
         for row in document["rows"]:
             row |= {key: row[key] * 1e-4 for key in ("median_s", "low_s", "high_s") if row[key] is not None}
-            row |= {"gflop_s": row["gflop_s"] * 1e4, "calls": row["calls"] * 10_000}
+            row |= {"calls": row["calls"] * 10_000, **rates_of_row(document)}
     with edited(folder / "result.json") as document:
         own = document["metrics"][0]
         own["value"] *= 1e-4

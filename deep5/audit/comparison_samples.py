@@ -28,6 +28,8 @@ _FAR_S, _FAR, _RARE = 1e-2, 0.5, 0.01
 _ALONE = 0.5
 # Series of fewer values may be alike by chance, where the clock is coarse.
 _SERIES = 5
+# Rounds that anybody measures, and samples of one process: what is derived from more takes hours, or all memory.
+_MOST_ROUNDS, _MOST_SAMPLES = 1000, 50_000
 
 Key = tuple[str, str, int]
 
@@ -47,6 +49,14 @@ def check_samples(ledger: Ledger, document: Mapping[str, Any], samples: Sequence
         math.isfinite(s.seconds) and s.seconds > 0 and s.calls >= 1 and math.isfinite(s.time_s) for s in samples
     )
     if not ledger.hold(8, right, "a time in samples.csv is not positive and finite, or of no call"):
+        return False
+    rounds, most = ({sample.round for sample in samples}, Counter(s[:4] for s in samples).most_common(1))
+    if not ledger.hold(
+        8,
+        len(rounds) <= _MOST_ROUNDS and all(count <= _MOST_SAMPLES for _, count in most),
+        f"samples.csv has {len(rounds)} rounds and up to {most[0][1] if most else 0} samples of one process; allowed: "
+        f"{_MOST_ROUNDS} and {_MOST_SAMPLES} at most",
+    ):
         return False
     processes = document["processes"]
     series: dict[Key, list[RoundSample]] = {}
@@ -152,7 +162,7 @@ def _check_shared(ledger: Ledger, series: Mapping[Key, Sequence[RoundSample]]) -
         if len(times) < _SERIES:
             continue
         largest = max(times)
-        for other, others in seen.get(largest, ()):
+        for other, others in seen.get(largest, ())[:_SERIES]:
             common = sum((Counter(times) & Counter(others)).values())
             ledger.hold(
                 8,

@@ -95,7 +95,9 @@ class Ledger:
             yield
         except Deep5Error as error:
             self.hold(rule, False, f"{what} cannot be checked: {str(error)[:300]}")
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        except (
+            LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError
+        ) as error:  # fmt: skip
             said = str(error)[:200]
             self.hold(rule, False, f"{what} is not as deep5 writes it ({type(error).__name__}: {said})")
 

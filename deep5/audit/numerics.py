@@ -30,6 +30,7 @@ def check_numerics(
     *,
     native: str | None = None,
     product_error: Any = None,
+    operators: bool = False,
 ) -> None:
     """Rule 2, of one process or candidate.
 
@@ -40,18 +41,21 @@ def check_numerics(
         declared: The recipe's parts, and what was set of them.
         native: Element type of the stored network, where it is known.
         product_error: Of a probe, a matrix product in float32 against float64, where there was one.
+        operators: Whether operators were timed, each problem in an element type of its own.
     """
     if not ledger.hold(2, bool(found), f"{who} says nothing of its numerics; allowed: its element type, at least"):
         return
     found = found or {}
     dtype, computed, precision = found.get("dtype"), found.get("compute_dtype"), declared.get("precision")
-    if precision in _MIXED:
+    if operators:
+        pass  # each problem has its own, which its results are held to
+    elif precision in _MIXED:
         seen = computed if computed is not None else dtype
         ledger.same(2, f"{who}: the element type that it computes in, by the recipe's precision", seen, precision)
     elif precision in _PLAIN:
         ledger.same(2, f"{who}: the element type, by the recipe's precision", dtype, precision)
         ledger.hold(2, computed in (None, dtype), f"{who} computes in {computed!r}; the recipe declares {precision!r}")
-    elif dtype is not None:
+    else:
         allowed = (native,) if native is not None else _PLAIN
         ledger.hold(
             2,
@@ -59,11 +63,11 @@ def check_numerics(
             f"{who} has the element type {dtype!r} and computes in {computed or dtype!r}, and the recipe declares no "
             f"precision; allowed: {' or '.join(map(str, allowed))}",
         )
-    loose = declared.get("tf32") is True
+    loose, rounds = declared.get("tf32") is True, found.get("tf32")
     ledger.hold(
         2,
-        loose or found.get("tf32") is not True,
-        f"{who} rounds products to TF32, which nobody declared; allowed: with tf32=True in the recipe",
+        rounds in (None, False) or (loose and rounds is True),
+        f"{who} rounds products to TF32 ({rounds!r:.40}), which nobody declared; allowed: with tf32=True in the recipe",
     )
     if isinstance(product_error, (int, float)) and not loose:
         ledger.hold(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from deep5.audit.files import json_of
 from deep5.audit.finding import Ledger
-from deep5.errors import TooFewSamples
+from deep5.audit.identity import own_recipe
+from deep5.errors import Deep5Error
 from deep5.results.samples_file import SampleRow
+from deep5.results.schema import metric_labels
 
 __all__ = ["check_operator_rows"]
 
@@ -41,6 +44,10 @@ def check_operator_rows(
         warm = {name for name in samples if name.startswith("time[") and " | warm | " in name}
         ledger.hold(8, warm == used, f"series without a row, or rows without a series: {sorted(warm ^ used)[:3]}")
         _check_coverage(ledger, told)
+        _check_peak(ledger, told["roofline"])
+        _check_work(ledger, told["rows"], document)
+        _check_metrics(ledger, told, document, samples)
+        ledger.skip("first calls, memory and processors of operators: no samples of them are stored")
         unsure = sum(bool(row["warnings"]) for row in told["rows"])
         line = f"{unsure} of {len(told['rows'])} numbers may be unstable"
         ledger.hold(
@@ -63,34 +70,108 @@ def check_operator_rows(
 def _check_row(
     ledger: Ledger, row: Mapping[str, Any], samples: Mapping[str, Sequence[SampleRow]], roofline: Mapping[str, Any]
 ) -> None:
-    from deep5.samples import median_interval
+    from deep5.bench.summary import middle_of, rates_of, roofline_of
 
     name = f"{row['problem']}, {row['direction']}, {row['candidate']}"
     series = [[sample.value for sample in samples.get(own, ())] for own in row["series"]]
     if not ledger.hold(8, bool(series) and all(series), f"{name}: its samples are missing"):
         return
-    values = [median(times) for times in series] if len(series) > 1 else series[0]
-    ledger.same(9, f"the median of {name}", row["median_s"], median(values))
-    ledger.same(8, f"the number of samples of {name}", row["samples"], sum(map(len, series)))
-    try:
-        found = median_interval(values)
-        ledger.same(9, f"the interval of {name}", [row["low_s"], row["high_s"]], [found.low, found.high])
-    except TooFewSamples:
-        ledger.same(9, f"the interval of {name}", row["low_s"], None)
+    warm = middle_of(series)
+    for field, value in warm.items():
+        ledger.same(8 if field == "samples" else 9, f"{field} of {name}", row[field], value)
+    cold, tried = (_beside(row, samples, state) for state in ("cold", "warm-up"))
+    ledger.same(9, f"the cold times of {name}", row["cold"], middle_of(cold) if cold and cold[0] else None)
+    ledger.same(8, f"the warm-ups of {name}", row["warm_ups"], sum(map(len, tried)))
+    for field, value in rates_of(warm["median_s"], row["flops"], row["bytes"], roofline_of(roofline)).items():
+        ledger.same(9, f"{field} of {name}", row[field], value)
     least = min(value for times in series for value in times) * row["calls"]
     ledger.hold(6, least >= 1e-6, f"{name}: a sample took {least:.2g} s, which no clock can tell")
     peak = max([roofline["flop_s"] or 0.0, *(rates[0] or 0.0 for rates in roofline["seen"].values())])
     if row["flops"] is None or not peak:
         ledger.skip("times against the arithmetic: how many operations there are, or the peak, is not known")
         return
-    rate = row["flops"] / median(values)
+    rate = row["flops"] / warm["median_s"]
     ledger.hold(
         8,
         rate <= _ROOM * peak,
-        f"{name}: {row['flops']} operations in {median(values):.3g} s are {rate:.3g} a second, and the machine's "
+        f"{name}: {row['flops']} operations in {warm['median_s']:.3g} s are {rate:.3g} a second, and the machine's "
         f"measured peak is {peak:.3g}",
     )
-    ledger.same(9, f"the rate of {name}", row["gflop_s"], rate / 1e9)
+
+
+def _beside(row: Mapping[str, Any], samples: Mapping[str, Sequence[SampleRow]], state: str) -> list[list[float]]:
+    """By process the times of the row's other series."""
+    parts = [own.rpartition(" | warm | ") for own in row["series"]]
+    return [[sample.value for sample in samples.get(f"{head} | {state} | {tail}", ())] for head, _, tail in parts]
+
+
+def _check_peak(ledger: Ledger, roofline: Mapping[str, Any]) -> None:
+    """The peaks are the best that any library was seen at."""
+    for place, field in enumerate(("flop_s", "byte_s")):
+        best = max((rates[place] for rates in roofline["seen"].values() if rates[place]), default=None)
+        ledger.same(9, f"the peak {field}", roofline[field], best)
+
+
+def _check_work(ledger: Ledger, rows: Sequence[Mapping[str, Any]], document: Mapping[str, Any]) -> None:
+    """How many operations a problem has follows from it, for recipes of deep5's own."""
+    from deep5.bench.plan import workloads
+    from deep5.bench.record import plan_of
+
+    told = document["recipe"]
+    try:
+        recipe = own_recipe(str(told["name"]), str(told["size"]), str(told["hash"]))
+        works, _ = workloads(replace(plan_of(recipe), take=None))
+    except Deep5Error as error:
+        ledger.skip(f"how many operations an operator has: {str(error).splitlines()[0][:100]}")
+        return
+    known = {(work.problem.name, work.direction.name): work.flops for work in works}
+    for row in rows:
+        key = row["problem"], row["direction"]
+        if key in known:
+            ledger.same(8, f"the operations of {key[0]}, {key[1]}", row["flops"], known[key])
+
+
+def _check_metrics(
+    ledger: Ledger, told: Mapping[str, Any], document: Mapping[str, Any], samples: Mapping[str, Sequence[SampleRow]]
+) -> None:
+    """What the metrics are medians of is what the rows have."""
+    pairs = _pairs(told["rows"], samples)
+    through = [counts for label, counts in told["coverage"].items() if not label.endswith("(bare)")]
+    follows: dict[str, list[float]] = {
+        "bare_ratio": [median(ours / bare for ours, bare in pair) for pair in pairs],
+        "operator_cost": [median((ours - bare) * 1e6 for ours, bare in pair) for pair in pairs],
+        "operator_coverage": [100 * sum(c["measured"] for c in through) / sum(c["of"] for c in through)],
+    }
+    for label, metric in zip(metric_labels(document["metrics"]), document["metrics"], strict=True):
+        if metric["name"] == "operator_time":
+            wanted = metric["parameters"]["framework"]
+            own = [row for row in told["rows"] if not row["bare"] and wanted in (None, row["framework"])]
+            due = [row["median_s"] * 1e3 for row in own]
+        elif metric["name"] in follows:
+            due = follows[metric["name"]]
+        else:
+            continue
+        found = [sample.value for sample in samples.get(label, ())]
+        ledger.same(9, f"the samples of {label}, by the rows of {_FILE}", sorted(found), sorted(due))
+
+
+def _pairs(
+    rows: Sequence[Mapping[str, Any]], samples: Mapping[str, Sequence[SampleRow]]
+) -> list[list[tuple[float, float]]]:
+    """By process, for each row with bare code beside it: seconds through deep5 and bare, round by round."""
+    known = {(row["problem"], row["direction"], row["framework"]): row for row in rows if row["bare"]}
+    found = []
+    for row in rows:
+        bare = known.get((row["problem"], row["direction"], row["framework"]))
+        if row["bare"] or bare is None:
+            continue
+        # One of them may have run in some processes alone.
+        others = {name.rpartition(" | ")[2]: name for name in bare["series"]}
+        for name in row["series"]:
+            if (other := others.get(name.rpartition(" | ")[2])) is not None:
+                both = zip(samples.get(name, ()), samples.get(other, ()), strict=False)
+                found.append([(ours.value, bare.value) for ours, bare in both])
+    return found
 
 
 def _check_coverage(ledger: Ledger, told: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
 from deep5.audit.measured import trains
 from deep5.audit.numerics import parts_of
+from deep5.plugins import registered
 from deep5.results.result import Result
 from deep5.results.samples_file import SAMPLES, SampleRow, read_samples
 
@@ -121,7 +122,9 @@ class Together:
             )
         # A seed in the arguments of model or sampler is the recipe's, and the same in every run.
         drawn = {
-            "initial_weights": provenance["init"] is None and "seed" not in (parts.get("model_kwargs") or {}),
+            "initial_weights": provenance["init"] is None
+            and "seed" not in (parts.get("model_kwargs") or {})
+            and _is_own(parts.get("model")),
             "batch_order": parts.get("train_sampler", "shuffle") == "shuffle"
             and "seed" not in (parts.get("train_sampler_kwargs") or {}),
         }
@@ -153,6 +156,12 @@ class Together:
                 f"{first.name} and {name} have the same {len(values)} samples of {label}, to the last bit; allowed: "
                 "each its own",
             )
+
+
+def _is_own(model: Any) -> bool:
+    """Whether a network is one of deep5's, all of which take the run's seed; of others some have fixed weights."""
+    entry = registered("networks").get(model) if isinstance(model, str) else None
+    return entry is not None and entry.value.startswith("deep5.")
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:

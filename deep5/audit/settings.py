@@ -114,9 +114,15 @@ def check_runs_alike(ledger: Ledger, name: str, results: Sequence[Result]) -> No
         results: Its runs.
     """
     for result in results[1:]:
-        stored, first = ({**run.document["recipe"]["mutable"], "seed": None} for run in (result, results[0]))
+        stored, first = (
+            {**run.document["recipe"]["fixed"], **run.document["recipe"]["mutable"], "seed": None}
+            for run in (result, results[0])
+        )
         beside = f"beside {results[0].folder.name}"
         ledger.same(14, f"{name}: the recipe of {result.folder.name} {beside}, but for the seed", stored, first)
+        for key, rule in (("split", 12), ("data", 1)):
+            own, other = (run.document["provenance"][key] for run in (result, results[0]))
+            ledger.same(rule, f"{name}: the {key} of {result.folder.name} {beside}", own, other)
         ledger.same(
             14,
             f"{name}: the optimizer of {result.folder.name} {beside}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import islice
@@ -25,6 +26,11 @@ from deep5.results.time_to_target import Reached, Target, stated_goals, summary,
 __all__ = ["audit_study"]
 
 _MOST = 100_000
+# What a study says of itself: who leaves one out leaves out what is held against it.
+_STATED = {
+    "schema_version", "recipe", "hash", "size", "provenance", "finished", "resumed", "seeds", "target", "candidates",
+    "notes",
+}  # fmt: skip
 
 
 def audit_study(root: Path, ledger: Ledger, ledgers: list[Ledger]) -> None:
@@ -37,6 +43,8 @@ def audit_study(root: Path, ledger: Ledger, ledgers: list[Ledger]) -> None:
     """
     with ledger.part(11, STUDY):
         document = json_of(root, STUDY)
+        missing = sorted(_STATED - document.keys())
+        ledger.hold(11, not missing, f"{STUDY} does not say its {', '.join(missing)}; allowed: what deep5 writes there")
         candidates = document["candidates"]
         listed = [(name, str(path)) for name, own in candidates.items() for path in own["runs"]]
         paths = [path for _, path in listed]
@@ -164,7 +172,7 @@ def _check_planned(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[st
         failed = [FAILED.fullmatch(told) for told in own["failures"]]
         ledger.hold(11, all(failed), f"a failure of {name} does not say its seed")
         seeds[name] = [*own["seeds"], *(int(found[1]) for found in failed if found)]
-        twice = sorted({seed for seed in seeds[name] if seeds[name].count(seed) > 1}, key=str)
+        twice = sorted((seed for seed, count in Counter(seeds[name]).items() if count > 1), key=str)
         ledger.hold(11, not twice, f"repetitions of {name} share the seeds {twice}")
     planned = {seed for own in seeds.values() for seed in own}
     if "seeds" in document:
@@ -219,6 +227,7 @@ def _check_target(
     """The time to the target, by the runs: one that failed took infinitely long."""
     told = document.get("target")
     if told is None:
+        ledger.same(11, f"{name}: the time to a target, of which there is none", own.get("time_to_target"), None)
         return
     target = Target(metric=told["metric"], goal=float(told["goal"]), origin=told["origin"])
     reached = {result.document["seeds"]["run"]: time_to_target(result, target) for result in results}
@@ -245,7 +254,7 @@ def _check_origin(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[str
 
 
 def _check_alike(ledger: Ledger, runs: Mapping[str, Result]) -> None:
-    """Runs of one study were made in one environment, and candidates of one seed began with the same weights."""
+    """Runs of one study were made in one environment, of one recipe file, in one precision."""
     environments = {run.document["provenance"]["environment"] for run in runs.values()}
     ledger.hold(14, len(environments) <= 1, f"the runs of one study have {len(environments)} environments")
     sources: Sequence[Any] = list({run.document["provenance"]["recipe_source"] for run in runs.values()})

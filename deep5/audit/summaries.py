@@ -8,7 +8,7 @@ from typing import Any
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
 from deep5.calibration import Calibration
-from deep5.results.comparison_summary import counted, results_of, verdicts_in, warnings_in
+from deep5.results.comparison_summary import counted, results_of, verdicts_in, warnings_in, whole_rounds
 from deep5.results.round_samples import RoundSample
 from deep5.statistics import LOOKS, steady_part
 
@@ -55,7 +55,7 @@ def check_summaries(ledger: Ledger, document: Mapping[str, Any], samples: Sequen
         samples: As samples.csv has them.
     """
     if document["status"] != "success":
-        samples = _rounds_so_far(document, samples)
+        samples = [sample for sample in samples if sample.round < whole_rounds(document)]
     sizes = _batch_sizes(ledger, document)
     _compare(ledger, "result", document["results"], results_of(counted(document, samples), sizes))
     _check_settled(ledger, document, samples)
@@ -63,12 +63,6 @@ def check_summaries(ledger: Ledger, document: Mapping[str, Any], samples: Sequen
     if document["status"] == "success":
         for told in warnings_in(document, samples):
             ledger.hold(13, told in document["warnings"], f"a warning is missing: {told}")
-
-
-def _rounds_so_far(document: Mapping[str, Any], samples: Sequence[RoundSample]) -> Sequence[RoundSample]:
-    """A comparison that was ended has the samples of every process, and medians up to the last whole round."""
-    rounds = max((row["processes"] for row in document["results"]), default=0)
-    return [sample for sample in samples if sample.round < rounds]
 
 
 def _compare(

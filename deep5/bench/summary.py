@@ -13,7 +13,7 @@ from deep5.metric import Sample
 from deep5.operators.roofline import Roofline
 from deep5.samples import median_interval
 
-__all__ = ["OperatorTimes", "series_name", "summarise"]
+__all__ = ["OperatorTimes", "middle_of", "rates_of", "roofline_of", "series_name", "summarise"]
 
 _KEY = ("problem", "direction", "candidate")
 # What makes a number less certain, beyond which it is said.
@@ -74,7 +74,7 @@ def summarise(found: Sequence[Mapping[str, Any]]) -> OperatorTimes:
     Args:
         found: As `deep5.bench.measure` gives it.
     """
-    peak = reduce(Roofline.merged, (_roofline(raw["roofline"]) for raw in found))
+    peak = reduce(Roofline.merged, (roofline_of(raw["roofline"]) for raw in found))
     grouped: dict[tuple[str, ...], list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
     for raw in found:
         for series in raw["series"]:
@@ -134,7 +134,8 @@ def _unsteady(found: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _roofline(told: Mapping[str, Any]) -> Roofline:
+def roofline_of(told: Mapping[str, Any]) -> Roofline:
+    """The peaks as they are written down."""
     seen = {name: (rates[0], rates[1]) for name, rates in told["seen"].items()}
     return Roofline(**{**told, "seen": seen})
 
@@ -143,20 +144,14 @@ def _row(
     group: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], peak: Roofline, processes: int
 ) -> dict[str, Any]:
     raw, first = group[0]
-    warm = _middle([[value for _, value in series["samples"]] for _, series in group])
-    seconds, work, moved = warm["median_s"], first["flops"], first["bytes"]
-    rate = None if work is None else work / seconds
-    attainable = None if work is None or not moved else peak.attainable(work, moved)
+    warm = middle_of([[value for _, value in series["samples"]] for _, series in group])
     row = {
         **{name: first[name] for name in (*_KEY, "title", "use", "framework", "bare", "flops", "bytes", "calls")},
         **warm,
         "first_call_s": median(series["first_call_s"] for _, series in group),
         "warm_ups": sum(len(series["warm_ups"]) for _, series in group),
-        "cold": _middle([[value for _, value in series["cold"]] for _, series in group]) if first["cold"] else None,
-        "gflop_s": None if rate is None else rate / 1e9,
-        "gbyte_s": None if not moved else moved / seconds / 1e9,
-        "share_of_peak": None if rate is None or peak.flop_s is None else rate / peak.flop_s,
-        "share_of_roofline": None if rate is None or attainable is None else rate / attainable,
+        "cold": middle_of([[value for _, value in series["cold"]] for _, series in group]) if first["cold"] else None,
+        **rates_of(warm["median_s"], first["flops"], first["bytes"], peak),
         "processors": max((s["processors"] for _, s in group if s["processors"] is not None), default=None),
         "memory_bytes": max((s["memory_bytes"] for _, s in group if s["memory_bytes"] is not None), default=None),
         "processes": len(group),
@@ -165,8 +160,31 @@ def _row(
     return {**row, "warnings": _warnings(row, group, raw["overhead_s"], processes)}
 
 
-def _middle(processes: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """Median, interval and number of samples."""
+def rates_of(seconds: float, flops: int | None, moved: int | None, peak: Roofline) -> dict[str, float | None]:
+    """Rates of a call, and their shares of what the machine reaches; None where work or traffic is not known.
+
+    Args:
+        seconds: Of a call.
+        flops: Its operations.
+        moved: Its bytes.
+        peak: Of the machine.
+    """
+    rate = None if flops is None else flops / seconds
+    attainable = None if flops is None or not moved else peak.attainable(flops, moved)
+    return {
+        "gflop_s": None if rate is None else rate / 1e9,
+        "gbyte_s": None if not moved else moved / seconds / 1e9,
+        "share_of_peak": None if rate is None or peak.flop_s is None else rate / peak.flop_s,
+        "share_of_roofline": None if rate is None or attainable is None else rate / attainable,
+    }
+
+
+def middle_of(processes: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Median, interval and number of samples.
+
+    Args:
+        processes: The times of each, in seconds a call.
+    """
     values = [median(times) for times in processes if times] if len(processes) > 1 else list(processes[0])
     count = sum(map(len, processes))
     try:
