@@ -41,6 +41,7 @@ from deep5.results.result import load
 from deep5.results.schema import schema
 from deep5.run import execute
 from deep5.samples import median_interval
+from pace import slowness
 
 ENGINE = "pytorch"
 
@@ -789,6 +790,7 @@ def test_a_result_a_size_takes_at_most_so_long(mode: str, most_s: float) -> None
     sets: dict[str, Any] = {"problems": "deepbench.gemm", "operator": None, "shapes": (), "limit_gflop": 0.5, "take": 1}
     given = plan(**sets, bare="deep5.recipes.deepbench_by_hand:product", cold=True, rounds=30)
     times = summarise(measure(replace(given, mode=mode)))
+    most_s *= slowness()
     assert {row["candidate"] for row in times.rows} == {ENGINE, f"{ENGINE} (bare)"}
     assert {row["processes"] for row in times.rows} == {8 if mode == "rigorous" else 1}
     for row in times.rows:
