@@ -55,7 +55,8 @@ def check_summaries(ledger: Ledger, document: Mapping[str, Any], samples: Sequen
         samples: As samples.csv has them.
     """
     if document["status"] != "success":
-        samples = [sample for sample in samples if sample.round < whole_rounds(document)]
+        rounds = whole_rounds(document)
+        samples = [sample for sample in samples if sample.round < rounds]
     sizes = _batch_sizes(ledger, document)
     _compare(ledger, "result", document["results"], results_of(counted(document, samples), sizes))
     _check_settled(ledger, document, samples)
