@@ -1,6 +1,6 @@
 """Sum up pytest's JUnit files in one Markdown table: `python tests/counts.py OUT.md all.xml timing.xml`.
 
-A test that a later file has again (`again.xml`, of those that were mended) counts as it ended there, and is named.
+A test that a later file has again (`again.xml`, of those that failed) counts as it ended there, and is named.
 So is a test of time that failed and was tried again: pytest writes a case for each try.
 """
 
@@ -68,7 +68,7 @@ def table(files: list[Path]) -> str:
         f"|---|{'---:|' * len(OUTCOMES)}",
         *(f"| {name} | {' | '.join(numbers)} |" for name, numbers in rows),
         f"| **all** | {' | '.join(f'**{total[what]}**' for what in OUTCOMES)} |",
-        *(["", "Run again by themselves, after a change:", ""] if again else []),
+        *(["", "Run again by themselves:", ""] if again else []),
         *(f"- `{test}`: {ends}" for test, ends in sorted(again.items())),
         *(["", "Tests of time that failed before they ended so:", ""] if tries else []),
         *(f"- `{test}`: {count} of its tries" for test, count in sorted(tries.items())),
