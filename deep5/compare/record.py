@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from deep5.calibration import machine_id
 from deep5.compare.plan import Plan
 from deep5.compare.processes import Outcome
 from deep5.compare.proof import ProofRow
 from deep5.compare.read_back import fault_of
-from deep5.errors import OutputError, UsageError
+from deep5.compare.resumption import refuse_another
+from deep5.errors import OutputError
 from deep5.pinning import processors
 from deep5.recipe import Recipe
 from deep5.results.comparison import (
@@ -36,7 +36,6 @@ from deep5.statistics import LOOKS, STATED
 __all__ = ["ComparisonRecord"]
 
 _CLOCK = "time.perf_counter_ns"
-_LIMITS = ("memory_limit_bytes", "time_limit_s")
 
 
 class ComparisonRecord:
@@ -148,47 +147,14 @@ class ComparisonRecord:
         """Take up what a comparison left: its whole rounds count, its proof is made again.
 
         Raises:
-            UsageError: It is finished, or is of another recipe, of other candidates, of another environment, or of
-                another deep5.
+            UsageError: It is finished, or is another comparison than this one.
         """
-        document = left.document
-        if document["status"] == "success":
-            raise UsageError(f"the comparison in {left.folder} is finished; remedy: a new one, without --resume")
-        same = ("kind", "mode", "baseline", "threads", "seed", "recipe", "measurement", "provenance")
-        now = encode(self.document)
-        for key in same:
-            then = document[key]
-            if key == "measurement":  # a limit is no part of what is measured
-                then = {**then, **{name: now[key][name] for name in _LIMITS}}
-            if then != now[key]:
-                raise UsageError(
-                    f"the comparison in {left.folder} has another {key!r} than this one; allowed: the same command, on "
-                    "the same machine and versions; remedy: a new one, without --resume"
-                )
-        known = document["calibration"]
-        if known is not None and known["machine"] != machine_id():
-            raise UsageError(
-                f"the comparison in {left.folder} was begun on another machine, or with other processors, whose "
-                "noise floor it has; remedy: there, or a new one, without --resume"
-            )
-        commits = [told["software"].get("commit") or {} for told in (document, now)]
-        if commits[0].get("id") != commits[1].get("id"):
-            ids = [str(commit.get("id")) for commit in commits]
-            raise UsageError(
-                f"the comparison in {left.folder} was begun by deep5's commit {ids[0]:.12}, and this is {ids[1]:.12}; "
-                "allowed: the same; remedy: a new one, without --resume"
-            )
-        mine, theirs = (
-            [(row["label"], row["framework"], row["settings"], row["recipe"]) for row in rows]
-            for rows in (now["candidates"], document["candidates"])
-        )
-        if mine != theirs:
-            labels = ["; ".join(row[0] for row in rows) for rows in (theirs, mine)]
-            raise UsageError(f"the comparison in {left.folder} is of {labels[0]}; got {labels[1]}")
+        document, now = left.document, encode(self.document)
+        refuse_another(left, now)
         self.path = left.folder.absolute()
         self.document = {**document, "reasons": ["the comparison has not finished"], "status": "aborted"}
         self.document["resumed"] = [*document["resumed"], _now()]
-        if any(commit.get("dirty") for commit in commits):
+        if any((told["software"].get("commit") or {}).get("dirty") for told in (document, now)):
             self.warn(
                 "the comparison went on, and deep5's own source has changes that no commit holds: whether all rounds "
                 "ran the same is not known; remedy: a commit, and a new comparison"

@@ -1,0 +1,60 @@
+"""Which comparison may go on: rounds of before and behind an interruption count together, so all else is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from deep5.calibration import machine_id
+from deep5.errors import UsageError
+from deep5.results.comparison import ComparisonResult
+
+__all__ = ["refuse_another"]
+
+_SAME = ("kind", "mode", "baseline", "threads", "seed", "recipe", "measurement", "provenance")
+# Of `measurement`: a limit is no part of what is measured.
+_LIMITS = ("memory_limit_bytes", "time_limit_s")
+
+
+def refuse_another(left: ComparisonResult, now: Mapping[str, Any]) -> None:
+    """Hold what a comparison left against the one that is to go on with it.
+
+    Args:
+        left: The comparison that was ended.
+        now: comparison.json as this one would begin it.
+
+    Raises:
+        UsageError: It is finished, or is of another recipe, of other candidates, of another machine or environment, or
+            of another deep5.
+    """
+    document = left.document
+    if document["status"] == "success":
+        raise UsageError(f"the comparison in {left.folder} is finished; remedy: a new one, without --resume")
+    for key in _SAME:
+        then = document[key]
+        if key == "measurement":
+            then = {**then, **{name: now[key][name] for name in _LIMITS}}
+        if then != now[key]:
+            raise UsageError(
+                f"the comparison in {left.folder} has another {key!r} than this one; allowed: the same command, on "
+                "the same machine and versions; remedy: a new one, without --resume"
+            )
+    known = document["calibration"]
+    if known is not None and known["machine"] != machine_id():
+        raise UsageError(
+            f"the comparison in {left.folder} was begun on another machine, or with other processors, whose "
+            "noise floor it has; remedy: there, or a new one, without --resume"
+        )
+    ids = [str((told["software"].get("commit") or {}).get("id")) for told in (document, now)]
+    if ids[0] != ids[1]:
+        raise UsageError(
+            f"the comparison in {left.folder} was begun by deep5's commit {ids[0]:.12}, and this is {ids[1]:.12}; "
+            "allowed: the same; remedy: a new one, without --resume"
+        )
+    mine, theirs = (
+        [(row["label"], row["framework"], row["settings"], row["recipe"]) for row in rows]
+        for rows in (now["candidates"], document["candidates"])
+    )
+    if mine != theirs:
+        labels = ["; ".join(row[0] for row in rows) for rows in (theirs, mine)]
+        raise UsageError(f"the comparison in {left.folder} is of {labels[0]}; got {labels[1]}")
