@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 
 __all__ = [
     "CheckpointError",
+    "CommunicationError",
     "Deep5Error",
     "Errors",
     "GoalError",
@@ -72,6 +73,10 @@ class OutputError(UsageError):
 
 class CheckpointError(UsageError):
     """A checkpoint that is missing, damaged, or of another run."""
+
+
+class CommunicationError(Deep5Error):
+    """Ranks that cannot exchange what they have to: one is lost, late, or does something else than the others."""
 
 
 class NetworkError(Deep5Error):

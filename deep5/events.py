@@ -27,6 +27,7 @@ class StepInfo(NamedTuple):
         batch_size: Samples in this batch; the last batch of an epoch may be smaller.
         sample_ids: Indices of the samples in the data set, shape (batch_size,), or None where they are unknown.
         seed: Seed of the run's noise; masks are a function of (seed, step, node).
+        global_batch_size: Samples that all ranks have in this step; 0: there is one rank, which has them all.
     """
 
     step: int = 0
@@ -34,6 +35,7 @@ class StepInfo(NamedTuple):
     batch_size: int = 0
     sample_ids: Any = None
     seed: int = 0
+    global_batch_size: int = 0
 
 
 def check_info(info: StepInfo) -> StepInfo:
@@ -43,13 +45,15 @@ def check_info(info: StepInfo) -> StepInfo:
         UsageError: It is no `StepInfo`, its numbers are no whole ones, or `step`, `epoch` or `batch_size` is below 0.
     """
     if type(info) is StepInfo:
-        step, epoch, batch, _, seed = info
+        step, epoch, batch, _, seed, whole = info
         # Every step comes this way: what is nearly always there is asked first, in one line.
-        if type(step) is type(epoch) is type(batch) is type(seed) is int and step >= 0 and epoch >= 0 and batch >= 0:
+        if type(step) is type(epoch) is type(batch) is type(seed) is type(whole) is int and (
+            step >= 0 and epoch >= 0 and batch >= 0 and whole >= 0
+        ):
             return info
     if not isinstance(info, StepInfo):
         raise UsageError(f"info: got {brief(info)}; allowed: a StepInfo; remedy: deep5.StepInfo(step=…, batch_size=…)")
-    for name, least in (("step", 0), ("epoch", 0), ("batch_size", 0), ("seed", None)):
+    for name, least in (("step", 0), ("epoch", 0), ("batch_size", 0), ("seed", None), ("global_batch_size", 0)):
         value = getattr(info, name)
         if not is_whole(value) or (least is not None and value < least):
             raise UsageError(

@@ -1,0 +1,274 @@
+"""`CountedCommunicator`: what all communicators share: arguments looked at, bytes, messages and time counted."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from time import monotonic, perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from deep5.arguments import is_whole
+from deep5.communicator import TIMEOUT_S, Communicator, Reduction, Request, check_buffer, check_pair
+from deep5.errors import UsageError, brief
+
+__all__ = ["CountedCommunicator"]
+
+
+class CountedCommunicator(ABC):
+    """Base of the communicators of several ranks; implements `Communicator`.
+
+    A subclass carries out operations by name, with their arguments in this order, all of them looked at before:
+
+    - `all_reduce` (buffer, op), `reduce` (buffer, root, op), `broadcast` (buffer, root)
+    - `reduce_scatter` (buffer, out, op), `all_gather` (buffer, out), `all_to_all` (buffer, out)
+    - `gather` (buffer, out or None, root), `scatter` (buffer or None, out, root), `barrier` ()
+    - `send` (buffer, to, tag), `receive` (buffer, source, tag)
+
+    Operations on buffers without a byte do not reach it.
+
+    Args:
+        rank: This process.
+        size: How many there are.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.sent_bytes = self.messages = self.waited_ns = 0
+
+    @abstractmethod
+    def _call(self, name: str, timeout_s: float, *given: Any) -> None:
+        """Carry an operation out, within so many seconds.
+
+        Raises:
+            CommunicationError: It was not finished in time, another rank is lost, or does something else.
+        """
+
+    @abstractmethod
+    def _call_start(self, name: str, *given: Any) -> Request:
+        """Start an operation."""
+
+    @abstractmethod
+    def split(self, color: int, *, key: int | None = None) -> Communicator:
+        """A communicator of all ranks that give the same color; see `Communicator.split`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up what the communicator holds; see `Communicator.close`."""
+
+    def all_reduce(self, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
+        """Combine the buffers of all ranks in place; see `Communicator.all_reduce`."""
+        check_buffer(buffer, op=op)
+        self._block("all_reduce", buffer.nbytes, buffer.nbytes, timeout_s, buffer, op)
+
+    def all_reduce_start(self, buffer: np.ndarray, *, op: Reduction = "sum") -> Request:
+        """`all_reduce` without waiting."""
+        check_buffer(buffer, op=op)
+        return self._begin("all_reduce", buffer.nbytes, buffer.nbytes, buffer, op)
+
+    def reduce(self, buffer: np.ndarray, *, root: int = 0, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
+        """Combine the buffers of all ranks at the root; see `Communicator.reduce`."""
+        sent = self._to_root(buffer, root, op)
+        self._block("reduce", buffer.nbytes, sent, timeout_s, buffer, root, op)
+
+    def reduce_start(self, buffer: np.ndarray, *, root: int = 0, op: Reduction = "sum") -> Request:
+        """`reduce` without waiting."""
+        sent = self._to_root(buffer, root, op)
+        return self._begin("reduce", buffer.nbytes, sent, buffer, root, op)
+
+    def broadcast(self, buffer: np.ndarray, *, root: int = 0, timeout_s: float = TIMEOUT_S) -> None:
+        """Every rank gets the root's buffer; see `Communicator.broadcast`."""
+        sent = self._from_root(buffer, root)
+        self._block("broadcast", buffer.nbytes, sent, timeout_s, buffer, root)
+
+    def broadcast_start(self, buffer: np.ndarray, *, root: int = 0) -> Request:
+        """`broadcast` without waiting."""
+        sent = self._from_root(buffer, root)
+        return self._begin("broadcast", buffer.nbytes, sent, buffer, root)
+
+    def reduce_scatter(
+        self, buffer: np.ndarray, out: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """Combine, and give each rank its own part; see `Communicator.reduce_scatter`."""
+        check_buffer(buffer, op=op)
+        check_pair(out, buffer, self.size)
+        self._block("reduce_scatter", buffer.nbytes, buffer.nbytes, timeout_s, buffer, out, op)
+
+    def reduce_scatter_start(self, buffer: np.ndarray, out: np.ndarray, *, op: Reduction = "sum") -> Request:
+        """`reduce_scatter` without waiting."""
+        check_buffer(buffer, op=op)
+        check_pair(out, buffer, self.size)
+        return self._begin("reduce_scatter", buffer.nbytes, buffer.nbytes, buffer, out, op)
+
+    def all_gather(self, buffer: np.ndarray, out: np.ndarray, *, timeout_s: float = TIMEOUT_S) -> None:
+        """Every rank gets all buffers; see `Communicator.all_gather`."""
+        check_pair(buffer, out, self.size)
+        self._block("all_gather", buffer.nbytes, buffer.nbytes, timeout_s, buffer, out)
+
+    def all_gather_start(self, buffer: np.ndarray, out: np.ndarray) -> Request:
+        """`all_gather` without waiting."""
+        check_pair(buffer, out, self.size)
+        return self._begin("all_gather", buffer.nbytes, buffer.nbytes, buffer, out)
+
+    def gather(
+        self, buffer: np.ndarray, out: np.ndarray | None = None, *, root: int = 0, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """The root gets all buffers; see `Communicator.gather`."""
+        sent = self._gathered(buffer, out, root)
+        self._block("gather", buffer.nbytes, sent, timeout_s, buffer, out, root)
+
+    def gather_start(self, buffer: np.ndarray, out: np.ndarray | None = None, *, root: int = 0) -> Request:
+        """`gather` without waiting."""
+        sent = self._gathered(buffer, out, root)
+        return self._begin("gather", buffer.nbytes, sent, buffer, out, root)
+
+    def scatter(
+        self, buffer: np.ndarray | None, out: np.ndarray, *, root: int = 0, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """Each rank gets its part of the root's buffer; see `Communicator.scatter`."""
+        sent = self._scattered(buffer, out, root)
+        self._block("scatter", out.nbytes, sent, timeout_s, buffer, out, root)
+
+    def scatter_start(self, buffer: np.ndarray | None, out: np.ndarray, *, root: int = 0) -> Request:
+        """`scatter` without waiting."""
+        sent = self._scattered(buffer, out, root)
+        return self._begin("scatter", out.nbytes, sent, buffer, out, root)
+
+    def all_to_all(self, buffer: np.ndarray, out: np.ndarray, *, timeout_s: float = TIMEOUT_S) -> None:
+        """Every rank gets a part of every rank's buffer; see `Communicator.all_to_all`."""
+        self._check_parts(buffer, out)
+        self._block("all_to_all", buffer.nbytes, buffer.nbytes, timeout_s, buffer, out)
+
+    def all_to_all_start(self, buffer: np.ndarray, out: np.ndarray) -> Request:
+        """`all_to_all` without waiting."""
+        self._check_parts(buffer, out)
+        return self._begin("all_to_all", buffer.nbytes, buffer.nbytes, buffer, out)
+
+    def send(self, buffer: np.ndarray, to: int, *, tag: int = 0, timeout_s: float = TIMEOUT_S) -> None:
+        """Hand the buffer over to another rank; see `Communicator.send`."""
+        self._check_message(buffer, to, tag)
+        self._block("send", buffer.nbytes, buffer.nbytes, timeout_s, buffer, to, tag)
+
+    def send_start(self, buffer: np.ndarray, to: int, *, tag: int = 0) -> Request:
+        """`send` without waiting."""
+        self._check_message(buffer, to, tag)
+        return self._begin("send", buffer.nbytes, buffer.nbytes, buffer, to, tag)
+
+    def receive(self, buffer: np.ndarray, source: int, *, tag: int = 0, timeout_s: float = TIMEOUT_S) -> None:
+        """Take a message from another rank; see `Communicator.receive`."""
+        self._check_message(buffer, source, tag)
+        self._block("receive", buffer.nbytes, 0, timeout_s, buffer, source, tag)
+
+    def receive_start(self, buffer: np.ndarray, source: int, *, tag: int = 0) -> Request:
+        """`receive` without waiting."""
+        self._check_message(buffer, source, tag)
+        return self._begin("receive", buffer.nbytes, 0, buffer, source, tag)
+
+    def exchange(
+        self, buffer: np.ndarray, out: np.ndarray, neighbours: Sequence[int], *, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """Send the buffer to each neighbour and get theirs; see `Communicator.exchange`."""
+        if len(set(neighbours)) < len(neighbours):
+            raise UsageError(f"exchange: got the neighbours {list(neighbours)}; allowed: each once")
+        check_pair(buffer, out, len(neighbours))
+        deadline, places = monotonic() + timeout_s, out.reshape(len(neighbours), -1)
+        waiting = [self.receive_start(place, other) for place, other in zip(places, neighbours, strict=True)]
+        waiting += [self.send_start(buffer, other) for other in neighbours]
+        for request in waiting:
+            request.wait(max(deadline - monotonic(), 0.0))
+
+    def barrier(self, *, timeout_s: float = TIMEOUT_S) -> None:
+        """Return when every rank has come here."""
+        self._block("barrier", 1, 0, timeout_s)
+
+    def barrier_start(self) -> Request:
+        """`barrier` without waiting."""
+        return self._begin("barrier", 1, 0)
+
+    def _block(self, name: str, size_bytes: int, sent_bytes: int, timeout_s: float, *given: Any) -> None:
+        if size_bytes:
+            begin = perf_counter_ns()
+            if sent_bytes:
+                self.sent_bytes += sent_bytes
+                self.messages += 1
+            self._call(name, timeout_s, *given)
+            self.waited_ns += perf_counter_ns() - begin
+
+    def _begin(self, name: str, size_bytes: int, sent_bytes: int, *given: Any) -> Request:
+        begin = perf_counter_ns()
+        if sent_bytes:
+            self.sent_bytes += sent_bytes
+            self.messages += 1
+        request = _Waited(self, self._call_start(name, *given) if size_bytes else None)
+        self.waited_ns += perf_counter_ns() - begin
+        return request
+
+    def _check_root(self, root: int) -> None:
+        if not is_whole(root) or not 0 <= root < self.size:
+            raise UsageError(f"got root {brief(root)}; allowed: a rank, from 0 to {self.size - 1}")
+
+    def _to_root(self, buffer: np.ndarray, root: int, op: str) -> int:
+        check_buffer(buffer, op=op)
+        self._check_root(root)
+        return 0 if root == self.rank else buffer.nbytes
+
+    def _from_root(self, buffer: np.ndarray, root: int) -> int:
+        check_buffer(buffer)
+        self._check_root(root)
+        return buffer.nbytes if root == self.rank else 0
+
+    def _gathered(self, buffer: np.ndarray, out: np.ndarray | None, root: int) -> int:
+        self._check_root(root)
+        if root != self.rank:
+            check_buffer(buffer)
+            return buffer.nbytes
+        check_pair(buffer, out, self.size)
+        return 0
+
+    def _scattered(self, buffer: np.ndarray | None, out: np.ndarray, root: int) -> int:
+        self._check_root(root)
+        if root != self.rank or buffer is None:
+            check_buffer(out if root != self.rank else buffer)
+            return 0
+        check_pair(out, buffer, self.size)
+        return buffer.nbytes
+
+    def _check_parts(self, buffer: np.ndarray, out: np.ndarray) -> None:
+        check_pair(buffer, out, 1)
+        if buffer.size % self.size:
+            raise UsageError(
+                f"all_to_all: got a buffer of {buffer.size} elements; allowed: a multiple of {self.size}, a part a rank"
+            )
+
+    def _check_message(self, buffer: np.ndarray, other: int, tag: int) -> None:
+        check_buffer(buffer)
+        if not is_whole(other) or not 0 <= other < self.size or other == self.rank:
+            raise UsageError(
+                f"a message between rank {self.rank} and {brief(other)}; allowed: another rank, from 0 to "
+                f"{self.size - 1}"
+            )
+        # MPI promises no more.
+        if not is_whole(tag) or not 0 <= tag <= 32767:
+            raise UsageError(f"got tag {brief(tag)}; allowed: a whole number from 0 to 32767")
+
+
+class _Waited:
+    """A request whose waits are on the communicator's clock."""
+
+    __slots__ = ("_communicator", "_request")
+
+    def __init__(self, communicator: CountedCommunicator, request: Request | None) -> None:
+        self._communicator, self._request = communicator, request
+
+    def wait(self, timeout_s: float = TIMEOUT_S) -> None:
+        """Return when it has finished; see `Request.wait`."""
+        if self._request is not None:
+            begin = perf_counter_ns()
+            self._request.wait(timeout_s)
+            self._request = None
+            self._communicator.waited_ns += perf_counter_ns() - begin
+
+    def done(self) -> bool:
+        """Whether it has finished."""
+        return self._request is None or self._request.done()
