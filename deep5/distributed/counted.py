@@ -172,6 +172,8 @@ class CountedCommunicator(ABC):
         if len(set(neighbours)) < len(neighbours):
             raise UsageError(f"exchange: got the neighbours {list(neighbours)}; allowed: each once")
         check_pair(buffer, out, len(neighbours))
+        if not neighbours:
+            return
         deadline, places = monotonic() + timeout_s, out.reshape(len(neighbours), -1)
         waiting = [self.receive_start(place, other) for place, other in zip(places, neighbours, strict=True)]
         waiting += [self.send_start(buffer, other) for other in neighbours]
@@ -189,7 +191,7 @@ class CountedCommunicator(ABC):
     def _block(self, name: str, size_bytes: int, sent_bytes: int, timeout_s: float, *given: Any) -> None:
         if size_bytes:
             begin = perf_counter_ns()
-            if sent_bytes:
+            if sent_bytes and self.size > 1:
                 self.sent_bytes += sent_bytes
                 self.messages += 1
             self._call(name, timeout_s, *given)
@@ -197,7 +199,7 @@ class CountedCommunicator(ABC):
 
     def _begin(self, name: str, size_bytes: int, sent_bytes: int, *given: Any) -> Request:
         begin = perf_counter_ns()
-        if sent_bytes:
+        if sent_bytes and self.size > 1:
             self.sent_bytes += sent_bytes
             self.messages += 1
         request = _Waited(self, self._call_start(name, *given) if size_bytes else None)

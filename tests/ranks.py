@@ -1,0 +1,109 @@
+"""Real ranks: a Python program as several processes, under `mpiexec` or with a port to meet at, never left behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+import psutil
+
+MPIEXEC = Path(sys.executable).with_name("mpiexec")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """What a process left: its exit status and what it wrote."""
+
+    status: int
+    output: str
+    errors: str
+
+
+def under_mpi(program: str, size: int, *arguments: str, timeout_s: float = 60.0) -> Ended:
+    """Run a program as so many ranks of MPI; fails where they are not done in time.
+
+    Args:
+        program: Python source; indented as a whole or not.
+        size: Number of ranks.
+        arguments: `sys.argv[1:]` of each.
+        timeout_s: Limit of all together.
+    """
+    # Ranks may be more than processors, and tests may be run by root.
+    launcher = [str(MPIEXEC), "--allow-run-as-root", "--oversubscribe", "-n", str(size)]
+    return _run([[*launcher, sys.executable, "-c", textwrap.dedent(program), *arguments]], timeout_s)[0]
+
+
+def as_processes(program: str, size: int, *arguments: str, timeout_s: float = 60.0) -> list[Ended]:
+    """Run a program as so many processes, which get their rank, the size and a free port before the arguments."""
+    port = free_port()
+    source = textwrap.dedent(program)
+    return _run(
+        [[sys.executable, "-c", source, str(rank), str(size), str(port), *arguments] for rank in range(size)], timeout_s
+    )
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _run(commands: list[list[str]], timeout_s: float) -> list[Ended]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    started: list[tuple[subprocess.Popen[bytes], Path]] = []
+    with tempfile.TemporaryDirectory(prefix="deep5-ranks-") as folder:
+        try:
+            for number, command in enumerate(commands):
+                # Files, not pipes: nobody has to read while they run, and what they leave behind holds none open.
+                place = Path(folder, str(number))
+                with place.with_suffix(".out").open("wb") as out, place.with_suffix(".err").open("wb") as err:
+                    process = subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment
+                    )
+                started.append((process, place))
+            deadline = monotonic() + timeout_s
+            alive = [process for process, _ in started if not _ends(process, deadline)]
+        finally:
+            _end([process for process, _ in started])
+        ended = [
+            Ended(
+                status=process.wait(),
+                output=place.with_suffix(".out").read_text(errors="replace"),
+                errors=place.with_suffix(".err").read_text(errors="replace"),
+            )
+            for process, place in started
+        ]
+    if alive:
+        raise AssertionError(f"{len(alive)} of {len(commands)} not done within {timeout_s:g} s: {ended}")
+    return ended
+
+
+def _ends(process: subprocess.Popen[bytes], deadline: float) -> bool:
+    try:
+        process.wait(max(deadline - monotonic(), 0.0))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Kill what still runs, with its children: the launcher of MPI puts them in groups of their own."""
+    running = []
+    for process in processes:
+        if process.poll() is None:
+            parent = psutil.Process(process.pid)
+            running += [*parent.children(recursive=True), parent]
+    for each in running:
+        try:
+            each.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(running, timeout=10)

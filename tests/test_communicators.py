@@ -1,0 +1,271 @@
+"""The communicators pass their conformance suite, on real ranks, and the suite catches wrong ones."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from textwrap import dedent
+
+import numpy as np
+import pytest
+
+from deep5.communicator import TIMEOUT_S, SingleRank
+from deep5.distributed import check, mpi
+from deep5.distributed.check import check_communicator
+from deep5.distributed.process_group import ProcessGroupCommunicator
+from deep5.distributed.threads import ThreadCommunicator, run_in_threads
+from deep5.errors import CommunicationError, MissingDependency, UsageError
+from ranks import as_processes, free_port, under_mpi
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+
+MPI = """
+import os, sys, time
+import numpy as np
+from deep5.distributed.check import check_communicator
+from deep5.distributed.mpi import MPICommunicator
+
+communicator = MPICommunicator.world()
+rank, size = communicator.rank, communicator.size
+"""
+GLOO = """
+import os, sys, time
+import numpy as np
+from deep5.distributed.check import check_communicator
+from deep5.distributed.process_group import ProcessGroupCommunicator
+
+rank, size, port = map(int, sys.argv[1:4])
+"""
+# One start serves all sizes.
+SUITE = """
+check_communicator(communicator)
+for members in (3, 2):
+    part = communicator.split(int(rank >= members))
+    if rank < members:
+        check_communicator(part)
+    communicator.barrier()
+    part.close()
+communicator.close()
+print("rank", rank, "passed")
+"""
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_threads_pass_the_suite(size: int) -> None:
+    run_in_threads(size, check_communicator)
+
+
+def test_a_single_rank_passes_the_suite() -> None:
+    check_communicator(SingleRank())
+
+
+def test_mpi_passes_the_suite() -> None:
+    ended = under_mpi(MPI + SUITE, 4)
+    assert ended.status == 0, ended
+    assert sorted(ended.output.splitlines()) == [f"rank {rank} passed" for rank in range(4)]
+
+
+def test_gloo_passes_the_suite() -> None:
+    connect = "communicator = ProcessGroupCommunicator.connect(rank, size, port=port, checked=True)\n"
+    for rank, ended in enumerate(as_processes(GLOO + connect + SUITE, 4)):
+        assert (ended.status, ended.output) == (0, f"rank {rank} passed\n"), ended
+
+
+class Averages(ThreadCommunicator):
+    def _call(self, name, timeout_s, *given):
+        super()._call(name, timeout_s, *given)
+        if name == "all_reduce" and given[1] == "sum":
+            given[0][...] = given[0] / self.size
+
+
+class CountsNothing(ThreadCommunicator):
+    sent_bytes = property(lambda self: 0, lambda self, value: None)
+
+
+class ExchangesBackwards(ThreadCommunicator):
+    def exchange(
+        self, buffer: np.ndarray, out: np.ndarray, neighbours: Sequence[int], *, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        super().exchange(buffer, out, neighbours, timeout_s=timeout_s)
+        out[...] = out[::-1].copy()
+
+
+class RoundsDifferently(ThreadCommunicator):
+    def _call(self, name, timeout_s, *given):
+        super()._call(name, timeout_s, *given)
+        if name == "all_reduce" and given[0].size == 3 and given[0].dtype == np.float32 and self.rank == 1:
+            given[0][...] = np.nextafter(given[0], np.float32(0))
+
+
+class DoesNotWait(ThreadCommunicator):
+    def barrier(self, *, timeout_s: float = TIMEOUT_S) -> None:
+        pass
+
+
+class WaitsTooLong(ThreadCommunicator):
+    def _call(self, name, timeout_s, *given):
+        super()._call(name, max(timeout_s, 1.0), *given)
+
+    def split(self, color: int, *, key: int | None = None) -> ThreadCommunicator:
+        part = super().split(color, key=key)
+        return WaitsTooLong(part.rank, part._group)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (Averages, r"all_reduce, sum of float32\[7\]: on rank \d, [67] of 7 numbers are wrong"),
+        (CountsNothing, "all_reduce, .* counted 0 bytes in 1 messages; allowed: 4 in 1"),
+        (ExchangesBackwards, r"exchange of 3 numbers with the ranks \[.*\]: .* 6 of 6 numbers are wrong"),
+        (RoundsDifferently, r"the bits of rank 0's sum of float32\[3\]: on rank 1"),
+        (DoesNotWait, "barrier: over in .* before rank 2 had come"),
+        (WaitsTooLong, "barrier while rank 2 does not come: rank . was told in"),
+    ],
+)
+def test_the_suite_catches_a_wrong_communicator(
+    monkeypatch: pytest.MonkeyPatch, wrong: type[ThreadCommunicator], told: str
+) -> None:
+    # What the machine may add to a limit: threads that only wait need little.
+    monkeypatch.setattr(check, "_SLACK_S", 0.5)
+    with pytest.raises(CommunicationError, match=told):
+        run_in_threads(3, lambda communicator: check_communicator(wrong(communicator.rank, communicator._group)))
+
+
+def test_mpi_tells_who_waits_for_a_rank_that_does_not_come() -> None:
+    program = """
+    if rank == 1:
+        time.sleep(60)
+    for count in (1, 100_000):
+        try:
+            communicator.all_reduce(np.ones(count), timeout_s=0.5)
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+    """
+    begin = time.monotonic()
+    ended = under_mpi(MPI + dedent(program), 2)
+    # The limits are half a second each; starting and ending took two on an idle machine.
+    assert time.monotonic() - begin < 40
+    assert ended.output.count("CommunicationError: all_reduce was not finished within 0.5 s") == 2, ended
+    assert ended.status == 3, ended
+    assert "rank 0 ends with 2 operations of MPI open" in ended.errors
+
+
+def test_mpi_ends_where_a_rank_is_lost_in_the_middle_of_an_operation() -> None:
+    program = """
+    from deep5.distributed import check, mpi
+
+    mpi.GRACE_S = 0.5
+    if rank == 1:
+        # As far as all others can know, it is about to do the same.
+        buffer = np.ones(100_000)
+        communicator._now.agree(("all_reduce", buffer.dtype, buffer.size, "sum"), 10.0)
+        time.sleep(60)
+    communicator.all_reduce(np.ones(100_000), timeout_s=1.0)
+    """
+    ended = under_mpi(MPI + dedent(program), 2)
+    assert ended.status == 3, ended
+    assert "all_reduce, which every rank had begun, was not finished within 1 s: another rank is lost" in ended.errors
+
+
+def test_mpi_does_not_hang_where_a_rank_dies() -> None:
+    program = """
+    if rank == 1:
+        os._exit(7)
+    communicator.all_reduce(np.ones(100_000))
+    """
+    ended = under_mpi(MPI + dedent(program), 3, timeout_s=40)
+    assert ended.status == 7, ended
+
+
+def test_gloo_tells_who_waits_for_a_rank_that_dies() -> None:
+    program = """
+    communicator = ProcessGroupCommunicator.connect(rank, size, port=port)
+    if rank == 2:
+        os._exit(7)
+    waits = [
+        lambda: communicator.all_reduce(np.ones(100_000), timeout_s=10),
+        lambda: communicator.all_reduce_start(np.ones(3)).wait(10),
+        lambda: communicator.receive(np.ones(3), 2, timeout_s=10),
+    ]
+    for wait in waits:
+        try:
+            wait()
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+    """
+    ended = as_processes(GLOO + dedent(program), 3, timeout_s=50)
+    assert [each.status for each in ended] == [0, 0, 7], ended
+    for rank in (0, 1):
+        lines = ended[rank].output.splitlines()
+        for line, what in zip(lines, ("all_reduce", "all_reduce", "receive of 24 bytes from rank 2"), strict=True):
+            assert line.startswith(f"CommunicationError: {what} failed on rank {rank}: "), ended
+
+
+def test_gloo_ends_where_a_rank_does_not_come() -> None:
+    """What was started and never done holds the process as little as what was called."""
+    program = """
+    communicator = ProcessGroupCommunicator.connect(rank, size, port=port)
+    if rank == 0:
+        request = communicator.all_reduce_start(np.ones(3))
+        try:
+            request.wait(0.3)
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+        asked = communicator.receive_start(np.ones(3), 1)
+        print(request.done(), asked.done(), flush=True)
+    else:
+        time.sleep(3)
+    """
+    begin = time.monotonic()
+    first, second = as_processes(GLOO + dedent(program), 2, timeout_s=40)
+    assert (first.status, second.status) == (0, 0), (first, second)
+    told = "CommunicationError: all_reduce was not finished on rank 0 within 0.3 s; remedy: every rank has to call"
+    assert first.output.startswith(told)
+    assert first.output.endswith("False False\n")
+    assert time.monotonic() - begin < 40
+
+
+def test_a_group_that_torch_made_is_taken() -> None:
+    program = """
+    import torch.distributed as distributed
+
+    try:
+        ProcessGroupCommunicator.of_group()
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+    store = distributed.TCPStore("127.0.0.1", port, size, rank == 0)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    total = np.array([rank + 1], np.int16)
+    ProcessGroupCommunicator.of_group().all_reduce(total)
+    alone = ProcessGroupCommunicator.of_group(distributed.new_group([1])) if rank == 1 else distributed.new_group([1])
+    print(total[0], alone.size if rank == 1 else None, flush=True)
+    distributed.destroy_process_group()
+    """
+    first, second = as_processes(GLOO + dedent(program), 2)
+    assert first.output.startswith("UsageError: torch.distributed is not initialised; remedy: "), first
+    assert first.output.endswith("\n3 None\n"), first
+    assert second.output.endswith("\n3 1\n"), second
+
+
+def test_the_ranks_that_nobody_meets_are_told() -> None:
+    with pytest.raises(CommunicationError, match=r"rank 1 found no store at 127\.0\.0\.1:"):
+        ProcessGroupCommunicator.connect(1, 2, port=free_port(), timeout_s=0.5)
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"unknown back-end 'mpi' of torch\.distributed; allowed: gloo, nccl"):
+        ProcessGroupCommunicator.connect(0, 1, port=free_port(), backend="mpi")
+
+
+def test_without_mpi4py_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    mpi._library.cache_clear()
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(MissingDependency, match=r"needs the package 'mpi4py'.* pip install 'deep5\[mpi\]'"):
+        mpi.MPICommunicator.world()
+
+
+@pytest.mark.gpu
+def test_nccl_passes_the_suite() -> None:
+    check_communicator(ProcessGroupCommunicator.connect(0, 1, port=free_port(), backend="nccl"))
