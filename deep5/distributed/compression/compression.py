@@ -1,0 +1,253 @@
+"""`Compression`: the base of what makes gradients smaller on their way between ranks."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from deep5.arguments import is_whole
+from deep5.communicator import TIMEOUT_S, Communicator
+from deep5.distributed.compression.feedback import Kept, all_finite
+from deep5.distributed.compression.scratch import Scratch
+from deep5.errors import CommunicationError, UsageError, brief
+
+__all__ = ["Compression"]
+
+_ALLOWED = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+class Compression(ABC):
+    """A lossy sum over ranks, and messages for one other rank. An object holds parameters alone; `bound` gives one
+    that works.
+
+    A compression of one's own is a subclass with three methods, `message_bytes`, `_pack` and `_unpack`; its parameters
+    are its public attributes.
+
+    With error feedback, what a message leaves out is added to the next buffer of the same key:
+    acc = buffer + residual;  message = encode(acc);  residual = acc − decode(message).
+    An element of the residual that is not finite is dropped: it has travelled, and would spoil every later step.
+
+    Args:
+        feedback: Whether there is error feedback.
+
+    Raises:
+        UsageError: `feedback` is no truth value.
+
+    References:
+        Seide et al., 1-bit stochastic gradient descent and its application to data-parallel distributed training of
+        speech DNNs, Interspeech 2014, section 3.2; Karimireddy et al., Error feedback fixes SignSGD and other gradient
+        compression schemes, ICML 2019, algorithm 2.
+    """
+
+    def __init__(self, *, feedback: bool = True) -> None:
+        if not isinstance(feedback, bool):
+            raise UsageError(f"{type(self).__name__}: got feedback={brief(feedback)}; allowed: True or False")
+        self.feedback = feedback
+        self._seed: int | None = None
+        self._rank, self._size = 0, 1
+        self._residual, self._scratch = Kept("residual"), Scratch()
+
+    @abstractmethod
+    def message_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int:
+        """Bytes of what `encode` gives for so many elements, exactly.
+
+        Args:
+            count: Number of elements.
+            dtype: Of the elements, float32 or float64.
+            step: Where the size varies with it; None: behind any warm-up.
+        """
+
+    @abstractmethod
+    def _pack(self, values: np.ndarray, message: np.ndarray, key: str, step: int) -> None:
+        """Fill the message, uint8 of `message_bytes`; the values are not to be changed.
+
+        Parts of a message that are larger numbers may begin anywhere: NumPy reads and writes those, too.
+        """
+
+    @abstractmethod
+    def _unpack(self, message: np.ndarray, out: np.ndarray) -> None:
+        """The values that a message stands for; its size was looked at."""
+
+    def bound(self, seed: int, *, rank: int = 0) -> Self:
+        """A copy without state, for one rank's run.
+
+        Args:
+            seed: Of what is drawn at random; the same on all ranks.
+            rank: Who encodes: ranks round independently. `all_reduce` takes its communicator's.
+
+        Raises:
+            UsageError: No whole numbers.
+        """
+        name = type(self).__name__
+        if not is_whole(seed) or not is_whole(rank) or rank < 0:
+            raise UsageError(f"{name}: got seed={brief(seed)}, rank={brief(rank)}; allowed: whole numbers, rank from 0")
+        made = copy.copy(self)
+        made._seed, made._rank, made._size = seed, rank, 1
+        made._residual, made._scratch = Kept("residual"), Scratch()
+        made._start()
+        return made
+
+    def _start(self) -> None:  # noqa: B027 - most have nothing to do
+        """Make anew what a copy must not share; called by `bound`."""
+
+    def all_reduce(
+        self, communicator: Communicator, buffer: np.ndarray, *, key: str, step: int, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """The lossy sum of a buffer over all ranks, in place, with the same bits on all of them.
+
+        Args:
+            communicator: Of all ranks that have a buffer.
+            buffer: Flat, float32 or float64, of the same size everywhere.
+            key: Names the buffer; what is kept from step to step is kept by key.
+            step: Number of the step, for what is drawn at random and for warm-ups.
+            timeout_s: Limit of each wait.
+
+        Raises:
+            UsageError: No such buffer, or the compression is not bound.
+            CommunicationError: See `Communicator`.
+        """
+        self._check(buffer, key)
+        self._rank, self._size = communicator.rank, communicator.size
+        message = self._scratch.take("message", self.message_bytes(buffer.size, buffer.dtype, step=step), np.uint8)
+        self._encode(buffer, message, key, step)
+        self._exchange(communicator, message, buffer, timeout_s)
+
+    def all_reduce_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int | None:
+        """Bytes that each rank's communicator counts in an `all_reduce`; None where they depend on the values."""
+        return self.message_bytes(count, dtype, step=step)
+
+    def encode(self, values: np.ndarray, *, key: str, step: int) -> np.ndarray:
+        """The message for one other rank; the residual stays here.
+
+        Args:
+            values: Flat, float32 or float64; they are not changed.
+            key: As in `all_reduce`; a message to each of several ranks needs a key each.
+            step: As in `all_reduce`.
+
+        Returns:
+            The message, uint8 of shape (message_bytes,), in memory of its own.
+
+        Raises:
+            UsageError: No such values, or the compression is not bound.
+        """
+        self._check(values, key)
+        message = np.empty(self.message_bytes(values.size, values.dtype, step=step), np.uint8)
+        self._encode(values, message, key, step)
+        return message
+
+    def decode(self, message: np.ndarray, out: np.ndarray) -> None:
+        """What a message stands for.
+
+        Args:
+            message: As `encode` gave it for as many elements of the same dtype as `out`.
+            out: Flat, float32 or float64; filled.
+
+        Raises:
+            CommunicationError: A message of another size or type.
+            UsageError: `out` is no such buffer.
+        """
+        check_values(out)
+        if not isinstance(message, np.ndarray) or message.dtype != np.uint8 or message.ndim != 1:
+            raise CommunicationError(f"got {brief(message)} as a message; allowed: a flat NumPy array of uint8")
+        if not self._fits(message.size, out):
+            allowed = self.message_bytes(out.size, out.dtype)
+            raise CommunicationError(
+                f"a message of {message.size} bytes for {out.dtype}[{out.size}]; allowed: {allowed}, of "
+                f"{self!r}; remedy: the same compression with the same parameters on both sides"
+            )
+        with np.errstate(all="ignore"):
+            self._unpack(message, out)
+
+    def _fits(self, size_bytes: int, out: np.ndarray) -> bool:
+        return size_bytes == self.message_bytes(out.size, out.dtype)
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """What is kept from step to step, by name: copies."""
+        return self._residual.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`: what follows repeats bit for bit."""
+        self._residual.load_state_dict(state)
+
+    def describe(self) -> dict[str, Any]:
+        """The compression and its parameters, in JSON's types."""
+        return {"compression": type(self).__name__, **self._parameters()}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in self._parameters().items())})"
+
+    def _parameters(self) -> dict[str, Any]:
+        own = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return {**{name: value for name, value in own.items() if name != "feedback"}, "feedback": self.feedback}
+
+    def _corrected(self, values: np.ndarray, key: str) -> np.ndarray:
+        """What enters error feedback in place of the values."""
+        return values
+
+    def _sent(self, message: np.ndarray, key: str, acc: np.ndarray) -> None:  # noqa: B027 - most have nothing to do
+        """Called when a message has been made from `acc`."""
+
+    def _encode(self, values: np.ndarray, message: np.ndarray, key: str, step: int) -> None:
+        """Error feedback around `_pack`: the only place where it is."""
+        # What is not finite is to travel without a word; a warning would be an error under many a test suite.
+        with np.errstate(all="ignore"):
+            acc = self._corrected(values, key)
+            if not self.feedback:
+                self._pack(acc, message, key, step)
+                self._sent(message, key, acc)
+                return
+            residual = self._residual.of(key, values)
+            acc = np.add(acc, residual, out=self._scratch.take("acc", values.size, values.dtype))
+            self._pack(acc, message, key, step)
+            self._sent(message, key, acc)
+            # decode(message) is written over the residual, which acc holds already.
+            self._unpack(message, residual)
+            np.subtract(acc, residual, out=residual)
+            if not all_finite(residual):
+                residual[~np.isfinite(residual)] = 0
+
+    def _exchange(self, communicator: Communicator, message: np.ndarray, buffer: np.ndarray, timeout_s: float) -> None:
+        """Sum what the ranks' messages stand for, in the order of the ranks."""
+        messages = self._scratch.take("messages", communicator.size * message.size, np.uint8)
+        communicator.all_gather(message, messages, timeout_s=timeout_s)
+        buffer[...] = 0
+        with np.errstate(all="ignore"):
+            for one in messages.reshape(communicator.size, message.size):
+                self._add(one, buffer)
+
+    def _add(self, message: np.ndarray, total: np.ndarray) -> None:
+        """Add what a message stands for."""
+        part = self._scratch.take("part", total.size, total.dtype)
+        self._unpack(message, part)
+        total += part
+
+    def _check(self, values: Any, key: str) -> None:
+        name = type(self).__name__
+        if self._seed is None:
+            raise UsageError(f"{name} is bound to no run; remedy: {self!r}.bound(seed)")
+        if not isinstance(key, str) or not key:
+            raise UsageError(f"{name}: got the key {brief(key)}; allowed: a text that names the buffer")
+        check_values(values)
+
+
+def check_values(values: Any) -> None:
+    """Refuse what is no flat array of float32 or float64.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if (
+        not isinstance(values, np.ndarray)
+        or values.ndim != 1
+        or values.dtype not in _ALLOWED
+        or not values.flags.c_contiguous
+    ):
+        got = f"{values.dtype}{list(values.shape)}" if isinstance(values, np.ndarray) else type(values).__name__
+        raise UsageError(
+            f"got {got} to compress; allowed: a flat, contiguous NumPy array of float32 or float64; remedy: "
+            "gradients of whole numbers, and of half precision, travel as they are"
+        )

@@ -1,0 +1,67 @@
+"""`Kept`: what a compression keeps from step to step, by the key of the buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from deep5.errors import CheckpointError, UsageError
+
+__all__ = ["Kept", "all_finite"]
+
+
+class Kept:
+    """Arrays by key, zero at first.
+
+    Args:
+        name: What they are: the first part of their names in a state.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._arrays: dict[str, np.ndarray] = {}
+
+    def of(self, key: str, values: np.ndarray) -> np.ndarray:
+        """The array of a key, of the size and dtype of the values; to be changed in place.
+
+        Raises:
+            UsageError: The key has been that of other values.
+        """
+        found = self._arrays.get(key)
+        if found is None:
+            found = self._arrays[key] = np.zeros_like(values)
+        if found.shape != values.shape or found.dtype != values.dtype:
+            raise UsageError(
+                f"the buffer {key!r} is {values.dtype}[{values.size}]; allowed: {found.dtype}[{found.size}], as "
+                "before; remedy: a key a buffer"
+            )
+        return found
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies, by `name/key`."""
+        return {f"{self._name}/{key}": array.copy() for key, array in self._arrays.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put copies of a state's arrays in the place of all that is kept; entries of other names are left out.
+
+        Raises:
+            CheckpointError: One is no flat array of float32 or float64.
+        """
+        arrays = {}
+        for name, value in state.items():
+            if name.startswith(f"{self._name}/"):
+                array = np.array(value)
+                if array.ndim != 1 or array.dtype not in (np.float32, np.float64):
+                    raise CheckpointError(
+                        f"{name} is {array.dtype}{list(array.shape)}; allowed: a flat array of float32 or float64"
+                    )
+                arrays[name.removeprefix(f"{self._name}/")] = array
+        self._arrays = arrays
+
+
+def all_finite(values: np.ndarray) -> bool:
+    """Whether no element is infinite or NaN; called where NumPy's warnings are off."""
+    # One pass of BLAS tells, unless squares overflow.
+    return bool(np.isfinite(np.dot(values, values))) or bool(np.isfinite(values).all())

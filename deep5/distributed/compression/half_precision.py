@@ -1,0 +1,63 @@
+"""`HalfPrecision`: sums in sixteen bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from deep5.communicator import Communicator
+from deep5.distributed.compression.compression import Compression
+from deep5.distributed.compression.sparse import item_bytes
+from deep5.errors import UsageError, brief
+from deep5.tensors import numpy_dtype
+
+__all__ = ["HalfPrecision"]
+
+_KINDS = ("bfloat16", "float16")
+
+
+class HalfPrecision(Compression):
+    """Elements are rounded to the nearest of sixteen bits, added up by an all-reduce in that type, and cast back.
+
+    decode(encode(x)) = cast(cast₁₆(x)). A message of n elements has 2 n bytes.
+
+    What leaves the range of float16, ±65504, in a rank's elements or in a sum, becomes an infinity, so that every rank
+    sees it: loss scaling skips such a step, and whoever does not scale is told. A largest number in its place would
+    hide a wrong sum. bfloat16 has the range of float32 and eight bits of precision. NaN stays NaN.
+
+    Error feedback is off, as is usual: with it the rounding of each rank's elements is made good in later steps, which
+    takes memory, and not the rounding of the sums.
+
+    Args:
+        kind: `"float16"` or `"bfloat16"`.
+        feedback: See `Compression`.
+
+    Raises:
+        UsageError: An argument out of its range.
+
+    References:
+        Micikevicius et al., Mixed precision training, ICLR 2018, section 2, for the types and their ranges.
+    """
+
+    def __init__(self, kind: str = "bfloat16", *, feedback: bool = False) -> None:
+        super().__init__(feedback=feedback)
+        if not isinstance(kind, str) or kind not in _KINDS:
+            raise UsageError(f"HalfPrecision: got kind={brief(kind)}; allowed: {', '.join(_KINDS)}")
+        self.kind = kind
+
+    def message_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int:
+        """2 n."""
+        item_bytes(dtype)
+        return 2 * count
+
+    def _pack(self, values: np.ndarray, message: np.ndarray, key: str, step: int) -> None:
+        message.view(numpy_dtype(self.kind))[...] = values
+
+    def _unpack(self, message: np.ndarray, out: np.ndarray) -> None:
+        out[...] = message.view(numpy_dtype(self.kind))
+
+    def _exchange(self, communicator: Communicator, message: np.ndarray, buffer: np.ndarray, timeout_s: float) -> None:
+        with np.errstate(all="ignore"):
+            communicator.all_reduce(message.view(numpy_dtype(self.kind)), timeout_s=timeout_s)
+            self._unpack(message, buffer)

@@ -1,0 +1,86 @@
+"""`RandomKSparsification`: all ranks draw the same elements, and only their values travel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from deep5.communicator import Communicator
+from deep5.distributed.compression.compression import Compression
+from deep5.distributed.compression.feedback import all_finite
+from deep5.distributed.compression.sparse import check_share, item_bytes, share_of
+from deep5.seeds import derive_seed
+
+__all__ = ["RandomKSparsification"]
+
+# A message begins with what its indices are drawn from.
+_DRAW = np.dtype(np.uint64)
+
+
+class RandomKSparsification(Compression):
+    """k elements drawn at random, the same on all ranks, added up by a plain all-reduce of their values.
+
+    decode(encode(x))ᵢ = c xᵢ where i was drawn, else 0. With error feedback c = 1; without it c = n / k, so that
+    E decode(encode(x)) = x.
+
+    A message of n elements of w bytes has 8 + k · w bytes, with k = max(1, round(ratio · n)); in an all-reduce, where
+    every rank knows what was drawn, k · w. Where a rank's values are not all finite, it sends NaN for all that were
+    drawn: every rank sees it, wherever it stood.
+
+    Args:
+        ratio: Share of the elements that is sent, in (0, 1]; 0.01 where nothing is said.
+        k: Their number, in place of a share.
+        feedback: See `Compression`.
+
+    Raises:
+        UsageError: An argument out of its range.
+
+    References:
+        Stich et al., Sparsified SGD with memory, NeurIPS 2018, definition 2.2 (rand_k); Wangni et al., Gradient
+        sparsification for communication-efficient distributed optimization, NeurIPS 2018, with equal probabilities, for
+        c = n / k.
+    """
+
+    def __init__(self, ratio: float | None = None, *, k: int | None = None, feedback: bool = True) -> None:
+        super().__init__(feedback=feedback)
+        self.ratio, self.k = check_share("RandomKSparsification", ratio, k)
+        self._drawn: tuple[tuple[int, int, int], np.ndarray] | None = None
+
+    def message_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int:
+        """8 + k · w."""
+        return _DRAW.itemsize + share_of(count, self.ratio, self.k) * item_bytes(dtype)
+
+    def all_reduce_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int | None:
+        """k · w."""
+        return self.message_bytes(count, dtype) - _DRAW.itemsize
+
+    def _pack(self, values: np.ndarray, message: np.ndarray, key: str, step: int) -> None:
+        draw = derive_seed(self._seed or 0, "compression", "indices", key, step)
+        message[: _DRAW.itemsize].view(_DRAW)[0] = draw
+        sent = message[_DRAW.itemsize :].view(values.dtype)
+        np.take(values, self._indices(draw, values.size), out=sent, mode="clip")
+        if not self.feedback and sent.size:
+            sent *= values.size / sent.size
+        if not all_finite(values):
+            sent[...] = np.nan
+
+    def _unpack(self, message: np.ndarray, out: np.ndarray) -> None:
+        draw = int(message[: _DRAW.itemsize].view(_DRAW)[0])
+        out[...] = 0
+        out[self._indices(draw, out.size)] = message[_DRAW.itemsize :].view(out.dtype)
+
+    def _exchange(self, communicator: Communicator, message: np.ndarray, buffer: np.ndarray, timeout_s: float) -> None:
+        communicator.all_reduce(message[_DRAW.itemsize :].view(buffer.dtype), timeout_s=timeout_s)
+        self._unpack(message, buffer)
+
+    def _indices(self, draw: int, count: int) -> np.ndarray:
+        """The elements of one draw, in order; the last draw is kept, encoding and decoding use the same."""
+        k = share_of(count, self.ratio, self.k)
+        asked = (draw, count, k)
+        if self._drawn is None or self._drawn[0] != asked:
+            generator = np.random.Generator(np.random.Philox(draw))
+            drawn = generator.choice(count, k, replace=False, shuffle=False) if k < count else np.arange(count)
+            drawn.sort()
+            self._drawn = asked, drawn
+        return self._drawn[1]
