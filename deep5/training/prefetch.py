@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import monotonic, perf_counter_ns
-from typing import Any, cast
+from typing import Any
 
 from deep5.errors import Deep5Error, UsageError, brief
 from deep5.training.batch_source import Batch, BatchSource, first_batch
@@ -70,8 +70,7 @@ class Prefetched:
                 f"Prefetched: got {workers} workers for a depth of {depth}; allowed: as many as the depth; remedy: "
                 f"depth={workers}"
             )
-        apart = isinstance(sampler, Sampler) and type(sampler).batches is Sampler.batches
-        if workers > 1 and not apart:
+        if workers > 1 and not _apart(sampler):
             raise UsageError(
                 f"Prefetched: got workers={workers} for a {type(sampler).__name__}, which gives one batch after the "
                 "other; allowed: workers=1, or the framework's own loader with workers of its own"
@@ -140,7 +139,9 @@ class Prefetched:
     def _makers(self, epoch: int, start: int) -> tuple[Iterator[Callable[[], Any]], Callable[[], None]]:
         """What makes the batches, one after the other, and what to call when no more are wanted."""
         if self.workers > 1:
-            sampler = cast(Sampler, self.sampler)
+            sampler: Any = self.sampler
+            if not isinstance(sampler, Sampler):
+                return sampler.makers(epoch, start), _nothing
             return (functools.partial(sampler.make, ids, epoch) for ids in sampler.ids(epoch, start)), _nothing
         source = self.sampler.batches(epoch, start)
         return itertools.repeat(functools.partial(next, source, None)), getattr(source, "close", _nothing)
@@ -242,6 +243,13 @@ def _end(shelf: _Shelf, threads: list[threading.Thread]) -> None:
         # A thread may be the one that collects an abandoned iterator; one that never started cannot be waited for.
         if thread.ident is not None and thread is not threading.current_thread():
             thread.join(max(0.0, deadline - monotonic()))
+
+
+def _apart(source: Any) -> bool:
+    """Whether a source's batches can be made independently: those of a sampler, or of what says so and has `makers`."""
+    if isinstance(source, Sampler):
+        return type(source).batches is Sampler.batches
+    return getattr(source, "apart", False) is True and hasattr(type(source), "makers")
 
 
 def _no_prefetch(source: Any) -> str:

@@ -1,0 +1,134 @@
+"""`check_sharding`: the ranks of a sampler have, together, exactly the batches of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from deep5.distributed.sharding import ShardedSampler, part_of
+from deep5.errors import Deep5Error
+from deep5.tensors import to_numpy
+from deep5.training.batch_source import Batch, BatchSource, batch_size_of
+
+__all__ = ["check_sharding"]
+
+_END = object()
+
+
+def check_sharding(
+    make_sampler: Callable[[], BatchSource],
+    size: int,
+    *,
+    sharded: Callable[[BatchSource, int, int], Any] = ShardedSampler,
+    epochs: int = 2,
+    borrow: bool = True,
+) -> None:
+    """Check that ranks share the batches of a sampler: in order, none twice, none left out, to the bit.
+
+    Each epoch is read by one rank and by all, side by side, and started anew in its middle and at its end. Where the
+    identities of samples are known they are compared, and the samples themselves always. Of an extent that varies from
+    batch to batch, as the length of sequences does, what all have is compared: the filling behind it is each rank's.
+
+    Args:
+        make_sampler: Makes the sampler of all ranks; called once a rank, as ranks do.
+        size: Number of ranks.
+        sharded: Makes a rank's part, of (sampler, rank, size).
+        epochs: How many are read.
+        borrow: Whether a rank without a sample of a batch has to give a borrowed one; else it has to leave it out.
+
+    Raises:
+        Deep5Error: What does not hold: the epoch, the batch and the rank.
+        UsageError: The sampler cannot be shared by so many ranks.
+    """
+    one = make_sampler()
+    ranks = [sharded(make_sampler(), rank, size) for rank in range(size)]
+    for epoch in range(epochs):
+        count = _check_epoch(one, ranks, epoch, 0, borrow)
+        for rank, own in enumerate(ranks):
+            steps = own.steps(epoch)
+            if borrow and steps not in (count, None):
+                raise Deep5Error(f"epoch {epoch}: rank {rank} tells of {steps} batches; allowed: {count}, as one rank")
+        for start in sorted({count // 2, count - 1, count} - {0, -1}):
+            _check_epoch(one, ranks, epoch, start, borrow)
+    hashes = [source.order_hash(epochs) for source in (one, *ranks)]
+    if len(set(hashes)) != 1:
+        raise Deep5Error(f"order_hash({epochs}) is {hashes[1:]} on the ranks; allowed: {hashes[0]}, the order of all")
+
+
+def _check_epoch(one: BatchSource, ranks: list[Any], epoch: int, start: int, borrow: bool) -> int:
+    """Read an epoch from a batch on, by one rank and by all; how many batches it has, those before among them."""
+    sources: list[Iterator[Any]] = [iter(own.batches(epoch, start)) for own in ranks]
+    had = [0] * len(ranks)
+    done, names = start, _varying(one)
+    for number, whole in enumerate(one.batches(epoch, start), start):
+        total = _count(whole)
+        where = f"epoch {epoch}, batch {number}" + (f", started at {start}" if start else "")
+        for rank, source in enumerate(sources):
+            begin, end = part_of(total, rank, len(ranks))
+            if begin == end and not borrow:
+                continue
+            told = f"{where}: rank {rank} of {len(ranks)}"
+            given = next(source, _END)
+            if given is _END:
+                raise Deep5Error(
+                    f"{told} has no more batches; allowed: one for each of all ranks'; remedy: drop no tail"
+                )
+            _check_part(told, given, whole, begin, end, names)  # type: ignore[arg-type]
+            had[rank] += end - begin
+            known = ranks[rank].global_batch_size(epoch, number)
+            if known != total:
+                raise Deep5Error(f"{told} tells of {known} samples on all ranks; allowed: {total}")
+        done = number + 1
+    for rank, (source, own) in enumerate(zip(sources, ranks, strict=True)):
+        if next(source, _END) is not _END:
+            raise Deep5Error(f"epoch {epoch}: rank {rank} has batches behind the last; allowed: {done}, as one rank")
+        samples = own.samples(epoch)
+        if start == 0 and samples not in (had[rank], None):
+            raise Deep5Error(f"epoch {epoch}: rank {rank} tells of {samples} samples; allowed: {had[rank]}, as it gave")
+    return done
+
+
+def _check_part(told: str, given: Batch, whole: Batch, begin: int, end: int, varying: frozenset[str]) -> None:
+    """One rank's part of one batch."""
+    (ids, inputs), (all_ids, all_inputs) = given, whole
+    if begin == end:
+        if ids is None or len(ids) != 0:
+            raise Deep5Error(
+                f"{told} has samples {_listed(ids)}; allowed: no identities, since there are too few for it"
+            )
+        begin, end = 0, 1
+    elif all_ids is not None and (ids is None or not np.array_equal(ids, all_ids[begin:end])):
+        raise Deep5Error(
+            f"{told} has samples {_listed(ids)}; allowed: {_listed(all_ids[begin:end])}, its part of the batch; "
+            "remedy: the order of all ranks by (seed, epoch), cut by part_of"
+        )
+    if inputs.keys() != all_inputs.keys():
+        raise Deep5Error(f"{told} has the parts {', '.join(inputs)}; allowed: {', '.join(all_inputs)}")
+    for name in inputs:
+        own, wanted = to_numpy(inputs[name]), to_numpy(all_inputs[name])[begin:end]
+        if own.ndim == wanted.ndim and len(own) == len(wanted) and name in varying:
+            common = tuple(slice(min(extents)) for extents in zip(own.shape, wanted.shape, strict=True))
+            own, wanted = own[common], wanted[common]
+        if own.shape != wanted.shape or own.dtype != wanted.dtype or own.tobytes() != wanted.tobytes():
+            raise Deep5Error(
+                f"{told} has {name!r} of {own.dtype}{list(own.shape)}; allowed: the bits of rows {begin} to {end - 1} "
+                f"of the batch, {wanted.dtype}{list(wanted.shape)}; remedy: transforms that draw by (seed, epoch, "
+                "sample) and look at one sample at a time"
+            )
+
+
+def _varying(source: Any) -> frozenset[str]:
+    """The parts of a sample that have an extent of any length."""
+    specs: Mapping[str, Any] = getattr(getattr(source, "dataset", None), "specs", None) or {}
+    return frozenset(name for name, spec in specs.items() if any(isinstance(extent, str) for extent in spec.shape))
+
+
+def _count(batch: Batch) -> int:
+    ids, inputs = batch
+    return batch_size_of(inputs) if ids is None else len(ids)
+
+
+def _listed(ids: Any) -> str:
+    return "unknown" if ids is None else str(np.asarray(ids)[:8].tolist())
