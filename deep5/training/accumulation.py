@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol
 
@@ -24,7 +24,15 @@ class Halves(Protocol):
     What it returns is computed with inside its `arithmetic()`, a context manager, if it has one.
     """
 
-    def backprop(self, inputs: Arrays, info: StepInfo, *, accumulate: bool, loss_scale: float) -> Arrays:
+    def backprop(
+        self,
+        inputs: Arrays,
+        info: StepInfo,
+        on_gradient: Callable[[str, Array], None] | None = None,
+        *,
+        accumulate: bool = False,
+        loss_scale: float = 1.0,
+    ) -> Arrays:
         """The outputs, with gradients left in the executor; see `TrainStep.backprop`."""
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
@@ -12,8 +12,8 @@ from deep5.arguments import is_finite
 from deep5.errors import Unsupported, UsageError, brief
 from deep5.events import StepInfo
 from deep5.executors import GraphExecutor
-from deep5.tensors import Arrays
-from deep5.training.accumulation import BatchLayout, accumulated_step, batch_layout
+from deep5.tensors import Array, Arrays
+from deep5.training.accumulation import BatchLayout, Halves, accumulated_step, batch_layout
 from deep5.training.hyper_state import KEY, apart, check_names, plain
 
 __all__ = ["NativeOptimizer", "Unbound"]
@@ -128,6 +128,11 @@ class NativeOptimizer(ABC):
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """Forward, backward and the framework's update."""
 
+    @property
+    def halves(self) -> Halves | None:
+        """The step in two halves; None where one gradient is not all that it takes."""
+        return _Halves(self) if self.accumulates else None
+
     def accumulated_step(self, batches: Sequence[Arrays], info: StepInfo) -> Arrays:
         """One step from several micro-batches; see `deep5.training.accumulation.accumulated_step`.
 
@@ -195,10 +200,23 @@ class _Halves:
     def __init__(self, optimizer: NativeOptimizer) -> None:
         self._optimizer, self.arithmetic = optimizer, optimizer._arithmetic
 
-    def backprop(self, inputs: Arrays, info: StepInfo, *, accumulate: bool, loss_scale: float) -> Arrays:
+    def backprop(
+        self,
+        inputs: Arrays,
+        info: StepInfo,
+        on_gradient: Callable[[str, Array], None] | None = None,
+        *,
+        accumulate: bool = False,
+        loss_scale: float = 1.0,
+    ) -> Arrays:
         optimizer = self._optimizer
         outputs: Arrays = optimizer._executor.inference_and_backprop(
-            inputs, optimizer.loss, info=info, accumulate=accumulate, loss_scale=loss_scale
+            inputs,
+            optimizer.loss,
+            info=info,
+            accumulate=accumulate,
+            loss_scale=loss_scale,
+            on_gradient=on_gradient,
         )
         return outputs
 

@@ -95,6 +95,16 @@ class RuleOptimizer:
             raise UsageError(_UNBOUND)
         return self._step
 
+    @property
+    def halves(self) -> TrainStep:
+        """The step in two halves, for schemes that exchange gradients between them; see `Halves`."""
+        return self.train_step
+
+    def frozen(self) -> frozenset[str]:
+        """Names of the parameters that stay as they are, which have no gradient."""
+        owned = owners(self._bound().network.parameters, self._groups)
+        return frozenset(name for name, own in owned.items() if own >= 0 and self._groups[own].frozen)
+
     def _bound(self) -> GraphExecutor:
         if self._executor is None:
             raise UsageError(_UNBOUND)
@@ -280,8 +290,7 @@ class RuleOptimizer:
         """Give the parameters that match a value of their own; whether groups are not what they were."""
         owned = owners(self._bound().network.parameters, self._groups)
         chosen = {parameter for parameter in owned if matches(match, parameter, "predicate")}
-        frozen = {parameter for parameter, own in owned.items() if own >= 0 and self._groups[own].frozen}
-        if not chosen - frozen:
+        if not chosen - self.frozen():
             raise RuleError(f"set_parameter: match matches no parameter that is trained; allowed: {', '.join(owned)}")
         groups: list[ParameterGroup] = []
         changed = False

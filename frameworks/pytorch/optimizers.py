@@ -92,7 +92,12 @@ class TorchOptimizer(NativeOptimizer):
         return outputs
 
     def _apply(self, gradients: Arrays) -> None:
-        # The executor's gradients are the leaves' `.grad`, where torch looks for them.
+        from deep5.frameworks.pytorch.short import from_numpy
+
+        # torch looks for gradients in the leaves' `.grad`: the executor's are those, what ranks have added up is not.
+        for name, leaf in self._executor.leaves().items():
+            if leaf.grad is not None and (given := gradients[name]) is not leaf.grad:
+                leaf.grad.copy_(from_numpy(given) if isinstance(given, np.ndarray) else given)
         self._optimizer.step()
         self._executor.spend()
 

@@ -1,0 +1,51 @@
+"""`Packed`: an executor's parameters of one dtype as one flat buffer, for messages between ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from deep5.executors import GraphExecutor
+from deep5.tensors import aligned_empty, numpy_dtype
+
+__all__ = ["Packed"]
+
+
+class Packed:
+    """Parameters or buffers of one dtype, one behind the other.
+
+    Args:
+        executor: Holds the live values.
+        names: Of one dtype.
+        dtype: Its name.
+    """
+
+    def __init__(self, executor: GraphExecutor, names: Sequence[str], dtype: str) -> None:
+        self._executor, self.names, self.dtype = executor, tuple(names), dtype
+        specs = {**executor.network.parameters, **executor.network.buffers}
+        self._memory: np.ndarray = aligned_empty((sum(specs[name].size for name in names),), numpy_dtype(dtype))
+
+    @classmethod
+    def of(cls, executor: GraphExecutor, *, buffers: bool = False) -> list[Packed]:
+        """All parameters, or all buffers, one `Packed` a dtype, in the network's order."""
+        specs: dict[str, Any] = dict(executor.network.buffers if buffers else executor.network.parameters)
+        groups: dict[str, list[str]] = {}
+        for name, spec in specs.items():
+            groups.setdefault(spec.dtype, []).append(name)
+        return [cls(executor, names, dtype) for dtype, names in groups.items()]
+
+    @property
+    def floating(self) -> bool:
+        """Whether a mean makes sense."""
+        return "float" in self.dtype
+
+    def read(self) -> np.ndarray:
+        """The values now, in memory that the next call uses again."""
+        self._executor.read(self.names, self._memory)
+        return self._memory
+
+    def write(self, values: np.ndarray) -> None:
+        """Put these in their place."""
+        self._executor.write(self.names, values)

@@ -1,0 +1,1 @@
+"""Communication schemes, one a file."""

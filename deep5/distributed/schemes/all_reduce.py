@@ -1,0 +1,84 @@
+"""`AllReduce`: synchronous and decentralised: every rank steps by the mean gradient of all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from deep5.arguments import is_finite
+from deep5.communicator import TIMEOUT_S, Request
+from deep5.distributed.buckets import Buckets
+from deep5.distributed.scheme import DistributedOptimizer
+from deep5.errors import UsageError, brief
+from deep5.events import StepInfo
+from deep5.tensors import Arrays
+
+if TYPE_CHECKING:
+    from deep5.distributed.compression import Compression
+
+__all__ = ["AllReduce"]
+
+
+class AllReduce(DistributedOptimizer):
+    """Every rank computes the gradients of its part of the batch, all are added up, and every rank makes the update.
+
+    Gradients travel in buckets of some MiB; where the framework shows them early, a bucket is sent as soon as it is
+    full, while the backward pass goes on. N ranks do what one rank does with the whole batch.
+
+    Args:
+        bucket_mib: A bucket is sent when it holds so many MiB; the first one when it holds one.
+        compression: See `DistributedOptimizer`; compressed buckets are sent when the backward pass is done.
+        verify_every: See `DistributedOptimizer`.
+        timeout_s: See `DistributedOptimizer`.
+
+    References:
+        Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training, VLDB'20, section 3.2, for
+        buckets and overlap.
+    """
+
+    consistent: ClassVar[bool] = True
+    compresses: ClassVar[bool] = True
+    accumulates: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        bucket_mib: float = 25.0,
+        compression: Compression | None = None,
+        verify_every: int = 100,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        super().__init__(compression=compression, verify_every=verify_every, timeout_s=timeout_s)
+        if not is_finite(bucket_mib) or bucket_mib <= 0:
+            raise UsageError(f"AllReduce: got bucket_mib={brief(bucket_mib)}; allowed: a number above 0")
+        self.bucket_mib = float(bucket_mib)
+
+    def _bound(self) -> None:
+        most = round(self.bucket_mib * 2**20)
+        self._buckets: Any = Buckets(self.trained, bucket_bytes=most, first_bytes=min(most, 1 << 20))
+        self._early = "early_gradients" in self.executor.capabilities
+        self._requests: list[Request] = []
+
+    def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
+        """Backward, the mean over all ranks, the update; see `DistributedOptimizer.step`."""
+        buckets, requests = self._buckets, self._requests
+        requests.clear()
+        start = self._start if self.compression is None else None
+        buckets.begin(self.share(info), start)
+        if self._early:
+            outputs = self.backprop(inputs, info, buckets.put)
+        else:
+            outputs = self.backprop(inputs, info)
+            gradients = self.gradients()
+            for name in buckets.views:
+                buckets.put(name, gradients[name])
+        if start is None:
+            for index, buffer in enumerate(buckets.buffers):
+                self.sum(buffer, f"bucket-{index}", info)
+        for request in requests:
+            request.wait(self.timeout_s)
+        self.apply(buckets.views, info)
+        self.verify_in_turn(info)
+        return outputs
+
+    def _start(self, index: int) -> None:
+        self._requests.append(self.communicator.all_reduce_start(self._buckets.buffers[index]))

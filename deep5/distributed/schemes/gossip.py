@@ -1,0 +1,62 @@
+"""`Gossip`: after every step each rank averages with one other, another one each time."""
+
+from __future__ import annotations
+
+from deep5.distributed.averaging import ParameterAveraging
+from deep5.events import StepInfo
+from deep5.seeds import generator
+from deep5.tensors import aligned_empty
+
+__all__ = ["Gossip", "partner"]
+
+
+class Gossip(ParameterAveraging):
+    """Gossip SGD: a step of each rank alone, then the mean of pairs, drawn anew at every step.
+
+    w_i ← w_i + u(w_i, ξ_i), then for every pair {i, j} of the step's matching: w_i, w_j ← (w_i + w_j) / 2.
+
+    All ranks draw the same matching from (seed, step), without a word: pairs are disjoint, so all of them average at
+    once. Of an odd number of ranks, the one that is left over keeps its own.
+
+    A rank hands over n bytes a step, n the bytes of the parameters that are trained, in one message a dtype; nothing
+    at a step at which it is left over.
+
+    Args:
+        timeout_s: See `DistributedOptimizer`.
+
+    References:
+        Boyd, Ghosh, Prabhakar and Shah, Randomized gossip algorithms, IEEE Transactions on Information Theory 52(6),
+        2006. Jin, Yuan, Iandola and Keutzer, How to scale distributed deep learning?, 2016,
+        arXiv:1611.04581, for gossip with gradient steps; Blot, Picard, Cord and Thome, Gossip training for deep
+        learning, 2016, arXiv:1611.09726.
+    """
+
+    def _after(self, info: StepInfo) -> None:
+        other = partner(self.communicator.rank, self.communicator.size, self.seed, info.step)
+        if other is None:
+            return
+        for packed in self._moving:
+            own = packed.read()
+            theirs = aligned_empty(own.shape, own.dtype)
+            self.communicator.exchange(own, theirs, [other], timeout_s=self.timeout_s)
+            # A sum of two is the same in either order: both ranks get the same bits.
+            own += theirs
+            own /= 2
+            packed.write(own)
+
+
+def partner(rank: int, size: int, seed: int, step: int) -> int | None:
+    """Whom a rank averages with at a step; None: nobody.
+
+    Args:
+        rank: From 0 to `size` - 1.
+        size: Number of ranks.
+        seed: The same on all ranks.
+        step: From 0.
+
+    >>> all(partner(partner(rank, 4, 0, 7), 4, 0, 7) == rank for rank in range(4))
+    True
+    """
+    order = generator(seed, "gossip", step).permutation(size).tolist()
+    place = order.index(rank) ^ 1
+    return int(order[place]) if place < size else None

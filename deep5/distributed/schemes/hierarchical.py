@@ -1,0 +1,164 @@
+"""`Hierarchical`: gradients are added up within a group of ranks, and groups exchange less, or through one of each."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from deep5.arguments import is_whole
+from deep5.communicator import TIMEOUT_S, Communicator, SingleRank
+from deep5.distributed.averaging import check_every
+from deep5.distributed.scheme import DistributedOptimizer
+from deep5.distributed.texts import gather_texts
+from deep5.errors import UsageError, brief
+from deep5.events import StepInfo
+from deep5.tensors import Arrays
+
+__all__ = ["Hierarchical"]
+
+
+class Hierarchical(DistributedOptimizer):
+    """Synchronous within a group of ranks, whose links are fast; between groups, one rank of each speaks for it.
+
+    With `every` 1, gradients are added up in two levels: within each group at its first rank, among the first ranks
+    of all groups, and back. Every rank makes the update from the mean over the samples of all: synchronous SGD.
+
+    With `every` H above 1, the gradient is the mean over the samples of the group, and groups train by themselves:
+    after every H-th step all parameters become the mean over all ranks, Σ_g (P_g / P) w_g with P_g ranks in group g.
+    That is local SGD whose workers are groups. What an optimizer keeps is a group's own.
+
+    A rank hands over a step, of n bytes of gradients: its group's first one n to the other first ones and n back to
+    the group, every other rank n. With H above 1, each rank n + 8 within its group, and the first one of each 2 n more
+    every H steps. What goes to nobody (a group of one, a single group) is left out.
+
+    Args:
+        group_size: Ranks in a group, neighbouring ones; the last group has what is left. None: ranks of one host.
+        every: H, in steps.
+        verify_every: See `DistributedOptimizer`.
+        timeout_s: See `DistributedOptimizer`.
+
+    Raises:
+        UsageError: An argument out of its range.
+        Unsupported: An optimizer that takes more than one gradient a step, when it is bound.
+
+    Attributes:
+        groups: How many there are; known once wrapped.
+
+    References:
+        Lin, Stich, Patel and Jaggi, Don't use large mini-batches, use local SGD, ICLR 2020 (hierarchical local
+        SGD), for H above 1.
+    """
+
+    accumulates: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        group_size: int | None = None,
+        *,
+        every: int = 1,
+        verify_every: int = 100,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        super().__init__(verify_every=verify_every, timeout_s=timeout_s)
+        if group_size is not None and (not is_whole(group_size) or group_size < 1):
+            raise UsageError(
+                f"Hierarchical: got group_size={brief(group_size)}; allowed: a whole number of at least 1, or None"
+            )
+        self.group_size = None if group_size is None else int(group_size)
+        self.every = check_every("Hierarchical", every)
+        self.groups = 1
+        self._group: Communicator = SingleRank()
+        self._first_ones: Communicator = SingleRank()
+        # Samples of this rank's group in the step under way; 0: nobody counts.
+        self._samples = 0
+
+    def _prepare(self) -> None:
+        communicator = self.communicator
+        if self.group_size is None:
+            hosts = gather_texts(communicator, platform.node(), timeout_s=self.timeout_s)
+            colors = [hosts.index(host) for host in hosts]
+        else:
+            colors = [rank // self.group_size for rank in range(communicator.size)]
+        self.groups = len(set(colors))
+        self._group = communicator.split(colors[communicator.rank])
+        # Every rank calls it; what the others get is for nothing.
+        self._first_ones = communicator.split(min(self._group.rank, 1))
+        # One group keeps all ranks equal, whatever H.
+        self.consistent = self.every == 1 or self.groups == 1  # type: ignore[misc]
+
+    def _bound(self) -> None:
+        _ = self._halves  # refused before the first step, where there are none
+
+    def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
+        """Backward, the mean within the group or over all, the update; see `DistributedOptimizer.step`."""
+        if self._idle(info):
+            outputs = self.executor.inference(inputs)
+        else:
+            outputs = self.backprop(inputs, info)
+            self.apply(self.mean(self.gradients(), info), info)
+        self._between(info)
+        return outputs
+
+    def accumulated_step(self, batches: Sequence[Arrays | None], info: StepInfo) -> Arrays:
+        """The same from several micro-batches, exchanged once; None stands for one without a sample of this rank."""
+        if self._idle(info):
+            outputs = self.executor.inference(next(batch for batch in batches if batch is not None))
+        else:
+            outputs = super().accumulated_step(batches, info)
+        self._between(info)
+        return outputs
+
+    def share(self, info: StepInfo) -> float:
+        """This rank's part of the samples that the mean is over: its group's, or those of all."""
+        if self.consistent:
+            return super().share(info)
+        return info.batch_size / self._samples if self._samples else 1.0 / self._group.size
+
+    def sum(self, buffer: np.ndarray, key: str, info: StepInfo) -> None:
+        """The sum over the group, or in two levels over all, in place."""
+        group, limit = self._group, self.timeout_s
+        if not self.consistent or self.groups == 1:
+            group.all_reduce(buffer, timeout_s=limit)
+        else:
+            group.reduce(buffer, timeout_s=limit)
+            self._among_first_ones(buffer)
+
+    def average_parameters(self) -> None:
+        """Give every rank the mean of all ranks' parameters; those of a group are equal, so its first one speaks."""
+        for packed in self._moving:
+            buffer = packed.read()
+            buffer *= self._group.size / self.communicator.size
+            self._among_first_ones(buffer)
+            packed.write(buffer)
+
+    def _among_first_ones(self, buffer: np.ndarray) -> None:
+        if self._group.rank == 0:
+            self._first_ones.all_reduce(buffer, timeout_s=self.timeout_s)
+        self._group.broadcast(buffer, timeout_s=self.timeout_s)
+
+    def _idle(self, info: StepInfo) -> bool:
+        """Whether the whole group has no sample in this step, and so no gradient; asks the group how many it has."""
+        if self.consistent or not info.global_batch_size:
+            return False
+        count = np.array([info.batch_size], np.int64)
+        self._group.all_reduce(count, timeout_s=self.timeout_s)
+        self._samples = int(count[0])
+        return not self._samples
+
+    def _between(self, info: StepInfo) -> None:
+        if self.consistent:
+            self.verify_in_turn(info)
+        elif not (info.step + 1) % self.every:
+            self.average_parameters()
+        self._count()
+
+    def _count(self) -> None:
+        """What went by way of the groups belongs to what this rank sent: whoever reads the counters reads these."""
+        for part in (self._group, self._first_ones):
+            self.communicator.sent_bytes += part.sent_bytes
+            self.communicator.messages += part.messages
+            self.communicator.waited_ns += part.waited_ns
+            part.sent_bytes = part.messages = part.waited_ns = 0

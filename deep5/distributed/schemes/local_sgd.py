@@ -1,0 +1,99 @@
+"""`LocalSGD`: every rank trains by itself, and from time to time all become their mean."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from deep5.communicator import TIMEOUT_S
+from deep5.distributed.agreement import check_agreement
+from deep5.distributed.averaging import ParameterAveraging, check_every
+from deep5.errors import Unsupported, UsageError, brief
+from deep5.events import StepInfo
+from deep5.training.loss_scale import KEYS
+
+__all__ = ["LocalSGD"]
+
+
+class LocalSGD(ParameterAveraging):
+    """Ranks step alone; after every H-th step the parameters of each become the mean of all.
+
+    With P ranks, rank i's own update u and its own part of the batch ξ:
+
+    w_i ← w_i + u(w_i, ξ_i), and where H divides the number of steps done: w_i ← (1 / P) Σ_j w_j.
+
+    Every rank counts the same, however many samples its part has. Evaluation takes the mean at any step. With H = 1,
+    plain SGD and parts of one size, this is synchronous SGD. What an optimizer keeps (momentum, say) stays a rank's
+    own, unless `average_state` is set; a rule whose state holds points, such as AcceleGrad, wants that.
+
+    A rank hands over n / H bytes a step on average, n the bytes of the parameters that are trained: one message a
+    dtype every H steps. With `average_state` n has the floating-point state as well, and 16 bytes more.
+
+    Args:
+        every: H, in steps.
+        average_state: Average the optimizer's floating-point state together with the parameters.
+        timeout_s: See `DistributedOptimizer`.
+
+    Raises:
+        UsageError: An argument out of its range.
+        Unsupported: `average_state` with an optimizer that takes more than one gradient a step, whose state is of
+            its own rank's course (L-BFGS): when it is bound.
+
+    References:
+        McDonald, Hall and Mann, Distributed training strategies for the structured perceptron, NAACL-HLT 2010
+        (iterative parameter mixing, uniform). Stich, Local SGD converges fast and communicates little,
+        ICLR 2019, algorithm 1. For the state: Yu, Jin and Yang, On the linear speedup analysis of communication
+        efficient momentum SGD for distributed non-convex optimization, ICML 2019, algorithm 1.
+    """
+
+    def __init__(self, every: int = 8, *, average_state: bool = False, timeout_s: float = TIMEOUT_S) -> None:
+        super().__init__(timeout_s=timeout_s)
+        self.every = check_every("LocalSGD", every)
+        if not isinstance(average_state, bool):
+            raise UsageError(f"LocalSGD: got average_state={brief(average_state)}; allowed: True or False")
+        self.average_state = average_state
+
+    def _bound(self) -> None:
+        if self.average_state and getattr(self.optimizer, "halves", None) is None:
+            raise Unsupported(
+                f"LocalSGD: got average_state=True with {type(self.optimizer).__name__}, whose state is of its own "
+                "rank's course; allowed: an optimizer of one gradient a step; remedy: average_state=False"
+            )
+
+    def _after(self, info: StepInfo) -> None:
+        # A function of the step, so that a resumed run averages where it would have.
+        if not (info.step + 1) % self.every:
+            self.average_parameters()
+            if self.average_state:
+                self._average_state()
+
+    def _average_state(self) -> None:
+        communicator, optimizer = self.communicator, self.optimizer
+        state = optimizer.state_dict()
+        floats = {name: value for name, value in state.items() if name not in KEYS and _floating(value)}
+        # A framework may make its state at a rank's first step, and a rank may have had none.
+        layout = repr([(name, value.dtype.str, value.shape) for name, value in floats.items()])
+        digest = np.frombuffer(hashlib.sha256(layout.encode()).digest()[:8], np.uint64)
+        check_agreement(communicator, [digest], "entries of the optimizer's state", timeout_s=self.timeout_s)
+        for dtype in dict.fromkeys(value.dtype for value in floats.values()):
+            own = {name: value for name, value in floats.items() if value.dtype == dtype}
+            buffer = np.concatenate([value.reshape(-1) for value in own.values()])
+            communicator.all_reduce(buffer, timeout_s=self.timeout_s)
+            buffer /= communicator.size
+            state.update(_parted(buffer, own))
+        optimizer.load_state_dict(state)
+
+
+def _floating(value: Any) -> bool:
+    # A scalar may be one of NumPy's own.
+    return isinstance(value, np.ndarray | np.generic) and "float" in value.dtype.name
+
+
+def _parted(buffer: np.ndarray, like: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A flat buffer as arrays of these names and shapes."""
+    ends = np.cumsum([value.size for value in like.values()])[:-1]
+    parts = np.split(buffer, ends)
+    return {name: part.reshape(value.shape) for (name, value), part in zip(like.items(), parts, strict=True)}

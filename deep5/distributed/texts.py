@@ -1,0 +1,27 @@
+"""Texts between ranks, as buffers of bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from deep5.communicator import TIMEOUT_S, Communicator
+
+__all__ = ["gather_texts"]
+
+
+def gather_texts(communicator: Communicator, text: str, *, timeout_s: float = TIMEOUT_S) -> list[str]:
+    """Every rank gets every rank's text, in the order of the ranks.
+
+    >>> from deep5.communicator import SingleRank
+    >>> gather_texts(SingleRank(), "only")
+    ['only']
+    """
+    own = np.frombuffer(text.encode(), np.uint8)
+    lengths = np.empty(communicator.size, np.int64)
+    communicator.all_gather(np.array([len(own)], np.int64), lengths, timeout_s=timeout_s)
+    # All parts of a message have one length: that of the longest.
+    padded = np.zeros(int(lengths.max()), np.uint8)
+    padded[: len(own)] = own
+    everyone = np.empty((communicator.size, len(padded)), np.uint8)
+    communicator.all_gather(padded, everyone, timeout_s=timeout_s)
+    return [part[:length].tobytes().decode() for part, length in zip(everyone, lengths.tolist(), strict=True)]
