@@ -38,6 +38,8 @@ KINDS = {
     "optimizers": "optimizer",
     "events": "event",
     "schedules": "schedule",
+    "schemes": "scheme",
+    "compressors": "compression",
 }
 """What can be registered: the entry point group `deep5.<kind>` and the word for one of them."""
 
@@ -54,6 +56,7 @@ _EXTRAS = {
     "PIL": "data",
     "pooch": "data",
     "tensorboard": "tensorboard",
+    "mpi4py": "mpi",
 }
 
 

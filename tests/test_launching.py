@@ -1,0 +1,377 @@
+"""Ranks that are started and watched: every end is seen, named once, and nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from deep5.distributed.joining import Launched, Report, compare_ranks, launched
+from deep5.distributed.threads import ThreadCommunicator, run_in_threads
+from deep5.errors import MissingDependency, UsageError
+from deep5.launching import RanksEnded, start_ranks
+
+LAUNCHERS = ["mpiexec", "torchrun"]
+# What a launcher or the one who pays for the machine has set already is not what is tested.
+OWN = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "DEEP5_RANKS", "DEEP5_LAUNCH", "TORCHELASTIC_", "MASTER_")
+ALONE = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MPI_LOCALRANKID"}
+RANK = """
+import json, os, signal, sys, time
+from deep5.distributed.joining import Report, launched
+me = launched()
+report = Report()
+report.started()
+"""
+WATCH = """
+import json, os, sys
+from deep5.launching import start_ranks
+ended = start_ranks([sys.executable, "-c", sys.argv[2]], ranks=2, launcher=sys.argv[1], grace_s=8.0)
+print("ENDED", ended.status, ended.lost, ended.result_folder, file=sys.stderr)
+sys.exit(ended.status)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(OWN) or name in ALONE:
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where temporary folders are made, and a mark that finds each process of the test by its environment."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "t"))
+    (tmp_path / "t").mkdir()
+    monkeypatch.setenv("DEEP5_TEST_MARK", str(tmp_path))
+    yield tmp_path
+    assert left(str(tmp_path)) == []
+    assert list((tmp_path / "t").glob("deep5-ranks-*")) == []
+
+
+def left(mark: str, within_s: float = 0.0) -> list[str]:
+    """Command lines of the processes of a test that still live, `within_s` seconds later at the latest."""
+    deadline = time.monotonic() + within_s
+    while True:
+        found = []
+        for each in psutil.process_iter():
+            try:
+                mine = each.environ().get("DEEP5_TEST_MARK") == mark
+                if mine and each.pid != os.getpid() and each.status() != psutil.STATUS_ZOMBIE:
+                    found.append(" ".join(each.cmdline())[:200])
+            except psutil.Error:
+                continue
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
+
+
+def start(launcher: str, body: str, ranks: int = 2, **options: Any) -> RanksEnded:
+    command = [sys.executable, "-c", RANK + textwrap.dedent(body)]
+    return start_ranks(command, ranks=ranks, launcher=launcher, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("launcher", "ranks"), [("mpiexec", 3), ("torchrun", 2)])
+def test_all_end_well_and_the_output_of_rank_0_comes_unchanged(
+    place: Path, launcher: str, ranks: int, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    ended = start(
+        launcher,
+        f"""
+        report.folder(f"/results/{{me.rank}}")
+        assert me.size == {ranks} and me.local_rank == me.rank, me
+        if me.rank == 0:
+            sys.stdout.buffer.write(bytes(range(256)) * 1000)
+            print("progress", file=sys.stderr)
+        else:
+            print("another's")
+            print("another's", file=sys.stderr)
+        report.finished(0)
+        """,
+        ranks,
+    )
+    out, err = capfdbinary.readouterr()
+    assert ended == RanksEnded(status=0, result_folder=Path("/results/0"))
+    assert out == bytes(range(256)) * 1000
+    assert err == b"progress\n"
+
+
+KILLED = {
+    "start": "if me.rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)",
+    "middle": "time.sleep(0.5)\nif me.rank == 1: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(60)",
+    "end": "if me.rank == 0: sys.exit(0)\ntime.sleep(0.5)\nos.kill(os.getpid(), signal.SIGKILL)",
+}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "when"), [("mpiexec", "start"), ("mpiexec", "middle"), ("mpiexec", "end"), ("torchrun", "middle")]
+)
+def test_a_killed_rank_is_named_and_the_others_are_ended(
+    place: Path, launcher: str, when: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    begin = time.monotonic()
+    ended = start(launcher, KILLED[when], ranks=2)
+    took_s = time.monotonic() - begin
+    assert (ended.status, ended.lost, ended.failed, ended.signal) == (3, 1, None, signal.SIGKILL)
+    assert "rank 1 of 2 is lost: it was ended by SIGKILL" in str(ended.error)
+    assert 0.0 <= (ended.seconds_to_notice or 0.0) < 10.0  # what is promised; it takes 0.1 s
+    assert took_s < 30.0  # the others sleep for 60 s
+    assert capfd.readouterr() == ("", "")  # nothing of the launcher's
+
+
+def test_a_rank_that_does_not_end_by_sigterm_is_killed_with_what_it_started(place: Path) -> None:
+    begin = time.monotonic()
+    ended = start(
+        "mpiexec",
+        """
+        import subprocess
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        loader = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+        time.sleep(0.3)
+        if me.rank == 0:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        time.sleep(60)
+        """,
+    )
+    assert (ended.lost, ended.signal) == (0, signal.SIGSEGV)
+    assert time.monotonic() - begin < 30.0  # both sleep for 60 s
+
+
+def test_an_error_of_a_ranks_own_is_told_once(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    ended = start(
+        "mpiexec",
+        """
+        assert report.watched
+        time.sleep(0.1 * (1 - me.rank))
+        report.failed(f"the recipe is not valid, says rank {me.rank}", 2)
+        # As MPI's end may: it waits for the others.
+        time.sleep(60 if me.rank else 0)
+        sys.exit(2)
+        """,
+    )
+    assert (ended.status, ended.lost, ended.failed) == (2, None, 1)
+    assert ended.error == "the recipe is not valid, says rank 1"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_error_that_nobody_reported_is_told_by_what_the_rank_said(place: Path) -> None:
+    ended = start("mpiexec", "if me.rank: raise ValueError('a slip')\ntime.sleep(60)")
+    assert (ended.status, ended.failed) == (1, 1)
+    assert str(ended.error).endswith("ValueError: a slip")
+
+
+def test_a_program_that_is_not_there_is_an_error(place: Path) -> None:
+    ended = start_ranks(["/no/such/program"], ranks=2, launcher="mpiexec")
+    assert ended.status == 127
+    assert ended.failed is not None
+
+
+def test_a_launcher_that_fails_is_told(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mpiexec = tmp_path / "mpiexec"
+    mpiexec.write_text("#!/bin/sh\necho there are no slots >&2\nexit 7\n")
+    mpiexec.chmod(0o755)
+    monkeypatch.setattr("deep5.launching._mpiexec", lambda: str(mpiexec))
+    ended = start("mpiexec", "")
+    assert ended.error == "mpiexec ended with the status 7 before its ranks; it said: there are no slots"
+    assert ended.status == 3
+
+
+@pytest.mark.parametrize(("launcher", "number"), [("mpiexec", signal.SIGINT), ("torchrun", signal.SIGTERM)])
+def test_a_signal_at_the_parent_lets_the_ranks_save(place: Path, launcher: str, number: int) -> None:
+    body = RANK + textwrap.dedent(
+        f"""
+        def save(number, frame):
+            time.sleep(0.2 + 0.8 * me.rank)  # the first that is done does not end the other
+            open({str(place)!r} + f"/saved-{{me.rank}}", "w").write(str(number))
+            sys.exit(130)
+        signal.signal(signal.SIGINT, save)
+        signal.signal(signal.SIGTERM, save)
+        report.folder("/results/run")
+        open({str(place)!r} + f"/here-{{me.rank}}", "w").close()
+        time.sleep(60)
+        """
+    )
+    parent = subprocess.Popen([sys.executable, "-c", WATCH, launcher, body], stderr=subprocess.PIPE, text=True)
+    until(lambda: all((place / f"here-{rank}").exists() for rank in (0, 1)))
+    parent.send_signal(number)
+    err = parent.communicate(timeout=30)[1]
+    assert parent.returncode == 130
+    assert err == "ENDED 130 None /results/run\n"
+    assert [(place / f"saved-{rank}").read_text() for rank in (0, 1)] == [str(int(number))] * 2
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_ranks_end_with_a_parent_that_is_killed(place: Path, launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(place / "t"))
+    body = RANK + f"open({str(place)!r} + f'/here-{{me.rank}}', 'w').close(); time.sleep(60)"
+    parent = subprocess.Popen([sys.executable, "-c", WATCH, launcher, body])
+    until(lambda: all((place / f"here-{rank}").exists() for rank in (0, 1)))
+    parent.kill()
+    parent.wait()
+    assert left(str(place), within_s=10.0) == []
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30.0
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_rank_0_draws_on_the_terminal_itself(place: Path) -> None:
+    import pty
+
+    terminal, there = pty.openpty()
+    body = RANK + "print(sys.stdout.isatty(), sys.stderr.isatty()) if me.rank == 0 else print('another')"
+    parent = subprocess.Popen([sys.executable, "-c", WATCH, "mpiexec", body], stdout=there, stderr=there)
+    assert parent.wait(30) == 0
+    os.close(there)
+    assert os.read(terminal, 4096).decode().splitlines() == ["True True", "ENDED 0 None None"]
+    os.close(terminal)
+
+
+JOINED = """
+import numpy as np
+from deep5.distributed.joining import compare_ranks, join
+from deep5.errors import UsageError
+communicator = join(me)
+total = np.array([me.rank + 1.0])
+communicator.all_reduce(total)
+told = None
+try:
+    compare_ranks(communicator, {"recipe": "abc", "numpy": "2.1" if me.rank else "2.2"})
+except UsageError as error:
+    told = str(error)
+communicator.barrier()
+print(json.dumps([type(communicator).__name__, total[0], told]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "name"), [("mpiexec", "MPICommunicator"), ("torchrun", "ProcessGroupCommunicator")]
+)
+def test_ranks_meet(place: Path, launcher: str, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert start(launcher, JOINED).status == 0
+    kind, total, told = json.loads(capfd.readouterr().out)
+    assert (kind, total) == (name, 3.0)
+    assert told.startswith("the ranks differ in numpy: '2.2' on rank 0 and '2.1' on rank 1")
+
+
+def test_ranks_that_differ_are_refused_on_all_of_them() -> None:
+    def refused(communicator: ThreadCommunicator) -> str:
+        facts = {"recipe": "abc", "versions": "é" * (1 + communicator.rank // 2)}
+        with pytest.raises(UsageError, match=r"the ranks differ in versions: 'é' on rank 0, 1 and 'éé' on rank 2, 3"):
+            compare_ranks(communicator, facts)
+        with pytest.raises(UsageError, match="the ranks differ in commit: nothing on rank 0, 1, 2 and 'x' on rank 3"):
+            compare_ranks(communicator, {"commit": "x"} if communicator.rank == 3 else {})
+        compare_ranks(communicator, {"recipe": "abc"})
+        return "refused"
+
+    assert run_in_threads(4, refused) == ["refused"] * 4
+
+
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}
+TORCH = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1", "LOCAL_RANK": "0"}
+BATCH = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
+STEP = {**BATCH, "SLURM_STEP_ID": "0", "SLURM_PROCID": "3", "SLURM_LOCALID": "1"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, None),
+        (OPEN_MPI, (1, 4, "mpi", None, "mpiexec of Open MPI")),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK": "0"}, (1, 4, "mpi", 0, "mpiexec of Open MPI")),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, (0, 2, "mpi", None, "mpiexec")),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
+        (TORCH, (1, 4, "torch", 0, "RANK and WORLD_SIZE")),
+        ({**TORCH, "TORCHELASTIC_RUN_ID": "x"}, (1, 4, "torch", 0, "torchrun")),
+        ({"RANK": "3", "WORLD_SIZE": "4"}, None),
+        (BATCH, None),
+        (STEP, (3, 4, "mpi", 1, "srun")),
+        ({**STEP, "PMIX_RANK": "3"}, (3, 4, "mpi", 1, "srun")),
+        ({**STEP, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}, None),
+        ({**BATCH, "SLURM_STEP_ID": "0", "SLURM_NTASKS": "1"}, None),
+        # One torchrun a machine, each a task of Slurm's.
+        ({**STEP, **TORCH}, (1, 4, "torch", 0, "RANK and WORLD_SIZE")),
+        # In a job of Slurm's, mpiexec starts as many as it was told to.
+        ({**BATCH, **OPEN_MPI}, (1, 4, "mpi", None, "mpiexec of Open MPI")),
+        (
+            {"DEEP5_LAUNCH": "mpiexec:4", **OPEN_MPI, "RANK": "0", "WORLD_SIZE": "9"},
+            (1, 4, "mpi", None, "mpiexec of Open MPI"),
+        ),
+        ({"DEEP5_LAUNCH": "mpiexec:1", "PMI_RANK": "0", "PMI_SIZE": "1"}, (0, 1, "mpi", None, "mpiexec")),
+    ],
+)
+def test_what_a_process_was_started_as(
+    variables: Mapping[str, str], expected: tuple[Any, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = launched()
+    assert (None if found is None else (found.rank, found.size, found.kind, found.local_rank, found.by)) == expected
+    assert found is None or isinstance(found, Launched)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "0"}, "OMPI_COMM_WORLD_SIZE is not set; allowed: a whole number"),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "four"}, "OMPI_COMM_WORLD_SIZE is 'four'; allowed: a whole number"),
+        ({**OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "1"}, "rank 1 of 1; allowed: a rank below"),
+        ({**OPEN_MPI, **TORCH, "WORLD_SIZE": "8"}, "rank 1 of 4 and RANK and WORLD_SIZE that it is rank 1 of 8"),
+        ({**STEP, "PMIX_RANK": "2"}, "SLURM_PROCID=3 and PMIX_RANK=2; allowed: the same"),
+        ({"DEEP5_LAUNCH": "mpiexec:3", **OPEN_MPI}, "'mpiexec:3' and a job of 4; allowed: the same number"),
+        ({"DEEP5_LAUNCH": "mpiexec:3"}, "no variable of it"),
+    ],
+)
+def test_an_environment_that_contradicts_itself_is_refused(
+    variables: Mapping[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=message):
+        launched()
+
+
+def test_who_is_not_watched_reports_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    report = Report()
+    report.started()
+    report.failed("nobody hears it")
+    assert not report.watched
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_mpiexec_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    with pytest.raises(MissingDependency, match=r"mpiexec is not installed.*pip install 'deep5\[mpi\]'"):
+        start_ranks(["true"], ranks=2, launcher="mpiexec")
+
+
+def test_without_pytorch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependency, match=r"pip install 'deep5\[pytorch\]'"):
+        start_ranks(["true"], ranks=2, launcher="torchrun")
+
+
+@pytest.mark.parametrize("ranks", [0, -1, True, 2.0])
+def test_a_number_of_ranks_that_is_none_is_refused(ranks: Any) -> None:
+    with pytest.raises(UsageError, match="allowed: a whole number of at least 1"):
+        start_ranks(["true"], ranks=ranks, launcher="mpiexec")
+
+
+def test_a_launcher_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError, match="unknown launcher 'srun'; allowed: mpiexec, torchrun"):
+        start_ranks(["true"], ranks=2, launcher="srun")  # type: ignore[arg-type]
