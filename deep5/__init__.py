@@ -14,6 +14,24 @@ if TYPE_CHECKING:
     from deep5.communicator import Communicator as Communicator
     from deep5.communicator import SingleRank as SingleRank
     from deep5.compare.driver import run_comparison as run_comparison
+    from deep5.distributed.compression.compression import Compression as Compression
+    from deep5.distributed.compression.deep_gradient import DeepGradientCompression as DeepGradientCompression
+    from deep5.distributed.compression.half_precision import HalfPrecision as HalfPrecision
+    from deep5.distributed.compression.one_bit import OneBit as OneBit
+    from deep5.distributed.compression.qsgd import QSGD as QSGD
+    from deep5.distributed.compression.random_k import RandomKSparsification as RandomKSparsification
+    from deep5.distributed.compression.sparse_all_reduce import SparseAllReduce as SparseAllReduce
+    from deep5.distributed.compression.terngrad import TernGrad as TernGrad
+    from deep5.distributed.compression.top_k import TopKSparsification as TopKSparsification
+    from deep5.distributed.scheme import DistributedOptimizer as DistributedOptimizer
+    from deep5.distributed.schemes.all_reduce import AllReduce as AllReduce
+    from deep5.distributed.schemes.elastic_averaging import ElasticAveraging as ElasticAveraging
+    from deep5.distributed.schemes.gossip import Gossip as Gossip
+    from deep5.distributed.schemes.hierarchical import Hierarchical as Hierarchical
+    from deep5.distributed.schemes.local_sgd import LocalSGD as LocalSGD
+    from deep5.distributed.schemes.neighbourhood import Neighbourhood as Neighbourhood
+    from deep5.distributed.sharding import ShardedSampler as ShardedSampler
+    from deep5.distributed.slow_rank import SlowRank as SlowRank
     from deep5.errors import Deep5Error as Deep5Error
     from deep5.errors import OperatorError as OperatorError
     from deep5.errors import ShapeError as ShapeError
@@ -35,6 +53,9 @@ if TYPE_CHECKING:
     from deep5.metrics.accuracy import TestAccuracy as TestAccuracy
     from deep5.metrics.accuracy import TimeToAccuracy as TimeToAccuracy
     from deep5.metrics.breakdown import TimeBreakdown as TimeBreakdown
+    from deep5.metrics.communication import CommunicationShare as CommunicationShare
+    from deep5.metrics.communication import CommunicationVolume as CommunicationVolume
+    from deep5.metrics.communication import LoadImbalance as LoadImbalance
     from deep5.metrics.confusion import ConfusionMatrix as ConfusionMatrix
     from deep5.metrics.cost import Cost as Cost
     from deep5.metrics.energy import Energy as Energy
@@ -275,15 +296,36 @@ _LEVELS = {
     # Level 3
     "Communicator": "communicator",
     "SingleRank": "communicator",
+    "AllReduce": "distributed.schemes.all_reduce",
+    "Compression": "distributed.compression.compression",
+    "DeepGradientCompression": "distributed.compression.deep_gradient",
+    "DistributedOptimizer": "distributed.scheme",
+    "HalfPrecision": "distributed.compression.half_precision",
+    "OneBit": "distributed.compression.one_bit",
+    "QSGD": "distributed.compression.qsgd",
+    "RandomKSparsification": "distributed.compression.random_k",
+    "SparseAllReduce": "distributed.compression.sparse_all_reduce",
+    "TernGrad": "distributed.compression.terngrad",
+    "TopKSparsification": "distributed.compression.top_k",
+    "ElasticAveraging": "distributed.schemes.elastic_averaging",
+    "Gossip": "distributed.schemes.gossip",
+    "Hierarchical": "distributed.schemes.hierarchical",
+    "LocalSGD": "distributed.schemes.local_sgd",
+    "Neighbourhood": "distributed.schemes.neighbourhood",
+    "ShardedSampler": "distributed.sharding",
+    "SlowRank": "distributed.slow_rank",
 }
 _METRICS = {
     "BareRatio": "metrics.operator_time",
+    "CommunicationShare": "metrics.communication",
+    "CommunicationVolume": "metrics.communication",
     "ConfusionMatrix": "metrics.confusion",
     "Cost": "metrics.cost",
     "Energy": "metrics.energy",
     "EpochsToAccuracy": "metrics.accuracy",
     "FinalTestAccuracy": "metrics.generalisation",
     "GeneralisationGap": "metrics.generalisation",
+    "LoadImbalance": "metrics.communication",
     "OperatorCost": "metrics.operator_time",
     "OperatorCoverage": "metrics.operator_time",
     "OperatorTime": "metrics.operator_time",

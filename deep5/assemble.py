@@ -17,19 +17,28 @@ from deep5.assemble_executor import (
     set_threads,
     written_numerics,
 )
-from deep5.components import component, components_of, make, not_a, schedule_components, transform_components
+from deep5.components import (
+    component,
+    components_of,
+    is_factory,
+    make,
+    not_a,
+    schedule_components,
+    transform_components,
+)
 from deep5.errors import Deep5Error, MissingDependency, RecipeError, UnknownName, UsageError
 from deep5.events import Event
 from deep5.executors import GraphExecutor, StepOptimizer
-from deep5.plugins import framework
+from deep5.plugins import framework, load
 from deep5.recipe import Recipe
 from deep5.recipe_keys import batch_size_fault
 from deep5.seeds import derive_seed
 
 if TYPE_CHECKING:
+    from deep5.communicator import Communicator
     from deep5.networks.network import Network
 
-__all__ = ["Components", "assemble", "initial_weights", "length", "make_optimizer"]
+__all__ = ["Components", "assemble", "initial_weights", "length", "make_optimizer", "make_scheme"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +54,18 @@ class Components:
     batch_size: int
     events: tuple[Event, ...]
     seeds: dict[str, int]
+    noise: int
     threads: int | None
     warnings: tuple[str, ...]
 
 
-def assemble(recipe: Recipe) -> Components:
+def assemble(recipe: Recipe, communicator: Communicator | None = None) -> Components:
     """Make everything that a training recipe names.
+
+    Args:
+        recipe: Names it.
+        communicator: Of the ranks that train together: each gets its part of every batch, and the scheme around its
+            optimizer; None: there is one process and no scheme.
 
     Raises:
         RecipeError: A component cannot be found or made, or two do not fit each other, or the framework cannot run
@@ -62,28 +77,33 @@ def assemble(recipe: Recipe) -> Components:
 
     seed = recipe.value("seed")
     seeds = {purpose: derive_seed(seed, purpose) for purpose in ("weights", "order", "noise")}
+    ranks = 1 if communicator is None else communicator.size
+    # Masks of dropout are drawn by place in the batch: every rank has others.
+    noise = (
+        derive_seed(seeds["noise"], "rank", communicator.rank) if communicator and communicator.rank else seeds["noise"]
+    )
     name, known, build = executor_factory(recipe)
     # Before the executor: some frameworks fix their threads when they first compute; and those start JAX.
     threads, warnings = None, []
     if known is not None:
         warnings = set_numerics(recipe, known)
-        threads, more = set_threads(recipe, known)
+        threads, more = set_threads(recipe, known, ranks=ranks)
         warnings += more
     network = make(recipe, "model", component(recipe, "model", "networks"), seed=seeds["weights"])
     executor = None
     if isinstance(network, Network):
         network = _with_precision(recipe, _with_initial_weights(recipe, network))
     else:
-        executor = _native_executor(recipe, network, build, seeds["noise"])
+        executor = _native_executor(recipe, network, build, noise)
         network, name = executor.network, executor.settings().get("framework", name)
     splits = make(recipe, "dataset", component(recipe, "dataset", "datasets"))
     if not isinstance(splits, Splits):
         raise not_a(recipe, "dataset", splits, "Splits (deep5.training.dataset), or a function that gives them")
-    train_sampler, validation = _samplers(recipe, network, splits, seeds["order"])
+    train_sampler, validation = _samplers(recipe, network, splits, seeds["order"], communicator)
     if executor is None:
-        executor = made_executor(recipe, build, network, seeds["noise"])
+        executor = made_executor(recipe, build, network, noise)
     if known is None and recipe.value("threads") is not None:
-        threads, warnings = set_threads(recipe, framework_of(recipe, executor, "threads"))
+        threads, warnings = set_threads(recipe, framework_of(recipe, executor, "threads"), ranks=ranks)
     if known is None:
         for key in written_numerics(recipe):
             warnings += set_numerics(recipe, framework_of(recipe, executor, key))
@@ -93,23 +113,57 @@ def assemble(recipe: Recipe) -> Components:
         warnings.append(f"the run asked for {threads} threads and {name} has {count}; remedy: set threads={count}")
     warnings += numerics_warnings(recipe, name, found)
     optimizer = make_optimizer(recipe, name)
+    scheme = None if communicator is None else make_scheme(recipe, optimizer, communicator, seed)
     return Components(
         framework=name,
         executor=executor,
-        optimizer=optimizer,
+        optimizer=optimizer if scheme is None else scheme,
         splits=splits,
         train_sampler=train_sampler,
         validation_sampler=validation,
         batch_size=_first_size(recipe),
         events=_events(recipe, optimizer),
         seeds={"run": seed, **seeds},
+        noise=noise,
         threads=threads,
         warnings=tuple(warnings),
     )
 
 
-def _samplers(recipe: Recipe, network: Any, splits: Any, seed: int) -> tuple[Any, Any]:
-    """What gives the batches to learn from, and those to judge by."""
+def make_scheme(recipe: Recipe, optimizer: Any, communicator: Communicator, seed: int) -> Any:
+    """The recipe's scheme around an optimizer; all-reduce where it names none.
+
+    Raises:
+        RecipeError: It cannot be found or made, or does not fit optimizer or compression.
+    """
+    from deep5.distributed.scheme import DistributedOptimizer
+
+    value = recipe.value("scheme")
+    made = load("schemes", "all_reduce") if value is None else component(recipe, "scheme", "schemes")
+    compression = component(recipe, "compression", "compressors")
+    if isinstance(compression, type):
+        compression = make(recipe, "compression", compression)
+    given = {} if compression is None else {"compression": compression}
+    if not is_factory(made) and given:
+        raise RecipeError(
+            f"{recipe.where('compression')}'compression' is for a scheme that is named, and 'scheme' is an object; "
+            f"remedy: {type(made).__name__}(compression=…)"
+        )
+    scheme = make(recipe, "scheme", made, **given)
+    if not isinstance(scheme, DistributedOptimizer):
+        raise not_a(recipe, "scheme", scheme, "a d5.DistributedOptimizer, its class or name")
+    if given and scheme.compression is None:
+        raise RecipeError(f"{recipe.where('compression')}{type(scheme).__name__} takes no compression; allowed: none")
+    try:
+        return scheme.wrap(optimizer, communicator, seed=derive_seed(seed, "scheme"))
+    except Deep5Error as error:
+        raise RecipeError(f"{recipe.where('scheme')}{error}") from error
+
+
+def _samplers(
+    recipe: Recipe, network: Any, splits: Any, seed: int, communicator: Communicator | None
+) -> tuple[Any, Any]:
+    """What gives the batches to learn from, and those to judge by: this rank's part of them."""
     from deep5.training.batch_source import BatchSource
     from deep5.training.transforms import fitted
 
@@ -143,6 +197,20 @@ def _samplers(recipe: Recipe, network: Any, splits: Any, seed: int) -> tuple[Any
                 f"{type(sampler).__name__}"
             )
         made.append(sampler)
+    if communicator is not None and communicator.size > 1:
+        from deep5.distributed.sharding import ShardedSampler
+
+        rank, ranks = communicator.rank, communicator.size
+        judged_by = length(splits.test)
+        if judged_by is not None and judged_by < ranks:
+            raise RecipeError(
+                f"{recipe.where('dataset')}{ranks} ranks share {judged_by} test samples; allowed: at least one a rank; "
+                "remedy: fewer ranks"
+            )
+        try:
+            made = [ShardedSampler(made[0], rank, ranks), ShardedSampler(made[1], rank, ranks, borrow=False)]
+        except UsageError as error:
+            raise RecipeError(f"{recipe.where('batch_size')}{error}") from error
     if depth := recipe.value("prefetch"):
         from deep5.training.prefetch import Prefetched
 

@@ -98,14 +98,19 @@ def _registered(recipe: Recipe, key: str, name: str) -> Framework:
         raise RecipeError(f"{recipe.where(key)}{error}") from error
 
 
-def set_threads(recipe: Recipe, known: Framework) -> tuple[int | None, list[str]]:
+def set_threads(recipe: Recipe, known: Framework, *, ranks: int = 1) -> tuple[int | None, list[str]]:
     """Give the framework the recipe's threads, or those that every framework gets where the recipe does not say.
+
+    Args:
+        recipe: Says how many.
+        known: The framework.
+        ranks: Processes on this machine that train together.
 
     Returns:
         The number asked for, None where the framework was left alone; and what is to be known of it.
     """
     asked = recipe.value("threads")
-    threads = default_threads(known.thread_variable) if asked is None else asked
+    threads = default_threads(known.thread_variable, ranks=ranks) if asked is None else asked
     if threads is None:
         return None, []
     try:

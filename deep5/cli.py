@@ -149,23 +149,47 @@ def _configured(
     metavar="N|Ts|never",
     help="Checkpoint after every N steps or T seconds (500, 60s). Default: 30s; deleted when the run is done.",
 )
+@click.option("--ranks", type=_whole_number(1), metavar="N", help="Train with N processes that share every batch.")
+@click.option(
+    "--launcher",
+    type=click.Choice(["mpiexec", "torchrun", "threads"]),
+    help="What starts them: MPI (the default), PyTorch's process groups with gloo or NCCL, or threads of this process.",
+)
 @_debug_option
 def run(
-    out: str, as_json: bool, quiet: bool, resume: str | None, every: str | None, debug: bool, **chosen: Any
+    out: str,
+    as_json: bool,
+    quiet: bool,
+    resume: str | None,
+    every: str | None,
+    ranks: int | None,
+    launcher: Any,
+    debug: bool,
+    **chosen: Any,
 ) -> NoReturn:
     """Run RECIPE, a name or a file, and judge it by its metrics.
 
     A run that was ended goes on by the same command and --resume FOLDER, to the same bits as without the end.
+
+    With --ranks, or under mpiexec, torchrun or srun, several processes train together, by the recipe's scheme.
     """
+    out_stream = sys.stdout  # with --json, what is printed within goes elsewhere
     with errors(debug, as_json) as show:
-        from deep5.run import execute, progress
+        from deep5.distributed.joining import launched
 
         recipe = _configured(**chosen)
-        listening = () if quiet else progress(recipe)
         options = {} if every is None else {"checkpointer": _checkpointer(every)}
-        result = execute(recipe, out=out, events=listening, quiet=quiet, resume=resume, **options)
-        status = 0 if result else 1
-        if as_json or not quiet:
+        given = {"out": out, "quiet": quiet, "resume": resume, **options}
+        if ranks is not None or launcher is not None or launched() is not None:
+            from deep5.ranks import run_with_ranks
+
+            result, status = run_with_ranks(recipe, ranks, launcher, sys.argv[1:], stdout=out_stream, **given)
+        else:
+            from deep5.run import execute, progress
+
+            result = execute(recipe, events=() if quiet else progress(recipe), **given)
+            status = 0 if result else 1
+        if result is not None and (as_json or not quiet):
             try:
                 show(_shown(result, as_json))
                 sys.stdout.flush()

@@ -116,15 +116,16 @@ def _is_by_library(name: str, value: str) -> bool:
     return name in _BY_LIBRARIES or (name, value) == ("CUDA_MODULE_LOADING", "LAZY")
 
 
-def default_threads(variable: str) -> int | None:
+def default_threads(variable: str, *, ranks: int = 1) -> int | None:
     """How many threads a run gives to an operator where its recipe does not say; left alone, frameworks differ.
 
     Args:
         variable: What the framework reads by itself (`Framework.thread_variable`), or ""; where it is set, it stands.
+        ranks: Processes on this machine that train together and share its cores.
 
     Returns:
-        `OMP_NUM_THREADS`, or else one a physical core that this process may run on. None where the variable is set:
-        then the framework is left alone.
+        `OMP_NUM_THREADS`, or else one a physical core of its share of those that this process may run on. None where
+        the variable is set: then the framework is left alone.
     """
     import psutil
 
@@ -134,7 +135,7 @@ def default_threads(variable: str) -> int | None:
     if outermost.isdecimal() and int(outermost) > 0:
         return int(outermost)
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(psutil.cpu_count(logical=False) or allowed, allowed)
+    return max(min(psutil.cpu_count(logical=False) or allowed, allowed) // ranks, 1)
 
 
 def environment_hash(system: Mapping[str, Any] | None = None, software: Mapping[str, Any] | None = None) -> str:

@@ -88,6 +88,9 @@ class Event:
                     f"{cls.__qualname__}.{name} is no hook; allowed: {', '.join(hooks)}{suggestion(name, hooks)}"
                 )
 
+    every_rank = True
+    """False where one rank of several speaks for all, such as a progress bar: the first one's is the only one."""
+
     synchronous = False
     """True where `after_step` needs the device to have finished; the trainer then synchronises every step."""
 
@@ -173,6 +176,8 @@ class Listeners:
 
     def __init__(self) -> None:
         self.events: tuple[Event, ...] = ()
+        self.deferred: Callable[[Event, Callable[..., None]], Callable[..., None]] | None = None
+        """Gives what is called in place of an event's hook; for ranks that may only stop together. None: the hook."""
         self._collect(())
 
     def _collect(self, events: Iterable[Event]) -> None:
@@ -183,7 +188,7 @@ class Listeners:
                 self,
                 hook,
                 tuple(
-                    getattr(event, hook)
+                    getattr(event, hook) if self.deferred is None else self.deferred(event, getattr(event, hook))
                     for event in self.events
                     if getattr(type(event), hook, inherited) is not inherited
                 ),

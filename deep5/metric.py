@@ -7,10 +7,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from deep5.errors import GoalError
 from deep5.events import Event, StepInfo
+
+if TYPE_CHECKING:
+    from deep5.communicator import Communicator
 
 __all__ = ["FirstCalls", "Goal", "Metric", "Observer", "Sample", "parse_goal"]
 
@@ -69,6 +72,16 @@ class Observer(Event, ABC):
     def interval(self) -> tuple[float, float] | None:
         """An interval for `value` where the samples allow one."""
         return None
+
+    def combine(self, communicator: Communicator) -> None:
+        """Make `value` that of all ranks, where it is more than this rank's.
+
+        Called once on every rank when training is over, in the order of the recipe's metrics; only the first rank's
+        value is asked for after it. The samples stay this rank's.
+
+        Args:
+            communicator: Of all ranks.
+        """
 
     def files(self) -> dict[str, bytes | str]:
         """Files for the result folder, by plain name, where a number does not say it all: such as a matrix.

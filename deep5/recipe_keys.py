@@ -187,6 +187,8 @@ _TRAINING = {
     "tf32": Key(default=False, flag=True),
     "precision": Key(default=None, optional=True, fault=_precision_fault),
     "optimizer": Key(kind="optimizers"),
+    "scheme": Key(kind="schemes", default=None, optional=True),
+    "compression": Key(kind="compressors", default=None, optional=True),
     "schedules": Key(default={}, fault=_schedules_fault),
     "parameter_groups": Key(default=(), fault=_groups_fault),
     "gradient_modifier": Key(kind="gradient_modifiers", default=None, optional=True),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deep5.results.result import Result
     from deep5.results.samples_file import SampleRow
 
-__all__ = ["CLOCK", "RunRecord", "thread_pools"]
+__all__ = ["CLOCK", "RunRecord", "observer_of", "thread_pools"]
 
 CLOCK = "time.perf_counter_ns"
 """What a run's times are read from."""
@@ -61,7 +61,7 @@ class RunRecord:
         from deep5.results.schema import blank_document
 
         self.recipe = recipe
-        self.observers = [_observer(recipe, metric) for metric, _ in recipe.metrics]
+        self.observers = [observer_of(recipe, metric) for metric, _ in recipe.metrics]
         self.extra_rows: list[SampleRow] = []
         self.checkpointer: Any = None
         self._begin, self._cpu, self._set_up_s = perf_counter(), process_time(), set_up_s
@@ -275,7 +275,12 @@ class RunRecord:
         return load(self.folder.path)
 
 
-def _observer(recipe: Recipe, metric: Metric) -> Observer:
+def observer_of(recipe: Recipe, metric: Metric) -> Observer:
+    """A fresh observer of a metric.
+
+    Raises:
+        RecipeError: The metric gives none.
+    """
     try:
         observer: Any = metric.observer()
     except Exception as error:

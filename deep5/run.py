@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from deep5.errors import Deep5Error, UsageError
 from deep5.events import Event
 from deep5.recipe import FULL, Recipe, defaults
 
 if TYPE_CHECKING:
+    from deep5.communicator import Communicator
     from deep5.results.result import Result
     from deep5.training.checkpointer import Checkpointer
 
-__all__ = ["execute", "progress", "run_recipe"]
+__all__ = ["check_trains", "execute", "execute_as_rank", "progress", "run_recipe"]
 
 
 def run_recipe(
@@ -132,15 +133,76 @@ def execute(
         from deep5.bench.record import time_operators
 
         return time_operators(recipe, out, quiet=quiet, judged=True)
-    if resume is not None:
-        from deep5.results.continuing import check_recipe
-        from deep5.results.result import load
-
-        if (left := load(resume)).status == "success":
-            check_recipe(left.document["run_id"], left.document["recipe"], recipe.document(), defaults(recipe))
-            if not quiet:
-                print("deep5: the run is finished; nothing was run", file=sys.stderr)  # noqa: T201 - the run's terminal
-            return left
+    if resume is not None and (left := _finished(recipe, resume, quiet=quiet)) is not None:
+        return left
     from deep5.run_training import train
 
-    return train(recipe, out, tuple(events), quiet, None if resume is None else Path(resume), checkpointer)
+    folder = None if resume is None else Path(resume)
+    return cast("Result", train(recipe, out, tuple(events), quiet, folder, checkpointer))
+
+
+def execute_as_rank(
+    recipe: Recipe,
+    communicator: Communicator,
+    *,
+    out: str | Path = "results",
+    events: Iterable[Event] = (),
+    quiet: bool = False,
+    resume: str | Path | None = None,
+    checkpointer: Checkpointer | Literal["default"] | None = "default",
+) -> Result | None:
+    """Run a recipe that trains as one of several ranks, each of which calls this with the same arguments.
+
+    The ranks make sure first that they run the same recipe with the same code and versions. The first one writes the
+    result folder, which the others reach under the same path; only its events beside the recipe's own are of use.
+
+    Args:
+        recipe: As for `execute`, as the following; its batch size is that of all ranks together.
+        communicator: Of all ranks.
+        out: Where the folder goes.
+        events: Listeners beside those of the recipe.
+        quiet: Leave the recipe's own progress bar out.
+        resume: The folder to go on in; as many ranks as wrote its checkpoints, or others.
+        checkpointer: How often checkpoints are written.
+
+    Returns:
+        The result on the first rank, None on the others.
+
+    Raises:
+        UsageError: As `execute`; or the recipe trains nothing, or the ranks do not run the same.
+        CheckpointError: As `execute`.
+        RunFailed: The run started and could not be completed.
+    """
+    recipe.describe()
+    check_trains(recipe)
+    if resume is not None and (left := _finished(recipe, resume, quiet=quiet or communicator.rank > 0)) is not None:
+        return left if communicator.rank == 0 else None
+    from deep5.run_training import train
+
+    folder, listening = None if resume is None else Path(resume), tuple(events) if communicator.rank == 0 else ()
+    return train(recipe, out, listening, quiet or communicator.rank > 0, folder, checkpointer, communicator)
+
+
+def check_trains(recipe: Recipe) -> None:
+    """Refuse a recipe that ranks have nothing to share of.
+
+    Raises:
+        UsageError: It trains nothing.
+    """
+    if recipe.operators or recipe.timing:
+        raise UsageError(
+            f"{recipe.name} times operators or code and trains nothing; allowed: one process; remedy: no --ranks"
+        )
+
+
+def _finished(recipe: Recipe, folder: str | Path, *, quiet: bool) -> Result | None:
+    """The result of a run of this recipe that is not to be gone on with because it is done; None: it is not."""
+    from deep5.results.continuing import check_recipe
+    from deep5.results.result import load
+
+    if (left := load(folder)).status != "success":
+        return None
+    check_recipe(left.document["run_id"], left.document["recipe"], recipe.document(), defaults(recipe))
+    if not quiet:
+        print("deep5: the run is finished; nothing was run", file=sys.stderr)  # noqa: T201 - the run's terminal
+    return left

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from deep5.assemble import Components
     from deep5.communicator import Communicator
     from deep5.results.result import Result
+    from deep5.run_ranks import Together
     from deep5.training.checkpointer import Checkpointer
     from deep5.training.trainer import Trainer
 
@@ -40,7 +41,8 @@ def train(
     quiet: bool,
     resume: Path | None,
     checkpointer: Checkpointer | Literal["default"] | None,
-) -> Result:
+    ranks: Communicator | None = None,
+) -> Result | None:
     """Train as a recipe says; arguments and errors as for `deep5.run.execute`."""
     from deep5.assemble import assemble, initial_weights, length
     from deep5.communicator import SingleRank
@@ -51,7 +53,7 @@ def train(
     from deep5.training.progress import ProgressBar
 
     begin = perf_counter()
-    parts = assemble(recipe)
+    parts = assemble(recipe, ranks)
     network, epochs = parts.executor.network, recipe.value("epochs")
     init = initial_weights(recipe)
     kinds = {type(event) for event in parts.events}
@@ -59,9 +61,14 @@ def train(
     own = [event for event in parts.events if not (quiet and isinstance(event, ProgressBar))]
     own = [event for event in own if not isinstance(event, Checkpointer)]
     listeners = (*own, *(event for event in events if type(event) not in kinds))
-    saving = [] if keeper is None else [keeper]
-    communicator = SingleRank()
+    saving: list[Event] = [] if keeper is None else [keeper]
+    communicator = SingleRank() if ranks is None else ranks
     trainer = _trainer(recipe, parts, communicator)
+    if communicator.rank:
+        from deep5.run_ranks import train_as_rank
+
+        train_as_rank(recipe, trainer, communicator, listeners, keeper, resuming=resume is not None)
+        return None
     settings = parts.executor.settings()
     run = RunRecord(
         recipe,
@@ -72,7 +79,7 @@ def train(
             "device": str(parts.executor.device),
         },
         components=_described(trainer, (*listeners, *(saving if asked else ()))),
-        level=2,
+        level=2 if communicator.size == 1 else 3,
         numerics={key: settings[key] for key in _NUMERICS if key in settings},
         threads={"asked": parts.threads, "framework": settings.get("threads"), "pools": thread_pools()},
         measurement={
@@ -103,10 +110,18 @@ def train(
     went_on = None
     if keeper is not None:
         keeper.folder = keeper.folder or run.folder.path / "checkpoints"
-        keeper.about = lambda: {"run_id": run.folder.run_id, **run.position()}
+        keeper.about = lambda: {"run_id": run.folder.run_id, "ranks": communicator.size, **run.position()}
         run.checkpointer = keeper
+    together = None
+    if ranks is not None:
+        from deep5.run_ranks import Together
+
+        together = Together(communicator, trainer, keeper)
+        together.folder(run.folder.path)
+    if together is not None and communicator.size > 1:
+        saving = [together.votes]
     if resume is not None:
-        went_on = _go_on(run, trainer, keeper, quiet=quiet)
+        went_on = _go_on(run, trainer, keeper, together, quiet=quiet)
     log = MLLog(
         run.folder.append_event,
         keys={
@@ -129,6 +144,9 @@ def train(
         # What saves comes behind the observers: what it reads is on none of their clocks.
         with nullcontext() if keeper is None else saved_when_interrupted(keeper):
             trainer.train(epochs - trainer.epoch, [log, *run.observers, SampleSaver(run), watch, *listeners, *saving])
+        if together is not None and communicator.size > 1:
+            for name, text in together.collect(run).items():
+                run.folder.write_file(name, text)
         _write_network(run, trainer)
         result = run.finish(stopped=trainer.reason if trainer.status == "stopped" else None)
         if keeper is not None and not asked:
@@ -154,7 +172,9 @@ def _keeper(
     return Checkpointer(folder, every_steps=every_steps, every_s=every_s, keep=own.keep, best=own.best), True
 
 
-def _go_on(run: RunRecord, trainer: Trainer, keeper: Checkpointer | None, *, quiet: bool) -> Mapping[str, Any] | None:
+def _go_on(
+    run: RunRecord, trainer: Trainer, keeper: Checkpointer | None, together: Together | None, *, quiet: bool
+) -> Mapping[str, Any] | None:
     """Put the trainer where the last checkpoint stands.
 
     Returns:
@@ -167,7 +187,15 @@ def _go_on(run: RunRecord, trainer: Trainer, keeper: Checkpointer | None, *, qui
         _warn(run, "the run was ended before its first checkpoint: it begins again", quiet=quiet)
         run.went_on(None, None)
         return None
-    about, path = restore(trainer, folder, tell=lambda told: _warn(run, told, quiet=quiet))
+
+    def tell(told: str) -> None:
+        _warn(run, told, quiet=quiet)
+
+    if together is not None:
+        return together.go_on(run, folder, tell)
+    about, path = restore(trainer, folder, tell=tell)
+    if (writers := about.get("ranks", 1)) > 1:
+        raise CheckpointError(f"{writers} ranks wrote the checkpoint {path}; remedy: --ranks {writers}, or --ranks 1")
     if about.get("run_id") != run.folder.run_id:
         raise CheckpointError(
             f"the checkpoint {path} is of the run {about.get('run_id')!r}; allowed: of {run.folder.run_id!r}"
@@ -186,7 +214,7 @@ def _trainer(recipe: Recipe, parts: Components, communicator: Communicator) -> T
             parts.optimizer,
             parts.train_sampler,
             parts.validation_sampler,
-            seed=parts.seeds["noise"],
+            seed=parts.noise,
             communicator=communicator,
             accumulate=recipe.value("accumulate"),
         )

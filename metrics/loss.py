@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from deep5.errors import UnknownName, UsageError
 from deep5.events import StepInfo
 from deep5.metric import Metric, Observer, Sample
 from deep5.tensors import Arrays, to_numpy
+
+if TYPE_CHECKING:
+    from deep5.communicator import Communicator
 
 __all__ = ["TestLoss", "TrainingLoss"]
 
@@ -22,6 +27,7 @@ class _Losses(Observer):
         self._epochs: list[int] = []
         self._sizes: list[int] = []
         self._elapsed_ns: list[int] = []
+        self._of_all: tuple[float, int] | None = None
 
     def before_training(self, trainer: Any) -> None:
         outputs = trainer.executor.network.outputs
@@ -62,14 +68,22 @@ class _Losses(Observer):
         times = (elapsed_ns / 1e9 for elapsed_ns in self._elapsed_ns)
         return list(map(Sample, self._losses, self._steps, self._epochs, times))
 
-    def value(self) -> float | None:
+    def _last(self) -> tuple[float, int]:
+        """Sum of the losses of the samples of the last epoch, and their number."""
         self._read()
-        if not self._losses:
-            return None
-        last = self._epochs[-1]
+        last = self._epochs[-1] if self._epochs else None
         rows = zip(self._losses, self._sizes, self._epochs, strict=True)
-        own = [(loss, size) for loss, size, epoch in rows if epoch == last]
-        return sum(loss * size for loss, size in own) / sum(size for _, size in own)
+        own = [(loss, size) for loss, size, epoch in rows if epoch == last and size]
+        return sum(loss * size for loss, size in own), sum(size for _, size in own)
+
+    def combine(self, communicator: Communicator) -> None:
+        sums = np.array(self._last(), np.float64)
+        communicator.all_reduce(sums)
+        self._of_all = float(sums[0]), int(sums[1])
+
+    def value(self) -> float | None:
+        total, samples = self._of_all or self._last()
+        return total / samples if samples else None
 
 
 class TrainingLoss(Metric):

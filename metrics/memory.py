@@ -5,10 +5,15 @@ from __future__ import annotations
 import resource
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from deep5.metric import Metric, Observer, Sample
 from deep5.metrics.unsampled import ended_within_epoch
+
+if TYPE_CHECKING:
+    from deep5.communicator import Communicator
 
 __all__ = ["PeakMemory"]
 
@@ -27,6 +32,7 @@ def _peak_mib() -> float:
 class _Peak(Observer):
     def __init__(self) -> None:
         self._samples: list[Sample] = []
+        self._of_all: float | None = None
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
         self._samples.append(Sample(_peak_mib(), trainer.step, epoch + 1))
@@ -39,7 +45,14 @@ class _Peak(Observer):
     def samples(self) -> list[Sample]:
         return list(self._samples)
 
+    def combine(self, communicator: Communicator) -> None:
+        most = np.array([max((sample.value for sample in self._samples), default=0.0)])
+        communicator.all_reduce(most, op="max")
+        self._of_all = float(most[0]) or None
+
     def value(self) -> float | None:
+        if self._of_all is not None:
+            return self._of_all
         # A run that was resumed has had several processes.
         return max((sample.value for sample in self._samples), default=None)
 
@@ -48,8 +61,9 @@ class PeakMemory(Metric):
     """Largest resident memory of the process since it began, framework and data included, in MiB.
 
     Nothing is on a clock. Memory of an accelerator is not counted. Of a run that was resumed it is the largest of its
-    processes'. It is read at the end of every epoch; where an event stopped training within one, when training is over,
-    and there it holds what metrics that stand before it in the recipe measure then.
+    processes', of several ranks that of the rank with the most. It is read at the end of every epoch; where an event
+    stopped training within one, when training is over, and there it holds what metrics that stand before it in the
+    recipe measure then.
     """
 
     name = "peak_memory"

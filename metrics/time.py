@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from deep5.canonical import copied
 from deep5.events import StepInfo
 from deep5.metric import FirstCalls, Metric, Observer, Sample
 from deep5.metrics.unsampled import ended_within_epoch
 from deep5.tensors import Arrays
+
+if TYPE_CHECKING:
+    from deep5.communicator import Communicator
 
 __all__ = ["StepLatency", "Throughput", "WallClockTime"]
 
@@ -106,6 +111,14 @@ class _Throughput(Observer):
         total[0] += count
         total[1] += busy
         self._samples.append(Sample(count / (busy / 1e9), trainer.step, trainer.epoch))
+
+    def combine(self, communicator: Communicator) -> None:
+        # The samples of all ranks, in the time of the slowest.
+        counts = np.array([self._steady[0], self._warm_up[0]], np.int64)
+        busy = np.array([self._steady[1], self._warm_up[1]], np.int64)
+        communicator.all_reduce(counts, op="sum")
+        communicator.all_reduce(busy, op="max")
+        self._steady, self._warm_up = [[int(count), int(ns)] for count, ns in zip(counts, busy, strict=True)]
 
     def samples(self) -> list[Sample]:
         return list(self._samples)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from deep5.events import StepInfo
 from deep5.metric import Metric, Observer, Sample
 from deep5.metrics.training_set import dataset_of, labels_of
 from deep5.tensors import Arrays, to_numpy
+
+if TYPE_CHECKING:
+    from deep5.communicator import Communicator
 
 __all__ = ["TrainingAccuracy"]
 
@@ -25,6 +28,7 @@ class _TrainingAccuracy(Observer):
         self._right = self._rows = 0
         self._samples: list[Sample] = []
         self._missing: str | None = None
+        self._of_all: float | None = None
 
     def before_training(self, trainer: Any) -> None:
         dataset = dataset_of(trainer.train_sampler)
@@ -36,7 +40,8 @@ class _TrainingAccuracy(Observer):
         self._right = self._rows = 0
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
-        if self._missing is None:
+        # Where this rank has no sample of the batch, the step was of one that is another's.
+        if self._missing is None and (info.batch_size or info.sample_ids is None):
             self._unread.append((outputs.get(self._logits), info.sample_ids))
             if len(self._unread) >= _MOST_UNREAD:
                 self._read()
@@ -68,10 +73,20 @@ class _TrainingAccuracy(Observer):
         self._read()  # native values cannot be saved; the labels are the data set's
         return {name: value for name, value in super().state_dict().items() if name not in ("_unread", "_labels")}
 
+    def combine(self, communicator: Communicator) -> None:
+        totals = np.array([self._right, self._rows, self._missing is not None], np.int64)
+        communicator.all_reduce(totals)
+        if totals[2]:
+            self._missing = self._missing or "another rank has none"
+        elif totals[1]:
+            self._of_all = 100.0 * int(totals[0]) / int(totals[1])
+
     def samples(self) -> list[Sample]:
         return list(self._samples)
 
     def value(self) -> float | None:
+        if self._missing is None and self._of_all is not None:
+            return self._of_all
         return self._samples[-1].value if self._samples and self._missing is None else None
 
     def missing(self) -> str | None:

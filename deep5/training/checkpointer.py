@@ -15,11 +15,11 @@ from deep5.errors import CheckpointError, Deep5Error, OutputError, UsageError
 from deep5.events import NO_CLASSES, Event
 from deep5.training.checkpoint_file import read_checkpoint, write_checkpoint
 
-__all__ = ["BEST", "Checkpointer", "checkpoints", "restore"]
+__all__ = ["BEST", "Checkpointer", "checkpoints", "name_of", "restore", "step_of"]
 
 BEST = "best.safetensors"
 _UNREADABLE = ".unreadable"
-_NAME = re.compile(r"step-(\d{10,})\.safetensors")
+_NAME = re.compile(r"step-(\d{10,})(?:\.rank-(\d+))?\.safetensors")
 # Where nobody says how often.
 _DEFAULT_S = 30.0
 _BETTER: dict[str, Callable[[float, float], bool]] = {"accuracy": lambda a, b: a > b, "loss": lambda a, b: a < b}
@@ -44,6 +44,7 @@ class Checkpointer(Event):
 
     Attributes:
         about: Gives what is written into each file beside its state, in JSON's types; a run puts in its own.
+        rank: Whose part of the state is written: that of rank r > 0 goes to `step-<steps done>.rank-<r>.safetensors`.
         interruption: Ends the training once the next checkpoint, which does not wait, is written; None: nobody asked.
         written: Checkpoints written.
         seconds: What writing them took.
@@ -71,6 +72,7 @@ class Checkpointer(Event):
         self.folder = None if folder is None else Path(folder)
         self.every_steps, self.every_s, self.keep, self.best = every_steps, every_s, keep, best
         self.about: Callable[[], Mapping[str, Any]] = dict
+        self.rank = 0
         self.interruption: Callable[[], None] | None = None
         self.written, self.seconds = 0, 0.0
         self.left_out: tuple[str, ...] = ()
@@ -103,9 +105,10 @@ class Checkpointer(Event):
                 f"the folder of checkpoints {self.folder} cannot be made ({error.strerror}); allowed: one that can be "
                 "written"
             ) from error
-        for torn in self.folder.glob(".step-*.tmp"):
-            torn.unlink(missing_ok=True)  # of a process that was killed while it wrote
-        self._clear_ahead(trainer.step)
+        if not self.rank:
+            for torn in self.folder.glob(".step-*.tmp"):
+                torn.unlink(missing_ok=True)  # of a process that was killed while it wrote
+            self._clear_ahead(trainer.step)
         if trainer.step == 0:
             self._best_score = None  # a new training; that of one that goes on comes with its state
         self._last_s, self._last_step, self._judged = perf_counter(), trainer.step, trainer.epoch
@@ -116,7 +119,7 @@ class Checkpointer(Event):
         Those that cannot be read, which a resume passed over, are renamed.
         """
         for path in checkpoints(self.folder or ""):
-            if _step_of(path) <= step:
+            if step_of(path) <= step:
                 return
             with suppress(CheckpointError):
                 read_checkpoint(path)
@@ -130,6 +133,27 @@ class Checkpointer(Event):
     def after_all(self, trainer: Any) -> None:
         """Write where it is time, where an evaluation was the best so far, and before an interruption."""
         # The best first: a checkpoint behind it knows that it was judged.
+        self.judge(trainer)
+        if self.due(trainer):
+            self.write(trainer)
+        if self.interruption is not None:
+            self.write(trainer)
+            self.interruption()
+
+    def due(self, trainer: Any) -> bool:
+        """Whether it is time to write."""
+        return self.due_by_steps(trainer) or perf_counter() - self._last_s >= self._every_s
+
+    def due_by_steps(self, trainer: Any) -> bool:
+        """Whether so many steps were done: what ranks in step agree on without a word."""
+        return self.every_steps is not None and trainer.step - self._last_step >= self.every_steps
+
+    def judge(self, trainer: Any) -> None:
+        """Write the best where the last evaluation, not judged yet, was the best so far.
+
+        Raises:
+            UsageError: The best is asked for by an accuracy, and there is none.
+        """
         if self.best is not None and trainer.epoch != self._judged:
             self._judged = trainer.epoch
             if trainer.scores and self.best not in trainer.scores:
@@ -138,12 +162,6 @@ class Checkpointer(Event):
             if not math.isnan(score) and (self._best_score is None or _BETTER[self.best](score, self._best_score)):
                 self._best_score = score
                 self._write(trainer, BEST)
-        due = self.every_steps is not None and trainer.step - self._last_step >= self.every_steps
-        if due or perf_counter() - self._last_s >= self._every_s:
-            self.write(trainer)
-        if self.interruption is not None:
-            self.write(trainer)
-            self.interruption()
 
     def write(self, trainer: Any) -> Path:
         """Write a checkpoint now, and delete those that are too many.
@@ -151,9 +169,9 @@ class Checkpointer(Event):
         Raises:
             OutputError: It cannot be written; the ones before it are as they were.
         """
-        path = self._write(trainer, f"step-{trainer.step:010d}.safetensors")
+        path = self._write(trainer, name_of(trainer.step, self.rank))
         self._last_s, self._last_step = perf_counter(), trainer.step
-        for old in checkpoints(path.parent)[self.keep :]:
+        for old in checkpoints(path.parent, self.rank)[self.keep :]:
             old.unlink(missing_ok=True)
         return path
 
@@ -176,25 +194,43 @@ class Checkpointer(Event):
         self._best_score, self._judged = state["best_score"], state["judged"]
 
     def clear(self) -> None:
-        """Delete all checkpoints, and the folder where nothing else is in it."""
+        """Delete all checkpoints, those of other ranks too, and the folder where nothing else is in it."""
         if self.folder is not None and self.folder.is_dir():
-            for path in [*checkpoints(self.folder), *self.folder.glob(f"step-*{_UNREADABLE}"), self.folder / BEST]:
+            ranks = [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
+            for path in [*ranks, *self.folder.glob(f"step-*{_UNREADABLE}"), self.folder / BEST]:
                 path.unlink(missing_ok=True)
             with suppress(OSError):
                 self.folder.rmdir()
 
 
-def checkpoints(folder: str | Path) -> list[Path]:
-    """The checkpoints in a folder, the one of most steps first; `best.safetensors` is not among them."""
+def name_of(step: int, rank: int = 0) -> str:
+    """The file of a rank's part of the state after so many steps.
+
+    >>> name_of(20), name_of(20, rank=1)
+    ('step-0000000020.safetensors', 'step-0000000020.rank-1.safetensors')
+    """
+    return f"step-{step:010d}{f'.rank-{rank}' if rank else ''}.safetensors"
+
+
+def checkpoints(folder: str | Path, rank: int = 0) -> list[Path]:
+    """A rank's checkpoints in a folder, the one of most steps first; `best.safetensors` is not among them."""
     try:
-        found = [path for path in Path(folder).iterdir() if _NAME.fullmatch(path.name)]
+        found = [
+            path for path in Path(folder).iterdir() if (name := _NAME.fullmatch(path.name)) and _rank(name) == rank
+        ]
     except OSError:
         return []
-    return sorted(found, key=_step_of, reverse=True)
+    return sorted(found, key=step_of, reverse=True)
 
 
-def _step_of(path: Path) -> int:
-    return int(path.stem.removeprefix("step-"))
+def _rank(name: re.Match[str]) -> int:
+    return int(name[2] or 0)
+
+
+def step_of(path: Path) -> int:
+    """The steps that were done when a checkpoint was written, by its name."""
+    name = _NAME.fullmatch(path.name)
+    return int(name[1]) if name else 0
 
 
 def restore(

@@ -37,6 +37,8 @@ class CSVLogger(Event):
         UsageError: The path is none.
     """
 
+    every_rank = False
+
     def __init__(self, path: str | Path, *, loss: str = "loss") -> None:
         if not isinstance(path, (str, os.PathLike)) or not str(path):
             raise UsageError(f"CSVLogger: got path={brief(path)}; allowed: the name of a file, such as 'log.csv'")

@@ -31,6 +31,8 @@ class ProgressBar(Event):
         console: A `rich.console.Console`; None: one for standard error.
     """
 
+    every_rank = False
+
     def __init__(self, *, console: Any = None) -> None:
         self._console = console
         self._progress: Any = None
@@ -74,7 +76,7 @@ class ProgressBar(Event):
 
     def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
         """Note the outputs; draw where it is time."""
-        self._samples += info.batch_size
+        self._samples += info.global_batch_size or info.batch_size
         self._outputs = outputs
         if end_ns - self._last >= self._gap and self._progress is not None:
             self._draw(trainer, info.epoch)

@@ -44,6 +44,8 @@ class TensorBoardLogger(Event):
         UsageError: No name of a folder, or no number of steps.
     """
 
+    every_rank = False
+
     def __init__(self, folder: str | Path, *, every: int = 1) -> None:
         if not isinstance(folder, (str, os.PathLike)) or not str(folder):
             raise UsageError(f"TensorBoardLogger: got folder={brief(folder)}; allowed: the name of a folder")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.communicator import Communicator
+from deep5.communicator import TIMEOUT_S, Communicator
 from deep5.errors import UsageError, brief
 from deep5.events import Event, Listeners, StepInfo, StopTraining
 from deep5.executors import GraphExecutor, StepOptimizer
@@ -265,6 +265,8 @@ class Trainer:
         after_step, after_batch, after_all = listeners.after_step, listeners.after_batch, listeners.after_all
         synchronize = self.executor.synchronize if any(event.synchronous for event in listeners.events) else None
         learn, seed = self._learn, self.seed
+        # Where ranks share a batch: how many samples all of them have in it.
+        whole = getattr(self.train_sampler, "global_batch_size", None)
         # What has no epoch to go on in need not know how.
         batches = self.train_sampler.batches(epoch, self.batch) if self.batch else self.train_sampler.batches(epoch)
         for wait in before_batch:
@@ -272,6 +274,8 @@ class Trainer:
         for ids, inputs in batches if count == 1 else _gathered(batches, count):
             size = len(ids) if ids is not None else _size(inputs)
             info = StepInfo(self.step, epoch, size, ids, seed)
+            if whole is not None:
+                info = self._of_all_ranks(info, whole, count if count == 1 else len(inputs))
             for ready in before_step:
                 ready(self, info)
             begin = perf_counter_ns()
@@ -289,6 +293,10 @@ class Trainer:
                 settle(self)
             for wait in before_batch:
                 wait(self, epoch)
+
+    def _of_all_ranks(self, info: StepInfo, whole: Callable[[int, int], int | None], batches: int) -> StepInfo:
+        sizes = [whole(info.epoch, self.batch + number) or 0 for number in range(batches)]
+        return info._replace(global_batch_size=sum(sizes))
 
     def evaluate(self, sampler: BatchSource) -> dict[str, float]:
         """Accuracy in percent, mean loss and number of samples over all batches of a sampler.
@@ -327,7 +335,8 @@ class Trainer:
                     watch(self, ids, inputs, outputs)
         if self.communicator is not None:
             totals = np.array([right, judged, total_loss, samples], np.float64)
-            self.communicator.all_reduce(totals, op="sum", timeout_s=60.0)
+            # The others may still be evaluating.
+            self.communicator.all_reduce(totals, op="sum", timeout_s=10 * TIMEOUT_S)
             right, judged, total_loss, samples = totals.tolist()
         accuracy = {"accuracy": 100.0 * right / judged} if judged else {}
         return {**accuracy, "loss": total_loss / samples, "samples": samples}
@@ -355,11 +364,16 @@ def _learning(optimizer: StepOptimizer, accumulate: int) -> Callable[[Any, StepI
     return learn
 
 
-def _gathered(batches: Iterable[tuple[Any, Arrays]], count: int) -> Iterator[tuple[Any, list[Arrays]]]:
-    """So many batches at a time, with the indices of all their samples; at the end there may be fewer."""
+def _gathered(batches: Iterable[tuple[Any, Arrays]], count: int) -> Iterator[tuple[Any, list[Any]]]:
+    """So many batches at a time, with the indices of all their samples; at the end there may be fewer.
+
+    Of a batch in which this rank has no sample there is None, unless there are no others.
+    """
     for ids, inputs in (source := iter(batches)):
         both = [(ids, inputs), *itertools.islice(source, count - 1)]
-        gathered = [inputs for _, inputs in both]
+        gathered: list[Any] = [None if ids is not None and not len(ids) else inputs for ids, inputs in both]
+        if all(inputs is None for inputs in gathered):
+            gathered[0] = both[0][1]
         known = all(ids is not None for ids, _ in both)
         yield np.concatenate([ids for ids, _ in both]) if known else None, gathered
 

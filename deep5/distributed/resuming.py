@@ -1,0 +1,94 @@
+"""`restore_ranks`: ranks go on from a checkpoint that as many ranks wrote, or others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deep5.communicator import TIMEOUT_S, Communicator
+from deep5.distributed.scheme import DistributedOptimizer
+from deep5.errors import CheckpointError, Deep5Error
+from deep5.training.checkpoint_file import read_checkpoint
+from deep5.training.checkpointer import checkpoints, name_of, step_of
+
+__all__ = ["restore_ranks"]
+
+
+def restore_ranks(
+    trainer: Any, folder: Path, communicator: Communicator, *, tell: Callable[[str], None]
+) -> tuple[dict[str, Any], Path]:
+    """Put the trainers of all ranks where the last checkpoint stands that all of them can read; called by every rank.
+
+    With the number of ranks that wrote it, every rank goes on from its own part, to the same bits. With another
+    number, ranks go on from the parts in turn, and from the mean of all ranks' parameters where the scheme lets them
+    differ; what a scheme keeps beside the optimizer (what compression has left out so far) is begun anew, and
+    so is what ranks other than the first have observed.
+
+    Args:
+        trainer: This rank's; its optimizer is a `DistributedOptimizer`.
+        folder: Of the checkpoints, the same for every rank.
+        communicator: Of all ranks.
+        tell: Takes a sentence about what cannot be read, or was begun anew.
+
+    Returns:
+        What the checkpoint says that it is of, and the path of its first part.
+
+    Raises:
+        CheckpointError: There is none that all ranks can read, or it is of another network or optimizer.
+    """
+    for main in checkpoints(folder):
+        part, told = None, ""
+        try:
+            _, about = read_checkpoint(main)
+            writers = int(about.get("ranks", 1))
+            part = read_checkpoint(folder / name_of(step_of(main), communicator.rank % writers))
+        except CheckpointError as error:
+            told = str(error)
+        everyone = np.array([part is not None], np.int64)
+        communicator.all_reduce(everyone, op="min", timeout_s=TIMEOUT_S)
+        if not everyone[0]:
+            tell(f"{told or f'another rank cannot read its part of {main.name}'}; the one before it is tried")
+            continue
+        state, _ = part or ({}, {})
+        if writers != communicator.size:
+            tell(
+                f"{writers} ranks wrote the checkpoint and {communicator.size} go on from it: the same bits are not "
+                "promised"
+            )
+            state = _for_another_size(
+                trainer, state, communicator, [folder / name_of(step_of(main), rank) for rank in range(writers)]
+            )
+        try:
+            trainer.load_state_dict(state)
+        except (Deep5Error, KeyError, TypeError) as error:
+            raise CheckpointError(f"the checkpoint {main} is of another network or optimizer: {error}") from error
+        scheme = trainer.optimizer
+        if isinstance(scheme, DistributedOptimizer) and scheme.consistent:
+            scheme.verify("parameters of the checkpoint")
+        return about, main
+    raise CheckpointError(f"there is no checkpoint in {folder} that every rank can read; remedy: run it from the start")
+
+
+def _for_another_size(
+    trainer: Any, state: Mapping[str, Any], communicator: Communicator, parts: Sequence[Path]
+) -> dict[str, Any]:
+    """What a rank goes on from where other ranks than these wrote the parts."""
+    scheme, executor = trainer.optimizer, dict(state["executor"])
+    if isinstance(scheme, DistributedOptimizer) and not scheme.consistent:
+        names = [name for name, value in executor.items() if "float" in str(value.dtype)]
+        sums = {name: np.zeros(executor[name].shape) for name in names}
+        for path in parts:
+            values = read_checkpoint(path)[0]["executor"]
+            for name in names:
+                sums[name] += values[name]
+        executor |= {name: (total / len(parts)).astype(executor[name].dtype) for name, total in sums.items()}
+    optimizer = {name: value for name, value in state["optimizer"].items() if not name.startswith("scheme/")}
+    return {
+        **state,
+        "executor": executor,
+        "optimizer": optimizer,
+        "events": state["events"] if communicator.rank == 0 else {},
+    }

@@ -1,0 +1,144 @@
+"""What the ranks of one run do together: one result folder, one last checkpoint, one end."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deep5.communicator import Communicator
+from deep5.distributed.joining import Report
+from deep5.distributed.resuming import restore_ranks
+from deep5.distributed.texts import gather_texts
+from deep5.distributed.votes import Votes
+from deep5.events import Event
+from deep5.rank_record import RankRecord
+
+if TYPE_CHECKING:
+    from deep5.recipe import Recipe
+    from deep5.record import RunRecord
+    from deep5.training.checkpointer import Checkpointer
+    from deep5.training.trainer import Trainer
+
+__all__ = ["Together", "train_as_rank"]
+
+RANKS = "ranks.json"
+"""What each rank was, sent and waited for."""
+
+
+class Together:
+    """A rank's side of a run of several.
+
+    Args:
+        communicator: Of all ranks.
+        trainer: This rank's, with a scheme as its optimizer.
+        keeper: Writes this rank's part of the checkpoints, or None.
+
+    Attributes:
+        votes: Listens behind all other events.
+    """
+
+    def __init__(self, communicator: Communicator, trainer: Trainer, keeper: Checkpointer | None) -> None:
+        self.communicator, self.trainer = communicator, trainer
+        if keeper is not None:
+            keeper.rank = communicator.rank
+        self.votes = Votes(communicator, keeper, lockstep=getattr(trainer.optimizer, "lockstep", True))
+        if communicator.size > 1:
+            trainer.listeners.deferred = self.votes.deferred
+
+    def folder(self, path: Path | None) -> Path:
+        """The first rank's result folder, which it tells the others; they reach it under the same path."""
+        if path is not None:
+            # Whoever watches over the ranks marks the result there, should one be lost.
+            Report().folder(path)
+        return Path(gather_texts(self.communicator, "" if path is None else str(path))[0])
+
+    def go_on(self, run: RunRecord | RankRecord, folder: Path, tell: Callable[[str], None]) -> Mapping[str, Any]:
+        """Put the trainer where the last checkpoint of all ranks stands; what the checkpoint says that it is of."""
+        about, path = restore_ranks(self.trainer, folder, self.communicator, tell=tell)
+        run.went_on(about, path)
+        return about
+
+    def collect(self, run: RunRecord | RankRecord) -> dict[str, str]:
+        """Put together what the ranks have observed, when training is over.
+
+        Returns:
+            Files for the result folder, on every rank: the samples of the ranks other than the first, and `ranks.json`.
+        """
+        from deep5.results.samples_file import sample_rows, samples_text
+
+        communicator = self.communicator
+        rows = []
+        for (metric, _), observer in zip(run.recipe.metrics, run.observers, strict=True):
+            observer.combine(communicator)
+            rows += sample_rows(metric.name, metric.unit, observer.samples())
+        samples = gather_texts(communicator, "" if communicator.rank == 0 else samples_text(rows))
+        about = gather_texts(communicator, json.dumps(self._about(run)))
+        files = {f"samples-rank-{rank}.csv": text for rank, text in enumerate(samples) if rank}
+        return {**files, RANKS: json.dumps([json.loads(text) for text in about], indent=2) + "\n"}
+
+    def _about(self, run: RunRecord | RankRecord) -> dict[str, Any]:
+        communicator, trainer = self.communicator, self.trainer
+        return {
+            "rank": communicator.rank,
+            "host": platform.node(),
+            "pid": os.getpid(),
+            "communicator": type(communicator).__name__,
+            "steps": trainer.step,
+            "sent_bytes": communicator.sent_bytes,
+            "messages": communicator.messages,
+            "waited_s": communicator.waited_ns / 1e9,
+            "threads": trainer.executor.settings().get("threads"),
+            "warnings": run.warnings if isinstance(run, RankRecord) else [],
+        }
+
+
+def train_as_rank(
+    recipe: Recipe,
+    trainer: Trainer,
+    communicator: Communicator,
+    listeners: Iterable[Event],
+    keeper: Checkpointer | None,
+    *,
+    resuming: bool,
+) -> None:
+    """Train as a rank other than the first, which does what `deep5.run_training.train` does.
+
+    Args:
+        recipe: What is run.
+        trainer: This rank's.
+        communicator: Of all ranks.
+        listeners: The recipe's own events, and the caller's.
+        keeper: Writes this rank's part of the checkpoints, or None.
+        resuming: Whether the run goes on in a folder that it left.
+
+    Raises:
+        RunFailed: The run could not be completed.
+    """
+    from deep5.training.checkpointer import checkpoints
+    from deep5.training.divergence import NonFiniteLoss
+    from deep5.training.interruption import saved_when_interrupted
+
+    together = Together(communicator, trainer, keeper)
+    path = together.folder(None)
+    run = RankRecord(recipe, path, path.name)
+    folder = path / "checkpoints"
+    if keeper is not None:
+        keeper.folder = folder = keeper.folder or folder
+        keeper.about = lambda: {"run_id": run.run_id, "ranks": communicator.size}
+    with run.guarded():
+        if resuming and checkpoints(folder):
+            together.go_on(run, folder, run.warn)
+        watch = NonFiniteLoss(run.warn)
+        own = [event for event in listeners if event.every_rank]
+        with nullcontext() if keeper is None else saved_when_interrupted(keeper):
+            left = recipe.value("epochs") - trainer.epoch
+            trainer.train(left, [*run.observers, watch, *own, together.votes])
+        together.collect(run)
+        # The first rank writes what is averaged here.
+        with getattr(trainer.optimizer, "averaged", nullcontext)():
+            pass
