@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from deep5.bench.collective_command import collective_command
 from deep5.errors import Errors, UsageError
 
 __all__ = ["bench_command", "ready_recipe"]
@@ -114,7 +115,7 @@ def bench_command(errors: Errors) -> click.Group:
 
     @click.group()
     def bench() -> None:
-        """Time operators on every framework."""
+        """Time operators on every framework, and collectives of ranks."""
 
     @bench.command("operator")
     @_options
@@ -133,6 +134,7 @@ def bench_command(errors: Errors) -> click.Group:
             else:
                 show(f"the result is in {result.folder}")
 
+    bench.add_command(collective_command(errors))
     return bench
 
 

@@ -1,0 +1,207 @@
+"""All-reduce timed: algorithms in turn, in one set of ranks, over sizes, and every result looked at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from deep5.bench.collective_data import allowed_error, drawn, largest_error, reference
+from deep5.bench.collective_machine import MachineTimes
+from deep5.bench.collective_plan import LIBRARY, CollectivePlan
+from deep5.communicator import Communicator
+from deep5.distributed.agreement import checksum
+from deep5.distributed.collectives.algorithms import ALGORITHMS, AllReduceFunction
+from deep5.errors import UnknownName, UsageError
+from deep5.results.round_samples import order_of_round
+
+__all__ = ["CollectiveTimes", "Measured", "is_right", "measure_collectives"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One algorithm at one size.
+
+    Attributes:
+        algorithm: Its name.
+        size_bytes: Of the buffer.
+        seconds: A call each, in the order of the rounds; the slowest rank's.
+        sent_bytes: By rank, what the communicator counted in one call.
+        messages: By rank, how many messages that was.
+        largest_error: Over all ranks; see `deep5.bench.collective_data.largest_error`.
+        same_bits: Whether all ranks had the same result.
+    """
+
+    algorithm: str
+    size_bytes: int
+    seconds: tuple[float, ...]
+    sent_bytes: tuple[int, ...]
+    messages: tuple[int, ...]
+    largest_error: float
+    same_bits: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveTimes:
+    """What was measured; the same on every rank.
+
+    Attributes:
+        plan: What was asked for.
+        ranks: How many took part.
+        measured: Size after size, in the order of the plan's algorithms.
+        message_s: By size in bytes, seconds of a message.
+        addition_s: By size in bytes, seconds of combining two buffers.
+    """
+
+    plan: CollectivePlan
+    ranks: int
+    measured: tuple[Measured, ...]
+    message_s: Mapping[int, list[float]]
+    addition_s: Mapping[int, list[float]]
+
+    def to_json(self) -> str:
+        """All of it as text, for another process."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> CollectiveTimes:
+        """`to_json` undone."""
+        found = json.loads(text)
+        measured = []
+        for row in found["measured"]:
+            lists: dict[str, Any] = {name: tuple(row[name]) for name in ("seconds", "sent_bytes", "messages")}
+            measured.append(Measured(**{**row, **lists}))
+        return cls(
+            plan=CollectivePlan.from_json(json.dumps(found["plan"])),
+            ranks=found["ranks"],
+            measured=tuple(measured),
+            message_s={int(size): times for size, times in found["message_s"].items()},
+            addition_s={int(size): times for size, times in found["addition_s"].items()},
+        )
+
+
+def measure_collectives(
+    communicator: Communicator, plan: CollectivePlan, algorithms: Mapping[str, AllReduceFunction] = ALGORITHMS
+) -> CollectiveTimes:
+    """Time a plan; every rank calls this alike.
+
+    A round calls every algorithm once, in an order that is drawn for every two rounds and turned in the second. Before
+    each call the buffer is filled anew and the ranks meet at a barrier; each reads its own clock around its call, and
+    the slowest counts. The first call and the last of each algorithm are looked at: against a sum in float64 that each
+    rank makes itself, and for the same bits on every rank.
+
+    Args:
+        communicator: Of at least two ranks.
+        plan: What to measure.
+        algorithms: By name.
+
+    Raises:
+        UsageError: There is one rank alone, or an algorithm is not there.
+        CommunicationError: A call was not finished in time, or a rank is lost.
+    """
+    if communicator.size < 2:
+        raise UsageError("a collective on 1 rank, which has nobody to send to; allowed: at least 2; remedy: --ranks 2")
+    functions: dict[str, AllReduceFunction] = {}
+    for name in plan.algorithms:
+        if name != LIBRARY and name not in algorithms:
+            raise UnknownName("all-reduce algorithm", name, (*algorithms, LIBRARY))
+        functions[name] = _library if name == LIBRARY else algorithms[name]
+    machine, measured = MachineTimes(communicator, plan), []
+    machine.collect()
+    for size_bytes in plan.sizes_bytes:
+        measured += _Size(communicator, plan, functions, size_bytes).measure()
+        machine.collect()
+    return CollectiveTimes(
+        plan=plan,
+        ranks=communicator.size,
+        measured=tuple(measured),
+        message_s=machine.message_s,
+        addition_s=machine.addition_s,
+    )
+
+
+def _library(communicator: Communicator, buffer: np.ndarray, **given: Any) -> None:
+    communicator.all_reduce(buffer, **given)
+
+
+class _Size:
+    """All algorithms at one size."""
+
+    def __init__(
+        self,
+        communicator: Communicator,
+        plan: CollectivePlan,
+        functions: Mapping[str, AllReduceFunction],
+        size_bytes: int,
+    ) -> None:
+        self.communicator, self.plan, self.functions, self.size_bytes = communicator, plan, functions, size_bytes
+        elements = size_bytes // plan.itemsize
+        self.own = drawn(plan, communicator.rank, elements)
+        self.right = reference(plan, communicator.size, elements)
+        self.buffer = np.empty_like(self.own)
+        count = len(functions)
+        self.seconds = np.zeros((count, plan.rounds))
+        self.errors = np.zeros(count)
+        # By algorithm: of the first result and the last, two sums over the bits each; bytes and messages of a call.
+        self.sums = np.zeros((count, 2, 2), np.int64)
+        self.sent = np.zeros((count, 2), np.int64)
+
+    def measure(self) -> list[Measured]:
+        plan, communicator = self.plan, self.communicator
+        names = list(self.functions)
+        calls = plan.warm_up + plan.rounds
+        for number in range(calls):
+            for place in order_of_round(plan.seed, number, len(names)):
+                passed_s = self._call(place, self.functions[names[place]])
+                if number >= plan.warm_up:
+                    self.seconds[place, number - plan.warm_up] = passed_s
+                if number in (0, calls - 1):
+                    self._look(place, 0 if number == 0 else 1)
+                    if calls == 1:
+                        self.sums[place, 1] = self.sums[place, 0]
+        limit_s = plan.timeout_s
+        communicator.all_reduce(self.seconds, op="max", timeout_s=limit_s)
+        communicator.all_reduce(self.errors, op="max", timeout_s=limit_s)
+        sums = np.empty((communicator.size, *self.sums.shape), np.int64)
+        communicator.all_gather(self.sums, sums, timeout_s=limit_s)
+        sent = np.empty((communicator.size, *self.sent.shape), np.int64)
+        communicator.all_gather(self.sent, sent, timeout_s=limit_s)
+        return [
+            Measured(
+                algorithm=name,
+                size_bytes=self.size_bytes,
+                seconds=tuple(self.seconds[place].tolist()),
+                sent_bytes=tuple(sent[:, place, 0].tolist()),
+                messages=tuple(sent[:, place, 1].tolist()),
+                largest_error=float(self.errors[place]),
+                same_bits=bool((sums[:, place] == sums[0, place]).all()),
+            )
+            for place, name in enumerate(names)
+        ]
+
+    def _call(self, place: int, function: AllReduceFunction) -> float:
+        communicator, limit_s = self.communicator, self.plan.timeout_s
+        given: dict[str, Any] = {"op": self.plan.op, "timeout_s": limit_s}
+        if function is ALGORITHMS["pipeline"]:
+            given["segment_bytes"] = self.plan.segment_bytes
+        np.copyto(self.buffer, self.own)
+        communicator.barrier(timeout_s=limit_s)
+        before = communicator.sent_bytes, communicator.messages
+        begin = perf_counter()
+        function(communicator, self.buffer, **given)
+        passed_s = perf_counter() - begin
+        self.sent[place] = communicator.sent_bytes - before[0], communicator.messages - before[1]
+        return passed_s
+
+    def _look(self, place: int, which: int) -> None:
+        self.errors[place] = max(self.errors[place], largest_error(self.plan, self.buffer, self.right))
+        self.sums[place, which] = checksum(self.buffer)
+
+
+def is_right(measured: Measured, plan: CollectivePlan) -> bool:
+    """Whether all results that were looked at are right, and the same on every rank."""
+    return measured.same_bits and measured.largest_error <= allowed_error(plan, len(measured.sent_bytes))

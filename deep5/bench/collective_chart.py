@@ -1,0 +1,70 @@
+"""A picture of all-reduce over sizes: time with its interval, and what the model says, and bus bandwidth below."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deep5.bench.collective_summary import CollectiveSummary
+from deep5.errors import UsageError
+from deep5.results.chart_parts import WIDTH, altair, logarithmic, stacked
+from deep5.results.training_charts import told_apart
+
+__all__ = ["collective_chart"]
+
+_HEIGHT, _RATE_HEIGHT = 240, 160
+
+
+def collective_chart(summary: CollectiveSummary, title: str = "") -> Any:
+    """Median times as lines with points and their intervals, modelled times dashed; below, bus bandwidth.
+
+    Args:
+        summary: As `summarise_collectives` gives it.
+        title: Of the whole.
+
+    Raises:
+        MissingDependency: Altair is not installed.
+        UsageError: There are no rows.
+    """
+    alt = altair()
+    if not summary.rows:
+        raise UsageError("there are no times to draw; allowed: at least one")
+    names = list(dict.fromkeys(row.algorithm for row in summary.rows))
+    colours, _ = told_apart(names)
+    colour = alt.Color("algorithm:N", sort=names, scale=alt.Scale(domain=names, range=colours), title=None)
+    values: list[dict[str, Any]] = [
+        {
+            "algorithm": row.algorithm,
+            "bytes": row.size_bytes,
+            "s": row.median_s,
+            "low": row.median_s if row.low_s is None else row.low_s,
+            "high": row.median_s if row.high_s is None else row.high_s,
+            "model": row.modelled_s,
+            "rate": row.bus_gbyte_s,
+        }
+        for row in summary.rows
+    ]
+    data = alt.Chart(alt.Data(values=values))
+    modelled = alt.Chart(alt.Data(values=[value for value in values if value["model"]]))
+    x = logarithmic(alt, alt.X, "bytes:Q", [value["bytes"] for value in values], "size of the buffer", "B")
+    ends = [value[key] for value in values for key in ("low", "high", "model") if value[key]]
+    y = logarithmic(alt, alt.Y, "s:Q", ends, "time a call", "s", _HEIGHT)
+    times = alt.layer(
+        data.mark_rule(opacity=0.5, strokeWidth=1).encode(x=x, y=_like(alt, y, "low:Q"), y2="high:Q", color=colour),
+        modelled.mark_line(strokeDash=[4, 3], strokeWidth=1).encode(x=x, y=_like(alt, y, "model:Q"), color=colour),
+        data.mark_line(point=True, strokeWidth=1.8).encode(x=x, y=y, color=colour),
+    ).properties(
+        width=WIDTH,
+        height=_HEIGHT,
+        title=f"{summary.ranks} ranks; line: median of the slowest rank, with its interval; dashed: model",
+    )
+    rate = logarithmic(
+        alt, alt.Y, "rate:Q", [value["rate"] for value in values], "bus bandwidth (GB/s)", "", _RATE_HEIGHT
+    )
+    rates = data.mark_line(point=True, strokeWidth=1.8).encode(x=x, y=rate, color=colour)
+    return stacked(alt, [times, rates.properties(width=WIDTH, height=_RATE_HEIGHT)], title)
+
+
+def _like(alt: Any, axis: Any, field: str) -> Any:
+    """Another field on the same axis: layers share one only where all say the same of it."""
+    told = axis.to_dict()
+    return alt.Y(field, **{name: told[name] for name in ("scale", "axis", "title") if name in told})

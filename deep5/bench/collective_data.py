@@ -1,0 +1,79 @@
+"""What ranks reduce to be timed, and whether the result is right."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from deep5.bench.collective_plan import CollectivePlan
+from deep5.seeds import generator
+
+__all__ = ["allowed_error", "drawn", "largest_error", "reference"]
+
+
+def drawn(plan: CollectivePlan, rank: int, elements: int) -> np.ndarray:
+    """A rank's buffer, as any rank can draw it; shape (elements,), of the plan's dtype.
+
+    Sums are of values in [-1, 1), products of values in [0.8, 1.25), so that they neither overflow nor vanish; whole
+    numbers are 3, 5 or 7 in products, which wrap around and are never zero, and from 1 to 16 otherwise. So no rank has
+    the result of a sum or a product from the start.
+    """
+    random: np.random.Generator = generator(plan.seed, "collective", rank, elements)
+    dtype = np.dtype(plan.dtype)
+    if dtype.kind == "i":
+        if plan.op == "prod":
+            return np.asarray(np.array([3, 5, 7], dtype)[random.integers(0, 3, elements)])
+        return np.asarray(random.integers(1, 17, elements, dtype=dtype))
+    values: np.ndarray = random.random(elements, np.float64 if dtype == np.float64 else np.float32)
+    low, span = (0.8, 0.45) if plan.op == "prod" else (-1.0, 2.0)
+    values *= span
+    values += low
+    return np.asarray(values.astype(dtype, copy=False))
+
+
+def reference(plan: CollectivePlan, ranks: int, elements: int) -> np.ndarray:
+    """The right result, in float64 or, of whole numbers, int64."""
+    from deep5.distributed.collectives.messages import COMBINE
+
+    wide = np.int64 if np.dtype(plan.dtype).kind == "i" else np.float64
+    total = drawn(plan, 0, elements).astype(wide)
+    for rank in range(1, ranks):
+        COMBINE[plan.op](total, drawn(plan, rank, elements), out=total)
+    return np.asarray(total)
+
+
+def allowed_error(plan: CollectivePlan, ranks: int) -> float:
+    """How far a right result may be from the reference: absolutely in a sum, relatively in a product, else not at all.
+
+    P - 1 roundings, in whatever order, are off by (P - 1) u sum |x| at most, or (P - 1) u times the product, to first
+    order in the unit roundoff u. Twice that covers the higher orders and what the reference rounds itself.
+
+    References:
+        Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, 2002, sections 3.1 and 4.2.
+    """
+    dtype = np.dtype(plan.dtype)
+    if dtype.kind == "i" or plan.op in ("max", "min"):
+        return 0.0
+    roundoff = float(np.finfo(dtype).eps) / 2
+    return 2 * (ranks - 1) * roundoff * (ranks if plan.op == "sum" else 1)
+
+
+def largest_error(plan: CollectivePlan, result: np.ndarray, right: np.ndarray) -> float:
+    """The largest error of a result, to be held to `allowed_error`; infinite where a value is not finite.
+
+    Args:
+        plan: Of the run.
+        result: Shape (elements,).
+        right: As `reference` gives it.
+    """
+    worst, step = 0.0, 1 << 20  # piece by piece: buffers may take a good part of the memory
+    for begin in range(0, result.size, step):
+        got, due = result[begin : begin + step], right[begin : begin + step]
+        if result.dtype.kind == "i":
+            worst = max(worst, float(np.count_nonzero(got != due.astype(result.dtype))))
+            continue
+        errors = np.abs(got.astype(np.float64) - due)
+        if plan.op == "prod":
+            errors /= np.abs(due)
+        largest = float(errors.max())
+        worst = max(worst, largest if np.isfinite(largest) else float("inf"))
+    return worst

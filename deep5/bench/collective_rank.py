@@ -1,0 +1,52 @@
+"""One rank of a collective measurement, as a process: `python -m deep5.bench.collective_rank PLAN OUT`.
+
+A launcher starts it once a rank. PLAN is the file of a `CollectivePlan`, OUT the file that rank 0 writes its
+`CollectiveTimes` to.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from deep5.bench.collective import measure_collectives
+from deep5.bench.collective_plan import CollectivePlan
+from deep5.distributed.joining import Report, join, launched
+from deep5.errors import Deep5Error, UsageError
+from deep5.files import write_atomically
+
+__all__ = ["main"]
+
+
+def main(plan_file: str, out_file: str) -> int:
+    """Measure; gives the exit status.
+
+    Args:
+        plan_file: Read.
+        out_file: Written by rank 0.
+    """
+    report = Report()
+    report.started()
+    try:
+        rank = launched()
+        if rank is None:
+            raise UsageError("this process is the only one; allowed: a rank of several; remedy: deep5 bench collective")
+        communicator = join(rank)
+        times = measure_collectives(communicator, CollectivePlan.from_json(Path(plan_file).read_text("utf-8")))
+        if communicator.rank == 0:
+            write_atomically(out_file, times.to_json())
+        communicator.barrier()
+        communicator.close()
+    except KeyboardInterrupt:
+        return 130
+    except Deep5Error as error:
+        report.failed(str(error), error.exit_status)
+        if not report.watched:
+            print(f"deep5: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        return error.exit_status
+    report.finished(0)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,112 @@
+"""Ranks that time collectives: those of the job that this process is of, threads, or processes that are started."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from deep5.bench.collective import CollectiveTimes, measure_collectives
+from deep5.bench.collective_plan import CollectivePlan
+from deep5.communicator import Communicator
+from deep5.distributed.collectives.algorithms import ALGORITHMS, AllReduceFunction
+from deep5.errors import CommunicationError, UnknownName, UsageError
+
+__all__ = ["LAUNCHERS", "check_launcher", "measure_as_rank", "start"]
+
+LAUNCHERS = ("mpiexec", "threads", "torchrun")
+"""What ranks are started with."""
+
+# Every call has a limit of its own; that of all together is far beyond.
+_LIMIT_S = 24 * 3600.0
+
+
+def check_launcher(launcher: str) -> None:
+    """Refuse a name that is no launcher's.
+
+    Raises:
+        UnknownName: It is none.
+    """
+    if launcher not in LAUNCHERS:
+        raise UnknownName("launcher", launcher, LAUNCHERS)
+
+
+def measure_as_rank(plan: CollectivePlan, ranks: int | None) -> tuple[CollectiveTimes, int, str] | None:
+    """Measure as a rank of the job that this process was started as a part of; every rank calls this.
+
+    Args:
+        plan: What to measure.
+        ranks: How many there should be; None: as many as there are.
+
+    Returns:
+        The times, the same on every rank; this rank; and what started the job. None where there is no job.
+
+    Raises:
+        UsageError: There are others than told.
+        CommunicationError: A call was not finished in time, or a rank is lost.
+    """
+    from deep5.distributed.joining import join, launched
+
+    rank = launched()
+    if rank is None:
+        return None
+    if ranks not in (None, rank.size):
+        raise UsageError(
+            f"--ranks {ranks} in a job of {rank.size} ranks, started by {rank.by}; allowed: no --ranks, or {rank.size}"
+        )
+    communicator = join(rank)
+    times = measure_collectives(communicator, plan)
+    communicator.close()
+    return times, rank.rank, rank.by
+
+
+def start(
+    plan: CollectivePlan, ranks: int, launcher: str, algorithms: Mapping[str, AllReduceFunction] = ALGORITHMS
+) -> CollectiveTimes:
+    """Start ranks, measure, end them.
+
+    Args:
+        plan: What to measure.
+        ranks: How many.
+        launcher: One of `LAUNCHERS`. Threads of this process show what an algorithm does, not what a network costs.
+        algorithms: By name; other processes know deep5's own alone.
+
+    Raises:
+        UnknownName: No such launcher.
+        MissingDependency: It is not installed.
+        CommunicationError: A call was not finished in time, or a rank is lost.
+        KeyboardInterrupt: The job was interrupted.
+    """
+    check_launcher(launcher)
+    if launcher == "threads":
+        return _in_threads(plan, ranks, algorithms)
+    if algorithms is not ALGORITHMS:
+        raise UsageError(f"algorithms of your own with --launcher {launcher}; allowed: threads")
+    return _in_processes(plan, ranks, launcher)
+
+
+def _in_threads(plan: CollectivePlan, ranks: int, algorithms: Mapping[str, AllReduceFunction]) -> CollectiveTimes:
+    from deep5.distributed.threads import run_in_threads
+
+    def work(communicator: Communicator) -> CollectiveTimes:
+        return measure_collectives(communicator, plan, algorithms)
+
+    return run_in_threads(ranks, work, timeout_s=_LIMIT_S)[0]
+
+
+def _in_processes(plan: CollectivePlan, ranks: int, launcher: str) -> CollectiveTimes:
+    from deep5.launching import start_ranks
+
+    with TemporaryDirectory(prefix="deep5-collective-") as folder:
+        given, made = Path(folder, "plan.json"), Path(folder, "times.json")
+        given.write_text(plan.to_json(), "utf-8")
+        command = [sys.executable, "-m", "deep5.bench.collective_rank", str(given), str(made)]
+        ended = start_ranks(command, ranks=ranks, launcher=launcher)  # type: ignore[arg-type]
+        if ended.status == 130:
+            raise KeyboardInterrupt(ended.error or "interrupted")
+        if ended.status == UsageError.exit_status:
+            raise UsageError(ended.error or "a rank could not do what it was given")
+        if ended.status:
+            raise CommunicationError(ended.error or f"a rank ended with the status {ended.status}")
+        return CollectiveTimes.from_json(made.read_text("utf-8"))

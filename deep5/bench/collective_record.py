@@ -1,0 +1,140 @@
+"""A result folder of all-reduce: collective.json, samples.csv, collective.svg and .png."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from deep5.bench.collective import CollectiveTimes
+from deep5.bench.collective_summary import CollectiveSummary
+from deep5.errors import MissingDependency, OutputError
+from deep5.metric import Sample
+from deep5.results.samples_file import SAMPLES, sample_rows, samples_text
+from deep5.results.validation import encode
+
+__all__ = ["COLLECTIVE", "check_writable", "collective_document", "write_collective"]
+
+COLLECTIVE = "collective.json"
+"""The file of the folder that holds the plan, the machine, the fitted constants and the rows."""
+
+_VERSION = 1
+
+
+def collective_document(times: CollectiveTimes, summary: CollectiveSummary, launcher: str) -> dict[str, Any]:
+    """What collective.json holds, in JSON's types.
+
+    Args:
+        times: As measured.
+        summary: Of them.
+        launcher: What started the ranks.
+    """
+    from deep5.environment import describe_software, describe_system
+
+    told = asdict(summary)
+    found = encode(
+        {
+            "version": _VERSION,
+            "plan": asdict(times.plan),
+            "ranks": times.ranks,
+            "launcher": launcher,
+            "clock": "time.perf_counter on every rank, around the call, behind a barrier; the slowest rank's",
+            "order": "all algorithms in a new random order every two rounds, turned in the second; size after size",
+            "machine": told["machine"],
+            "optimal_segment_bytes": {str(size): best for size, best in summary.optimal_segment_bytes.items()},
+            "rows": list(told["rows"]),
+            "wrong": list(summary.wrong),
+            "system": describe_system(),
+            "software": describe_software(),
+        }
+    )
+    return dict(found)
+
+
+def write_collective(
+    times: CollectiveTimes, summary: CollectiveSummary, document: Mapping[str, Any], out: str | Path
+) -> tuple[Path, list[str]]:
+    """Make `<out>/collective-<UTC yyyymmdd-hhmmss>-<6 hex digits>/`; it appears whole or not at all.
+
+    Args:
+        times: As measured.
+        summary: Of them.
+        document: As `collective_document` makes it.
+        out: Where the folder goes; made where it does not exist.
+
+    Returns:
+        The folder, and why a file is missing.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    files: dict[str, str | bytes] = {
+        COLLECTIVE: json.dumps(document, indent=2, allow_nan=False) + "\n",
+        SAMPLES: _samples(times),
+    }
+    missing = []
+    try:
+        files.update(_pictures(summary, document))
+    except MissingDependency as error:
+        missing.append(f"no collective.svg was drawn: {error}")
+    name = f"collective-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    out = Path(out).absolute()
+    hidden = out / f".{name}.tmp"
+    with _writing(out):
+        hidden.mkdir(parents=True)
+        try:
+            for file, content in files.items():
+                (hidden / file).write_bytes(content.encode() if isinstance(content, str) else content)
+            hidden.rename(out / name)
+        except BaseException:
+            shutil.rmtree(hidden, ignore_errors=True)
+            raise
+    return out / name, missing
+
+
+def check_writable(out: str | Path) -> None:
+    """Refuse a folder for results before the time for them is spent; it is made where it does not exist.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    out = Path(out).absolute()
+    with _writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryDirectory(prefix=".collective-", dir=out).cleanup()
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"cannot write results to {out}: {error.strerror or error}; allowed: a folder that can be written; choose "
+            "another with --out"
+        ) from error
+
+
+def _samples(times: CollectiveTimes) -> str:
+    """Every raw time: `ring/1024` a call, `message/1024` and `addition/1024` what the model was fitted to."""
+    series = {f"{each.algorithm}/{each.size_bytes}": each.seconds for each in times.measured}
+    series |= {f"message/{size}": tuple(values) for size, values in times.message_s.items()}
+    series |= {f"addition/{size}": tuple(values) for size, values in times.addition_s.items()}
+    rows = [row for name, values in series.items() for row in sample_rows(name, "s", map(Sample, values))]
+    return samples_text(rows)
+
+
+def _pictures(summary: CollectiveSummary, document: Mapping[str, Any]) -> dict[str, bytes]:
+    from deep5.bench.collective_chart import collective_chart
+    from deep5.results.chart_parts import files
+
+    plan, model = document["plan"], document["system"]["cpu"]["model"]
+    parts = ["all-reduce", f"{plan['op']} of {plan['dtype']}", document["launcher"], model]
+    return files("collective", collective_chart(summary, ", ".join(str(part) for part in parts if part)))

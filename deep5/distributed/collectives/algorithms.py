@@ -1,0 +1,73 @@
+"""`ALGORITHMS`: all-reduce by name, and what each rank sends for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from deep5.distributed.collectives.binomial_tree import binomial_tree, binomial_tree_sent
+from deep5.distributed.collectives.pipeline import pipeline, pipeline_sent
+from deep5.distributed.collectives.rabenseifner import rabenseifner, rabenseifner_sent
+from deep5.distributed.collectives.recursive_doubling import recursive_doubling, recursive_doubling_sent
+from deep5.distributed.collectives.ring import ring, ring_sent
+from deep5.errors import UnknownName
+
+__all__ = ["ALGORITHMS", "AllReduceFunction", "algorithm", "sent_bytes"]
+
+AllReduceFunction = Callable[..., None]
+"""Called as `ring(communicator, buffer, op="sum", timeout_s=60.0)`; every rank calls it alike."""
+
+ALGORITHMS: Mapping[str, AllReduceFunction] = MappingProxyType(
+    {
+        "ring": ring,
+        "recursive_doubling": recursive_doubling,
+        "rabenseifner": rabenseifner,
+        "binomial_tree": binomial_tree,
+        "pipeline": pipeline,
+    }
+)
+"""deep5's own algorithms of all-reduce."""
+
+_SENT: Mapping[str, Callable[[int, int, int], int]] = MappingProxyType(
+    {
+        "ring": ring_sent,
+        "recursive_doubling": recursive_doubling_sent,
+        "rabenseifner": rabenseifner_sent,
+        "binomial_tree": binomial_tree_sent,
+        "pipeline": pipeline_sent,
+    }
+)
+
+
+def algorithm(name: str) -> AllReduceFunction:
+    """The algorithm of this name.
+
+    Raises:
+        UnknownName: There is none.
+    """
+    if name not in ALGORITHMS:
+        raise UnknownName("all-reduce algorithm", name, ALGORITHMS)
+    return ALGORITHMS[name]
+
+
+def sent_bytes(name: str, rank: int, ranks: int, elements: int, itemsize: int) -> int:
+    """Bytes that one rank hands over in one call: exactly what its communicator counts.
+
+    Over all ranks they are 2(P - 1)m for a buffer of m bytes, and (Q log2 Q + 2(P - Q))m for recursive doubling, Q the
+    largest power of two that is not above P.
+
+    Args:
+        name: Of the algorithm.
+        rank: Whose.
+        ranks: How many there are.
+        elements: Of the buffer.
+        itemsize: Bytes an element.
+
+    Raises:
+        UnknownName: No such algorithm.
+
+    >>> [sent_bytes("ring", rank, 4, 1000, 4) for rank in range(4)]
+    [6000, 6000, 6000, 6000]
+    """
+    algorithm(name)
+    return _SENT[name](rank, ranks, elements) * itemsize

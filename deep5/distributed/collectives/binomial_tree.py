@@ -1,0 +1,61 @@
+"""Binomial tree: reduce to rank 0, broadcast from there."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from deep5.communicator import TIMEOUT_S, Communicator, Reduction
+from deep5.distributed.collectives.messages import Messages
+
+__all__ = ["binomial_tree", "binomial_tree_sent"]
+
+
+def binomial_tree(
+    communicator: Communicator, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S
+) -> None:
+    """Combine the buffers of all P ranks in place: 2 ceil(log2 P) steps, each with a message of the whole buffer.
+
+    Any number of ranks as it is. The same bits everywhere: rank 0 computes the result, and what the others get is a
+    copy.
+
+    Args:
+        communicator: Of the ranks that take part.
+        buffer: C-contiguous, the same number of elements and dtype on every rank.
+        op: How values are combined.
+        timeout_s: Limit of the whole call.
+
+    Raises:
+        CommunicationError: It was not finished in time, or another rank is lost.
+        UsageError: No such buffer or op.
+
+    References:
+        Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH, International
+        Journal of High Performance Computing Applications 19(1), 2005, sections 4.2 and 4.4.
+    """
+    messages = Messages(communicator, buffer, op, timeout_s)
+    rank, whole = messages.rank, buffer.size
+    children = _children(rank, messages.size)
+    received = messages.room(whole if children else 0)
+    for child in children:
+        messages.wait(messages.receive_start(received, child))
+        messages.lower_first(0, whole, received)
+    if rank:
+        parent = rank & (rank - 1)
+        messages.send(0, whole, parent)
+        messages.receive(0, whole, parent)
+    # The child with the largest subtree first: it has the longest way to go.
+    messages.wait(*[messages.send_start(0, whole, child) for child in reversed(children)])
+
+
+def _children(rank: int, ranks: int) -> list[int]:
+    """Ranks whose number is this one's with one further bit below its lowest, nearest first."""
+    found, distance = [], 1
+    while rank + distance < ranks and not rank & distance:
+        found.append(rank + distance)
+        distance *= 2
+    return found
+
+
+def binomial_tree_sent(rank: int, ranks: int, elements: int) -> int:
+    """Elements that a rank sends: all to its parent, where it has one, and all to each child."""
+    return ((rank > 0) + len(_children(rank, ranks))) * elements

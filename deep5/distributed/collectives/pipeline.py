@@ -1,0 +1,102 @@
+"""Pipeline: segments are reduced along a chain of the ranks, and broadcast back along it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from deep5.arguments import is_whole
+from deep5.communicator import TIMEOUT_S, Communicator, Reduction
+from deep5.distributed.collectives.messages import Messages
+from deep5.errors import UsageError, brief
+
+__all__ = ["SEGMENT_BYTES", "pipeline", "pipeline_sent", "segment_count"]
+
+SEGMENT_BYTES = 1 << 17
+"""Where nobody says otherwise: a segment should take much longer to travel than its message's latency."""
+
+
+def pipeline(
+    communicator: Communicator,
+    buffer: np.ndarray,
+    *,
+    op: Reduction = "sum",
+    timeout_s: float = TIMEOUT_S,
+    segment_bytes: int = SEGMENT_BYTES,
+) -> None:
+    """Combine the buffers of all P ranks in place: with S segments, 2(P + S - 2) steps, a segment each.
+
+    The last rank begins; each adds its own to what it receives and sends it on, while the next segment arrives. Rank 0
+    has the result. The same bits everywhere: it is computed there, and what the others get is a copy.
+
+    Args:
+        communicator: Of the ranks that take part.
+        buffer: C-contiguous, the same number of elements and dtype on every rank.
+        op: How values are combined.
+        timeout_s: Limit of the whole call.
+        segment_bytes: Size of a segment, the same on every rank; of an element at least.
+
+    Raises:
+        CommunicationError: It was not finished in time, or another rank is lost.
+        UsageError: No such buffer, op or segment.
+
+    References:
+        Pjesivac-Grbovic et al., Performance Analysis of MPI Collective Operations, Cluster Computing 10(2), 2007,
+        section 3, for segmented chains and their models.
+    """
+    messages = Messages(communicator, buffer, op, timeout_s)
+    count = segment_count(buffer.size, buffer.itemsize, segment_bytes)
+    if messages.size == 1 or not count:
+        return
+    step = -(-buffer.size // count)
+    segments = [(begin, min(begin + step, buffer.size)) for begin in range(0, buffer.size, step)]
+    _reduce_along(messages, segments)
+    _broadcast_along(messages, segments)
+
+
+def segment_count(elements: int, itemsize: int, segment_bytes: int) -> int:
+    """How many segments a buffer has; they have the same size, but for the last.
+
+    Raises:
+        UsageError: The size of a segment is no whole number above zero.
+
+    >>> segment_count(1000, 4, 1024), segment_count(0, 4, 1024), segment_count(3, 8, 1)
+    (4, 0, 3)
+    """
+    if not is_whole(segment_bytes) or segment_bytes < 1:
+        raise UsageError(f"pipeline: got segment_bytes={brief(segment_bytes)}; allowed: a whole number of at least 1")
+    most = max(segment_bytes // itemsize, 1)
+    return -(-elements // most)
+
+
+def _reduce_along(messages: Messages, segments: list[tuple[int, int]]) -> None:
+    rank, last = messages.rank, messages.rank == messages.size - 1
+    sent = []
+    # Two rooms: one is added while the other is filled.
+    rooms = [messages.room(0 if last else segments[0][1]) for _ in range(2)]
+    places = [rooms[number % 2][: end - begin] for number, (begin, end) in enumerate(segments)] if not last else []
+    arriving = [] if last else [messages.receive_start(places[0], rank + 1)]
+    for number, (begin, end) in enumerate(segments):
+        if not last:
+            if number + 1 < len(segments):
+                arriving.append(messages.receive_start(places[number + 1], rank + 1))
+            messages.wait(arriving[number])
+            messages.lower_first(begin, end, places[number])
+        if rank:
+            sent.append(messages.send_start(begin, end, rank - 1))
+    messages.wait(*sent)
+
+
+def _broadcast_along(messages: Messages, segments: list[tuple[int, int]]) -> None:
+    rank, sent = messages.rank, []
+    arriving = [messages.receive_start(messages.flat[begin:end], rank - 1) for begin, end in segments if rank]
+    for number, (begin, end) in enumerate(segments):
+        if rank:
+            messages.wait(arriving[number])
+        if rank + 1 < messages.size:
+            sent.append(messages.send_start(begin, end, rank + 1))
+    messages.wait(*sent)
+
+
+def pipeline_sent(rank: int, ranks: int, elements: int) -> int:
+    """Elements that a rank sends: all to each of its one or two neighbours, whatever the segments."""
+    return ((rank > 0) + (rank + 1 < ranks)) * elements

@@ -1,0 +1,55 @@
+"""Recursive doubling: whole buffers are exchanged with partners at distances 1, 2, 4, …"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from deep5.communicator import TIMEOUT_S, Communicator, Reduction
+from deep5.distributed.collectives.fold import fold, folded_sent, member_of, rank_of, unfold
+from deep5.distributed.collectives.messages import Messages, power_below
+
+__all__ = ["recursive_doubling", "recursive_doubling_sent"]
+
+
+def recursive_doubling(
+    communicator: Communicator, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S
+) -> None:
+    """Combine the buffers of all P ranks in place: log2 P steps, each with a message of the whole buffer.
+
+    The fewest steps there can be, so the one for small buffers. The same bits everywhere: both partners combine the
+    same two buffers with that of the lower ranks first, so that after k steps all of a group of 2**k hold the same.
+
+    Args:
+        communicator: Of the ranks that take part; ranks in excess of a power of two are folded.
+        buffer: C-contiguous, the same number of elements and dtype on every rank.
+        op: How values are combined.
+        timeout_s: Limit of the whole call.
+
+    Raises:
+        CommunicationError: It was not finished in time, or another rank is lost.
+        UsageError: No such buffer or op.
+
+    References:
+        Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH, International
+        Journal of High Performance Computing Applications 19(1), 2005, section 4.5.
+    """
+    messages = Messages(communicator, buffer, op, timeout_s)
+    member, whole = fold(messages), buffer.size
+    if member is not None:
+        received, distance = messages.room(whole), 1
+        while distance < power_below(messages.size):
+            partner = rank_of(member ^ distance, messages.size)
+            arriving = messages.receive_start(received, partner)
+            messages.wait(messages.send_start(0, whole, partner), arriving)
+            if member & distance:
+                messages.higher_first(0, whole, received)
+            else:
+                messages.lower_first(0, whole, received)
+            distance *= 2
+    unfold(messages)
+
+
+def recursive_doubling_sent(rank: int, ranks: int, elements: int) -> int:
+    """Elements that a rank sends: all, log2 P times; with Q, the power of two below P, and the folding."""
+    steps = 0 if member_of(rank, ranks) is None else power_below(ranks).bit_length() - 1
+    return steps * elements + folded_sent(rank, ranks, elements)
