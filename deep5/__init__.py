@@ -25,11 +25,14 @@ if TYPE_CHECKING:
     from deep5.distributed.compression.top_k import TopKSparsification as TopKSparsification
     from deep5.distributed.scheme import DistributedOptimizer as DistributedOptimizer
     from deep5.distributed.schemes.all_reduce import AllReduce as AllReduce
+    from deep5.distributed.schemes.asynchronous import AsynchronousParameterServer as AsynchronousParameterServer
     from deep5.distributed.schemes.elastic_averaging import ElasticAveraging as ElasticAveraging
     from deep5.distributed.schemes.gossip import Gossip as Gossip
     from deep5.distributed.schemes.hierarchical import Hierarchical as Hierarchical
     from deep5.distributed.schemes.local_sgd import LocalSGD as LocalSGD
     from deep5.distributed.schemes.neighbourhood import Neighbourhood as Neighbourhood
+    from deep5.distributed.schemes.parameter_server import ParameterServer as ParameterServer
+    from deep5.distributed.schemes.stale_synchronous import StaleSynchronous as StaleSynchronous
     from deep5.distributed.sharding import ShardedSampler as ShardedSampler
     from deep5.distributed.slow_rank import SlowRank as SlowRank
     from deep5.errors import Deep5Error as Deep5Error
@@ -312,6 +315,9 @@ _LEVELS = {
     "Hierarchical": "distributed.schemes.hierarchical",
     "LocalSGD": "distributed.schemes.local_sgd",
     "Neighbourhood": "distributed.schemes.neighbourhood",
+    "AsynchronousParameterServer": "distributed.schemes.asynchronous",
+    "ParameterServer": "distributed.schemes.parameter_server",
+    "StaleSynchronous": "distributed.schemes.stale_synchronous",
     "ShardedSampler": "distributed.sharding",
     "SlowRank": "distributed.slow_rank",
 }

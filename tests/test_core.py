@@ -72,7 +72,7 @@ def test_step_info_is_immutable() -> None:
     info = StepInfo(step=3, epoch=1, batch_size=2, sample_ids=np.arange(2), seed=9)
     with pytest.raises(AttributeError):
         info.step = 4  # type: ignore[misc]
-    assert StepInfo() == (0, 0, 0, None, 0)
+    assert StepInfo() == (0, 0, 0, None, 0, 0)
 
 
 # Tensors
@@ -258,7 +258,7 @@ def test_buffers_that_cannot_be_exchanged() -> None:
         for call in (alone.all_gather, alone.reduce_scatter):
             with pytest.raises(UsageError, match=r"got buffers of float64\[4\] and .*; allowed: the same dtype"):
                 call(good, out)
-    with pytest.raises(UsageError, match="broadcast from root 1; allowed: 0, the only rank"):
+    with pytest.raises(UsageError, match="got root 1; allowed: 0, the only rank"):
         alone.broadcast(good, root=1)
     for call in (alone.all_reduce, alone.all_reduce_start):
         with pytest.raises(UsageError, match="unknown reduction 'mean'; allowed: sum, max, min, prod"):

@@ -110,9 +110,13 @@ EVEN = ["ordered", "shuffle", "bucket", "weighted", "drawn", "growing", "own mak
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
     yield
-    gc.collect()
-    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("deep5-prefetch")]
-    assert left == []
+
+    def left() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("deep5-prefetch")]
+
+    if left():
+        gc.collect()  # takes long, and is of use to an abandoned iterator alone
+    assert left() == []
 
 
 @given(samples=st.integers(0, 10**6), size=st.integers(1, 64))

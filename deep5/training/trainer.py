@@ -97,6 +97,8 @@ class Trainer:
             )
         self.optimizer.bind(executor)
         self._learn, self.accumulate = _learning(self.optimizer, accumulate), accumulate
+        # Ranks that do not go in step meet at the end of an epoch's steps.
+        self._settle: Callable[[], None] | None = getattr(self.optimizer, "settle", None)
         self.seed, self.communicator = seed, communicator
         self.loss, self._logits, self._label = loss, logits, label
         self.listeners = Listeners()
@@ -245,6 +247,8 @@ class Trainer:
                 before(self, epoch)
         self._in_the_middle = ()
         self._train_batches(epoch)
+        if self._settle is not None:
+            self._settle()
         self.executor.synchronize()
         # Counted before its evaluation, so that what is told of it is of as many epochs as are done.
         self.epoch, self.batch = epoch + 1, 0

@@ -1,0 +1,195 @@
+"""`ParameterServer`: synchronous and centralised: one rank makes the update from the gradients of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from deep5.arguments import is_finite
+from deep5.communicator import TIMEOUT_S, Request
+from deep5.distributed.buckets import Buckets
+from deep5.distributed.served import ServedOptimizer
+from deep5.errors import UsageError, brief
+from deep5.events import StepInfo
+from deep5.tensors import Array, Arrays, to_numpy
+
+if TYPE_CHECKING:
+    from deep5.distributed.compression import Compression
+
+__all__ = ["ParameterServer"]
+
+
+class ParameterServer(ServedOptimizer):
+    """Every rank, the root too, computes the gradients of its part of the batch; the root adds them up, makes the
+    update, and sends the parameters to all.
+
+    N ranks do what one rank does with the whole batch. Gradients are reduced to the root in buckets, while the backward
+    pass goes on where the framework shows them early; parameters come back in one message. A rule whose gradient is
+    taken at another point than the parameters has that point sent before the pass: one message more.
+
+    Only the root has the optimizer's state, and only its part of a checkpoint holds it. With another number of ranks
+    the run goes on from that part as long as the root is the same. An optimizer that is no update rule, such as a
+    framework's own, makes its update where the root's executor is.
+
+    Args:
+        root: The rank that makes the updates.
+        bucket_mib: A bucket is sent when it holds so many MiB; the first one when it holds one.
+        compression: Of the gradients on their way to the root; the parameters come back as they are. Compressed buckets
+            are sent when the backward pass is done.
+        verify_every: See `DistributedOptimizer`.
+        timeout_s: See `DistributedOptimizer`.
+
+    References:
+        Li et al., Scaling distributed machine learning with the parameter server, OSDI'14, section 2, with one server
+        and its consistency model "sequential".
+    """
+
+    consistent: ClassVar[bool] = True
+    compresses: ClassVar[bool] = True
+    accumulates: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        root: int = 0,
+        *,
+        bucket_mib: float = 25.0,
+        compression: Compression | None = None,
+        verify_every: int = 100,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        super().__init__(root, compression=compression, verify_every=verify_every, timeout_s=timeout_s)
+        if not is_finite(bucket_mib) or bucket_mib <= 0:
+            raise UsageError(f"ParameterServer: got bucket_mib={brief(bucket_mib)}; allowed: a number above 0")
+        self.bucket_mib = float(bucket_mib)
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        if self.compression is not None:
+            # Ranks round independently, and here it is they who encode, not a collective that knows them.
+            self.compression = self.compression.bound(self.seed, rank=self.communicator.rank)
+
+    def _bound(self) -> None:
+        most = round(self.bucket_mib * 2**20)
+        self._buckets: Any = Buckets(self.trained, bucket_bytes=most, first_bytes=min(most, 1 << 20))
+        self._early = "early_gradients" in self.executor.capabilities
+        self._requests: list[Request] = []
+        self._sent = False
+
+    def settle(self) -> None:
+        """Nothing is under way between two steps."""
+
+    def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
+        """Backward, the mean at the root, its update, the parameters back; see `DistributedOptimizer.step`."""
+        buckets, requests = self._buckets, self._requests
+        requests.clear()
+        start = self._start if self.compression is None else None
+        buckets.begin(self.share(info), start)
+        if self._early:
+            outputs = self.backprop(inputs, info, buckets.put)
+        else:
+            outputs = self.backprop(inputs, info)
+            gradients = self.gradients()
+            for name in buckets.views:
+                buckets.put(name, gradients[name])
+        if start is None:
+            for index, buffer in enumerate(buckets.buffers):
+                self.sum(buffer, f"bucket-{index}", info)
+        for request in requests:
+            request.wait(self.timeout_s)
+        self.apply(buckets.views, info)
+        self.verify_in_turn(info)
+        return outputs
+
+    def _start(self, index: int) -> None:
+        self._requests.append(self.communicator.reduce_start(self._buckets.buffers[index], root=self.root))
+
+    def sum(self, buffer: np.ndarray, key: str, info: StepInfo) -> None:
+        """The sum of a flat buffer over all ranks, at the root, in place; see `DistributedOptimizer.sum`."""
+        compression, communicator = self.compression, self.communicator
+        if compression is None:
+            communicator.reduce(buffer, root=self.root, timeout_s=self.timeout_s)
+        elif not self.serves:
+            communicator.send(compression.encode(buffer, key=key, step=info.step), self.root, timeout_s=self.timeout_s)
+        else:
+            message = np.empty(compression.message_bytes(buffer.size, buffer.dtype, step=info.step), np.uint8)
+            part = np.empty_like(buffer)
+            # The root's own needs no message; the others' are added in the order of the ranks, so that bits repeat.
+            for rank in range(communicator.size):
+                if rank != self.root:
+                    communicator.receive(message, rank, timeout_s=self.timeout_s)
+                    compression.decode(message, part)
+                    buffer += part
+
+    def apply(self, gradients: Arrays, info: StepInfo) -> None:
+        """The update at the root from these gradients, and its parameters on every rank."""
+        if self._memory is not None:
+            if self.serves:
+                self.optimizer.halves.apply(gradients, info)  # type: ignore[attr-defined]
+            self._send_parameters()
+            return
+        if self.serves:
+            super().apply(gradients, info)
+        if self.communicator.size > 1:
+            for packed in self._packed:
+                buffer = packed.read()
+                self.communicator.broadcast(buffer, root=self.root, timeout_s=self.timeout_s)
+                packed.write(buffer)
+
+    def _send_parameters(self) -> None:
+        optimizer: Any = self.optimizer
+        if self.serves:
+            self.memory.block.reals[0] = optimizer.loss_scale
+        self.share_out()
+        self._sent = True
+
+    @property
+    def _halves(self) -> Any:
+        return super()._halves if self._memory is None else _Halves(self)
+
+    def backprop(
+        self, inputs: Arrays, info: StepInfo, on_gradient: Callable[[str, Array], None] | None = None
+    ) -> Arrays:
+        """Forward and backward on this rank's part; see `DistributedOptimizer.backprop`."""
+        if self._memory is None:
+            return super().backprop(inputs, info, on_gradient)
+        return self.first_half(inputs, info, on_gradient)
+
+    def first_half(
+        self,
+        inputs: Arrays,
+        info: StepInfo,
+        on_gradient: Callable[[str, Array], None] | None = None,
+        *,
+        accumulate: bool = False,
+        loss_scale: float = 1.0,
+    ) -> Arrays:
+        """As `backprop`, where the root has a memory of its own; see `TrainStep.backprop` for the rest."""
+        optimizer: Any = self.optimizer
+        if not self._sent:
+            self._send_parameters()
+        if self._prepares and not accumulate:
+            if self.serves:
+                optimizer.halves.backprop({}, info)
+            self.share_out()
+        # A schedule sets a number on every rank alike; what the step finds by itself, the root has sent.
+        found = self.memory.block.reals[0] if optimizer.pipeline.dynamic else optimizer.pipeline.loss_scale or 1.0
+        return self.gradient(inputs, info, on_gradient, accumulate=accumulate, loss_scale=loss_scale * float(found))
+
+    def load_state_dict(self, state: Any) -> None:
+        """Restore `state_dict`; called by every rank. The next step begins with the root's parameters."""
+        super().load_state_dict(state)
+        self._sent = False
+
+
+class _Halves:
+    """The first half of a step of micro-batches; see `deep5.training.accumulation.Halves`."""
+
+    def __init__(self, scheme: ParameterServer) -> None:
+        self._scheme = scheme
+
+    def backprop(self, inputs: Arrays, info: StepInfo, on_gradient: Any = None, **options: Any) -> Arrays:
+        outputs = self._scheme.first_half(inputs, info, on_gradient, **options)
+        # They are averaged outside of the framework's own step, which alone knows how to compute with its values.
+        return {name: to_numpy(value) for name, value in outputs.items()}

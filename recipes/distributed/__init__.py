@@ -1,0 +1,1 @@
+"""Recipes of level 3: each trains by one communication scheme."""
