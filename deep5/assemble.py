@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,7 @@ def assemble(recipe: Recipe, communicator: Communicator | None = None) -> Compon
 
     seed = recipe.value("seed")
     seeds = {purpose: derive_seed(seed, purpose) for purpose in ("weights", "order", "noise")}
-    ranks = 1 if communicator is None else communicator.size
+    ranks = _ranks_here(communicator)
     # Masks of dropout are drawn by place in the batch: every rank has others.
     noise = (
         derive_seed(seeds["noise"], "rank", communicator.rank) if communicator and communicator.rank else seeds["noise"]
@@ -128,6 +129,16 @@ def assemble(recipe: Recipe, communicator: Communicator | None = None) -> Compon
         threads=threads,
         warnings=tuple(warnings),
     )
+
+
+def _ranks_here(communicator: Communicator | None) -> int:
+    """How many ranks share the cores of this machine."""
+    if communicator is None or communicator.size == 1:
+        return 1
+    from deep5.distributed.texts import gather_texts
+
+    hosts = gather_texts(communicator, platform.node())
+    return hosts.count(hosts[communicator.rank])
 
 
 def make_scheme(recipe: Recipe, optimizer: Any, communicator: Communicator, seed: int) -> Any:

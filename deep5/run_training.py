@@ -105,6 +105,8 @@ def train(
         resume=resume,
     )
     run.warn(*parts.warnings)
+    if communicator.size == 1 and recipe.value("scheme") is not None:
+        run.warn("one process trained by itself, and the recipe's scheme had nothing to do; remedy: --ranks 2, say")
     if _how(trainer) == "numpy":
         run.warn("there is no C compiler, so the update rule ran in NumPy; remedy: install gcc or clang")
     went_on = None

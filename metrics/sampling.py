@@ -60,6 +60,9 @@ class _SamplingBias(Observer):
             self._missing = "the batches do not say which samples are in them"
         if self._missing is None and self._ids:
             counts = np.bincount(np.concatenate(self._ids), minlength=len(self._dataset))
+            if trainer.communicator is not None:
+                # What each rank drew is a part of what was drawn.
+                trainer.communicator.all_reduce(counts)
             self._epochs.append(tuple(self._judged(epoch, counts)))
             self._steps.append(trainer.step)
         self._ids = []

@@ -184,7 +184,7 @@ def test_an_interrupted_run_goes_on_with_another_number_of_ranks(recipe: Path, t
     assert "--ranks 2, or --ranks 1" in plain.stderr
     more = run(recipe, tmp_path / "cut", "--resume", str(folder), "--ranks", "3", "--checkpoint-every", "4")
     assert more.returncode == 0, more.stderr
-    assert "2 ranks wrote the checkpoint and 3 go on from it" in more.stderr
+    assert "2 ranks wrote the checkpoint and 3 ranks go on from it: the bits may differ" in more.stderr
     one, three = weights(only(tmp_path / "one")), weights(folder)
     # As above, over 84 steps.
     for name in one:

@@ -55,8 +55,8 @@ def restore_ranks(
         state, _ = part or ({}, {})
         if writers != communicator.size:
             tell(
-                f"{writers} ranks wrote the checkpoint and {communicator.size} go on from it: the same bits are not "
-                "promised"
+                f"{_ranks(writers)} wrote the checkpoint and {_ranks(communicator.size)} go on from it: the bits may "
+                "differ, as sums are of other parts"
             )
             state = _for_another_size(
                 trainer, state, communicator, [folder / name_of(step_of(main), rank) for rank in range(writers)]
@@ -92,3 +92,7 @@ def _for_another_size(
         "optimizer": optimizer,
         "events": state["events"] if communicator.rank == 0 else {},
     }
+
+
+def _ranks(number: int) -> str:
+    return "1 rank" if number == 1 else f"{number} ranks"

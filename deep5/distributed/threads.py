@@ -160,12 +160,12 @@ class _Receipt:
 
 
 def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, timeout_s: float = 600.0) -> list[T]:
-    """Call a function once a rank, each in a thread with its communicator.
+    """Call a function once a rank, each with its communicator: rank 0 in this thread, the others in threads of theirs.
 
     Args:
         size: Number of ranks.
         function: Takes the rank's communicator.
-        timeout_s: Limit of all together.
+        timeout_s: How long the others may take in all; rank 0 is limited by its own waits.
 
     Returns:
         What the function gave, in the order of the ranks.
@@ -199,10 +199,12 @@ def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, ti
                     lost.set()
                 group.condition.notify_all()
 
-    threads = [threading.Thread(target=work, args=(rank,), name=f"rank-{rank}", daemon=True) for rank in range(size)]
+    others = range(1, size)
+    threads = [threading.Thread(target=work, args=(rank,), name=f"rank-{rank}", daemon=True) for rank in others]
     deadline = monotonic() + timeout_s
     for thread in threads:
         thread.start()
+    work(0)
     for thread in threads:
         thread.join(max(deadline - monotonic(), 0.0))
     if errors:

@@ -161,7 +161,8 @@ class Checkpointer(Event):
             score = trainer.scores.get(self.best, math.nan)
             if not math.isnan(score) and (self._best_score is None or _BETTER[self.best](score, self._best_score)):
                 self._best_score = score
-                self._write(trainer, BEST)
+                if not self.rank:
+                    self._write(trainer, BEST)
 
     def write(self, trainer: Any) -> Path:
         """Write a checkpoint now, and delete those that are too many.
