@@ -35,8 +35,9 @@ _COMPILED = re.compile(r".+\.(so|sha256|includes)")
 _LISTING = re.compile(r"\.?[0-9a-f]{32}\.index\.jsonl(\..*\.tmp)?")
 _INDEX = re.compile(r"[0-9a-f]{64}\.npy")
 _DATA_SETS = ("cifar-10-batches-bin", "cifar-100-binary", "fashion-mnist", "mnist")
-_STEP = re.compile(r"step-(\d{10,})\.safetensors")
-_TORN = re.compile(r"\.(step-\d{10,}|best)\.safetensors\..*\.tmp")
+# Of several ranks each writes its part of the checkpoint beside the first one's.
+_STEP = re.compile(r"step-(\d{10,})(?:\.rank-([1-9]\d*))?\.safetensors")
+_TORN = re.compile(r"\.(step-\d{10,}(\.rank-[1-9]\d*)?|best)\.safetensors\..*\.tmp")
 _BEST = "best.safetensors"
 # What somebody else may be writing at this moment is younger.
 _TORN_AFTER_S = 3600.0
@@ -106,19 +107,47 @@ def _checkpoints(run: Path, keep: int) -> list[Found]:
     folder = run / "checkpoints"
     if not _is_folder(folder) or run.is_symlink():
         return []
-    steps = sorted(_files(folder, _STEP), key=lambda path: int(path.stem.partition("-")[2]), reverse=True)
+    steps = _parts_by_step(folder)
     busy = "" if _free(run) else "a run still writes there"
+    # Ranks go on from what all of them have written.
+    ranks = _ranks(run)
+    usable = [step for step, parts in steps.items() if 0 in parts and len(parts) >= ranks]
+    usable = usable or [step for step, parts in steps.items() if 0 in parts]
+    oldest = min(usable[:keep], default=None)
+    last = "it is the last one" if keep == 1 else f"it is among the last {keep}"
     found = []
-    for place, path in enumerate(steps):
-        last = "it is the last one" if keep == 1 else f"it is among the last {keep}"
-        why = busy or (last if place < keep else "")
-        found.append(Found(path=path, kind="checkpoints", size_bytes=_size(path), kept=why))
+    for step, parts in steps.items():
+        stays = oldest is not None and step >= oldest and 0 in parts
+        why = busy or ((last if step in usable else "it is behind the last whole one") if stays else "")
+        for path in parts.values():
+            found.append(Found(path=path, kind="checkpoints", size_bytes=_size(path), kept=why))
     for path in _files(folder, re.compile(re.escape(_BEST))):
         why = busy or ("it is of the best evaluation" if keep else "")
         found.append(Found(path=path, kind="checkpoints", size_bytes=_size(path), kept=why))
     for path in _files(folder, _TORN):
         found.append(Found(path=path, kind="checkpoints", size_bytes=_size(path), kept=busy))
     return found
+
+
+def _parts_by_step(folder: Path) -> dict[int, dict[int, Path]]:
+    """The ranks' parts of every checkpoint, the one of most steps first."""
+    steps: dict[int, dict[int, Path]] = {}
+    for path in _files(folder, _STEP):
+        if (name := _STEP.fullmatch(path.name)) is not None:
+            steps.setdefault(int(name[1]), {})[int(name[2] or 0)] = path
+    return {step: dict(sorted(steps[step].items())) for step in sorted(steps, reverse=True)}
+
+
+def _ranks(run: Path) -> int:
+    """How many ranks a result says that it has; 1 where it does not say it."""
+    from deep5.results.reading import read_object
+    from deep5.results.result import RESULT
+
+    try:
+        ranks = read_object(run / RESULT, root=run).get("ranks", 1)
+    except UsageError:
+        return 1
+    return ranks if isinstance(ranks, int) else 1
 
 
 def cleaned(found: list[Found]) -> list[Found]:

@@ -70,16 +70,20 @@ class Together:
             Files for the result folder, on every rank: the samples of the ranks other than the first, and `ranks.json`.
         """
         from deep5.results.samples_file import sample_rows, samples_text
+        from deep5.results.schema import metric_labels, metric_row
 
         communicator = self.communicator
         rows = []
-        for (metric, _), observer in zip(run.recipe.metrics, run.observers, strict=True):
+        labels = metric_labels([metric_row(metric, None, judged=False, scope="") for metric, _ in run.recipe.metrics])
+        for label, (metric, _), observer in zip(labels, run.recipe.metrics, run.observers, strict=True):
             observer.combine(communicator)
-            rows += sample_rows(metric.name, metric.unit, observer.samples())
+            rows += sample_rows(label, metric.unit, observer.samples())
         samples = gather_texts(communicator, "" if communicator.rank == 0 else samples_text(rows))
-        about = gather_texts(communicator, json.dumps(self._about(run)))
+        about = [json.loads(text) for text in gather_texts(communicator, json.dumps(self._about(run)))]
+        for rank in about:
+            run.warn(*(f"rank {rank['rank']}: {told}" for told in rank["warnings"]))
         files = {f"samples-rank-{rank}.csv": text for rank, text in enumerate(samples) if rank}
-        return {**files, RANKS: json.dumps([json.loads(text) for text in about], indent=2) + "\n"}
+        return {**files, RANKS: json.dumps(about, indent=2) + "\n"}
 
     def _about(self, run: RunRecord | RankRecord) -> dict[str, Any]:
         communicator, trainer = self.communicator, self.trainer

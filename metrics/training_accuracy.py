@@ -29,6 +29,8 @@ class _TrainingAccuracy(Observer):
         self._samples: list[Sample] = []
         self._missing: str | None = None
         self._of_all: float | None = None
+        # Of the last whole epoch: samples predicted right, and all.
+        self._whole = (0, 0)
 
     def before_training(self, trainer: Any) -> None:
         dataset = dataset_of(trainer.train_sampler)
@@ -65,6 +67,7 @@ class _TrainingAccuracy(Observer):
 
     def after_epoch(self, trainer: Any, epoch: int) -> None:
         self._read()
+        self._whole = self._right, self._rows
         if self._rows and self._missing is None:
             accuracy = 100.0 * self._right / self._rows
             self._samples.append(Sample(accuracy, trainer.step, epoch + 1, trainer.elapsed_ns() / 1e9))
@@ -74,7 +77,7 @@ class _TrainingAccuracy(Observer):
         return {name: value for name, value in super().state_dict().items() if name not in ("_unread", "_labels")}
 
     def combine(self, communicator: Communicator) -> None:
-        totals = np.array([self._right, self._rows, self._missing is not None], np.int64)
+        totals = np.array([*self._whole, self._missing is not None], np.int64)
         communicator.all_reduce(totals)
         if totals[2]:
             self._missing = self._missing or "another rank has none"

@@ -15,6 +15,7 @@ from command import Command
 from deep5 import cli
 from deep5.cleaning import clean_command, cleaned, found_in_cache, found_in_results
 from deep5.errors import OutputError, UsageError
+from deep5.training.checkpointer import name_of
 
 KIB = 1024
 
@@ -174,6 +175,53 @@ def test_how_many_stay(tmp_path: Path) -> None:
     for keep in (-1, True, 1.5):
         with pytest.raises(UsageError, match="allowed: a whole number of at least 0"):
             found_in_results(folder, keep=keep)  # type: ignore[arg-type]
+
+
+def of_ranks(folder: Path, ranks: int, **steps: tuple[int, ...]) -> Path:
+    """A run of so many ranks; of each step the ranks that have written their part."""
+    run(folder)
+    (folder / "result.json").write_text(json.dumps({"ranks": ranks}))
+    for step, there in steps.items():
+        for rank in there:
+            put(folder / "checkpoints" / name_of(int(step[1:]), rank), 10)
+    return folder
+
+
+def test_parts_of_ranks_stay_and_go_with_their_checkpoint(tmp_path: Path, cache: Path, deep5: Command) -> None:
+    folder = of_ranks(tmp_path / "a", 3, s5=(0, 1, 2), s20=(0, 1, 2), s100=(0, 1, 2))
+    put(folder / "checkpoints" / f".{name_of(100, 2)}.x1.tmp")
+    put(folder / "checkpoints" / "step-0000000005.rank-x.safetensors")
+    assert [entry.path.name for entry in found_in_results(folder, keep=2) if entry.kept] == [
+        name_of(step, rank) for step in (100, 20) for rank in range(3)
+    ]
+    lines = deep5("clean", "--checkpoints", "a").out.splitlines()
+    assert lines[0] == "freed 61 KiB in a"
+    assert "kept 30 KiB of checkpoints: it is the last one" in lines
+    assert remaining(folder / "checkpoints") == {
+        "step-0000000005.rank-x.safetensors",
+        *(name_of(100, rank) for rank in range(3)),
+    }
+    cleaned(found_in_results(folder, keep=0))
+    assert remaining(folder / "checkpoints") == {"step-0000000005.rank-x.safetensors"}
+
+
+def test_a_checkpoint_that_a_rank_has_no_part_of_does_not_stand_for_a_whole_one(tmp_path: Path) -> None:
+    folder = of_ranks(tmp_path / "a", 2, s1=(0, 1), s2=(0, 1), s3=(0,), s4=(1,))
+    assert {entry.path.name: entry.kept for entry in found_in_results(folder)} == {
+        name_of(4, 1): "",
+        name_of(3): "it is behind the last whole one",
+        name_of(2): "it is the last one",
+        name_of(2, 1): "it is the last one",
+        name_of(1): "",
+        name_of(1, 1): "",
+    }
+
+
+def test_where_no_checkpoint_has_a_part_of_every_rank_the_last_stays(tmp_path: Path) -> None:
+    """As where two ranks were ended and three go on."""
+    folder = of_ranks(tmp_path / "a", 3, s1=(0, 1), s2=(0, 1))
+    stay = [entry.path.name for entry in found_in_results(folder) if entry.kept]
+    assert stay == [name_of(2), name_of(2, 1)]
 
 
 def test_a_run_that_still_writes_is_left_alone(tmp_path: Path) -> None:

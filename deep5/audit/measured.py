@@ -11,12 +11,15 @@ from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
 from deep5.results.result import EVENTS
 
-__all__ = ["CODE", "OPERATORS", "TRAINING", "batch_size_of", "check_level", "trains"]
+__all__ = ["CODE", "OPERATORS", "RANKS", "TRAINING", "batch_size_of", "check_level", "ranks_of", "trains"]
 
 TRAINING, OPERATORS, CODE = "training", "operators", "code timed by hand"
 """What a run may measure, the one with the most rules first."""
 
-_LEVELS = {TRAINING: 2, OPERATORS: 0, CODE: 2}
+RANKS = "ranks.json"
+"""What each rank of a run of several was, sent and waited for."""
+
+_LEVELS = {OPERATORS: 0, CODE: 2}
 _TRAINED = ("data", "split", "initial_weights", "trained_weights", "batch_order", "network")
 
 
@@ -37,6 +40,15 @@ def batch_size_of(document: Mapping[str, Any]) -> int | None:
     if not isinstance(size, int) or size < 1 or not plain or parts.get("accumulate", 1) != 1:
         return None
     return size
+
+
+def ranks_of(document: Mapping[str, Any]) -> int:
+    """How many ranks trained together.
+
+    Args:
+        document: result.json.
+    """
+    return int(document.get("ranks", 1))
 
 
 def _signs(document: Mapping[str, Any]) -> dict[str, bool]:
@@ -67,5 +79,11 @@ def check_level(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> str:
         14, len(found) == 1, f"the result has the parts of {' and of '.join(found) or 'nothing'}; allowed: of one"
     )
     kind = found[0] if found else CODE
-    ledger.same(14, f"the level of a result of {kind}", document["level"], _LEVELS[kind])
+    ranks = ranks_of(document)
+    if kind == TRAINING:
+        together = "" if ranks == 1 else f" by {ranks} ranks"
+        ledger.same(14, f"the level of a result of training{together}", document["level"], 2 if ranks == 1 else 3)
+    else:
+        ledger.same(14, f"the level of a result of {kind}", document["level"], _LEVELS[kind])
+        ledger.same(14, f"the number of ranks of a result of {kind}", ranks, 1)
     return kind

@@ -9,15 +9,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from deep5.audit.batches import Batches
 from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
-from deep5.audit.measured import OPERATORS, TRAINING, batch_size_of
+from deep5.audit.measured import OPERATORS, TRAINING
 from deep5.audit.numerics import parts_of
 from deep5.results.mllog import MLLogLine, read_mllog
 from deep5.results.result import EVENTS
 from deep5.results.samples_file import SampleRow
 
-__all__ = ["check_times", "logged", "samples_of_epoch"]
+__all__ = ["check_times", "logged"]
 
 # Times of events are in whole milliseconds; what is between an event and the clock beside it takes some microseconds,
 # and on a busy machine now and then more: a share of what is measured.
@@ -170,20 +171,6 @@ def _check_events(ledger: Ledger, document: Mapping[str, Any], samples: Samples,
         )
 
 
-def samples_of_epoch(document: Mapping[str, Any], count: int | None, steps: int) -> int | None:
-    """How many samples the steps of an epoch held; None where batch sizes and sampler do not let it be known.
-
-    Args:
-        document: result.json.
-        count: Samples of the training set.
-        steps: Of the epoch.
-    """
-    size = batch_size_of(document)
-    if size is None or count is None or not max(1, count // size) <= steps <= -(-count // size):
-        return None
-    return min(count, steps * size)
-
-
 def _check_epochs(ledger: Ledger, document: Mapping[str, Any], samples: Samples, lines: Sequence[MLLogLine]) -> None:
     """The throughput of the middle epoch, and the time between its ends, are those of the events, within the noise."""
     begun: dict[int, int] = {}
@@ -203,6 +190,7 @@ def _check_epochs(ledger: Ledger, document: Mapping[str, Any], samples: Samples,
             trained.setdefault(number, whole[number])
     known = [line.value for line in lines if line.key == "train_samples"]
     count = known[0] if known and isinstance(known[0], int) else None
+    batches = Batches(document=document, train_samples=count)
     told = document["measurement"]
     single = len(trained) == 1
     # Of one epoch the first steps of their size are on no clock of the throughput, and leave less than all samples.
@@ -211,7 +199,8 @@ def _check_epochs(ledger: Ledger, document: Mapping[str, Any], samples: Samples,
     before = 0
     for sample in samples.get("throughput", ()):
         number, steps, before = sample.epoch or 0, (sample.step or 0) - before, sample.step or 0
-        taken = samples_of_epoch(document, count, steps)
+        full, last = batches.in_epoch(steps) or (0, 0)
+        taken = full * (steps - 1) + last
         if taken and number in trained and number not in torn and sample.value > 0 and (number > 1 or single):
             pairs.append((taken / sample.value, trained[number] - off))
     _hold_epochs(ledger, "the throughput", pairs, one_sided=single)

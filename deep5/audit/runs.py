@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from deep5.audit.batches import Batches
 from deep5.audit.data import check_data, check_description, check_weights
 from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
@@ -15,6 +16,8 @@ from deep5.audit.measured import OPERATORS, TRAINING, check_level
 from deep5.audit.network_file import check_network
 from deep5.audit.numerics import check_numerics, check_threads, parts_of
 from deep5.audit.operator_rows import check_operator_rows
+from deep5.audit.rank_values import OfAll
+from deep5.audit.ranks import check_ranks
 from deep5.audit.run_times import check_times, logged
 from deep5.audit.settings import check_optimizer
 from deep5.audit.values import check_values
@@ -67,7 +70,12 @@ def audit_run(root: Path, ledger: Ledger) -> Result | None:
     with ledger.part(8, "the events"):
         sizes = logged(root, "train_samples")
     with ledger.part(8, "the samples"):
-        check_values(ledger, document, samples, sizes[0] if sizes and isinstance(sizes[0], int) else None)
+        count = sizes[0] if sizes and isinstance(sizes[0], int) else None
+        batches = Batches(document=document, train_samples=count)
+        of_all: OfAll | None = None
+        with ledger.part(8, "the ranks"):
+            of_all = check_ranks(ledger, root, document, samples, batches)
+        check_values(ledger, document, samples, batches, of_all)
     if kind is not None and ended:
         _check_ended(ledger, root, document, samples, kind)
     else:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from deep5.audit.batches import Batches
 from deep5.audit.finding import Ledger
-from deep5.audit.measured import batch_size_of
 from deep5.audit.numerics import parts_of
-from deep5.audit.run_times import samples_of_epoch
+from deep5.audit.rank_values import COMBINED, SUMMED, OfAll, check_of_all
 from deep5.errors import TooFewSamples
 from deep5.results.samples_file import SampleRow
 from deep5.results.schema import metric_labels
 
-__all__ = ["check_values"]
+__all__ = ["check_order", "check_values"]
 
 # Two metrics read the clock after one evaluation, one after the other: a share of the time between two evaluations, on
 # a machine that is busy.
@@ -35,8 +34,6 @@ _LAST = (
 _LARGEST = ("peak_memory", "repeatability", "sampling_bias")
 # Others of which no interval is derived.
 _SIMPLE = ("training_loss", "throughput", "time_to_accuracy", "epochs_to_accuracy")
-# Steps of a run of which the firsts are told.
-_MOST_STEPS = 5_000_000
 # In percent: clocks rise and fall, and the peak is measured once.
 _PEAK = 105.0
 # That of the intervals that are derived again.
@@ -52,7 +49,8 @@ class _Run:
 
     document: Mapping[str, Any]
     samples: All
-    train_samples: int | None
+    batches: Batches
+    of_all: OfAll | None
 
     @property
     def ended(self) -> bool:
@@ -60,20 +58,23 @@ class _Run:
         return bool(self.document["status"] == "success")
 
 
-def check_values(ledger: Ledger, document: Mapping[str, Any], samples: All, train_samples: int | None = None) -> None:
+def check_values(
+    ledger: Ledger, document: Mapping[str, Any], samples: All, batches: Batches, of_all: OfAll | None
+) -> None:
     """Hold a run's metrics against its samples.
 
     Args:
         ledger: Takes the findings.
         document: result.json.
         samples: As samples.csv has them, by metric.
-        train_samples: Of the training set, where the events say it.
+        batches: Of the rank whose samples these are: the first.
+        of_all: What each rank adds to the values of all; None where the others' samples are not there.
     """
-    run = _Run(document=document, samples=samples, train_samples=train_samples)
+    run = _Run(document=document, samples=samples, batches=batches, of_all=of_all)
     rows = document["metrics"]
     labels = metric_labels(rows)
     for label, own in samples.items():
-        _check_order(ledger, label, own)
+        check_order(ledger, label, own)
     for label, row in zip(labels, rows, strict=True):
         own = samples.get(label, [])
         if not run.ended and not row["samples"] and row["value"] is None:
@@ -90,7 +91,14 @@ def check_values(ledger: Ledger, document: Mapping[str, Any], samples: All, trai
     ledger.hold(8, not odd, f"samples of {', '.join(odd)[:100]} are there, which is no metric of the recipe")
 
 
-def _check_order(ledger: Ledger, label: str, own: Rows) -> None:
+def check_order(ledger: Ledger, label: str, own: Rows) -> None:
+    """Rule 8: the samples of a metric are all there, and in order.
+
+    Args:
+        ledger: Takes the findings.
+        label: Of the metric.
+        own: Its samples.
+    """
     ledger.hold(
         8,
         [sample.index for sample in own] == list(range(len(own))),
@@ -131,7 +139,14 @@ def _check_value(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, 
         )
         return
     name, values = row["name"], [sample.value for sample in own]
-    if name in ("time_to_accuracy", "epochs_to_accuracy"):
+    if name in SUMMED or (name in COMBINED and run.batches.ranks > 1):
+        if not run.ended and run.batches.ranks > 1:
+            ledger.skip(f"the value of {label}: the run ended before its ranks put theirs together")
+        elif run.of_all is None or label not in run.of_all:
+            ledger.skip(f"the value of {label}: the samples of all ranks are not there")
+        else:
+            check_of_all(ledger, label, stored, name, run.of_all[label])
+    elif name in ("time_to_accuracy", "epochs_to_accuracy"):
         _check_target(ledger, label, row, own, run.samples)
     elif name in _JUDGED or name in _LAST:
         if not ledger.hold(9, bool(values), f"{label} has a value and no samples"):
@@ -211,113 +226,13 @@ def _check_interval(ledger: Ledger, label: str, row: Mapping[str, Any], values: 
     ledger.same(9, f"the interval of {label}", [stored["low"], stored["high"]], [found.low, found.high])
 
 
-def _training_loss(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, run: _Run) -> None:
-    """The mean over the samples of the last epoch: exact where the sizes of batches follow from their number."""
-    losses = [sample.value for sample in own if sample.epoch == own[-1].epoch]
-    stored, size = float(row["value"]), batch_size_of(run.document)
-    slack = 1e-9 * max(map(abs, losses))
-    ledger.hold(
-        9,
-        not min(losses) - slack > stored and not stored > max(losses) + slack,
-        f"the value of {label} is beyond the losses of the last epoch; stored {stored!r}, follows something between "
-        f"{min(losses)!r} and {max(losses)!r}",
-    )
-    count = run.train_samples
-    if size is None or count is None or math.ceil(count / size) != len(losses):
-        ledger.skip(f"the value of {label}, but for its range: the sizes of its batches are not known")
-        return
-    sizes = [size] * (len(losses) - 1) + [count - size * (len(losses) - 1)]
-    follows = sum(loss * weight for loss, weight in zip(losses, sizes, strict=True)) / count
-    ledger.same(9, f"the value of {label}", stored, follows)
-
-
-def _throughput(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, run: _Run) -> None:
-    """Samples of all epochs over their seconds, both as the epochs' own throughputs tell them."""
-    values, stored = [sample.value for sample in own], float(row["value"])
-    ledger.hold(
-        9,
-        min(values) * (1 - 1e-9) <= stored <= max(values) * (1 + 1e-9),
-        f"the value of {label} is beyond those of all epochs; stored {stored!r}, follows something between "
-        f"{min(values)!r} and {max(values)!r}",
-    )
-    counts = _counted(run, own)
-    if counts is None:
-        ledger.skip(f"the value of {label}, but for its range: how many samples each epoch had is not known")
-        return
-    if any(counts):  # epochs of nothing but first steps count only where there are no others
-        seconds = sum(count / value for count, value in zip(counts, values, strict=True) if count)
-        ledger.same(9, f"the value of {label}", stored, sum(counts) / seconds)
-
-
-def _counted(run: _Run, own: Rows) -> list[int] | None:
-    """Samples of each epoch that count: without the first batch of each size, which may compile."""
-    ends = [0, *(sample.step or 0 for sample in own)]
-    steps = [after - before for before, after in pairwise(ends)]
-    taken = [samples_of_epoch(run.document, run.train_samples, count) for count in steps]
-    size = batch_size_of(run.document)
-    if not run.ended or None in taken or size is None or ends[-1] > _MOST_STEPS:
-        return None
-    counts, is_first = list[int](), _Firsts(run.document["resumed"])
-    for total, begin, end in zip(map(int, filter(None, taken)), ends, ends[1:], strict=False):
-        held = [min(size, total - place * size) for place in range(end - begin)]
-        firsts = [is_first(step, own) for step, own in enumerate(held, start=begin)]
-        counts.append(sum(own for own, first in zip(held, firsts, strict=True) if not first))
-    return counts
-
-
-class _Firsts:
-    """Tells the first step of each size of batch, in each process of a run: that one may compile.
-
-    Args:
-        resumed: As result.json has it; what went on from an earlier step took the place of what had gone on before.
-    """
-
-    def __init__(self, resumed: Sequence[Mapping[str, Any]]) -> None:
-        self._begins: list[int] = []
-        for entry in resumed:
-            self._begins = [step for step in self._begins if step < entry["step"]] + [entry["step"]]
-        self._sizes = set[int]()
-
-    def __call__(self, step: int, size: int) -> bool:
-        """Whether this step, told of in order, is one."""
-        while self._begins and step >= self._begins[0]:
-            self._begins.pop(0)
-            self._sizes = set()
-        first = size not in self._sizes
-        self._sizes.add(size)
-        return first
-
-
 def _step_latency(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, run: _Run) -> None:
-    values = _steady(own, run)
+    values = run.batches.steady(own)
     if values is None:
         ledger.skip(f"the value of {label}: which steps were the first of their size is not stored")
         return
     ledger.same(9, f"the value of {label}", float(row["value"]), median(values))
     _check_interval(ledger, label, row, values)
-
-
-def _held(steps: Rows, run: _Run) -> list[int] | None:
-    """How many samples each step had, by its place in its epoch; None where that does not follow."""
-    size, count = batch_size_of(run.document), run.train_samples
-    if size is None or count is None:
-        return None
-    places, found = Counter[int | None](), []
-    for sample in steps:
-        found.append(min(size, count - places[sample.epoch] * size))
-        places[sample.epoch] += 1
-    return found if min(found, default=1) > 0 else None
-
-
-def _steady(own: Rows, run: _Run) -> list[float] | None:
-    """Steps that are not the first of their size in their process; of those, from the second epoch on."""
-    taken = _held(own, run)
-    if taken is None:
-        return None
-    is_first = _Firsts(run.document["resumed"])
-    steady = [s for s, held in zip(own, taken, strict=True) if not is_first(s.step or 0, held)]
-    rest = steady or own
-    return [sample.value for sample in rest if sample.epoch] or [sample.value for sample in rest]
 
 
 def _utilisation(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, run: _Run) -> None:
@@ -328,7 +243,7 @@ def _utilisation(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, 
     ledger.hold(8, most <= _PEAK, f"{label}: {most:.3g} % of the machine's measured peak; allowed: {_PEAK:g} %")
     # Both are of one reading of the clock: a sample's work, in shares of the peak, is the same in all steps.
     steps = run.samples.get("step_latency", ())
-    taken = _held(steps, run)
+    taken = run.batches.held(steps)
     if taken is None or not steps:
         ledger.skip(f"{label} against the latencies: how many samples each step had is not known")
         return
@@ -376,8 +291,6 @@ def _sides(samples: All) -> list[list[float]]:
 
 
 _CHECKS: Mapping[str, Callable[..., None]] = {
-    "training_loss": _training_loss,
-    "throughput": _throughput,
     "step_latency": _step_latency,
     "utilisation": _utilisation,
     "overhead": _overhead,

@@ -59,6 +59,8 @@ class Votes(Event):
             except StopTraining as stop:
                 self._reason = self._reason or str(stop)
 
+        # Whose hook it is: the trainer asks, where it goes on within an epoch.
+        listen.__self__ = event  # type: ignore[attr-defined]
         return listen
 
     def before_training(self, trainer: Any) -> None:

@@ -105,6 +105,7 @@ class Trainer:
         self.step = self.epoch = self.batch = self.epochs = 0
         self.origin_ns = self._elapsed_ns = 0
         self._events_states: dict[str, Mapping[str, Any]] = {}
+        self._restored = False
         # Events that have heard of the beginning of the epoch that a resume goes on in.
         self._in_the_middle: tuple[Event, ...] = ()
         self.scores: dict[str, float] = {}
@@ -155,6 +156,7 @@ class Trainer:
             setattr(self, name, position[name])
         self.first_evaluations_s = {int(size): seconds for size, seconds in position["first_evaluations_s"]}
         self._elapsed_ns, self._events_states = position["elapsed_ns"], dict(state["events"])
+        self._restored = True
 
     def train(self, epochs: int, events: Iterable[Event] = ()) -> None:
         """Train this many epochs more; an epoch under way counts as one.
@@ -168,9 +170,10 @@ class Trainer:
             UsageError: A number of epochs that is no whole number of at least 1, or events that are none.
         """
         # A run may have been ended between its last epoch and its end.
-        least = 0 if self._events_states else 1
+        least = 0 if self._restored else 1
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < least:
             raise UsageError(f"{epochs!r} epochs; allowed: a whole number of at least {least}")
+        self._restored = False
         with self.listeners.attached(events):
             self.epochs = self.epoch + epochs
             self.status, self.reason = "running", ""
