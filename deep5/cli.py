@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, NoReturn
@@ -372,10 +374,26 @@ def _terminated(signum: int, frame: Any) -> NoReturn:
     raise KeyboardInterrupt("ended by SIGTERM")
 
 
+def _not_lost(unraisable: Any) -> None:
+    """An interruption that met a callback of the interpreter's own, which cannot raise it: it comes again at once."""
+    if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
+        return
+
+    def again(number: int) -> None:
+        time.sleep(0.001)
+        _thread.interrupt_main(number)
+
+    # From another thread: here, the handler would run within this hook, and be lost once more.
+    number = signal.SIGTERM if "SIGTERM" in str(unraisable.exc_value) else signal.SIGINT
+    _thread.start_new_thread(again, (int(number),))
+
+
 def main() -> None:
     """The entry point of the command `deep5`."""
     # A run that is told to end (by a batch system, say) ends in good order, as one that the user interrupts.
     signal.signal(signal.SIGTERM, _terminated)
+    sys.unraisablehook = _not_lost
     as_json = "--json" in sys.argv
     try:
         status = _cli.main(standalone_mode=False)

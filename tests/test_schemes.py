@@ -144,7 +144,13 @@ def test_hierarchical_is_its_equation(framework: str, groups: list[list[int]]) -
 @pytest.mark.parametrize("every", [1, 3])
 def test_groups_are_those_of_one_host(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hosts whose ranks take turns: the name is asked for once a rank, in its own thread."""
-    monkeypatch.setattr(platform, "node", lambda: f"host-{int(threading.current_thread().name[5:]) % 2}")
+
+    def host() -> str:
+        # The first rank is the thread that called.
+        name = threading.current_thread().name
+        return f"host-{int(name.removeprefix('rank-')) % 2 if name.startswith('rank-') else 0}"
+
+    monkeypatch.setattr(platform, "node", host)
     groups, start = [[0, 2], [1, 3]], apart(4)
     start[2:] = start[:2]
     if every == 1:

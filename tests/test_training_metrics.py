@@ -549,4 +549,6 @@ def test_what_a_metric_says_of_itself(metric: Metric) -> None:
 def test_every_metric_of_training_is_tested_here_or_beside() -> None:
     told = {metric.name for metric in ALL} | {"operator_time", "operator_cost", "operator_coverage", "bare_ratio"}
     told |= {"overhead", "slowdown", "wall_clock_time", "throughput", "step_latency", "time_to_accuracy", "peak_memory"}
+    # Of several ranks: test_ranks and test_audit_ranks.
+    told |= {"communication_volume", "communication_share", "load_imbalance"}
     assert set(registered("metrics")) == told

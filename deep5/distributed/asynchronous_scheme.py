@@ -41,7 +41,7 @@ class AsynchronousScheme(ServedOptimizer):
         super().__init__(root, verify_every=0, timeout_s=timeout_s)
         self._server: Server | None = None
         self._link: Communicator | None = None
-        self._session: int | None = None
+        self._served_epoch: int | None = None
         self._staleness: Counter[int] = Counter()
         self._last_staleness: int | None = None
         self._held_ns = self._version = 0
@@ -89,7 +89,7 @@ class AsynchronousScheme(ServedOptimizer):
 
     def _bound(self) -> None:
         self.close()
-        self._server, self._session, self._updates = None, None, None
+        self._server, self._served_epoch, self._updates = None, None, None
         self._staleness, self._last_staleness, self._held_ns = Counter(), None, 0
         if self._memory is None:
             return
@@ -148,7 +148,7 @@ class AsynchronousScheme(ServedOptimizer):
 
     def _without_samples(self, info: StepInfo) -> bool:
         """Begin an epoch where this step is its first; whether this rank has no sample in it."""
-        if info.epoch != self._session:
+        if info.epoch != self._served_epoch:
             self.settle()
             self._begin(info)
         return info.global_batch_size > 0 and not info.batch_size
@@ -163,7 +163,7 @@ class AsynchronousScheme(ServedOptimizer):
             self.memory.block.write(self.executor)
         else:
             self._ask(HELLO, info)
-        self._session = info.epoch
+        self._served_epoch = info.epoch
 
     def _push(self, kind: int, info: StepInfo) -> None:
         if self._server is not None:
@@ -203,9 +203,9 @@ class AsynchronousScheme(ServedOptimizer):
         Raises:
             CommunicationError: A rank was lost.
         """
-        if self._session is None:
+        if self._served_epoch is None:
             return
-        self._session = None
+        self._served_epoch = None
         if self._server is not None:
             self._server.finish()
             self.memory.block.write(self.executor)
