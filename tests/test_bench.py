@@ -1081,7 +1081,12 @@ number = 3
 
 @pytest.mark.parametrize(
     ("name", "flops", "moved"),
-    [("Twice", 64, 512), ("double", None, None), ("made", None, None), ("told", None, 512)],
+    [
+        ("Twice", 64, 512),
+        pytest.param("double", None, None, marks=pytest.mark.slow),
+        pytest.param("made", None, None, marks=pytest.mark.slow),
+        ("told", None, 512),
+    ],
 )
 def test_the_command_takes_an_operator_of_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, flops: int | None, moved: int | None
@@ -1198,6 +1203,7 @@ def test_measuring_leaves_the_machine_as_it_was() -> None:
     assert perf_counter() - begin < 30
 
 
+@pytest.mark.slow
 def test_whoever_comes_first_is_not_right_for_that(tmp_path: Path) -> None:
     (tmp_path / "odd.py").write_text(
         "import numpy as np\nimport deep5 as d5\nclass Odd(d5.Operator):\n    def specs(self, x): return (x,)\n"

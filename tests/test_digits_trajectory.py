@@ -43,9 +43,8 @@ def batches(network: d5.Network) -> Iterator[tuple[d5.StepInfo, dict[str, Any]]]
             step += 1
 
 
-@pytest.mark.parametrize(
-    "rule", [*(pytest.param(name, marks=pytest.mark.slow) for name in list(RULES)[:2]), "accelegrad"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", RULES)
 def test_the_four_parts_on_the_digits(rule: str) -> None:
     proof = prove_same_trajectory(lenet_of, RULES[rule], batches, FRAMEWORKS)
     assert proof.passed, "\n".join(proof.failures())

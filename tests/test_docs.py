@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,7 +123,24 @@ def _with_files(words: list[str], finished: Path, folder: Path, request: pytest.
     return words
 
 
-@pytest.mark.parametrize(("page", "line"), commands())
+# Commands that take their time: one of each kind here, the rest in `make test-all`.
+LONG = ("deep5 bench operator", "deep5 bench collective", "deep5 study", "deep5 calibrate", "deep5 check optimizer")
+
+
+def marked() -> list[Any]:
+    """All commands; of the long ones the first of each kind is for every day."""
+    found, seen = [], set()
+    for page, line in commands():
+        kind = next((start for start in LONG if line.startswith(start)), None)
+        if kind is None and line.startswith("deep5 run") and "--ranks" in line:
+            kind = "--ranks"
+        found.append(pytest.param(page, line, marks=pytest.mark.slow if kind in seen else ()))
+        if kind is not None:
+            seen.add(kind)
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), marked())
 def test_commands_are_understood(
     page: str, line: str, tmp_path: Path, finished: Path, request: pytest.FixtureRequest
 ) -> None:

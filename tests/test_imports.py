@@ -236,6 +236,7 @@ def test_a_planted_outward_import_is_caught(copied: Path, planted: str, line: st
     assert re.search(complaint, result.stdout), result.stdout
 
 
+@pytest.mark.slow
 def test_a_planted_type_error_in_a_room_is_caught(copied: Path) -> None:
     (copied / "metrics" / "planted.py").write_text("def number() -> int:\n    return 'one'\n", encoding="utf-8")
     result = check_types(copied)

@@ -56,8 +56,9 @@ def shortened(name: str, **sizes: int) -> Recipe:
 
 
 # What the shorter suite leaves out: recipes of ResNet-18, which compile for half a minute, but PyTorch's inference; and
-# of those that measure deep5's own overhead half, chosen by their names, since many are alike.
-LEFT_OUT = [
+# of those that measure deep5's own overhead half, chosen by their names, since many are alike. test_deepbench runs the
+# problems of DeepBench.
+LEFT_OUT = [name for name in RECIPES if name.startswith("deepbench")] + [
     name
     for name in OVERHEAD
     if name != "overhead_pytorch_resnet18_inference" and ("resnet18" in name or zlib.crc32(name.encode()) % 2)
