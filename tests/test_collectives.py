@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 from command import Command
-from deep5.bench.collective import CollectiveTimes, is_right, measure_collectives
-from deep5.bench.collective_command import collective_command
-from deep5.bench.collective_plan import LIBRARY, CollectivePlan, parse_sizes
-from deep5.bench.collective_summary import summarise_collectives
+from deep5.bench.collective.command import collective_command
+from deep5.bench.collective.measure import CollectiveTimes, is_right, measure_collectives
+from deep5.bench.collective.plan import LIBRARY, CollectivePlan, parse_sizes
+from deep5.bench.collective.summary import summarise_collectives
 from deep5.cli_errors import errors
 from deep5.communicator import Communicator, SingleRank
 from deep5.distributed.collectives.algorithms import ALGORITHMS, algorithm, sent_bytes

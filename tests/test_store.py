@@ -289,7 +289,7 @@ def _swapped(path: Path) -> None:
 
 def _older(path: Path) -> None:
     text = path.read_text().replace('"digits"', '"as it was read then"')
-    path.write_text(text.replace('"version": 5', '"version": 4', 1))
+    path.write_text(text.replace('"version": 6', '"version": 5', 1))
 
 
 def _junk(path: Path) -> None:

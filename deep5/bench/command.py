@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from deep5.bench.collective_command import collective_command
+from deep5.bench.collective.command import collective_command
 from deep5.errors import Errors, UsageError
 
 __all__ = ["bench_command", "ready_recipe"]

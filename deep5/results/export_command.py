@@ -13,6 +13,7 @@ import click
 
 from deep5.errors import Errors, MissingDependency, OutputError, UsageError
 from deep5.results.kind import kind_of
+from deep5.results.ranks_file import sample_files
 from deep5.results.samples_file import SAMPLES
 from deep5.terminal import plain
 
@@ -118,7 +119,7 @@ def _one_log(parts: Sequence[str]) -> bytes:
 
 def _samples_bytes(source: Source) -> int:
     try:
-        return os.lstat(source.folder / SAMPLES).st_size
+        return sum(os.lstat(path).st_size for _, path in sample_files(source.folder, source.about.ranks or 1))
     except OSError:  # there are none, or reading them says what is wrong
         return 0
 

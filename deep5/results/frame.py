@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["load"]
 
 _JOINED = (
-    "run_id", "kind", "compared", "mode", "folder", "recipe", "hash", "size", "division", "framework", "status",
-    "comparable",
+    "run_id", "kind", "compared", "mode", "folder", "recipe", "hash", "size", "division", "framework", "ranks",
+    "status", "comparable",
 )  # fmt: skip
-_TYPES = {"level": "Int64", "threads": "Int64", "accepted": "boolean", "seconds": "float64"}
+_TYPES = {"level": "Int64", "threads": "Int64", "ranks": "Int64", "accepted": "boolean", "seconds": "float64"}
 
 
 def load(
@@ -41,8 +41,8 @@ def load(
     Args:
         root: A folder of result folders, or one of them.
         where: By column the value it must have; a text may hold the wildcards of file names.
-        samples: A row a raw sample instead (`metric`, `index`, `value`, `unit`, `step`, …), with the columns that tell
-            what it is of.
+        samples: A row a raw sample instead (`metric`, `index`, `value`, `unit`, `step`, `rank`, …), with the columns
+            that tell what it is of. Of a run of several ranks it has those of each.
 
     Raises:
         UsageError: No such folder or column, or samples that are not as deep5 writes them.
@@ -91,7 +91,7 @@ def _long(pandas: Any, root: Path, results: Iterable[Stored]) -> pd.DataFrame:
         ended: dict[str | None, str] = {}
         if own.kind == COMPARISON_KIND:
             ended = ended_candidates(read_object(root / own.folder / FILES[own.kind]), own.kind)
-        for record in sample_records(root / own.folder, own.kind):
+        for record in sample_records(root / own.folder, own.kind, ranks=own.ranks or 1):
             if len(columns["value"]) == TABLE_ROWS:
                 raise UsageError(
                     f"the results under {told_path(root)} have more than {TABLE_ROWS} samples; allowed: at most as "

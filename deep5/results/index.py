@@ -30,7 +30,7 @@ INDEX = ".index.jsonl"
 """How the name of an index ends."""
 
 # A change of `Stored`, or of how it is read from a folder, is a new number.
-_VERSION = 5
+_VERSION = 6
 _MOST_INDICES = 50
 _MOST_BYTES = 2 * TABLE_BYTES
 _LONGEST_ROW = 1 << 20

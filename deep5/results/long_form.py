@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deep5.results.kind import COMPARISON_KIND, RUN_KIND
+from deep5.results.ranks_file import sample_files
 from deep5.results.reading import NotThere
 from deep5.results.round_samples import stream_round_samples
 from deep5.results.samples_file import SAMPLES, stream_samples
@@ -22,6 +23,7 @@ SAMPLE_COLUMNS: dict[str, type] = {
     "step": int,
     "epoch": int,
     "time_s": float,
+    "rank": int,
     "candidate": str,
     "workload": str,
     "round": int,
@@ -29,27 +31,31 @@ SAMPLE_COLUMNS: dict[str, type] = {
     "phase": str,
     "calls": int,
 }
-"""Name and type; what a sample does not have is None. Those from `candidate` on are of comparisons."""
+"""Name and type; what a sample does not have is None. Those from `candidate` on are of comparisons, and `rank` is of
+runs."""
 
 _NONE: dict[str, Any] = dict.fromkeys(SAMPLE_COLUMNS)
 
 
-def sample_records(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
+def sample_records(folder: Path, kind: str, *, ranks: int = 1) -> Iterator[dict[str, Any]]:
     """The samples of one result, in the order of its file; none where there is no file, or of a study.
 
-    Times of a comparison are samples of the metric "time", in seconds a call.
+    Times of a comparison are samples of the metric "time", in seconds a call. Those of a run are rank after rank.
 
     Args:
         folder: Its folder.
         kind: As the store calls it.
+        ranks: How many the result says that a run had.
 
     Raises:
         UsageError: A file that is not as deep5 writes it.
     """
-    read = {RUN_KIND: _of_run, COMPARISON_KIND: _of_comparison}.get(kind)
-    if read is not None:
+    if kind == RUN_KIND:
+        for rank, path in sample_files(folder, ranks):
+            yield from _of_run(path, rank)
+    elif kind == COMPARISON_KIND:
         with suppress(NotThere):
-            yield from read(folder / SAMPLES)
+            yield from _of_comparison(folder / SAMPLES)
 
 
 def ended_candidates(document: Mapping[str, Any], kind: str) -> dict[str | None, str]:
@@ -64,7 +70,7 @@ def ended_candidates(document: Mapping[str, Any], kind: str) -> dict[str | None,
     return {row["label"]: row["status"] for row in document["candidates"] if row["status"] in ("failed", "different")}
 
 
-def _of_run(path: Path) -> Iterator[dict[str, Any]]:
+def _of_run(path: Path, rank: int) -> Iterator[dict[str, Any]]:
     for row in stream_samples(path):
         yield {
             **_NONE,
@@ -75,6 +81,7 @@ def _of_run(path: Path) -> Iterator[dict[str, Any]]:
             "step": row.step,
             "epoch": row.epoch,
             "time_s": row.time_s,
+            "rank": rank,
         }
 
 

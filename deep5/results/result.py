@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deep5.errors import UsageError
+from deep5.arguments import is_whole
+from deep5.errors import UsageError, brief
 from deep5.metric import Goal
+from deep5.results.ranks_file import RANKS, RankRow, rank_samples, read_ranks
 from deep5.results.reading import NotThere, read_json
-from deep5.results.samples_file import SAMPLES, SampleRow, read_samples
+from deep5.results.samples_file import SampleRow, read_samples
 from deep5.results.schema import SCHEMA_VERSION, metric_labels
 from deep5.results.validation import check_document
 
@@ -119,14 +121,43 @@ class Result:
             raise UsageError(f"{len(found)} metrics are named {name!r} in {self.folder}; metrics: {known}")
         return found[0]
 
-    def samples(self) -> dict[str, list[SampleRow]]:
-        """Raw values by metric, read from samples.csv; empty where the run ended before it was written.
+    @property
+    def rank_count(self) -> int:
+        """Processes that the run was of."""
+        return int(self.document["ranks"])
+
+    def ranks(self) -> tuple[RankRow, ...]:
+        """What each rank was, sent and waited for, read from ranks.json.
+
+        Empty for a run of one process, and for one that ended before its ranks put theirs together.
 
         Raises:
-            UsageError: A file that is not as deep5 writes it.
+            UsageError: A file that is not as deep5 writes it, or of another number of ranks.
         """
+        # Ranks that the run had before it went on with one may have left theirs.
+        found = read_ranks(self.folder) if self.rank_count > 1 else ()
+        if found and len(found) != self.rank_count:
+            raise UsageError(
+                f"{self.folder} has {len(found)} ranks in its {RANKS}; allowed: {self.rank_count}, as its {RESULT} says"
+            )
+        return found
+
+    def samples(self, *, rank: int = 0) -> dict[str, list[SampleRow]]:
+        """Raw values by metric, read from the rank's file; empty where the run ended before it was written.
+
+        Args:
+            rank: Whose; every rank of a run has its own, in samples-rank-1.csv and so on.
+
+        Raises:
+            UsageError: A file that is not as deep5 writes it, or a rank that the run did not have.
+        """
+        if not is_whole(rank) or not 0 <= rank < self.rank_count:
+            raise UsageError(
+                f"{self.folder}: samples of rank {brief(rank)}; allowed: a rank of the run, from 0 to "
+                f"{self.rank_count - 1}"
+            )
         try:
-            return read_samples(self.folder / SAMPLES)
+            return read_samples(self.folder / rank_samples(rank))
         except NotThere:
             return {}
 

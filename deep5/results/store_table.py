@@ -15,7 +15,7 @@ __all__ = ["cell", "store_table"]
 
 # A result's name holds recipe and date; no name of deep5's own is broken where a terminal has 80 columns.
 _NARROW = ("result", "framework", "outcome")
-_WIDE, _WIDE_FROM = ("started", "result", "framework", "device", "status", "verdict"), 120
+_WIDE, _WIDE_FROM = ("started", "result", "framework", "ranks", "device", "status", "verdict"), 120
 _WIDTHS = {"started": 19, "result": 48, "framework": 12, "device": 8, "status": 10}
 _REASON = 120
 
@@ -40,7 +40,10 @@ def store_table(
 
     # Widths are given: left to itself, the table would break the names, which are copied, before the words.
     widths = _WIDTHS if not columns and console.width >= 76 else {}
-    columns = columns or (_WIDE if console.width >= _WIDE_FROM else _NARROW)
+    if not columns and console.width >= _WIDE_FROM:
+        several = any(_ranks(row) > 1 for row in rows)
+        columns = [name for name in _WIDE if name != "ranks" or several]
+    columns = columns or _NARROW
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     for name in columns:
         longest = max((len(cell(row, name)) for row in rows), default=0)
@@ -66,7 +69,8 @@ def cell(row: Mapping[str, Any], name: str) -> str:
     value = row.get(name)
     if name == "outcome":
         if row.get("status") == "success":
-            return str(row.get("verdict") or "-")
+            ranks = _ranks(row)
+            return str(row.get("verdict") or "-") + (f", {ranks} ranks" if ranks > 1 else "")
         reason = str(row.get("reason") or "")
         # The whole of it is in --json.
         told = reason if len(reason) <= _REASON else f"{reason[:_REASON].rstrip()} …"
@@ -76,3 +80,8 @@ def cell(row: Mapping[str, Any], name: str) -> str:
     if value is None:
         return "-"
     return f"{value:.6g}" if isinstance(value, float) else printable(value)
+
+
+def _ranks(row: Mapping[str, Any]) -> int:
+    ranks = row.get("ranks")
+    return ranks if isinstance(ranks, int) else 1

@@ -59,6 +59,7 @@ class Stored:
         seconds: That it took.
         seeds: By purpose.
         threads: That were asked for.
+        ranks: Processes that a run was of; None for what is no run.
         host: Name of the machine.
         cpu: Its processor.
         environment: Hash of machine and software.
@@ -91,6 +92,7 @@ class Stored:
     seconds: float | None = None
     seeds: dict[str, int] = field(default_factory=dict)
     threads: int | None = None
+    ranks: int | None = None
     host: str | None = None
     cpu: str | None = None
     environment: str | None = None
@@ -213,6 +215,7 @@ def _run(folder: Path, document: dict[str, Any]) -> dict[str, Any]:
         "seconds": _number((document["resources"] or {}).get("wall_time_s")),
         "seeds": {printable(name): _whole(seed) for name, seed in list(document["seeds"].items())[:_MOST]},
         "threads": _whole((document["threads"] or {}).get("asked")),
+        "ranks": _whole(document["ranks"]),
         "metrics": {
             printable(verdict.label): (verdict.value, printable(verdict.unit))
             for verdict in verdicts

@@ -29,6 +29,7 @@ RUN_COLUMNS: dict[str, type] = {
     "status": str,
     "started": str,
     "threads": int,
+    "ranks": int,
     "host": str,
     "cpu": str,
     "environment": str,
@@ -41,7 +42,7 @@ RUN_COLUMNS: dict[str, type] = {
 def _records(source: Source) -> Iterator[tuple[Any, ...]]:
     ended = ended_candidates(source.document, source.about.kind)
     about = {name: getattr(source.about, name) for name in RUN_COLUMNS}
-    for record in sample_records(source.folder, source.about.kind):
+    for record in sample_records(source.folder, source.about.kind, ranks=source.about.ranks or 1):
         status = ended.get(record["candidate"], about["status"])
         yield *{**about, "status": status}.values(), *(record[name] for name in SAMPLE_COLUMNS)
 

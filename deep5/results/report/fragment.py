@@ -9,6 +9,7 @@ from deep5.results.report.comparison_part import comparison_title, verdict_list,
 from deep5.results.report.groups import badges, labels
 from deep5.results.report.markup import element, named
 from deep5.results.report.parts import guarded, note
+from deep5.results.report.ranks_part import ranks_part
 from deep5.results.report.runs_part import metric_table, outcome
 from deep5.results.report.study_part import means_table
 from deep5.results.result import Result
@@ -37,6 +38,7 @@ def result_fragment(result: Result) -> str:
         badges(result.document["recipe"]),
         note(result.reasons, "Not a success, or not accepted", "bad"),
         guarded("the metrics", lambda: metric_table([result], labels([result]))),
+        guarded("the ranks", lambda: ranks_part(result)),
         note(result.document["warnings"], "Warnings"),
     )
 

@@ -37,13 +37,17 @@ def groups(runs: Sequence[Result]) -> list[Group]:
 
 
 def labels(runs: Sequence[Result]) -> list[str]:
-    """What runs of a group are called: framework and the settings in which they differ, their seeds left out."""
+    """What runs of a group are called: framework and the settings in which they differ, their seeds left out.
+
+    Runs of another number of ranks are something else, too: no curve is the mean of both.
+    """
     told = [
         {key: json.dumps(value, sort_keys=True) for key, value in run.document["recipe"]["mutable"].items()}
         for run in runs
     ]
     keys = [key for key in dict.fromkeys(key for own in told for key in own) if key not in {"seed", "framework"}]
     differ = [key for key in keys if len({own.get(key) for own in told}) > 1]
+    by_ranks = len({run.document.get("ranks") for run in runs}) > 1
     names = []
     for run, own in zip(runs, told, strict=True):
         framework = run.document.get("framework")
@@ -51,7 +55,8 @@ def labels(runs: Sequence[Result]) -> list[str]:
         several = run.document["recipe"]["mutable"].get("frameworks")
         if not name and isinstance(several, list):
             name = ", ".join(map(str, several))
-        names.append(", ".join([str(name or "run"), *(f"{key} {own.get(key, '-')}" for key in differ)]))
+        ranks = [f"ranks {run.document.get('ranks')}"] if by_ranks else []
+        names.append(", ".join([str(name or "run"), *ranks, *(f"{key} {own.get(key, '-')}" for key in differ)]))
     return names
 
 

@@ -16,6 +16,7 @@ from deep5.results.report.markup import Markup, clean, element, named
 from deep5.results.report.numbers import number
 from deep5.results.report.operator_times import operator_drawing, operator_table
 from deep5.results.report.parts import guarded, note, what_ran
+from deep5.results.report.ranks_part import ranks_part
 from deep5.results.report.tables import Cell, table
 from deep5.results.result import Result, Verdict
 from deep5.terminal import counted
@@ -88,12 +89,17 @@ def metric_table(runs: Sequence[Result], names: Sequence[str]) -> Markup:
         word, mark = outcome(run)
         seed: Any = (run.document.get("seeds") or {}).get("run")
         division = Cell(shown=run.division, mark="warn" if run.division == "open" else "")
-        cells = [metric_cell(own.get(metric)) for metric in metrics]
+        ranks = [Cell.number(run.rank_count)] if _several(runs) else []
+        cells = [*ranks, *(metric_cell(own.get(metric)) for metric in metrics)]
         rows.append(
             [named(name), Cell.number(seed), Cell(shown=word, mark=mark), division, *cells, named(run.folder.name)]
         )
-    columns = ["run", "seed", "outcome", "division", *(metric.replace("_", " ")[:60] for metric in metrics), "folder"]
-    return table(_CAPTION, columns, rows)
+    told = [*(["ranks"] if _several(runs) else []), *(metric.replace("_", " ")[:60] for metric in metrics)]
+    return table(_CAPTION, ["run", "seed", "outcome", "division", *told, "folder"], rows)
+
+
+def _several(runs: Sequence[Result]) -> bool:
+    return any(run.rank_count > 1 for run in runs)
 
 
 def _upright(runs: Sequence[Result], names: Sequence[str], metrics: Sequence[str]) -> Markup:
@@ -103,6 +109,7 @@ def _upright(runs: Sequence[Result], names: Sequence[str], metrics: Sequence[str
     rows: list[list[Any]] = [
         ["outcome", *(Cell(shown=word, mark=mark) for word, mark in outcomes)],
         ["division", *(Cell(shown=run.division, mark="warn" if run.division == "open" else "") for run in runs)],
+        *([["ranks", *(Cell.number(run.rank_count) for run in runs)]] if _several(runs) else []),
         *([named(metric.replace("_", " ")), *(own.get(metric, "-") for own in told)] for metric in metrics),
         ["folder", *(named(run.folder.name) for run in runs)],
     ]
@@ -143,9 +150,12 @@ def group_part(group: Group, place: str, pen: Pen) -> Markup:
         ),
         [guarded("times of operators", partial(_operators, run, pen)) for run in group.runs[:_ALONE]],
         [guarded("a breakdown of time", partial(_breakdown, run, pen)) for run in group.runs[:_ALONE]],
+        [guarded("the ranks", partial(ranks_part, run)) for run in group.runs[:_ALONE]],
         element("h3", "Environment"),
         [guarded("the machine", partial(_machine, run)) for run in group.runs[:_ALONE]],
-        element("p", f"Operators, breakdowns and machines are of the first {_ALONE} of these runs.", class_="quiet")
+        element(
+            "p", f"Operators, breakdowns, ranks and machines are of the first {_ALONE} of these runs.", class_="quiet"
+        )
         if len(group.runs) > _ALONE
         else None,
         guarded("the recipe", lambda: what_ran(group.recipe)),

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from deep5.bench.collective import CollectiveTimes
-from deep5.bench.collective_summary import CollectiveSummary
+from deep5.bench.collective.measure import CollectiveTimes
+from deep5.bench.collective.summary import CollectiveSummary
 from deep5.errors import MissingDependency, OutputError
 from deep5.metric import Sample
 from deep5.results.samples_file import SAMPLES, sample_rows, samples_text
@@ -132,7 +132,7 @@ def _samples(times: CollectiveTimes) -> str:
 
 
 def _pictures(summary: CollectiveSummary, document: Mapping[str, Any]) -> dict[str, bytes]:
-    from deep5.bench.collective_chart import collective_chart
+    from deep5.bench.collective.chart import collective_chart
     from deep5.results.chart_parts import files
 
     plan, model = document["plan"], document["system"]["cpu"]["model"]

@@ -13,8 +13,8 @@ import click
 from deep5.errors import Errors, UsageError
 
 if TYPE_CHECKING:
-    from deep5.bench.collective import CollectiveTimes
-    from deep5.bench.collective_summary import CollectiveSummary
+    from deep5.bench.collective.measure import CollectiveTimes
+    from deep5.bench.collective.summary import CollectiveSummary
     from deep5.distributed.collectives.algorithms import AllReduceFunction
 
 __all__ = ["collective_command"]
@@ -41,9 +41,9 @@ def collective_command(errors: Errors, algorithms: Mapping[str, AllReduceFunctio
         wrong: tuple[str, ...] = ()
         rank = 0
         with errors(debug, as_json) as show:
-            from deep5.bench.collective_ranks import check_launcher, measure_as_rank, start
-            from deep5.bench.collective_record import check_writable
-            from deep5.bench.collective_summary import summarise_collectives
+            from deep5.bench.collective.ranks import check_launcher, measure_as_rank, start
+            from deep5.bench.collective.record import check_writable
+            from deep5.bench.collective.summary import summarise_collectives
             from deep5.distributed.collectives.algorithms import ALGORITHMS
 
             known = ALGORITHMS if algorithms is None else algorithms
@@ -79,7 +79,7 @@ def _at_least_two(ranks: int | None) -> int:
 
 def _crowded(ranks: int, by: str) -> list[str]:
     """What is to be known of ranks that were all started here."""
-    from deep5.bench.collective_ranks import LAUNCHERS
+    from deep5.bench.collective.ranks import LAUNCHERS
 
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if by not in LAUNCHERS or ranks <= processors:
@@ -90,7 +90,7 @@ def _crowded(ranks: int, by: str) -> list[str]:
 def _tell(
     times: CollectiveTimes, summary: CollectiveSummary, by: str, out: str, show: Callable[[str], None], as_json: bool
 ) -> None:
-    from deep5.bench.collective_record import collective_document, write_collective
+    from deep5.bench.collective.record import collective_document, write_collective
 
     warnings = _crowded(times.ranks, by)
     document = {**collective_document(times, summary, by), "warnings": warnings}
@@ -100,7 +100,7 @@ def _tell(
         return
     from rich.console import Console
 
-    from deep5.bench.collective_report import collective_table
+    from deep5.bench.collective.report import collective_table
 
     collective_table(summary, Console(), warnings)
     for sentence in (*missing, f"the result is in {folder}"):
@@ -121,7 +121,7 @@ def _plan(
 ) -> Any:
     import numpy as np
 
-    from deep5.bench.collective_plan import DTYPES, CollectivePlan, parse_algorithms, parse_segment, parse_sizes
+    from deep5.bench.collective.plan import DTYPES, CollectivePlan, parse_algorithms, parse_segment, parse_sizes
     from deep5.errors import UnknownName
 
     if dtype not in DTYPES:

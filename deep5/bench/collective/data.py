@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from deep5.bench.collective_plan import CollectivePlan
+from deep5.bench.collective.plan import CollectivePlan
 from deep5.seeds import generator
 
 __all__ = ["allowed_error", "drawn", "largest_error", "reference"]

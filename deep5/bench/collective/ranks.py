@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from deep5.bench.collective import CollectiveTimes, measure_collectives
-from deep5.bench.collective_plan import CollectivePlan
+from deep5.bench.collective.measure import CollectiveTimes, measure_collectives
+from deep5.bench.collective.plan import CollectivePlan
 from deep5.communicator import Communicator
 from deep5.distributed.collectives.algorithms import ALGORITHMS, AllReduceFunction
 from deep5.errors import CommunicationError, UnknownName, UsageError
@@ -101,7 +101,7 @@ def _in_processes(plan: CollectivePlan, ranks: int, launcher: str) -> Collective
     with TemporaryDirectory(prefix="deep5-collective-") as folder:
         given, made = Path(folder, "plan.json"), Path(folder, "times.json")
         given.write_text(plan.to_json(), "utf-8")
-        command = [sys.executable, "-m", "deep5.bench.collective_rank", str(given), str(made)]
+        command = [sys.executable, "-m", "deep5.bench.collective.rank", str(given), str(made)]
         ended = start_ranks(command, ranks=ranks, launcher=launcher)  # type: ignore[arg-type]
         if ended.status == 130:
             raise KeyboardInterrupt(ended.error or "interrupted")

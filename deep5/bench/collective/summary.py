@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from deep5.bench.collective import CollectiveTimes, Measured, is_right
-from deep5.bench.collective_data import allowed_error
-from deep5.bench.collective_plan import LIBRARY
+from deep5.bench.collective.data import allowed_error
+from deep5.bench.collective.measure import CollectiveTimes, Measured, is_right
+from deep5.bench.collective.plan import LIBRARY
 from deep5.distributed.collectives.algorithms import ALGORITHMS, sent_bytes
 from deep5.distributed.collectives.costs import MODELS, Machine, modelled_s, optimal_segments
 from deep5.distributed.collectives.fitting import fit_machine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from deep5.bench.collective_summary import CollectiveRow, CollectiveSummary
+from deep5.bench.collective.summary import CollectiveRow, CollectiveSummary
 from deep5.bench.report import seconds
 
 if TYPE_CHECKING:

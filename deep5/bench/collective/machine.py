@@ -6,7 +6,7 @@ from time import monotonic, perf_counter, sleep
 
 import numpy as np
 
-from deep5.bench.collective_plan import CollectivePlan
+from deep5.bench.collective.plan import CollectivePlan
 from deep5.communicator import Communicator
 from deep5.distributed.collectives.messages import COMBINE
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from deep5.bench.collective_data import allowed_error, drawn, largest_error, reference
-from deep5.bench.collective_machine import MachineTimes
-from deep5.bench.collective_plan import LIBRARY, CollectivePlan
+from deep5.bench.collective.data import allowed_error, drawn, largest_error, reference
+from deep5.bench.collective.machine import MachineTimes
+from deep5.bench.collective.plan import LIBRARY, CollectivePlan
 from deep5.communicator import Communicator
 from deep5.distributed.agreement import checksum
 from deep5.distributed.collectives.algorithms import ALGORITHMS, AllReduceFunction
@@ -32,7 +32,7 @@ class Measured:
         seconds: A call each, in the order of the rounds; the slowest rank's.
         sent_bytes: By rank, what the communicator counted in one call.
         messages: By rank, how many messages that was.
-        largest_error: Over all ranks; see `deep5.bench.collective_data.largest_error`.
+        largest_error: Over all ranks; see `deep5.bench.collective.data.largest_error`.
         same_bits: Whether all ranks had the same result.
     """
 

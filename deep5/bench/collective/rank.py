@@ -1,4 +1,4 @@
-"""One rank of a collective measurement, as a process: `python -m deep5.bench.collective_rank PLAN OUT`.
+"""One rank of a collective measurement, as a process: `python -m deep5.bench.collective.rank PLAN OUT`.
 
 A launcher starts it once a rank. PLAN is the file of a `CollectivePlan`, OUT the file that rank 0 writes its
 `CollectiveTimes` to.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from deep5.bench.collective import measure_collectives
-from deep5.bench.collective_plan import CollectivePlan
+from deep5.bench.collective.measure import measure_collectives
+from deep5.bench.collective.plan import CollectivePlan
 from deep5.distributed.joining import Report, join, launched
 from deep5.errors import Deep5Error, UsageError
 from deep5.files import write_atomically
