@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from deep5.metrics.accuracy import TestAccuracy as TestAccuracy
     from deep5.metrics.accuracy import TimeToAccuracy as TimeToAccuracy
     from deep5.metrics.breakdown import TimeBreakdown as TimeBreakdown
+    from deep5.metrics.communication import CommunicationOverlap as CommunicationOverlap
     from deep5.metrics.communication import CommunicationShare as CommunicationShare
     from deep5.metrics.communication import CommunicationVolume as CommunicationVolume
     from deep5.metrics.communication import LoadImbalance as LoadImbalance
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from deep5.metrics.overhead import Slowdown as Slowdown
     from deep5.metrics.repeatability import Repeatability as Repeatability
     from deep5.metrics.sampling import SamplingBias as SamplingBias
+    from deep5.metrics.staleness import Staleness as Staleness
     from deep5.metrics.time import StepLatency as StepLatency
     from deep5.metrics.time import Throughput as Throughput
     from deep5.metrics.time import WallClockTime as WallClockTime
@@ -323,6 +325,7 @@ _LEVELS = {
 }
 _METRICS = {
     "BareRatio": "metrics.operator_time",
+    "CommunicationOverlap": "metrics.communication",
     "CommunicationShare": "metrics.communication",
     "CommunicationVolume": "metrics.communication",
     "ConfusionMatrix": "metrics.confusion",
@@ -340,6 +343,7 @@ _METRICS = {
     "Repeatability": "metrics.repeatability",
     "SamplingBias": "metrics.sampling",
     "Slowdown": "metrics.overhead",
+    "Staleness": "metrics.staleness",
     "StepLatency": "metrics.time",
     "TestAccuracy": "metrics.accuracy",
     "TestLoss": "metrics.loss",

@@ -7,6 +7,7 @@ from typing import Any
 
 from deep5.backend import Framework
 from deep5.components import component, make, not_a
+from deep5.distributed.rank_device import rank_device
 from deep5.environment import default_threads
 from deep5.errors import Deep5Error, MissingDependency, RecipeError, UsageError
 from deep5.executors import GraphExecutor
@@ -27,7 +28,7 @@ __all__ = [
 
 def executor_factory(recipe: Recipe) -> tuple[str, Framework | None, Callable[[Any, int], Any]]:
     """Name, framework (None for a function of the recipe's own), and what makes an executor of a network and a seed."""
-    place = device(recipe.value("device"))
+    place = rank_device(recipe.value("device"))
     if recipe.value("framework") is not None:
         found = _framework(recipe)
         return (

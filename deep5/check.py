@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deep5.assemble import initial_weights
-from deep5.components import check_arguments, component, components_of, make, schedule_components
+from deep5.components import check_arguments, check_candidates, component, components_of, make, schedule_components
 from deep5.errors import RecipeError, RuleError, UsageError
 from deep5.plugins import registered
 from deep5.recipe import Recipe
@@ -22,12 +22,11 @@ _TRAINED = {
 # What may be named in a file and is no component that takes arguments.
 _IN_FILES = ("batch_size", "parameter_groups", "framework")
 _LISTED = {"events": "events", "train_transforms": "transforms", "test_transforms": "transforms"}
-_TIMED = {"candidate": "candidates", "baseline": "candidates"}
 # Named components of these kinds that deep5 ships load no framework; others are looked up, not loaded.
 _LIGHT = {"networks", "datasets", "samplers", "optimizers"}
 # What the runner itself hands to a component: so many arguments before the recipe's own, and these by name.
 _GIVEN = {"train_sampler": 2, "validation_sampler": 2, "executor": 1}
-_BY_NAME = dict.fromkeys(("seed", "device", "steps", "threads"))
+_BY_NAME = dict.fromkeys(("seed", "device"))
 
 
 def check_recipe(recipe: Recipe) -> list[str]:
@@ -51,13 +50,14 @@ def check_recipe(recipe: Recipe) -> list[str]:
         from deep5.bench.record import check_operators
 
         return check_operators(recipe)
-    for key, kind in (_TIMED if recipe.timing else _TRAINED).items():
+    if recipe.timing:
+        check_candidates(recipe, ranks=recipe.ranks is not None)
+        return _ranks(recipe)
+    for key, kind in _TRAINED.items():
         value = recipe.value(key)
         if value is None or (isinstance(value, str) and not _light(kind, value)):
             continue
         check_arguments(recipe, key, component(recipe, key, kind), *(None,) * _GIVEN.get(key, 0), **_BY_NAME)
-    if recipe.timing:
-        return []
     for key in _IN_FILES:
         if isinstance(value := recipe.value(key), str) and ".py:" in value:
             component(recipe, key, _TRAINED.get(key, key))
@@ -67,7 +67,12 @@ def check_recipe(recipe: Recipe) -> list[str]:
             if kind == "events" or isinstance(made, type):
                 check_arguments(recipe, key, made)
     schedule_components(recipe)
-    return _check_rule(recipe)
+    return [*_ranks(recipe), *_check_rule(recipe)]
+
+
+def _ranks(recipe: Recipe) -> list[str]:
+    ranks, launcher = recipe.ranks, recipe.value("launcher")
+    return [] if ranks is None or ranks == 1 else [f"it runs as {ranks} ranks, which {launcher} starts"]
 
 
 def _light(kind: str, name: str) -> bool:

@@ -151,11 +151,17 @@ def _configured(
     metavar="N|Ts|never",
     help="Checkpoint after every N steps or T seconds (500, 60s). Default: 30s; deleted when the run is done.",
 )
-@click.option("--ranks", type=_whole_number(1), metavar="N", help="Train with N processes that share every batch.")
+@click.option(
+    "--ranks",
+    type=_whole_number(1),
+    metavar="N",
+    help="Train with N processes that share every batch; in place of the recipe's number.",
+)
 @click.option(
     "--launcher",
     type=click.Choice(["mpiexec", "torchrun", "threads"]),
-    help="What starts them: MPI (the default), PyTorch's process groups with gloo or NCCL, or threads of this process.",
+    help="What starts them: mpiexec (the default where the recipe names none) for MPI, torchrun for PyTorch's process "
+    "groups with gloo or NCCL, or threads of this process.",
 )
 @_debug_option
 def run(
@@ -173,23 +179,27 @@ def run(
 
     A run that was ended goes on by the same command and --resume FOLDER, to the same bits as without the end.
 
-    With --ranks, or under mpiexec, torchrun or srun, several processes train together, by the recipe's scheme.
+    With --ranks, or under mpiexec, torchrun or srun, several processes train together, by the recipe's scheme; where
+    the recipe itself asks for ranks, they are started without it.
     """
     out_stream = sys.stdout  # with --json, what is printed within goes elsewhere
     with errors(debug, as_json) as show:
         from deep5.distributed.joining import launched
 
+        for key, given in (("ranks", ranks), ("launcher", launcher)):
+            if given is not None and any(text.partition("=")[0].strip() == key for text in chosen["settings"]):
+                raise UsageError(f"--{key} and --set {key} are both given; allowed: one of them")
         recipe = _configured(**chosen)
         options = {} if every is None else {"checkpointer": _checkpointer(every)}
-        given = {"out": out, "quiet": quiet, "resume": resume, **options}
-        if ranks is not None or launcher is not None or launched() is not None:
+        how = {"out": out, "quiet": quiet, "resume": resume, **options}
+        if any(asked is not None for asked in (ranks, launcher, recipe.ranks, launched())):
             from deep5.ranks import run_with_ranks
 
-            result, status = run_with_ranks(recipe, ranks, launcher, sys.argv[1:], stdout=out_stream, **given)
+            result, status = run_with_ranks(recipe, ranks, launcher, sys.argv[1:], stdout=out_stream, **how)
         else:
             from deep5.run import execute, progress
 
-            result = execute(recipe, events=() if quiet else progress(recipe), **given)
+            result = execute(recipe, events=() if quiet else progress(recipe), **how)
             status = 0 if result else 1
         if result is not None and (as_json or not quiet):
             try:
@@ -380,13 +390,13 @@ def _not_lost(unraisable: Any) -> None:
         sys.__unraisablehook__(unraisable)
         return
 
-    def again(number: int) -> None:
+    def again(number: signal.Signals) -> None:
         time.sleep(0.001)
         _thread.interrupt_main(number)
 
     # From another thread: here, the handler would run within this hook, and be lost once more.
     number = signal.SIGTERM if "SIGTERM" in str(unraisable.exc_value) else signal.SIGINT
-    _thread.start_new_thread(again, (int(number),))
+    _thread.start_new_thread(again, (number,))
 
 
 def main() -> None:

@@ -51,6 +51,9 @@ class Communicator(Protocol):
             copies of them the library sends. One who only receives (a broadcast, say) hands over none.
         messages: How many operations did, those without a byte left out; a barrier is none.
         waited_ns: Nanoseconds that calls and waits took, as this rank's caller saw them.
+        hidden_ns: Nanoseconds in which collectives that were started were under way while the caller was in none of
+            these calls and waits, from `count_hidden` on; before that, nothing is added. With `waited_ns` it makes up
+            the time that communication took. Messages are not in it: nobody sees one arrive who does not wait for it.
     """
 
     rank: int
@@ -58,6 +61,15 @@ class Communicator(Protocol):
     sent_bytes: int
     messages: int
     waited_ns: int
+    hidden_ns: int
+
+    def count_hidden(self) -> bool:
+        """Count `hidden_ns` from here on, by this rank itself; nothing can be under way yet.
+
+        Returns:
+            Whether the communicator knows when what was started has ended; where it does not, nothing is counted.
+        """
+        ...
 
     def all_reduce(self, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
         """Combine the buffers of all ranks; every rank gets the same result, to the bit, in place."""
@@ -203,7 +215,11 @@ class SingleRank:
 
     def __init__(self) -> None:
         self.rank, self.size = 0, 1
-        self.sent_bytes = self.messages = self.waited_ns = 0
+        self.sent_bytes = self.messages = self.waited_ns = self.hidden_ns = 0
+
+    def count_hidden(self) -> bool:
+        """Nothing is ever under way."""
+        return True
 
     def all_reduce(self, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
         """The combination of one buffer is that buffer."""

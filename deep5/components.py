@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from deep5.communicator import Communicator, SingleRank
 from deep5.errors import Deep5Error, MissingDependency, RecipeError, UsageError, suggestion
 from deep5.plugins import load, missing_dependency
 from deep5.recipe import Recipe
@@ -14,6 +15,7 @@ from deep5.recipe_file import named_in_file
 
 __all__ = [
     "check_arguments",
+    "check_candidates",
     "component",
     "components_of",
     "is_factory",
@@ -23,6 +25,9 @@ __all__ = [
     "schedule_components",
     "transform_components",
 ]
+
+# What a side of a timing recipe is given where it has parameters of these names.
+_GIVEN_TO_CANDIDATES = ("steps", "seed", "threads", "communicator")
 
 
 def component(recipe: Recipe, key: str, kind: str) -> Any:
@@ -155,8 +160,37 @@ def schedule_components(recipe: Recipe) -> dict[str, Any]:
     return found
 
 
-def make_candidate(recipe: Recipe, key: str) -> Any:
+def check_candidates(recipe: Recipe, *, ranks: bool) -> None:
+    """Whether both sides of a timing recipe take their arguments; neither is called.
+
+    Args:
+        recipe: One that times code.
+        ranks: Whether it runs as ranks, which one side at least has to know of.
+
+    Raises:
+        RecipeError: One does not; or neither takes a communicator, and there are ranks.
+    """
+    taken: list[str] = []
+    for key in ("candidate", "baseline"):
+        made = component(recipe, key, "candidates")
+        given = dict.fromkeys(_GIVEN_TO_CANDIDATES)
+        check_arguments(recipe, key, made, **given)
+        taken += _taken(made, given)
+    if ranks and "communicator" not in taken:
+        raise RecipeError(
+            f"{recipe.where('ranks')}{recipe.name} times code for ranks, and neither candidate nor baseline takes "
+            "them; allowed: a parameter called 'communicator' of one of them; remedy: that, or one process without "
+            "ranks"
+        )
+
+
+def make_candidate(recipe: Recipe, key: str, communicator: Communicator | None = None) -> Any:
     """One side of a timing recipe: `candidate` or `baseline` called with its arguments.
+
+    Args:
+        recipe: One that times code.
+        key: Which side.
+        communicator: Of all ranks that make it, for a side that has a parameter of that name; None: of one.
 
     Raises:
         RecipeError: It is no function, or what it gives cannot be called.
@@ -164,7 +198,8 @@ def make_candidate(recipe: Recipe, key: str) -> Any:
     made = component(recipe, key, "candidates")
     if not is_factory(made):
         raise not_a(recipe, key, made, "a function that gives a function of no arguments")
-    workload = make(recipe, key, made, **{name: recipe.value(name) for name in ("steps", "seed", "threads")})
+    given = {name: recipe.value(name) for name in ("steps", "seed", "threads")}
+    workload = make(recipe, key, made, **given, communicator=SingleRank() if communicator is None else communicator)
     if not callable(workload):
         raise not_a(recipe, key, workload, "a function that gives a function of no arguments")
     return workload

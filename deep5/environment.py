@@ -32,8 +32,12 @@ _VARIABLE = re.compile(
     r"|NVIDIA_(TF32_OVERRIDE|VISIBLE_DEVICES)|LD_PRELOAD|PYTHON(HASHSEED|OPTIMIZE|MALLOC|PATH)"
 )
 # Set by libraries when they are loaded: runs of two frameworks would be of two environments. JAX and TensorFlow set how
-# much is logged, scikit-learn, which Keras loads, what OpenMP does in forked processes.
-_BY_LIBRARIES = {"TF_CPP_MIN_LOG_LEVEL", "KMP_INIT_AT_FORK"}
+# much is logged, scikit-learn, which Keras loads, what OpenMP does in forked processes; and what `start_ranks` sets is
+# another for every run.
+_BY_LIBRARIES = {"TF_CPP_MIN_LOG_LEVEL", "KMP_INIT_AT_FORK", "DEEP5_RANKS", "DEEP5_LAUNCH"}
+# PyTorch has CUDA load its kernels when they are first used, and torchrun has NCCL's errors told, unless the user says
+# otherwise.
+_WHERE_UNSAID = {("CUDA_MODULE_LOADING", "LAZY"), ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")}
 # Result folders are given to others: what looks like a secret stays out, and so do Terraform's TF_VAR_* and TF_CLI_*.
 _PRIVATE = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|_KEY|^TF_VAR_|^TF_CLI_", re.IGNORECASE)
 
@@ -112,8 +116,7 @@ def describe_software() -> dict[str, Any]:
 
 
 def _is_by_library(name: str, value: str) -> bool:
-    # PyTorch has CUDA load its kernels when they are first used, unless the user says otherwise.
-    return name in _BY_LIBRARIES or (name, value) == ("CUDA_MODULE_LOADING", "LAZY")
+    return name in _BY_LIBRARIES or (name, value) in _WHERE_UNSAID
 
 
 def default_threads(variable: str, *, ranks: int = 1) -> int | None:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 from deep5.canonical import canonical_hash
 from deep5.communicator import Communicator, SingleRank
 from deep5.distributed.joining import Report, compare_ranks, join, launched
 from deep5.errors import Deep5Error, RunFailed, UsageError
-from deep5.run import check_trains, execute_as_rank
+from deep5.run import check_shares, execute_as_rank, progress
 
 if TYPE_CHECKING:
     from deep5.recipe import Recipe
     from deep5.results.result import Result
 
-__all__ = ["Launcher", "run_with_ranks"]
+__all__ = ["Launcher", "run_by_command", "run_program", "run_with_ranks"]
 
 Launcher = Literal["mpiexec", "torchrun", "threads"]
 
@@ -37,8 +37,8 @@ def run_with_ranks(
 
     Args:
         recipe: What to run.
-        ranks: How many; None: as many as a launcher has started.
-        launcher: What starts them; None: mpiexec.
+        ranks: How many; None: as many as a launcher has started, or as the recipe asks for.
+        launcher: What starts them; None: as the recipe says.
         arguments: Of this process's command line, which becomes that of the ranks.
         stdout: Takes what the first rank prints, where this process starts the ranks; None: standard output.
         options: For `execute_as_rank`, `quiet` included.
@@ -47,34 +47,127 @@ def run_with_ranks(
         The result, None where another process has it; and the exit status.
 
     Raises:
-        UsageError: A launcher without a number of ranks, or another number than was started; a recipe that trains
-            nothing.
+        UsageError: A launcher without a number of ranks, or another number than was started, or than the recipe
+            fixes; a recipe that ranks have nothing to share of.
         RunFailed: A rank was lost, or failed; the message names it, and the folder where the run can go on.
         MissingDependency: The launcher is not installed.
         KeyboardInterrupt: The run was interrupted.
     """
-    from deep5.run import progress
+    check_shares(recipe)
+    if launcher is not None and ranks is None and recipe.ranks is None and launched() is None:
+        raise UsageError(f"--launcher {launcher} without --ranks; allowed: both; remedy: --ranks 2, say")
+    recipe, count, by = _asked(recipe, ranks, launcher)
+    if (here := _run_here(recipe, count, by, options)) is not None:
+        return here
+    return None, _start([sys.executable, "-m", "deep5", *arguments], count, by, stdout)[0]
 
-    check_trains(recipe)
+
+def run_program(recipe: Recipe, program: Path | None, **options: Any) -> tuple[Result, bool]:
+    """Run a recipe by as many ranks as it asks for, from a program in Python, which the ranks are then, too.
+
+    Args:
+        recipe: What to run.
+        program: The program's file; its arguments are those of this process. None: it has none that could be started
+            again, so that only threads of this process can be ranks.
+        options: For `execute_as_rank`, `quiet` included.
+
+    Returns:
+        The result, and whether the first rank, another process than this, has shown it.
+
+    Raises:
+        SystemExit: With status 0 on a rank other than the first: the result is not there.
+        UsageError: As `run_with_ranks`; or the ranks would have to be started by what is no program.
+        RunFailed: As `run_with_ranks`, as the following.
+        MissingDependency: The launcher is not installed.
+        KeyboardInterrupt: The run was interrupted.
+    """
+    from deep5.results.result import load
+
+    check_shares(recipe)
+    recipe, count, by = _asked(recipe, None, None)
+    if program is None and (launched() is not None or (count > 1 and by != "threads")):
+        raise UsageError(
+            f"{recipe.name} asks for {recipe.ranks} ranks, which {by} starts; allowed: in a program of its own, under "
+            "if __name__ == '__main__'; remedy: deep5 run FILE, or settings={'launcher': 'threads'}, or "
+            "deep5.run.execute_as_rank in every rank"
+        )
+    if (here := _run_here(recipe, count, by, options)) is not None:
+        if here[0] is None:
+            sys.exit(0)
+        return here[0], False
+    status, folder = _start([sys.executable, str(program), *sys.argv[1:]], count, by, None)
+    if folder is None:
+        raise RunFailed(f"the ranks of {program} ended with the status {status} and left no result")
+    return load(folder), True
+
+
+def run_by_command(recipe: Recipe, command: Sequence[str], **options: Any) -> Path:
+    """Run a recipe by as many ranks as it asks for, where they have a command of their own.
+
+    Args:
+        recipe: What to run; it asks for ranks.
+        command: What a rank is: the path of a program and its arguments, which calls `run_with_ranks`.
+        options: For `execute_as_rank`, `quiet` included: of ranks that are this process, or its threads.
+
+    Returns:
+        The folder of the result.
+
+    Raises:
+        UsageError: As `run_with_ranks`, as the following.
+        RunFailed: A rank was lost, or failed, or none left a result.
+        MissingDependency: The launcher is not installed.
+        KeyboardInterrupt: The run was interrupted.
+    """
+    check_shares(recipe)
+    recipe, count, by = _asked(recipe, None, None)
+    if (here := _run_here(recipe, count, by, options)) is not None:
+        folder = None if here[0] is None else here[0].folder
+    else:
+        _, folder = _start(command, count, by, None)
+    if folder is None:
+        raise RunFailed("the ranks left no result")
+    return folder
+
+
+def _asked(recipe: Recipe, ranks: int | None, launcher: Launcher | None) -> tuple[Recipe, int, Launcher]:
+    """How many ranks there are to be, and by what; and the recipe, which says the same where it says a number.
+
+    What has started this process says more than the command line, and that more than the recipe.
+    """
     found = launched()
     if found is not None and ranks is not None and ranks != found.size:
         raise UsageError(
             f"--ranks {ranks}, and {found.by} started {found.size}; allowed: the same number; remedy: leave --ranks out"
         )
-    if found is None and ranks is None:
-        if launcher is not None:
-            raise UsageError(f"--launcher {launcher} without --ranks; allowed: both; remedy: --ranks 2, say")
+    if found is None and ranks is None and recipe.ranks is None:
         raise UsageError("no launcher started this process; allowed: --ranks N")
+    count = found.size if found is not None else ranks or recipe.ranks or 1
+    by: Launcher = launcher or recipe.value("launcher")
+    if found is not None:
+        by = "torchrun" if found.kind == "torch" else "mpiexec"
+    if recipe.ranks is not None:
+        said = {"ranks": count, "launcher": by}
+        changes = {key: value for key, value in said.items() if value != recipe.value(key)}
+        recipe = recipe.with_settings(changes) if changes else recipe
+    return recipe, count, by
+
+
+def _run_here(
+    recipe: Recipe, count: int, launcher: Launcher, options: Mapping[str, Any]
+) -> tuple[Result | None, int] | None:
+    """Be the rank that this process was started as, or all of them; None: they are to be started."""
 
     def rank(communicator: Communicator) -> Result | None:
         compare_ranks(communicator, _facts(recipe))
         listening = () if options["quiet"] else progress(recipe)
         return execute_as_rank(recipe, communicator, events=listening, **options)
 
+    found = launched()
     if found is not None:
-        backend = "nccl" if str(recipe.value("device")).startswith("cuda") else "gloo"
-        return _reporting(lambda: rank(join(found, backend=backend)))
-    count = ranks or 1
+        # Code that is timed has its own devices.
+        device = "cpu" if recipe.timing else str(recipe.value("device"))
+        backend = "nccl" if device.startswith("cuda") else "gloo"
+        return _reporting(lambda: rank(join(found, backend=backend, device=device)))
     if count == 1:
         result = rank(SingleRank())
     elif launcher == "threads":
@@ -82,7 +175,7 @@ def run_with_ranks(
 
         result = run_in_threads(count, rank)[0]
     else:
-        return None, _start(count, launcher or "mpiexec", arguments, stdout)
+        return None
     return result, 0 if result else 1
 
 
@@ -103,19 +196,17 @@ def _facts(recipe: Recipe) -> dict[str, str]:
     }
 
 
-def _start(
-    ranks: int, launcher: Literal["mpiexec", "torchrun"], arguments: Sequence[str], stdout: TextIO | None
-) -> int:
-    """Start the ranks of `deep5 run`, watch over them, and see that what they leave behind is true.
+def _start(command: Sequence[str], ranks: int, launcher: Launcher, stdout: TextIO | None) -> tuple[int, Path | None]:
+    """Start the ranks of a run, watch over them, and see that what they leave behind is true.
 
     Args:
+        command: What a rank is.
         ranks: How many.
-        launcher: What starts them.
-        arguments: Of the command line, `run` included.
+        launcher: What starts them; no threads.
         stdout: Takes what the first rank prints.
 
     Returns:
-        The exit status of the run.
+        The exit status of the run, and where the result is.
 
     Raises:
         RunFailed: A rank was lost, or failed; the message names it, and the folder where the run can go on.
@@ -124,7 +215,7 @@ def _start(
     """
     from deep5.launching import start_ranks
 
-    ended = start_ranks([sys.executable, "-m", "deep5", *arguments], ranks=ranks, launcher=launcher, stdout=stdout)
+    ended = start_ranks(command, ranks=ranks, launcher=cast("Any", launcher), stdout=stdout)
     folder = None if ended.result_folder is None else Path(ended.result_folder)
     if ended.lost is not None:
         by = f" by signal {ended.signal} ({signal.Signals(ended.signal).name})" if ended.signal else ""
@@ -134,9 +225,18 @@ def _start(
     if ended.error is not None:
         if ended.status == 130:
             raise KeyboardInterrupt(ended.error)
+        if ended.status == 1 and ended.failed == 0 and _complete(folder):
+            return 1, folder  # the run was not accepted, which is no error
         _marked(folder, ended.error)
         raise _Ended(ended.error, ended.status)
-    return ended.status
+    return ended.status, folder
+
+
+def _complete(folder: Path | None) -> bool:
+    """Whether the ranks ran to their end, and left the result of it."""
+    from deep5.results.result import load
+
+    return folder is not None and load(folder).status == "success"
 
 
 class _Ended(Deep5Error):
@@ -182,7 +282,7 @@ def _reporting(run: Callable[[], Result | None]) -> tuple[Result | None, int]:
         message = str(error) or type(error).__name__
         status = 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_status", 3)
         report.failed(message if own else f"{type(error).__name__}: {message}", status)
-        if report.watched and own:
+        if report.watched and (own or "--debug" not in sys.argv):
             sys.exit(status)
         raise
     status = 0 if result is None or result else 1

@@ -106,6 +106,12 @@ class Recipe:
         return not self.timing and any("operator" in part or "problems" in part for part in (self.fixed, self.mutable))
 
     @property
+    def ranks(self) -> int | None:
+        """How many ranks the recipe asks for; None: it runs without, as one process."""
+        ranks: int | None = None if self.operators else self.value("ranks")
+        return ranks
+
+    @property
     def division(self) -> str:
         """Either "closed", where two results of one hash may be compared, or "open".
 

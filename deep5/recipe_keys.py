@@ -161,6 +161,10 @@ def _precision_fault(value: Any) -> str | None:
     return None if value in _PRECISIONS else f"is {value!r}; allowed: {', '.join(map(repr, _PRECISIONS))}, or None"
 
 
+def _launcher_fault(value: Any) -> str | None:
+    return None if value in _LAUNCHERS else f"is {value!r}; allowed: {', '.join(map(repr, _LAUNCHERS))}"
+
+
 def _loss_scale_fault(value: Any) -> str | None:
     if value == "dynamic" or _positive_fault(value) is None:
         return None
@@ -168,6 +172,11 @@ def _loss_scale_fault(value: Any) -> str | None:
 
 
 _PRECISIONS = ("float32", "float64", "bfloat16", "float16")
+_LAUNCHERS = ("mpiexec", "torchrun", "threads")
+_RANKS = {
+    "ranks": Key(default=None, least=1, optional=True),
+    "launcher": Key(default="mpiexec", fault=_launcher_fault),
+}
 _TRAINING = {
     "model": Key(kind="networks"),
     "dataset": Key(kind="datasets"),
@@ -199,6 +208,7 @@ _TRAINING = {
     "events": Key(kind="events", default=()),
     "init": Key(default=None),
     "seed": Key(default=0, least=0),
+    **_RANKS,
 }
 _TIMING = {
     "candidate": Key(kind="candidates"),
@@ -207,6 +217,7 @@ _TIMING = {
     "steps": Key(default=20, least=1),
     "threads": Key(default=1, least=1),
     "seed": Key(default=0, least=0),
+    **_RANKS,
 }
 _OPERATORS = {
     "operator": Key(default=None, optional=True, fault=_text_fault),

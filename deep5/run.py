@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from deep5.results.result import Result
     from deep5.training.checkpointer import Checkpointer
 
-__all__ = ["check_trains", "execute", "execute_as_rank", "progress", "run_recipe"]
+__all__ = ["check_shares", "execute", "execute_as_rank", "progress", "run_recipe"]
 
 
 def run_recipe(
@@ -33,7 +33,8 @@ def run_recipe(
     """Run a recipe and print its table.
 
     Called from a recipe's own `if __name__ == "__main__":`, it ends a program that cannot go on with a message and
-    an exit status, as `deep5 run` does; called from other code it raises.
+    an exit status, as `deep5 run` does; called from other code it raises. A recipe with ranks has the program started
+    once for each of them; those other than the first end here.
 
     Args:
         fixed: Components that must not change.
@@ -50,6 +51,7 @@ def run_recipe(
 
     Raises:
         RecipeError: The recipe is not valid.
+        UsageError: It asks for ranks that only a program of its own could start.
         RunFailed: The run started and could not be completed.
     """
     caller = sys._getframe(1).f_globals
@@ -67,19 +69,31 @@ def run_recipe(
             source=path.read_bytes() if path else None,
         )
         recipe = recipe.at_size(size).with_settings(settings or {})
-        result = execute(recipe, out=out, events=() if quiet else progress(recipe), quiet=quiet)
+        result, shown = _run(recipe, path if script else None, script=script, out=out, quiet=quiet)
     except (Deep5Error, KeyboardInterrupt) as error:
         if not script:
             raise
         print(f"deep5: {str(error) or 'interrupted'}", file=sys.stderr)  # noqa: T201 - this is the recipe's own terminal
         sys.exit(error.exit_status if isinstance(error, Deep5Error) else 130)
-    if not quiet:
+    if not quiet and not shown:
         from rich.console import Console
 
         from deep5.results.table import verdict_table
 
         verdict_table(result, Console())
     return result
+
+
+def _run(recipe: Recipe, program: Path | None, *, script: bool, **options: Any) -> tuple[Result, bool]:
+    """The result, and whether it was shown: as one process, or by the ranks that the recipe or a launcher asks for."""
+    if not recipe.operators:
+        from deep5.distributed.joining import launched
+
+        if recipe.ranks is not None or (script and launched() is not None):
+            from deep5.ranks import run_program
+
+            return run_program(recipe, program, **options)
+    return execute(recipe, events=() if options["quiet"] else progress(recipe), **options), False
 
 
 def progress(recipe: Recipe) -> tuple[Event, ...]:
@@ -116,20 +130,29 @@ def execute(
 
     Raises:
         CheckpointError: A run that cannot be gone on with.
-        UsageError: The recipe cannot be assembled, or the folder cannot be written; nothing is left behind.
+        UsageError: The recipe cannot be assembled, or asks for several ranks, or the folder cannot be written; nothing
+            is left behind.
         RunFailed: The run started and could not be completed; its folder is named, marked and readable.
     """
     recipe.describe()  # what cannot be hashed is refused before anything is loaded or built
-    if recipe.operators or recipe.timing:
-        if resume is not None or checkpointer not in ("default", None):
+    if (ranks := recipe.ranks) is not None:
+        if ranks > 1:
             raise UsageError(
-                f"{recipe.name} times operators or code and trains nothing; allowed: neither --resume nor "
-                "--checkpoint-every; remedy: run it again"
+                f"{recipe.name} asks for {ranks} ranks, and this is one process; allowed: deep5.run.execute_as_rank in "
+                "every rank, or deep5 run; remedy: with_settings({'ranks': None}) for a single process"
             )
+        from deep5.communicator import SingleRank
+
+        single: Any = execute_as_rank(
+            recipe, SingleRank(), out=out, events=events, quiet=quiet, resume=resume, checkpointer=checkpointer
+        )
+        return cast("Result", single)
+    if recipe.operators or recipe.timing:
+        _check_trains(recipe, resume, checkpointer)
         if recipe.timing:
             from deep5.run_timing import time_code
 
-            return time_code(recipe, out)
+            return cast("Result", time_code(recipe, out))
         from deep5.bench.record import time_operators
 
         return time_operators(recipe, out, quiet=quiet, judged=True)
@@ -151,7 +174,7 @@ def execute_as_rank(
     resume: str | Path | None = None,
     checkpointer: Checkpointer | Literal["default"] | None = "default",
 ) -> Result | None:
-    """Run a recipe that trains as one of several ranks, each of which calls this with the same arguments.
+    """Run a recipe as one of several ranks, each of which calls this with the same arguments.
 
     The ranks make sure first that they run the same recipe with the same code and versions. The first one writes the
     result folder, which the others reach under the same path; only its events beside the recipe's own are of use.
@@ -169,12 +192,17 @@ def execute_as_rank(
         The result on the first rank, None on the others.
 
     Raises:
-        UsageError: As `execute`; or the recipe trains nothing, or the ranks do not run the same.
+        UsageError: As `execute`; or ranks have nothing to share of the recipe, or they do not run the same.
         CheckpointError: As `execute`.
         RunFailed: The run started and could not be completed.
     """
     recipe.describe()
-    check_trains(recipe)
+    check_shares(recipe)
+    if recipe.timing:
+        _check_trains(recipe, resume, checkpointer)
+        from deep5.run_timing import time_code
+
+        return time_code(recipe, out, communicator)
     if resume is not None and (left := _finished(recipe, resume, quiet=quiet or communicator.rank > 0)) is not None:
         return left if communicator.rank == 0 else None
     from deep5.run_training import train
@@ -183,15 +211,25 @@ def execute_as_rank(
     return train(recipe, out, listening, quiet or communicator.rank > 0, folder, checkpointer, communicator)
 
 
-def check_trains(recipe: Recipe) -> None:
+def check_shares(recipe: Recipe) -> None:
     """Refuse a recipe that ranks have nothing to share of.
 
     Raises:
-        UsageError: It trains nothing.
+        UsageError: It times operators; or code that takes no communicator.
     """
-    if recipe.operators or recipe.timing:
+    if recipe.operators:
+        raise UsageError(f"{recipe.name} times operators and trains nothing; allowed: one process; remedy: no --ranks")
+    if recipe.timing:
+        from deep5.components import check_candidates
+
+        check_candidates(recipe, ranks=True)
+
+
+def _check_trains(recipe: Recipe, resume: str | Path | None, checkpointer: Any) -> None:
+    if resume is not None or checkpointer not in ("default", None):
         raise UsageError(
-            f"{recipe.name} times operators or code and trains nothing; allowed: one process; remedy: no --ranks"
+            f"{recipe.name} times operators or code and trains nothing; allowed: neither --resume nor "
+            "--checkpoint-every; remedy: run it again"
         )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deep5.communicator import Communicator
-from deep5.distributed.joining import Report
+from deep5.distributed.joining import Report, launched
 from deep5.distributed.resuming import restore_ranks
 from deep5.distributed.texts import gather_texts
 from deep5.distributed.votes import Votes
@@ -21,13 +21,11 @@ from deep5.rank_record import RankRecord
 if TYPE_CHECKING:
     from deep5.recipe import Recipe
     from deep5.record import RunRecord
+    from deep5.results.samples_file import SampleRow
     from deep5.training.checkpointer import Checkpointer
     from deep5.training.trainer import Trainer
 
-__all__ = ["Together", "train_as_rank"]
-
-RANKS = "ranks.json"
-"""What each rank was, sent and waited for."""
+__all__ = ["Together", "name_folder", "train_as_rank", "write_ranks"]
 
 
 class Together:
@@ -52,10 +50,7 @@ class Together:
 
     def folder(self, path: Path | None) -> Path:
         """The first rank's result folder, which it tells the others; they reach it under the same path."""
-        if path is not None:
-            # Whoever watches over the ranks marks the result there, should one be lost.
-            Report().folder(path)
-        return Path(gather_texts(self.communicator, "" if path is None else str(path))[0])
+        return name_folder(self.communicator, path)
 
     def go_on(self, run: RunRecord | RankRecord, folder: Path, tell: Callable[[str], None]) -> Mapping[str, Any]:
         """Put the trainer where the last checkpoint of all ranks stands; what the checkpoint says that it is of."""
@@ -69,36 +64,69 @@ class Together:
         Returns:
             Files for the result folder, on every rank: the samples of the ranks other than the first, and `ranks.json`.
         """
-        from deep5.results.samples_file import sample_rows, samples_text
+        from deep5.results.samples_file import sample_rows
         from deep5.results.schema import metric_labels, metric_row
 
         communicator = self.communicator
-        rows = []
+        rows: list[SampleRow] = []
         labels = metric_labels([metric_row(metric, None, judged=False, scope="") for metric, _ in run.recipe.metrics])
         for label, (metric, _), observer in zip(labels, run.recipe.metrics, run.observers, strict=True):
             observer.combine(communicator)
             rows += sample_rows(label, metric.unit, observer.samples())
-        samples = gather_texts(communicator, "" if communicator.rank == 0 else samples_text(rows))
-        about = [json.loads(text) for text in gather_texts(communicator, json.dumps(self._about(run)))]
-        for rank in about:
-            run.warn(*(f"rank {rank['rank']}: {told}" for told in rank["warnings"]))
-        files = {f"samples-rank-{rank}.csv": text for rank, text in enumerate(samples) if rank}
-        return {**files, RANKS: json.dumps(about, indent=2) + "\n"}
+        about = {"steps": self.trainer.step, "threads": self.trainer.executor.settings().get("threads")}
+        return write_ranks(communicator, rows, about, run)
 
-    def _about(self, run: RunRecord | RankRecord) -> dict[str, Any]:
-        communicator, trainer = self.communicator, self.trainer
-        return {
-            "rank": communicator.rank,
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "communicator": type(communicator).__name__,
-            "steps": trainer.step,
-            "sent_bytes": communicator.sent_bytes,
-            "messages": communicator.messages,
-            "waited_s": communicator.waited_ns / 1e9,
-            "threads": trainer.executor.settings().get("threads"),
-            "warnings": run.warnings if isinstance(run, RankRecord) else [],
-        }
+
+def name_folder(communicator: Communicator, path: Path | None) -> Path:
+    """The first rank's result folder, which it tells the others; they reach it under the same path.
+
+    Args:
+        communicator: Of all ranks.
+        path: The folder; None on the others.
+    """
+    if path is not None:
+        # Whoever watches over the ranks marks the result there, should one be lost.
+        Report().folder(path)
+    return Path(gather_texts(communicator, "" if path is None else str(path))[0])
+
+
+def write_ranks(
+    communicator: Communicator, rows: Sequence[SampleRow], about: Mapping[str, Any], run: RunRecord | RankRecord
+) -> dict[str, str]:
+    """Put together what every rank has measured and was.
+
+    Args:
+        communicator: Of all ranks.
+        rows: This rank's samples; those of the first are not used, which has them in its own file.
+        about: Its `steps` and `threads`.
+        run: Its record; the first one's gets the warnings of all.
+
+    Returns:
+        Files for the result folder, on every rank: the samples of the ranks other than the first, and `ranks.json`.
+    """
+    from deep5.results.ranks_file import RANKS, rank_samples
+    from deep5.results.samples_file import samples_text
+
+    started = launched()
+    own = {
+        "rank": communicator.rank,
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "communicator": type(communicator).__name__,
+        "launcher": None if started is None else started.by,
+        "steps": about["steps"],
+        "sent_bytes": communicator.sent_bytes,
+        "messages": communicator.messages,
+        "waited_s": communicator.waited_ns / 1e9,
+        "threads": about["threads"],
+        "warnings": run.warnings if isinstance(run, RankRecord) else [],
+    }
+    samples = gather_texts(communicator, "" if communicator.rank == 0 else samples_text(rows))
+    everyone = [json.loads(text) for text in gather_texts(communicator, json.dumps(own))]
+    for rank in everyone:
+        run.warn(*(f"rank {rank['rank']}: {told}" for told in rank["warnings"]))
+    files = {rank_samples(rank): text for rank, text in enumerate(samples) if rank}
+    return {**files, RANKS: json.dumps(everyone, indent=2) + "\n"}
 
 
 def train_as_rank(

@@ -16,10 +16,9 @@ from typing import Any
 from deep5.canonical import canonical, canonical_hash
 from deep5.compare.plan import check_plain, content_hash
 from deep5.compare.processes import check_limits, run_process
-from deep5.environment import default_threads, describe_software, environment_hash
+from deep5.environment import describe_software, environment_hash
 from deep5.errors import Deep5Error, OutputError, RunFailed, UsageError
 from deep5.machine_load import CROWDED
-from deep5.pinning import processors
 from deep5.recipe import FULL, Recipe
 from deep5.results.folder import locked
 from deep5.results.result import Result, load
@@ -30,6 +29,7 @@ from deep5.results.study_resumption import DIRTY, check_same, source_note
 from deep5.results.time_to_target import Reached, Target, time_to_target
 from deep5.seeds import generator
 from deep5.study_candidates import chosen, load_study, target_of
+from deep5.study_ranks import Shares, share_processors
 from deep5.terminal import counted
 
 __all__ = ["run_study"]
@@ -58,7 +58,7 @@ class _Plan:
     contents: Mapping[tuple[str, int], str]
     environment: str
     commit: Mapping[str, Any] | None
-    threads: int
+    shares: Shares
     time_limit_s: float
     memory_limit_bytes: int | None
     memory_bytes: int
@@ -91,9 +91,11 @@ def run_study(
     """Run a recipe with each settings and each seed, and draw accuracy against epoch and loss against time.
 
     Each run has a fresh process of its own, one after the other, pinned to as many processors as the candidate of most
-    threads has: with others, seconds would be those of another machine. Seed after seed all candidates run, in an
-    order that the seed draws, so that what changes on the machine meanwhile falls on all of them. A run that fails,
-    crashes or is ended at a limit is noted, counts as one that never reached the target, and the others go on.
+    threads has: with others, seconds would be those of another machine. A candidate that asks for ranks has as many
+    processes, which share the processors (`deep5.study_ranks`); limits are those of all of them together. Seed after
+    seed all candidates run, in an order that the seed draws, so that what changes on the machine meanwhile falls on all
+    of them. A run that fails, crashes, loses a rank or is ended at a limit is noted, counts as one that never reached
+    the target, and the others go on.
 
     Args:
         recipe: A registered name, or the path of a Python file.
@@ -104,7 +106,7 @@ def run_study(
         common: Settings of all candidates, such as the framework.
         target: What the runs have to reach; None: what the recipe's metrics state, if they do.
         time_limit_s: Of one run.
-        memory_limit_bytes: Of one run; None: nine tenths of what is free now.
+        memory_limit_bytes: Of one run, all its ranks together; None: nine tenths of what is free now.
         out: Where the study's folder goes.
         resume: The folder of a study of the same that was ended, to go on in: what ran to its end, or failed, counts,
             and the run that was broken off begins again.
@@ -156,10 +158,7 @@ def _plan(
         for seed in seeds
     }
     contents = {key: content_hash(own) for key, own in made.items()}  # what cannot be hashed is refused
-    # Of all runs alike: with other processors, seconds would be those of another machine.
-    threads = max(own.value("threads") or default_threads("") or 1 for own in made.values())
-    if threads > (here := len(processors(threads))):
-        raise UsageError(f"{threads} threads; allowed: at most {here}, the processors of this process")
+    shares = share_processors({name: made[name, seeds[0]] for name in settings})
     target, told = target_of(recipe, asked)
     software = describe_software()
     return _Plan(
@@ -171,11 +170,11 @@ def _plan(
         common=common,
         seeds=seeds,
         target=target,
-        told=told,
+        told=[*told, *shares.notes],
         contents=contents,
         environment=environment_hash(software=software),
         commit=software["commit"],
-        threads=threads,
+        shares=shares,
         time_limit_s=time_limit_s,
         memory_limit_bytes=memory_limit_bytes,
         memory_bytes=memory_bytes,
@@ -284,7 +283,8 @@ class _UnderWay:
             outcome = run_process(
                 request,
                 Path(scratch),
-                threads=plan.threads,
+                threads=plan.shares.threads,
+                pinned=plan.shares.processors,
                 time_limit_s=plan.time_limit_s,
                 memory_limit_bytes=plan.memory_bytes,
             )

@@ -67,6 +67,12 @@ def study_command(errors: Errors) -> click.Command:
     @click.option("--only", metavar="NAMES", help="These candidates, with commas between.")
     @click.option("--framework", metavar="NAME", help="Run on this framework.")
     @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads within an operator.")
+    @click.option("--ranks", type=click.IntRange(min=1), metavar="N", help="Run every candidate by N ranks.")
+    @click.option(
+        "--launcher",
+        type=click.Choice(["mpiexec", "torchrun", "threads"]),
+        help="What starts ranks; default: what the recipe says, or mpiexec.",
+    )
     @click.option("--time-limit", type=float, default=3600.0, show_default=True, metavar="S", help="Of one run.")
     @click.option("--memory-limit", metavar="SIZE", help="Of one run, such as 4GiB; default: 90 % of what is free.")
     @click.option("--out", metavar="DIR", default="results", show_default=True, help="Where the study's folder goes.")
@@ -93,10 +99,11 @@ def study_command(errors: Errors) -> click.Command:
         """Run RECIPE with each of the settings in its STUDY and several seeds, and draw them side by side.
 
         Without a STUDY in the file, --vary says what is compared: optimizers, frameworks, or both. Each run has a
-        fresh process of its own. The pictures are accuracy against epoch and loss against time, a band over the seeds
-        around each mean. A run that fails, crashes, diverges or is ended at a limit never reaches the target, and the
-        others go on: the exit status is 3 only where no run at all came to its end. 'deep5 profile' compares
-        candidates over several studies. A study that was ended goes on by the same command with --resume.
+        fresh process of its own, or one for each rank that it asks for. The pictures are accuracy against epoch and
+        loss against time, a band over the seeds around each mean; where candidates differ in their number of ranks,
+        speed-up and efficiency, too. A run that fails, crashes, diverges or is ended at a limit never reaches the
+        target, and the others go on: the exit status is 3 only where no run at all came to its end. 'deep5 profile'
+        compares candidates over several studies. A study that was ended goes on by the same command with --resume.
         """
         with errors(debug, as_json) as show:
             from deep5.compare.command import parse_bytes

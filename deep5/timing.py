@@ -1,18 +1,19 @@
-"""Two pieces of code timed in turn in one process, with the baseline twice so that the noise is known."""
+"""Two pieces of code timed in turn, with the baseline twice so that the noise is known; by one process, or by ranks."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
 
 import numpy as np
 
+from deep5.communicator import Communicator, SingleRank
 from deep5.seeds import generator
 
-__all__ = ["Rounds", "time_rounds"]
+__all__ = ["Rounds", "of_slowest", "time_rounds"]
 
 _WARMUPS = 3
 
@@ -47,8 +48,12 @@ def time_rounds(
     steps: int,
     seed: int = 0,
     on_round: Callable[[int], None] | None = None,
+    communicator: Communicator | None = None,
 ) -> Rounds:
     """Time three callables in turn, in a new random order each round.
+
+    Several ranks call this together and time in lockstep: the order is the same on all, and none begins a call before
+    all have come to it.
 
     Args:
         candidate: Does `steps` steps of the code in question and returns when they are finished.
@@ -58,13 +63,20 @@ def time_rounds(
         steps: For the record.
         seed: Of the order.
         on_round: Called with the number of rounds done, outside the clock.
+        communicator: Of the ranks; None: there is one.
+
+    Returns:
+        This rank's own times; `of_slowest` gives those of all.
     """
+    meet = (SingleRank() if communicator is None else communicator).barrier
     calls = (candidate, baseline, baseline_again)
+    meet()
     begin = perf_counter_ns()
     candidate()
     first = (perf_counter_ns() - begin) / 1e9
     for _ in range(_WARMUPS):
         for call in calls:
+            meet()
             call()
     times = np.empty((rounds, 3))
     rng = generator(seed, "timing order")
@@ -73,6 +85,7 @@ def time_rounds(
             gc.collect()  # so that nobody pays for another's garbage
             for which in rng.permutation(3):
                 call = calls[which]
+                meet()
                 begin = perf_counter_ns()
                 call()
                 times[number, which] = perf_counter_ns() - begin
@@ -87,6 +100,24 @@ def time_rounds(
         warmups=_WARMUPS,
         first_call_s=first,
     )
+
+
+def of_slowest(rounds: Rounds, communicator: Communicator) -> Rounds:
+    """The rounds of all ranks as one: each time is that of the rank that took longest, the same on every rank.
+
+    Args:
+        rounds: This rank's own; every rank has as many.
+        communicator: Of the ranks.
+
+    Raises:
+        CommunicationError: A rank is lost.
+    """
+    times = np.array([rounds.candidate, rounds.baseline, rounds.baseline_again])
+    first = np.array([rounds.first_call_s])
+    for mine in (times, first):
+        communicator.all_reduce(mine, op="max")
+    candidate, baseline, again = (tuple(row) for row in times.tolist())
+    return replace(rounds, candidate=candidate, baseline=baseline, baseline_again=again, first_call_s=float(first[0]))
 
 
 @contextmanager

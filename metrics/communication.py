@@ -14,7 +14,7 @@ from deep5.tensors import Arrays
 if TYPE_CHECKING:
     from deep5.communicator import Communicator
 
-__all__ = ["CommunicationShare", "CommunicationVolume", "LoadImbalance"]
+__all__ = ["CommunicationOverlap", "CommunicationShare", "CommunicationVolume", "LoadImbalance"]
 
 _ALONE = "one process trains alone; remedy: --ranks 2, say"
 
@@ -120,6 +120,83 @@ class CommunicationShare(Metric):
     def observer(self) -> Observer:
         """Samples: the share of every step of this rank."""
         return _Share()
+
+
+class _Overlap(_PerStep):
+    def __init__(self) -> None:
+        super().__init__()
+        self._hidden_ns = self._waited_ns = 0
+        self._missing: str | None = None
+        self._tells = True
+        self._hidden_before = 0
+        self._first = FirstCalls()
+
+    def before_training(self, trainer: Any) -> None:
+        super().before_training(trainer)
+        self._tells = trainer.communicator is not None and trainer.communicator.count_hidden()
+
+    def before_step(self, trainer: Any, info: StepInfo) -> None:
+        super().before_step(trainer, info)
+        if (communicator := trainer.communicator) is not None:
+            self._hidden_before = communicator.hidden_ns
+
+    def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
+        communicator = trainer.communicator
+        if communicator is None or self._first(info) or not self._tells:
+            return
+        hidden, waited = communicator.hidden_ns - self._hidden_before, communicator.waited_ns - self._before[1]
+        if hidden + waited:
+            self._hidden_ns += hidden
+            self._waited_ns += waited
+            self._samples.append(Sample(100.0 * hidden / (hidden + waited), info.step, info.epoch))
+
+    def state_dict(self) -> dict[str, Any]:
+        kept = super().state_dict()
+        return {name: kept[name] for name in kept if name not in ("_first", "_tells", "_hidden_before")}
+
+    def combine(self, communicator: Communicator) -> None:
+        sums = np.array([self._hidden_ns, self._waited_ns, 0 if self._tells else 1], np.int64)
+        communicator.all_reduce(sums)
+        self._hidden_ns, self._waited_ns, unknown = map(int, sums)
+        if unknown:
+            self._missing = "the communicator does not know when a collective that was started has ended"
+        elif not self._hidden_ns + self._waited_ns:
+            self._missing = "no rank communicated in a step behind the first of each size of batch"
+
+    def value(self) -> float | None:
+        took_ns = self._hidden_ns + self._waited_ns
+        return 100.0 * self._hidden_ns / took_ns if self._ranks > 1 and took_ns and self._missing is None else None
+
+    def missing(self) -> str | None:
+        return super().missing() or self._missing
+
+
+class CommunicationOverlap(Metric):
+    """Share of the time of communication in training steps that ranks worked on in, over all ranks, in percent.
+
+    A rank's time of communication is that which its calls and waits took, and that which collectives that it had
+    started were under way while it did something else, such as the rest of the backward pass: the second part is what
+    is hidden, 100 hidden / (hidden + waited). Several collectives at once take the time of one. The end is when the
+    communicator learned of it, not when somebody waited; waiting for slower ranks is in both parts, as it is in
+    `CommunicationShare`. So 0 is a scheme that only blocks, and where a compression makes it block; what is hidden of
+    messages between two ranks is not known, and not counted as hidden.
+
+    On the clock: as above. The first step of each size of batch is left out. Without ranks there is no value, nor where
+    the communicator cannot know when a collective ended: NCCL, and an MPI that is not safe for threads.
+
+    References:
+        Shet, Sadayappan, Bernholdt, Nieplocha and Tipparaju, A framework for characterizing overlap of communication
+        and computation in parallel applications, Cluster Computing 11(1), 2008: overlap as seen within the library,
+        and why the moment of the end decides.
+    """
+
+    name = "communication_overlap"
+    unit = "%"
+    direction = "higher"
+
+    def observer(self) -> Observer:
+        """Samples: the overlap of every step of this rank in which it communicated."""
+        return _Overlap()
 
 
 class _Imbalance(_Share):

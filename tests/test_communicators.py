@@ -154,9 +154,9 @@ def test_mpi_tells_who_waits_for_a_rank_that_does_not_come() -> None:
 
 def test_mpi_ends_where_a_rank_is_lost_in_the_middle_of_an_operation() -> None:
     program = """
-    from deep5.distributed import check, mpi
+    from deep5.distributed import mpi_waiting
 
-    mpi.GRACE_S = 0.5
+    mpi_waiting.GRACE_S = 0.5
     if rank == 1:
         # As far as all others can know, it is about to do the same.
         buffer = np.ones(100_000)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+import tempfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +20,7 @@ from deep5.distributed.threads import run_in_threads
 from deep5.events import StepInfo
 from deep5.plugins import registered
 from deep5.recipe import Recipe, load_recipe
-from deep5.results.result import Result
+from deep5.results.result import Result, load
 from deep5.run import execute, execute_as_rank
 from deep5.timing import time_rounds
 from pace import slowness
@@ -35,7 +39,8 @@ WITH_TRAINER = [
 ]
 OF_OPERATORS = [name for name in OVERHEAD if name.startswith("overhead_operator_")]
 OF_DATA = [name for name in OVERHEAD if name.startswith(("overhead_sampling_", "overhead_checkpoint"))]
-OTHERS = {*WITH_TRAINER, *OF_OPERATORS, *OF_DATA}
+OF_RANKS = [name for name in OVERHEAD if name.startswith(("overhead_all_reduce_", "overhead_ranks_"))]
+OTHERS = {*WITH_TRAINER, *OF_OPERATORS, *OF_DATA, *OF_RANKS}
 OF_RULES = [name for name in OVERHEAD if name.split("_")[1] not in ENGINES and name not in OTHERS] + OF_NATIVE_RULES
 # Of the recipes whose wait is in the executor, those that the shorter suite has; their steps are of one sample.
 QUICK = ("lenet_1", "mlp", "pytorch_groups", "tensorflow_modifier", "jax_training_1")
@@ -53,6 +58,15 @@ def shortened(name: str, **sizes: int) -> Recipe:
     """The recipe with its own goal, in fewer rounds: what is planted is far above what fewer rounds can show."""
     recipe = load_recipe(name)
     return replace(recipe, fixed={**recipe.fixed, **sizes}, published=False)
+
+
+def by_command(recipe: str | Path, out: Path, *words: str) -> Result:
+    """The result of a recipe that asks for ranks, which the command starts."""
+    command = [sys.executable, "-m", "deep5", "run", str(recipe), "--out", str(out), "--quiet", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    (folder,) = out.iterdir()
+    return load(folder)
 
 
 # What the shorter suite leaves out: recipes of ResNet-18, which compile for half a minute, but PyTorch's inference; and
@@ -73,7 +87,9 @@ def test_every_recipe_runs_at_its_smoke_size(name: str, tmp_path: Path) -> None:
     assert "smoke" in recipe.sizes
     smallest = recipe.at_size("smoke")
     result: Result | None
-    if smallest.operators or smallest.timing or smallest.value("scheme") is None:
+    if smallest.ranks is not None:
+        result = by_command(name, tmp_path, "--size", "smoke")
+    elif smallest.operators or smallest.timing or smallest.value("scheme") is None:
         result = execute(smallest, out=tmp_path)
     else:
         result = run_in_threads(2, lambda ranks: execute_as_rank(smallest, ranks, out=tmp_path))[0]
@@ -255,10 +271,55 @@ def test_a_wait_planted_in_the_operator_turns_the_recipe_red(
     assert result.accepted is False
 
 
+# What a side becomes: twice as slow on the last rank, and by twice what a goal in microseconds allows.
+LATE = """
+import functools
+from time import perf_counter_ns
+
+
+@functools.wraps({side})
+def late(**given):
+    work, ranks = {side}(**given), given.get("communicator")
+
+    def waits():
+        begin = perf_counter_ns()
+        work()
+        taken = perf_counter_ns() - begin
+        if ranks is None or ranks.rank == ranks.size - 1:
+            while perf_counter_ns() < begin + 2 * taken + 10_000 * given["steps"]:
+                pass
+
+    return waits
+
+
+FIXED"""
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name.endswith(("mpi_4_bytes", "single")) else pytest.mark.slow)
+        for name in OF_RANKS
+    ],
+)
+def test_a_wait_planted_on_one_rank_turns_the_recipe_red(name: str, tmp_path: Path) -> None:
+    recipe = load_recipe(name)
+    assert recipe.source is not None
+    side = f"{recipe.fixed['candidate'].__module__.rpartition('.')[2]}.{recipe.fixed['candidate'].__name__}"
+    text = recipe.source.decode().replace(f'"candidate": {side}', '"candidate": late')
+    text = re.sub('"rounds": (60|30)', '"rounds": 12', text).replace("\nFIXED", LATE.format(side=side), 1)
+    (tmp_path / "planted.py").write_text(text)
+    result = by_command(tmp_path / "planted.py", tmp_path / "out")
+    assert result.status == "success"
+    assert result.accepted is False
+
+
 def kept(name: str, out: Path) -> bool:
     """Whether a run of a recipe keeps its goal; one in microseconds, on a machine as slow as this is."""
     recipe, slower = load_recipe(name), slowness()
-    result = execute(recipe, out=out)
+    out = Path(tempfile.mkdtemp(dir=out))
+    result = execute(recipe, out=out) if recipe.ranks is None else by_command(name, out)
     ((metric, goal),) = recipe.metrics
     assert result.status == "success"
     if result.accepted or metric.unit != "us":

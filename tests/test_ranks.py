@@ -236,7 +236,7 @@ def test_wrong_use_is_told_in_a_line(recipe: Path, deep5: Command) -> None:
         assert told in err, err
         assert not out
     status, _, err = deep5("run", "overhead_trainer", "--size", "smoke", "--ranks", "2")
-    assert (status, "trains nothing" in err) == (2, True)
+    assert (status, "neither candidate nor baseline takes them" in err) == (2, True)
 
 
 def test_ranks_with_other_settings_are_refused_on_every_rank(recipe: Path, tmp_path: Path) -> None:

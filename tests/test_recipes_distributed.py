@@ -11,7 +11,11 @@ import pytest
 
 from deep5.plugins import registered
 
-SCHEMES = sorted(name for name in registered("recipes") if name.startswith("distributed_"))
+# Those with a STUDY are run by tests/test_study_ranks.py.
+STUDIES = ("_study", "_strong", "_weak")
+SCHEMES = sorted(
+    name for name in registered("recipes") if name.startswith("distributed_") and not name.endswith(STUDIES)
+)
 
 
 def run(name: str, out: Path, ranks: int, *words: str) -> dict[str, object]:

@@ -551,4 +551,6 @@ def test_every_metric_of_training_is_tested_here_or_beside() -> None:
     told |= {"overhead", "slowdown", "wall_clock_time", "throughput", "step_latency", "time_to_accuracy", "peak_memory"}
     # Of several ranks: test_ranks and test_audit_ranks.
     told |= {"communication_volume", "communication_share", "load_imbalance"}
+    # test_communication_metrics.
+    told |= {"communication_overlap", "staleness"}
     assert set(registered("metrics")) == told

@@ -19,7 +19,6 @@ TRAINING, OPERATORS, CODE = "training", "operators", "code timed by hand"
 RANKS = "ranks.json"
 """What each rank of a run of several was, sent and waited for."""
 
-_LEVELS = {OPERATORS: 0, CODE: 2}
 _TRAINED = ("data", "split", "initial_weights", "trained_weights", "batch_order", "network")
 
 
@@ -43,7 +42,7 @@ def batch_size_of(document: Mapping[str, Any]) -> int | None:
 
 
 def ranks_of(document: Mapping[str, Any]) -> int:
-    """How many ranks trained together.
+    """How many ranks trained, or timed code, together.
 
     Args:
         document: result.json.
@@ -80,10 +79,10 @@ def check_level(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> str:
     )
     kind = found[0] if found else CODE
     ranks = ranks_of(document)
-    if kind == TRAINING:
-        together = "" if ranks == 1 else f" by {ranks} ranks"
-        ledger.same(14, f"the level of a result of training{together}", document["level"], 2 if ranks == 1 else 3)
-    else:
-        ledger.same(14, f"the level of a result of {kind}", document["level"], _LEVELS[kind])
+    if kind == OPERATORS:
+        ledger.same(14, f"the level of a result of {kind}", document["level"], 0)
         ledger.same(14, f"the number of ranks of a result of {kind}", ranks, 1)
+    else:
+        together = "" if ranks == 1 else f" by {ranks} ranks"
+        ledger.same(14, f"the level of a result of {kind}{together}", document["level"], 2 if ranks == 1 else 3)
     return kind

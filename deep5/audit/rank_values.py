@@ -127,6 +127,33 @@ def _communication_share(own: Rows, samples: Mapping[str, Rows], batches: Batche
     return Part(low=low, high=high, total=waited, count=sum(took[sample.step] for sample in own))
 
 
+def _communication_overlap(own: Rows, samples: Mapping[str, Rows], batches: Batches, steps: int | None) -> Part | None:
+    """The overlap of each step, weighted by what its communication took: what was waited is so much less than all."""
+    low, high = min(sample.value for sample in own), max(sample.value for sample in own)
+    waited = _waited_of(samples)
+    if not all(sample.step in waited and sample.value < 100 for sample in own):
+        return Part(low=low, high=high)
+    took = [waited[sample.step] / (1 - sample.value / 100) for sample in own]
+    return Part(
+        low=low,
+        high=high,
+        total=sum(sample.value * each for sample, each in zip(own, took, strict=True)),
+        count=sum(took),
+    )
+
+
+def _waited_of(samples: Mapping[str, Rows]) -> dict[int | None, float]:
+    """What a rank waited in its steps, by step, where share and latency tell it: in percent of the latency's unit."""
+    took = {sample.step: sample.value for sample in samples.get("step_latency", ())}
+    shares = samples.get("communication_share", ())
+    return {sample.step: sample.value * took[sample.step] for sample in shares if sample.step in took}
+
+
+def _staleness(own: Rows, samples: Mapping[str, Rows], batches: Batches, steps: int | None) -> Part | None:
+    ages = [sample.value for sample in own]
+    return Part(low=min(ages), high=max(ages), total=sum(ages), count=len(ages))
+
+
 def _load_imbalance(own: Rows, samples: Mapping[str, Rows], batches: Batches, steps: int | None) -> Part | None:
     return Part(low=min(sample.value for sample in own), high=max(sample.value for sample in own))
 
@@ -211,6 +238,8 @@ _PARTS: Mapping[str, Callable[[Rows, Mapping[str, Rows], Batches, int | None], P
     "peak_memory": _peak_memory,
     "communication_volume": _communication_volume,
     "communication_share": _communication_share,
+    "communication_overlap": _communication_overlap,
+    "staleness": _staleness,
     "load_imbalance": _load_imbalance,
 }
 COMBINED = tuple(_PARTS)
@@ -223,5 +252,7 @@ _JOINED: Mapping[str, Callable[..., None]] = {
     "peak_memory": _largest,
     "communication_volume": _sum,
     "communication_share": _mean("those of the steps", "how long the steps took is not stored"),
+    "communication_overlap": _mean("those of the steps", "how long communication took in the steps is not stored"),
+    "staleness": _mean("those of the updates", "every update has one"),
     "load_imbalance": _imbalance,
 }

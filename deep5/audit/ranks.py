@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,10 @@ from deep5.audit.batches import Batches
 from deep5.audit.files import json_of, plain
 from deep5.audit.finding import Ledger
 from deep5.audit.measured import RANKS
+from deep5.audit.numerics import parts_of
+from deep5.audit.rank_series import ages_of, check_ages, check_series
 from deep5.audit.rank_values import COMBINED, SUMMED, OfAll, Part, part_of_rank
+from deep5.audit.rounds import SIDES
 from deep5.audit.values import check_order
 from deep5.results.samples_file import SampleRow, read_samples
 from deep5.results.schema import metric_labels
@@ -26,7 +30,7 @@ _OTHERS = re.compile(r"samples-rank-.*\.csv")
 _EVALUATED = ("test_accuracy", "test_loss", "epochs_to_accuracy")
 _COUNTS = ("steps", "sent_bytes", "messages")
 # Series that two ranks cannot have in common: each learns from its own samples, and reads its own clock.
-_OWN = ("training_loss", "step_latency", "throughput")
+_OWN = ("training_loss", "step_latency", "throughput", *SIDES)
 _LEAST = 3
 
 All = Mapping[str, Sequence[SampleRow]]
@@ -71,6 +75,7 @@ def check_ranks(
     ledger.hold(8, not odd or batches.mixed, f"{', '.join(odd)[:100]} is there, which is of none of the {ranks} ranks")
     seen: dict[tuple[str, int], int] = {}
     parts: list[dict[str, Part | None]] = []
+    ages: Counter[int] = Counter()
     for entry in told:
         rank, own = entry["rank"], samples
         if rank and _name(rank) not in there:
@@ -82,8 +87,14 @@ def check_ranks(
                 _check_other(ledger, document, samples, own, batches, rank)
             _check_entry(ledger, document, entry, own, batches)
             _check_copies(ledger, own, rank, seen)
+            check_series(ledger, document, own, rank, batches)
+            ages.update(ages_of(own))
             parts.append(_parts(document, own, replace(batches, rank=rank), entry["steps"]))
-    return _of_all(document, parts) if len(parts) == ranks else None
+    if len(parts) < ranks:
+        return None
+    if ended:
+        check_ages(ledger, root, document, ages)
+    return _of_all(document, parts)
 
 
 def _name(rank: int) -> str:
@@ -168,6 +179,8 @@ def _check_other(
     rows = document["metrics"]
     names = {row["name"]: row for row in rows}
     allowed = {**names, **dict(zip(metric_labels(rows), rows, strict=True))}
+    if "candidate" in parts_of(document):
+        allowed |= {side: {"name": side, "unit": "s"} for side in SIDES}
     odd = [label for label in own if label not in allowed]
     ledger.hold(8, not odd, f"rank {rank}: samples of {', '.join(odd)[:100]} are there, which is no metric of the run")
     for label, series in own.items():

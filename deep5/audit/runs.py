@@ -12,12 +12,13 @@ from deep5.audit.data import check_data, check_description, check_weights
 from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
 from deep5.audit.identity import check_environment, check_recipe
-from deep5.audit.measured import OPERATORS, TRAINING, check_level
+from deep5.audit.measured import CODE, OPERATORS, TRAINING, check_level
 from deep5.audit.network_file import check_network
 from deep5.audit.numerics import check_numerics, check_threads, parts_of
 from deep5.audit.operator_rows import check_operator_rows
 from deep5.audit.rank_values import OfAll
 from deep5.audit.ranks import check_ranks
+from deep5.audit.rounds import slowest
 from deep5.audit.run_times import check_times, logged
 from deep5.audit.settings import check_optimizer
 from deep5.audit.values import check_values
@@ -75,7 +76,8 @@ def audit_run(root: Path, ledger: Ledger) -> Result | None:
         of_all: OfAll | None = None
         with ledger.part(8, "the ranks"):
             of_all = check_ranks(ledger, root, document, samples, batches)
-        check_values(ledger, document, samples, batches, of_all)
+        together = slowest(ledger, root, document, samples) if kind == CODE else samples
+        check_values(ledger, document, together, batches, of_all)
     if kind is not None and ended:
         _check_ended(ledger, root, document, samples, kind)
     else:

@@ -21,6 +21,7 @@ from deep5.audit.settings import check_runs_alike, check_set
 from deep5.results.kind import RUN_KIND, kind_of
 from deep5.results.result import RESULT, Result
 from deep5.results.study_record import FAILED, RUNS, STUDY, moment
+from deep5.results.study_scaling import scaling_of
 from deep5.results.time_to_target import Reached, Target, stated_goals, summary, time_to_target
 
 __all__ = ["audit_study"]
@@ -62,6 +63,8 @@ def audit_study(root: Path, ledger: Ledger, ledgers: list[Ledger]) -> None:
         for name, own in candidates.items():
             with ledger.part(9, f"what is told of {name}"):
                 _check_candidate(ledger, document, name, own, runs)
+        with ledger.part(9, "what is told of scaling"):
+            _check_scaling(ledger, document, runs)
         _check_alike(ledger, runs)
 
 
@@ -219,6 +222,17 @@ def _check_candidate(
         ledger.same(9, f"{name}: the mean of {label}", told["mean"], mean(found) if finite else None)
         spread = stdev(found) if finite and len(found) > 1 else None
         ledger.same(9, f"{name}: the deviation of {label}", told["deviation"], spread)
+
+
+def _check_scaling(ledger: Ledger, document: Mapping[str, Any], runs: Mapping[str, Result]) -> None:
+    """Speed-ups and efficiencies, by the runs; studies that are older tell none."""
+    by_candidate = {name: [runs.get(path) for path in own["runs"]] for name, own in document["candidates"].items()}
+    if any(run is None for own in by_candidate.values() for run in own):
+        ledger.skip("what is told of scaling: not all of the study's runs can be read")
+    elif "scaling" in document:
+        there = {name: [run for run in own if run is not None] for name, own in by_candidate.items()}
+        follows = [scaling.document() for scaling in scaling_of(there)]
+        ledger.same(9, "what is told of scaling", document["scaling"], follows)
 
 
 def _check_target(

@@ -13,6 +13,7 @@ from deep5.audit.batches import Batches
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
 from deep5.audit.rank_values import COMBINED, SUMMED, OfAll, check_of_all
+from deep5.audit.rounds import SIDES
 from deep5.errors import TooFewSamples
 from deep5.results.samples_file import SampleRow
 from deep5.results.schema import metric_labels
@@ -86,7 +87,7 @@ def check_values(
             ledger.hold(8, not wrong, f"{label}: samples are in {', '.join(wrong)}; the metric is in {row['unit']}")
         with ledger.part(9, f"the value of {label}"):
             _check_value(ledger, label, row, own, run)
-    known = {*labels, "candidate_time", "baseline_time", "baseline_again_time"}
+    known = {*labels, *SIDES}
     odd = [label for label in samples if label not in known and not label.startswith("time[")]
     ledger.hold(8, not odd, f"samples of {', '.join(odd)[:100]} are there, which is no metric of the recipe")
 
@@ -287,7 +288,7 @@ def _slowdown(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, run
 
 
 def _sides(samples: All) -> list[list[float]]:
-    return [[s.value for s in samples[name]] for name in ("candidate_time", "baseline_time", "baseline_again_time")]
+    return [[s.value for s in samples[side]] for side in SIDES]
 
 
 _CHECKS: Mapping[str, Callable[..., None]] = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deep5.recipe import Recipe
 
-__all__ = ["ARRAYS", "main"]
+__all__ = ["ARRAYS", "main", "recipe_of"]
 
 Job = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
 
@@ -70,7 +70,7 @@ def _job(
     from deep5.compare.plan import content_hash
     from deep5.errors import RecipeError
 
-    recipe = _recipe(request)
+    recipe = recipe_of(request)
     if content_hash(recipe) != request["content"]:
         raise RecipeError(
             f"{recipe.name}, or a file that it names, is not what it was at the beginning; remedy: begin again"
@@ -85,8 +85,12 @@ def _job(
     return job(recipe, request, tell, begin)
 
 
-def _recipe(request: Mapping[str, Any]) -> Recipe:
-    """What is run: a candidate of a study is one of its file's where it is not given, for it may hold any object."""
+def recipe_of(request: Mapping[str, Any]) -> Recipe:
+    """What is run: a candidate of a study is one of its file's where it is not given, for it may hold any object.
+
+    Args:
+        request: Of the parent.
+    """
     from deep5.recipe import load_recipe
     from deep5.study_candidates import load_study
 

@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter, sleep
 from typing import Any
 
 import psutil
@@ -31,6 +31,8 @@ _PROGRAM = (
 _LOOK_S = 0.1
 _TOLD_LINES, _TOLD_BYTES, _MOST_SAID = 3, 20_000, 64 << 20
 _LEAST_MEMORY = 256 << 20
+# Ranks see at once that nobody watches over them any more.
+_GRACE_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,20 +82,22 @@ def run_process(
     time_limit_s: float,
     memory_limit_bytes: int,
     origin: float = 0.0,
+    pinned: int | None = None,
 ) -> Outcome:
     """Run one job in a fresh process, and wait for it.
 
     Args:
         request: What is asked, in JSON's types; `folder` is put in.
         folder: Where the process writes its answer.
-        threads: Within an operator; the process is pinned to as many processors.
+        threads: Within an operator, of each process.
         time_limit_s: How long it may live.
         memory_limit_bytes: How much memory it and what it starts may take.
         origin: What `begin_s` of the outcome counts from, by `perf_counter`.
+        pinned: How many processors the process, and what it starts, may use; None: as many as threads.
     """
     folder.mkdir(parents=True, exist_ok=True)
     asked, answer, doing = (folder / name for name in ("request.json", "answer.json", "doing.txt"))
-    more = {"folder": str(folder), "processors": processors(threads), "parent": os.getpid()}
+    more = {"folder": str(folder), "processors": processors(pinned or threads), "parent": os.getpid()}
     asked.write_text(json.dumps({**request, **more}))
     begin = perf_counter()
     reason, memory = None, 0
@@ -107,6 +111,7 @@ def run_process(
             # A group of its own, which is ended as a whole: nothing that it starts runs beside the next one.
             start_new_session=True,
         )
+        started: set[psutil.Process] = set()
         try:
             watched = psutil.Process(child.pid)
             while True:
@@ -114,7 +119,9 @@ def run_process(
                     child.wait(_LOOK_S)
                     break
                 except subprocess.TimeoutExpired:
-                    memory = max(memory, _resident(watched))
+                    below = _children(watched)
+                    started.update(below)
+                    memory = max(memory, _resident((watched, *below)))
                 if memory > memory_limit_bytes:
                     reason = (
                         # Rounded apart: what was taken is more than what is allowed, and is said to be.
@@ -131,7 +138,7 @@ def run_process(
                 if reason is not None:
                     break
         finally:
-            _end(child)
+            _end(child, started)
         wall = perf_counter() - begin
         if reason is None:
             reason = _fault(child.returncode, answer, doing, said)
@@ -146,10 +153,10 @@ def run_process(
     return Outcome(answer=found, reason=reason, begin_s=begin - origin, wall_s=wall, memory_bytes=memory)
 
 
-def _resident(process: psutil.Process) -> int:
-    """Memory of a process and of what it has started."""
+def _resident(processes: Iterable[psutil.Process]) -> int:
+    """Memory of processes, those that have ended left out."""
     total = 0
-    for each in (process, *_children(process)):
+    for each in processes:
         try:
             total += int(each.memory_info().rss)
         except psutil.Error:
@@ -164,13 +171,35 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
         return []
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it has started; nothing is left behind."""
+def _end(child: subprocess.Popen[bytes], started: Iterable[psutil.Process]) -> None:
+    """End a process and all that it has started; nothing is left behind.
+
+    What has a group of its own, as ranks have, has some time to see by itself that this process is gone, and to put
+    away what it wrote.
+    """
+    left = set(started)
+    if child.poll() is None:
+        with suppress(psutil.Error):
+            left.update(_children(psutil.Process(child.pid)))
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
     if child.poll() is None:
         child.kill()
         child.wait()
+    deadline = monotonic() + _GRACE_S
+    while (left := {each for each in left if _lives(each)}) and monotonic() < deadline:
+        sleep(_LOOK_S / 4)
+    for each in left:
+        with suppress(psutil.Error):
+            each.kill()
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Not so of a zombie: a container without an init keeps what ended."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 def _doing(doing: Path) -> str:

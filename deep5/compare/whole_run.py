@@ -2,25 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from deep5.machine_load import machine_state, share_of_others
 from deep5.recipe import Recipe
 
-__all__ = ["JOBS"]
+__all__ = ["JOBS", "main"]
+
+# A rank finds modules where this process does.
+_RANK = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.compare.whole_run import main; "
+    "main(sys.argv[2:])"
+)
 
 
 def _run(
     recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The name of the result's folder, which holds what was measured; and what others took of the processors."""
-    from deep5.run import execute
+    """The name of the result's folder, which holds what was measured; and what others took of the processors.
 
+    A recipe that asks for ranks is run by them; they are on the processors that this process is pinned to.
+    """
     before = machine_state()
     tell("the run")
-    name = execute(recipe, out=request["out"], quiet=True).folder.name
-    return {"run": name, "others_share": share_of_others([(before, machine_state())])}, {}
+    if recipe.ranks is None:
+        from deep5.run import execute
+
+        folder = execute(recipe, out=request["out"], quiet=True).folder
+    else:
+        from deep5.ranks import run_by_command
+
+        command = [sys.executable, "-c", _RANK, json.dumps(sys.path), request["folder"]]
+        folder = run_by_command(recipe, command, out=request["out"], quiet=True)
+    return {"run": folder.name, "others_share": share_of_others([(before, machine_state())])}, {}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Be one of the ranks of a run.
+
+    Args:
+        arguments: The folder of the job.
+    """
+    from deep5.compare.child import recipe_of
+    from deep5.ranks import run_with_ranks
+
+    request = json.loads((Path(arguments[0]) / "request.json").read_text())
+    run_with_ranks(recipe_of(request), None, None, (), out=request["out"], quiet=True)
 
 
 JOBS = {"run": _run}

@@ -12,6 +12,7 @@ from deep5.communicator import TIMEOUT_S, Communicator
 from deep5.distributed.served import ServedOptimizer
 from deep5.distributed.server import DONE, HELLO, OVER, PUSH, TAG, TICK, WAIT, Server
 from deep5.distributed.server_memory import Block
+from deep5.distributed.shared_executor import owns_step
 from deep5.errors import Unsupported, UsageError
 from deep5.events import StepInfo
 from deep5.tensors import Array, Arrays, to_numpy
@@ -75,6 +76,12 @@ class AsynchronousScheme(ServedOptimizer):
     def _prepare(self) -> None:
         super()._prepare()
         optimizer, name = self.optimizer, type(self).__name__
+        if owns_step(optimizer):
+            raise Unsupported(
+                f"{name} applies gradients as they come, each of one rank's samples at parameters of its own, and "
+                f"{type(optimizer).__name__} owns its step, in which all gradients are of one loss; allowed: an update "
+                "rule, such as d5.Momentum(); remedy: AllReduce, or a scheme that averages parameters"
+            )
         if not isinstance(optimizer, RuleOptimizer):
             raise Unsupported(
                 f"{name} applies every gradient where its server is, by the kernel of an update rule; got "

@@ -83,6 +83,9 @@ class Buckets:
         view, value = self.views[name], to_numpy(gradient)
         if self._weight == 1.0:
             np.copyto(view, value)
+        elif self._weight == 0.0:
+            # What counts for nothing may be anything, also no number.
+            view[...] = 0
         else:
             np.multiply(value, view.dtype.type(self._weight), out=view)
         self._missing[index] -= 1

@@ -39,7 +39,7 @@ def check_communicator(communicator: Communicator, *, mismatches: bool = True) -
     for check in (_check_start, _check_reductions, _check_bits, _check_moves, _check_queue, _check_refusals):
         check(communicator)
     if communicator.size > 1:
-        for check in (_check_barrier, _check_messages, _check_done, _check_exchange):
+        for check in (_check_barrier, _check_hidden, _check_messages, _check_done, _check_exchange):
             check(communicator)
     _check_split(communicator)
     if communicator.size > 1:
@@ -190,6 +190,31 @@ def _check_barrier(communicator: Communicator) -> None:
             raise CommunicationError(f"barrier: over in {took_s:.3f} s, before rank {communicator.size - 1} had come")
         if not last and not late_s / 2 < waited_s <= took_s:
             raise CommunicationError(f"waited_ns: {waited_s:.3f} s more after a barrier of {took_s:.3f} s")
+
+
+def _check_hidden(communicator: Communicator) -> None:
+    """What was started ends when the last rank comes, and not when somebody waits for it."""
+    late_s, busy_s = 0.15, 0.6
+    part = communicator.split(0)
+    counts, last = part.count_hidden(), part.rank == part.size - 1
+    part.barrier(timeout_s=_ENOUGH_S)
+    if last:
+        sleep(late_s)
+    request = part.barrier_start()
+    sleep(busy_s)
+    before_ns, waited_ns = part.hidden_ns, part.waited_ns
+    request.wait(_ENOUGH_S)
+    hidden_s, waited_s = (part.hidden_ns - before_ns) / 1e9, (part.waited_ns - waited_ns) / 1e9
+    # A third: how far apart the ranks left the barrier before is not known. Who sees an end only in the wait for it has
+    # all of the time.
+    low_s, high_s = ((0.0 if last else late_s / 3), 0.95 * busy_s) if counts else (0.0, 0.0)
+    if not low_s <= hidden_s <= high_s:
+        raise CommunicationError(
+            f"hidden_ns: {hidden_s:.3f} s more on rank {part.rank} behind {busy_s:g} s in which a barrier that was "
+            f"started waited {late_s:g} s for rank {part.size - 1}, and {waited_s:.3f} s of waiting"
+        )
+    part.barrier(timeout_s=_ENOUGH_S)
+    part.close()
 
 
 def _check_messages(communicator: Communicator) -> None:

@@ -13,7 +13,9 @@ from deep5.arguments import is_whole
 from deep5.communicator import TIMEOUT_S, Communicator, Reduction, Request, check_buffer, check_pair
 from deep5.errors import UsageError, brief
 
-__all__ = ["CountedCommunicator"]
+__all__ = ["CountedCommunicator", "take_over"]
+
+_MESSAGES = ("send", "receive")
 
 
 class CountedCommunicator(ABC):
@@ -26,16 +28,33 @@ class CountedCommunicator(ABC):
     - `gather` (buffer, out or None, root), `scatter` (buffer or None, out, root), `barrier` ()
     - `send` (buffer, to, tag), `receive` (buffer, source, tag)
 
-    Operations on buffers without a byte do not reach it.
+    Operations on buffers without a byte do not reach it. Where `tells_ends` is true, the request of a collective that
+    was started while `counts_hidden` is has an attribute `finished_ns`: when it ended, on this process's
+    `time.perf_counter_ns`, or None while it has not.
 
     Args:
         rank: This process.
         size: How many there are.
+
+    Attributes:
+        tells_ends: Whether it is known when what was started has ended, also where nobody waited for it then.
+        counts_hidden: Whether `count_hidden` was called.
     """
+
+    tells_ends: bool = False
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-        self.sent_bytes = self.messages = self.waited_ns = 0
+        self.sent_bytes = self.messages = self.waited_ns = self.hidden_ns = 0
+        self.counts_hidden = False
+        # What was started and may not have ended; when the caller came out of the last call.
+        self._under_way: list[_Waited] = []
+        self._left_ns = 0
+
+    def count_hidden(self) -> bool:
+        """Count `hidden_ns` from here on; see `Communicator.count_hidden`."""
+        self.counts_hidden = self.tells_ends
+        return self.counts_hidden
 
     @abstractmethod
     def _call(self, name: str, timeout_s: float, *given: Any) -> None:
@@ -191,20 +210,39 @@ class CountedCommunicator(ABC):
     def _block(self, name: str, size_bytes: int, sent_bytes: int, timeout_s: float, *given: Any) -> None:
         if size_bytes:
             begin = perf_counter_ns()
+            if self._under_way:
+                self._come_in(begin)
             if sent_bytes and self.size > 1:
                 self.sent_bytes += sent_bytes
                 self.messages += 1
             self._call(name, timeout_s, *given)
-            self.waited_ns += perf_counter_ns() - begin
+            self._left_ns = end = perf_counter_ns()
+            self.waited_ns += end - begin
 
     def _begin(self, name: str, size_bytes: int, sent_bytes: int, *given: Any) -> Request:
         begin = perf_counter_ns()
+        if self._under_way:
+            self._come_in(begin)
         if sent_bytes and self.size > 1:
             self.sent_bytes += sent_bytes
             self.messages += 1
         request = _Waited(self, self._call_start(name, *given) if size_bytes else None)
-        self.waited_ns += perf_counter_ns() - begin
+        if self.counts_hidden and name not in _MESSAGES:
+            self._under_way.append(request)
+        self._left_ns = end = perf_counter_ns()
+        self.waited_ns += end - begin
         return request
+
+    def _come_in(self, now_ns: int) -> None:
+        """The caller comes back: until the last end of what was under way, its time out there was hidden.
+
+        All of that was under way when the caller left, so what its ends span is the union of the single times: two
+        collectives at once take the time of one.
+        """
+        ends = [request.finished_ns for request in self._under_way]
+        last_ns = now_ns if None in ends else min(now_ns, max(end for end in ends if end is not None))
+        self.hidden_ns += max(last_ns - self._left_ns, 0)
+        self._under_way = [request for request, end in zip(self._under_way, ends, strict=True) if end is None]
 
     def _check_root(self, root: int) -> None:
         if not is_whole(root) or not 0 <= root < self.size:
@@ -255,22 +293,50 @@ class CountedCommunicator(ABC):
             raise UsageError(f"got tag {brief(tag)}; allowed: a whole number from 0 to 32767")
 
 
+def take_over(whole: Communicator, part: Communicator) -> None:
+    """Put what a part of some ranks sent and waited for, just now, on the account of the communicator of all of them.
+
+    Args:
+        whole: Whose counters grow; what it has under way was not hidden meanwhile.
+        part: Split from it; its counters begin anew.
+    """
+    if isinstance(whole, CountedCommunicator) and whole._under_way:
+        now = perf_counter_ns()
+        whole._come_in(now - part.waited_ns)
+        whole._left_ns = now
+    whole.sent_bytes += part.sent_bytes
+    whole.messages += part.messages
+    whole.waited_ns += part.waited_ns
+    part.sent_bytes = part.messages = part.waited_ns = 0
+
+
 class _Waited:
     """A request whose waits are on the communicator's clock."""
 
     __slots__ = ("_communicator", "_request")
 
-    def __init__(self, communicator: CountedCommunicator, request: Request | None) -> None:
+    def __init__(self, communicator: CountedCommunicator, request: Any) -> None:
         self._communicator, self._request = communicator, request
+
+    @property
+    def finished_ns(self) -> int | None:
+        """When it ended; 0 where somebody has waited for it, which is on the clock already."""
+        if (request := self._request) is None:
+            return 0
+        found: int | None = request.finished_ns
+        return found
 
     def wait(self, timeout_s: float = TIMEOUT_S) -> None:
         """Return when it has finished; see `Request.wait`."""
         if self._request is not None:
-            begin = perf_counter_ns()
+            communicator, begin = self._communicator, perf_counter_ns()
+            if communicator._under_way:
+                communicator._come_in(begin)
             self._request.wait(timeout_s)
             self._request = None
-            self._communicator.waited_ns += perf_counter_ns() - begin
+            communicator._left_ns = end = perf_counter_ns()
+            communicator.waited_ns += end - begin
 
     def done(self) -> bool:
         """Whether it has finished."""
-        return self._request is None or self._request.done()
+        return self._request is None or bool(self._request.done())

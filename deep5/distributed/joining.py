@@ -16,6 +16,7 @@ from deep5.files import write_atomically
 
 if TYPE_CHECKING:
     from deep5.communicator import Communicator
+    from deep5.tensors import Device
 
 __all__ = ["FOLDER", "LAUNCH", "Launched", "Report", "compare_ranks", "join", "launched"]
 
@@ -135,12 +136,15 @@ def _checked(rank: int, size: int, kind: Literal["mpi", "torch"], local: int | N
     return Launched(rank=rank, size=size, kind=kind, local_rank=local, by=by)
 
 
-def join(launched: Launched, *, backend: str = "gloo", timeout_s: float = _MEET_S) -> Communicator:
+def join(
+    launched: Launched, *, backend: str = "gloo", device: str | Device = "cuda", timeout_s: float = _MEET_S
+) -> Communicator:
     """Meet the other ranks; every rank calls this.
 
     Args:
         launched: What this process was started as.
         backend: What torch.distributed exchanges by: gloo or nccl; MPI has none to choose.
+        device: NCCL's on this rank, which becomes PyTorch's current one; see `rank_device`.
         timeout_s: Limit of the meeting.
 
     Raises:
@@ -149,7 +153,7 @@ def join(launched: Launched, *, backend: str = "gloo", timeout_s: float = _MEET_
         UsageError: MPI knows of another number of ranks than the launcher started.
     """
     if launched.kind == "torch":
-        return _join_torch(launched, backend, timeout_s)
+        return _join_torch(launched, backend, device, timeout_s)
     from deep5.distributed.mpi import MPICommunicator
 
     world = MPICommunicator.world()
@@ -162,9 +166,13 @@ def join(launched: Launched, *, backend: str = "gloo", timeout_s: float = _MEET_
     return world
 
 
-def _join_torch(launched: Launched, backend: str, timeout_s: float) -> Communicator:
+def _join_torch(launched: Launched, backend: str, device: str | Device, timeout_s: float) -> Communicator:
     from deep5.distributed.process_group import ProcessGroupCommunicator
 
+    if backend == "nccl":
+        from deep5.distributed.rank_device import use_device
+
+        use_device(device)
     rank, size = launched.rank, launched.size
     address, port = os.environ["MASTER_ADDR"], _number("MASTER_PORT")
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
@@ -257,6 +265,7 @@ class Report:
 
     def _write(self, state: str, *, status: int | None = None, error: str | None = None) -> None:
         if self.watched:
+            self._folder = self._folder or self._told_folder()
             document = {
                 "pid": os.getpid(),
                 "host": platform.node(),
@@ -267,3 +276,11 @@ class Report:
                 "at_ns": monotonic_ns(),
             }
             write_atomically(self._path, json.dumps(document))
+
+    def _told_folder(self) -> str | None:
+        """What another `Report` of this rank has said."""
+        try:
+            folder: str | None = json.loads(self._path.read_bytes())["folder"]
+        except FileNotFoundError:
+            return None
+        return folder

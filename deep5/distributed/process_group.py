@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import threading
 import zlib
 from collections.abc import Callable
 from datetime import timedelta
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -16,17 +16,11 @@ import numpy as np
 from deep5.arguments import is_whole
 from deep5.communicator import TIMEOUT_S, Request
 from deep5.distributed.counted import CountedCommunicator
+from deep5.distributed.process_collectives import STARTED_S, Collectives, Staged, libraries, limit, raw
 from deep5.errors import CommunicationError, MissingDependency, Unsupported, UsageError, brief
-from deep5.plugins import missing_dependency
 
 __all__ = ["ProcessGroupCommunicator"]
 
-_COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
-_OPERATIONS = {"sum": "SUM", "max": "MAX", "min": "MIN", "prod": "PRODUCT"}
-# What gloo and NCCL reduce; bfloat16 is no type of NumPy's own and goes by its bits.
-_REDUCED = {"float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bfloat16"}
-# The limit of what was started: who waits for it has one of their own.
-_STARTED_S = 86400.0
 _TOLD_BYTES = 96
 _SAME = "remedy: every rank has to call the same collectives in the same order, on buffers of the same size"
 
@@ -67,10 +61,13 @@ class ProcessGroupCommunicator(CountedCommunicator):
     ) -> None:
         if backend not in ("gloo", "nccl"):
             raise UsageError(f"unknown back-end {backend!r} of torch.distributed; allowed: gloo, nccl")
-        torch, self._c10d = _libraries()
+        torch, self._c10d = libraries()
         super().__init__(rank, size)
         self._backend, self._checked, self._splits = backend, checked, 0
         self._device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else None
+        # NCCL says that it has ended when it has only been put in the queue of the device.
+        self.tells_ends = self._device is None
+        self._collectives = Collectives(rank, size, self._device)
         try:
             # The same on all ranks that make their communicators in the same order.
             number = store.add(f"deep5/{rank}/made", 1)
@@ -109,7 +106,7 @@ class ProcessGroupCommunicator(CountedCommunicator):
             CommunicationError: The ranks have not come in time.
             MissingDependency: PyTorch is not installed.
         """
-        c10d = _libraries()[1]
+        c10d = libraries()[1]
         try:
             store = c10d.TCPStore(address, port, size, rank == 0, timedelta(seconds=timeout_s), False)
         except RuntimeError as error:
@@ -131,7 +128,7 @@ class ProcessGroupCommunicator(CountedCommunicator):
         Raises:
             UsageError: torch.distributed is not initialised.
         """
-        _libraries()
+        libraries()
         from torch import distributed
         from torch.distributed import distributed_c10d
 
@@ -151,7 +148,7 @@ class ProcessGroupCommunicator(CountedCommunicator):
         if self._checked:
             self._agree(name, given, timeout_s)
         try:
-            work, after = self._post(self._now, name, given, timeout_s)
+            work, after = self._collectives.post(self._now, name, given, timeout_s)
             work.wait()
         except RuntimeError as error:
             raise self._told(error, name, timeout_s) from error
@@ -162,13 +159,17 @@ class ProcessGroupCommunicator(CountedCommunicator):
         if name in ("send", "receive"):
             return self._letter(name, *given)
         try:
-            return _Started(self, name, *self._post(self._later, name, given, _STARTED_S))
+            started = _Started(self, name, *self._collectives.post(self._later, name, given, STARTED_S))
+            if self.counts_hidden:
+                # Not without need: the call back costs the end of a small collective some time.
+                started.listen()
+            return started
         except RuntimeError as error:
-            raise self._told(error, name, _STARTED_S) from error
+            raise self._told(error, name, STARTED_S) from error
 
     def _letter(self, name: str, buffer: np.ndarray, other: int, tag: int) -> _Letter:
-        staged = _Staged(self._device)
-        tensor = staged.give(_raw(buffer)) if name == "send" else staged.take(_raw(buffer))
+        staged = Staged(self._device)
+        tensor = staged.give(raw(buffer)) if name == "send" else staged.take(raw(buffer))
         if self._device is not None and tag != 0:
             raise Unsupported(f"got tag {tag}; allowed: 0, NCCL knows no tags")
         # gloo ends a process that gets a longer message than it has room for. With the size in the tag, messages of
@@ -181,86 +182,6 @@ class ProcessGroupCommunicator(CountedCommunicator):
             raise self._told(error, what, TIMEOUT_S) from error
         return _Letter(self, what, work, staged)
 
-    def _post(
-        self, group: Any, name: str, given: tuple[Any, ...], timeout_s: float
-    ) -> tuple[Any, Callable[[], None] | None]:
-        """The work of torch, and what is to be done after it."""
-        c10d, limit = self._c10d, _limit(timeout_s)
-        if name == "all_reduce" and self._device is None and _known(given[0].dtype):
-            return group.allreduce(_tensor(given[0]), _operation(given[1]), limit), None
-        if name in ("all_reduce", "reduce", "reduce_scatter") and not _known(given[0].dtype):
-            return self._by_numpy(group, name, given, timeout_s)
-        staged = _Staged(self._device)
-        arguments: tuple[Any, ...]
-        if name == "barrier":
-            options, call, arguments = c10d.BarrierOptions(), group.barrier, ()
-        elif name == "all_reduce":
-            buffer, op = given
-            options, call = c10d.AllreduceOptions(), group.allreduce
-            options.reduceOp = _operation(op)
-            arguments = ([staged.take(_tensor(buffer))],)
-        elif name == "reduce":
-            buffer, root, op = given
-            options, call = c10d.ReduceOptions(), group.reduce
-            options.rootRank, options.reduceOp = root, _operation(op)
-            # gloo writes what is half done in the others' buffers.
-            arguments = ([staged.take(_tensor(buffer if root == self.rank else buffer.copy()))],)
-        elif name == "broadcast":
-            buffer, root = given
-            options, call = c10d.BroadcastOptions(), group.broadcast
-            options.rootRank = root
-            arguments = ([staged.give(_raw(buffer)) if root == self.rank else staged.take(_raw(buffer))],)
-        elif name == "reduce_scatter":
-            buffer, out, op = given
-            options, call = c10d.ReduceScatterOptions(), group._reduce_scatter_base
-            options.reduceOp = _operation(op)
-            arguments = (staged.take(_tensor(out)), staged.give(_tensor(buffer)))
-        elif name == "all_gather":
-            options, call = c10d.AllgatherOptions(), group._allgather_base
-            arguments = (staged.take(_raw(given[1])), staged.give(_raw(given[0])))
-        elif name == "all_to_all":
-            options, call = c10d.AllToAllOptions(), group.alltoall_base
-            arguments = (staged.take(_raw(given[1])), staged.give(_raw(given[0])), [], [])
-        elif name == "gather":
-            buffer, out, root = given
-            options, call = c10d.GatherOptions(), group.gather
-            options.rootRank = root
-            places = [] if root != self.rank else [list(staged.take(_raw(out)).view(self.size, -1))]
-            arguments = (places, [staged.give(_raw(buffer))])
-        else:
-            buffer, out, root = given
-            options, call = c10d.ScatterOptions(), group.scatter
-            options.rootRank = root
-            parts = [] if root != self.rank else [list(staged.give(_raw(buffer)).view(self.size, -1))]
-            arguments = ([staged.take(_raw(out))], parts)
-        options.timeout = limit
-        return call(*arguments, options), staged.fetch
-
-    def _by_numpy(
-        self, group: Any, name: str, given: tuple[Any, ...], timeout_s: float
-    ) -> tuple[Any, Callable[[], None]]:
-        """What no back-end reduces: all buffers come to all ranks, which combine them in the same order."""
-        buffer, op, combine = given[0], given[-1], _COMBINE[given[-1]]
-        try:
-            combine(np.zeros(1, buffer.dtype), np.zeros(1, buffer.dtype), out=np.zeros(1, buffer.dtype))
-        except TypeError as error:
-            raise UsageError(f"got a buffer of {buffer.dtype}, which has no {op} in NumPy; allowed: numbers") from error
-        every = np.empty((self.size, buffer.size), buffer.dtype)
-        work, fetch = self._post(group, "all_gather", (buffer, every), timeout_s)
-
-        def after() -> None:
-            if fetch is not None:
-                fetch()
-            total = every[0]
-            for each in every[1:]:
-                combine(total, each, out=total)
-            if name == "reduce_scatter":
-                given[1].reshape(-1)[...] = total.reshape(self.size, -1)[self.rank]
-            elif name == "all_reduce" or given[1] == self.rank:
-                buffer.reshape(-1)[...] = total
-
-        return work, after
-
     def _agree(self, name: str, given: tuple[Any, ...], timeout_s: float) -> None:
         part = None if name == "barrier" else given[1] if name == "scatter" else given[0]
         rest = [each for each in given if not isinstance(each, np.ndarray) and each is not None]
@@ -268,7 +189,7 @@ class ProcessGroupCommunicator(CountedCommunicator):
         mine = np.frombuffer(said.encode()[:_TOLD_BYTES].ljust(_TOLD_BYTES), np.uint8)
         told = np.empty((self.size, _TOLD_BYTES), np.uint8)
         try:
-            self._post(self._now, "all_gather", (mine, told), timeout_s)[0].wait()
+            self._collectives.post(self._now, "all_gather", (mine, told), timeout_s)[0].wait()
         except RuntimeError as error:
             raise self._told(error, name, timeout_s) from error
         texts = [bytes(row).decode(errors="replace").strip() for row in told]
@@ -302,30 +223,6 @@ class ProcessGroupCommunicator(CountedCommunicator):
         self._now = self._later = self._store = None
 
 
-class _Staged:
-    """Tensors where the back-end wants them: on the processor as they are, or copies on a device."""
-
-    __slots__ = ("_device", "_pairs")
-
-    def __init__(self, device: Any) -> None:
-        self._device = device
-        self._pairs: list[tuple[Any, Any]] = []
-
-    def give(self, tensor: Any) -> Any:
-        return tensor if self._device is None else tensor.to(self._device)
-
-    def take(self, tensor: Any) -> Any:
-        """As `give`, and `fetch` brings back what is in it then."""
-        if self._device is None:
-            return tensor
-        self._pairs.append((tensor, tensor.to(self._device)))
-        return self._pairs[-1][1]
-
-    def fetch(self) -> None:
-        for host, copy in self._pairs:
-            host.copy_(copy)
-
-
 class _Started:
     """A collective that torch carries out in a thread."""
 
@@ -334,11 +231,19 @@ class _Started:
     ) -> None:
         self._communicator, self._name, self._work, self._after = communicator, name, work, after
         self._over = False
+        self.finished_ns: int | None = None
+
+    def listen(self) -> None:
+        """Have torch's thread note when it ends, in good order or not."""
+        self._work.get_future().add_done_callback(self._end)
+
+    def _end(self, _: Any) -> None:
+        self.finished_ns = perf_counter_ns()
 
     def wait(self, timeout_s: float = TIMEOUT_S) -> None:
         if not self._over:
             try:
-                self._work.wait(_limit(timeout_s))
+                self._work.wait(limit(timeout_s))
             except RuntimeError as error:
                 raise self._communicator._told(error, self._name, timeout_s) from error
             self._over = True
@@ -354,7 +259,7 @@ class _Started:
 class _Letter:
     """A message under way. gloo looks whether one is there only while somebody waits: who asks gets a thread for it."""
 
-    def __init__(self, communicator: ProcessGroupCommunicator, what: str, work: Any, staged: _Staged) -> None:
+    def __init__(self, communicator: ProcessGroupCommunicator, what: str, work: Any, staged: Staged) -> None:
         self._communicator, self._what, self._work, self._staged = communicator, what, work, staged
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
@@ -365,7 +270,7 @@ class _Letter:
             return
         if self._thread is None:
             try:
-                self._work.wait(_limit(timeout_s))
+                self._work.wait(limit(timeout_s))
             except RuntimeError as error:
                 raise self._communicator._told(error, self._what, timeout_s) from error
         else:
@@ -388,29 +293,13 @@ class _Letter:
 
     def _look(self) -> None:
         try:
-            self._work.wait(_limit(_STARTED_S))
+            self._work.wait(limit(STARTED_S))
         except RuntimeError as error:
             self._error = error
 
 
-@functools.cache
-def _libraries() -> tuple[Any, Any]:
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        raise missing_dependency("ProcessGroupCommunicator", error) from error
-    try:
-        from torch._C import _distributed_c10d
-    except ImportError as error:
-        raise MissingDependency(
-            f"ProcessGroupCommunicator needs torch.distributed, which this build of PyTorch lacks ({error}); remedy: a "
-            "build with it"
-        ) from error
-    return torch, _distributed_c10d
-
-
 def _group(backend: str, store: Any, rank: int, size: int, timeout_s: float) -> Any:
-    c10d = _libraries()[1]
+    c10d = libraries()[1]
     if backend == "nccl":
         if not hasattr(c10d, "ProcessGroupNCCL"):
             raise MissingDependency("this build of PyTorch has no NCCL; remedy: one for graphics processors of NVIDIA")
@@ -422,39 +311,6 @@ def _group(backend: str, store: Any, rank: int, size: int, timeout_s: float) -> 
     # One thread: what was started is carried out in this order.
     options._threads, options._timeout = 1, timedelta(seconds=timeout_s)
     return gloo(store, rank, size, options)
-
-
-@functools.lru_cache(maxsize=256)
-def _limit(timeout_s: float) -> timedelta:
-    # To torch, 0 is no limit.
-    return timedelta(seconds=min(max(timeout_s, 0.001), _STARTED_S))
-
-
-@functools.cache
-def _operation(op: str) -> Any:
-    return getattr(_libraries()[1].ReduceOp, _OPERATIONS[op])
-
-
-@functools.lru_cache(maxsize=256)
-def _known(dtype: np.dtype) -> bool:
-    """Whether gloo and NCCL reduce it. Kept, because NumPy takes microseconds for the name of a dtype."""
-    return dtype.name in _REDUCED and dtype.isnative
-
-
-def _tensor(buffer: np.ndarray) -> Any:
-    """The same memory as a tensor of one axis, with its elements' type."""
-    torch = _libraries()[0]
-    if not buffer.flags.writeable:
-        buffer = buffer.copy()
-    # Element types that are no part of NumPy are of the kind V, of which only bfloat16 comes here.
-    if buffer.dtype.kind == "V":
-        return torch.from_numpy(buffer.reshape(-1).view(np.uint16)).view(torch.bfloat16)
-    return torch.from_numpy(buffer.reshape(-1))
-
-
-def _raw(buffer: np.ndarray) -> Any:
-    """The same memory as a tensor of bytes."""
-    return _tensor(buffer.reshape(-1).view(np.uint8))
 
 
 def _first(error: Exception) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -13,7 +13,10 @@ import numpy as np
 from deep5.arguments import is_finite, is_whole
 from deep5.communicator import TIMEOUT_S, Communicator, SingleRank
 from deep5.distributed.agreement import check_agreement
+from deep5.distributed.borrowed import kept_statistics, without_samples
 from deep5.distributed.packed import Packed
+from deep5.distributed.shared_executor import SharedExecutor, check_shareable, owns_step
+from deep5.distributed.synchronised import RankStatistics, check_synchronises, synchronise_batch_norm
 from deep5.errors import Unsupported, UsageError, brief
 from deep5.events import StepInfo
 from deep5.executors import GraphExecutor, StepOptimizer
@@ -35,7 +38,7 @@ class DistributedOptimizer(ABC):
     """How ranks that train one network take their steps; a `StepOptimizer` around another, which stays as it is.
 
     A scheme of one's own is a subclass with one method, `step`, of what this class offers: `backprop`, `gradients`,
-    `mean`, `apply`, `average_parameters`, `communicator`:
+    `mean`, `apply`, `average_parameters`, `communicator`; `step_together` for optimizers that own their step:
 
     >>> class Decentralized(DistributedOptimizer):
     ...     consistent = True
@@ -52,6 +55,8 @@ class DistributedOptimizer(ABC):
         verify_every: After so many steps ranks compare a checksum of their parameters, where the scheme keeps them
             equal; 0: never.
         timeout_s: Limit of every wait for others.
+        synchronise_batch_norm: Whether batch normalisation takes its statistics from the batch of all ranks, where the
+            scheme `synchronises`, and not from a rank's part of it.
 
     Raises:
         UsageError: An argument out of its range.
@@ -61,6 +66,10 @@ class DistributedOptimizer(ABC):
         lockstep: Whether all ranks take the same steps at the same time, so that they can be stopped between two.
         compresses: Whether the scheme takes a compression.
         alone: Whether one rank by itself does exactly what its optimizer does.
+        synchronises: Whether every step is one pass of all ranks at a time, at the same parameters, so that they can
+            normalise batches together.
+        closures: Whether `step` takes an optimizer that evaluates the loss as often as it likes, by `step_together`.
+        accumulates: Whether several micro-batches may make up one step; once bound, whether the optimizer takes them.
         optimizer: What is wrapped.
         communicator: What the ranks exchange by.
         executor: What runs the network.
@@ -70,9 +79,17 @@ class DistributedOptimizer(ABC):
     lockstep: ClassVar[bool] = True
     compresses: ClassVar[bool] = False
     alone: ClassVar[bool] = True
+    synchronises: ClassVar[bool] = False
+    closures: ClassVar[bool] = False
+    accumulates: ClassVar[bool] = False
 
     def __init__(
-        self, *, compression: Compression | None = None, verify_every: int = 100, timeout_s: float = TIMEOUT_S
+        self,
+        *,
+        compression: Compression | None = None,
+        verify_every: int = 100,
+        timeout_s: float = TIMEOUT_S,
+        synchronise_batch_norm: bool = False,
     ) -> None:
         name = type(self).__name__
         if not is_whole(verify_every) or verify_every < 0:
@@ -85,14 +102,19 @@ class DistributedOptimizer(ABC):
             raise UsageError(
                 f"{name}: got {brief(compression)} as compression; allowed: such as d5.TopKSparsification(0.01)"
             )
+        check_synchronises(self, synchronise_batch_norm)
         self.compression, self.verify_every, self.timeout_s = compression, verify_every, timeout_s
+        self.synchronise_batch_norm = synchronise_batch_norm
         self.communicator: Communicator = SingleRank()
         self.seed = 0
         self._optimizer: StepOptimizer | None = None
         self._executor: GraphExecutor | None = None
+        self._shared: SharedExecutor | None = None
         self._packed: list[Packed] = []
         # Of these, what the optimizer changes: frozen parameters are equal for good, and a mean would round them.
         self._moving: list[Packed] = []
+        # What batch normalisation is synchronised by, where it is.
+        self._statistics: RankStatistics | None = None
 
     @abstractmethod
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
@@ -117,12 +139,15 @@ class DistributedOptimizer(ABC):
 
         Raises:
             UsageError: No optimizer, or none that the scheme can wrap.
+            Unsupported: An optimizer that owns its step where the scheme cannot come between its evaluations.
         """
         made = copy.copy(self)
         made._optimizer = as_step_optimizer(optimizer)
         made.communicator, made.seed = communicator, seed
         if made.compression is not None:
             made.compression = made.compression.bound(seed, rank=communicator.rank)
+        if made._shares:
+            check_shareable(type(made).__name__, made.optimizer, compressed=made.compression is not None)
         made._prepare()
         return made
 
@@ -170,6 +195,8 @@ class DistributedOptimizer(ABC):
                 communicator.broadcast(buffer, timeout_s=self.timeout_s)
                 packed.write(buffer)
             self.verify("initial weights")
+            if self.synchronise_batch_norm:
+                self._statistics = synchronise_batch_norm(self)
         self._bind_optimizer()
         trained = self.trained
         for packed in self._packed:
@@ -177,13 +204,26 @@ class DistributedOptimizer(ABC):
                 whole = len(names) == len(packed.names)
                 self._moving.append(packed if whole else Packed(executor, names, packed.dtype))
         self._bound()
+        several = getattr(optimizer, "accumulated_step", None)
+        takes = several is not None and bool(getattr(optimizer, "accumulates", True))
         if communicator.size == 1 and self.alone:
             # What one rank does by itself is a whole step: nothing stands between it and the trainer.
             self.step = optimizer.step  # type: ignore[method-assign]
+            if several is not None:
+                self.accumulated_step = several  # type: ignore[method-assign]
+            self.accumulates = takes  # type: ignore[misc]
+        else:
+            self.accumulates = takes and type(self).accumulates  # type: ignore[misc]
 
     def _bind_optimizer(self) -> None:
         """Bind the optimizer to where its update is made: in most schemes, to the executor."""
-        self.optimizer.bind(self.executor)
+        self._shared = SharedExecutor(self) if self._shares else None
+        self.optimizer.bind(self.executor if self._shared is None else self._shared)
+
+    @property
+    def _shares(self) -> bool:
+        """Whether the optimizer owns its step, whose evaluations are of all ranks' samples."""
+        return self.closures and self.communicator.size > 1 and owns_step(self.optimizer)
 
     def _bound(self) -> None:  # noqa: B027 - most have nothing to do
         """What a scheme does once it knows its network."""
@@ -215,8 +255,39 @@ class DistributedOptimizer(ABC):
         Raises:
             Unsupported: The optimizer has no halves: it evaluates the loss as often as it likes within its step.
         """
-        outputs: Arrays = self._halves.backprop(inputs, info, on_gradient)
+        with self.undisturbed(info):
+            outputs: Arrays = self._halves.backprop(inputs, info, on_gradient)
         return outputs
+
+    def undisturbed(self, info: StepInfo) -> AbstractContextManager[None]:
+        """While inside, a rank without samples leaves its running statistics alone: what it runs on is borrowed.
+
+        Those of the batch of all ranks change on every rank alike.
+        """
+        borrows = without_samples(info) and not self.synchronise_batch_norm
+        return kept_statistics(self.executor) if borrows else nullcontext()
+
+    def step_together(self, inputs: Arrays, info: StepInfo) -> Arrays:
+        """A step of an optimizer that owns it, taken by all ranks alike: each evaluation is of all ranks' samples.
+
+        Raises:
+            UsageError: The optimizer does not own its step, or there is one rank.
+        """
+        if self._shared is None:
+            raise UsageError(
+                f"{type(self).__name__}: step_together is for several ranks, bound to an optimizer that owns its step; "
+                "allowed: backprop and apply"
+            )
+        return self._shared.step(self.optimizer, inputs, info)
+
+    @property
+    def sharers(self) -> Communicator:
+        """The ranks whose samples make up the gradient of a step."""
+        return self.communicator
+
+    def sum_for_all(self, buffer: np.ndarray, info: StepInfo) -> None:
+        """`sum`, in place on every rank, whoever makes the update, and as it is: nothing is compressed."""
+        self.sum(buffer, "shared", info)
 
     def gradients(self) -> Arrays:
         """Gradients of the last `backprop`, of the mean over this rank's samples, by name, native values."""
@@ -256,24 +327,28 @@ class DistributedOptimizer(ABC):
         """The second half of the optimizer's step: the update from these gradients."""
         self._halves.apply(gradients, info)
 
-    accumulates: ClassVar[bool] = False
-    """Whether several micro-batches may make up one step."""
-
     def accumulated_step(self, batches: Sequence[Arrays | None], info: StepInfo) -> Arrays:
         """One step from several micro-batches of this rank, exchanged once.
 
         Raises:
-            Unsupported: The scheme takes one batch a step.
+            Unsupported: The scheme or its optimizer takes one batch a step.
         """
         if not self.accumulates:
+            one = self.optimizer if type(self).accumulates else self
             raise Unsupported(
-                f"{type(self).__name__} takes one batch a step; got several micro-batches; allowed: step(inputs, info)"
+                f"{type(one).__name__} takes one batch a step; got several micro-batches; allowed: step(inputs, info)"
+            )
+        if self._statistics is not None:
+            raise Unsupported(
+                f"{type(self).__name__}: got several micro-batches with synchronise_batch_norm; allowed: one batch a "
+                "step; remedy: accumulate=1, or synchronise_batch_norm=False"
             )
         layout = self.__dict__.get("_layout")
         self._layout = layout = batch_layout(self.executor.network, layout)
         # None stands for one in which this rank has no sample.
         own = [batch for batch in batches if batch is not None]
-        return accumulated_step(_Exchanged(self), self.executor, own, info, layout)
+        with self.undisturbed(info):
+            return accumulated_step(_Exchanged(self), self.executor, own, info, layout)
 
     @property
     def trained(self) -> dict[str, Any]:
@@ -293,7 +368,7 @@ class DistributedOptimizer(ABC):
             raise Unsupported(
                 f"{type(self).__name__} exchanges gradients between the two halves of a step, and "
                 f"{type(self.optimizer).__name__} owns its step; allowed: an update rule, a native optimizer of one "
-                "gradient a step, or a scheme that averages parameters"
+                "gradient a step, or a scheme that averages parameters or has step_together"
             )
         return halves
 

@@ -37,6 +37,7 @@ class ServedOptimizer(DistributedOptimizer):
         compression: See `DistributedOptimizer`.
         verify_every: See `DistributedOptimizer`.
         timeout_s: See `DistributedOptimizer`.
+        synchronise_batch_norm: See `DistributedOptimizer`.
     """
 
     def __init__(
@@ -46,8 +47,14 @@ class ServedOptimizer(DistributedOptimizer):
         compression: Compression | None = None,
         verify_every: int = 100,
         timeout_s: float = TIMEOUT_S,
+        synchronise_batch_norm: bool = False,
     ) -> None:
-        super().__init__(compression=compression, verify_every=verify_every, timeout_s=timeout_s)
+        super().__init__(
+            compression=compression,
+            verify_every=verify_every,
+            timeout_s=timeout_s,
+            synchronise_batch_norm=synchronise_batch_norm,
+        )
         if not is_whole(root) or root < 0:
             raise UsageError(f"{type(self).__name__}: got root={brief(root)}; allowed: a rank, from 0")
         self.root = int(root)
@@ -135,7 +142,7 @@ class ServedOptimizer(DistributedOptimizer):
         See `DistributedOptimizer.averaged`.
         """
         if self._memory is None:
-            with super().averaged():
+            with super().averaged(), self._root_as_judged():
                 yield
             return
         self.settle()
@@ -150,6 +157,23 @@ class ServedOptimizer(DistributedOptimizer):
             finally:
                 if own is not None:
                     own.write(self.executor)
+
+    @contextmanager
+    def _root_as_judged(self) -> Iterator[None]:
+        """While inside, every rank has what the root evaluates by, where the state that says so is the root's alone."""
+        if self.communicator.size == 1 or self._shared is not None or not hasattr(self.optimizer, "averaged"):
+            yield
+            return
+        kept = [(packed, packed.read().copy()) for packed in self._packed]
+        for packed in self._packed:
+            buffer = packed.read()
+            self.communicator.broadcast(buffer, root=self.root, timeout_s=self.timeout_s)
+            packed.write(buffer)
+        try:
+            yield
+        finally:
+            for packed, own in kept:
+                packed.write(own)
 
     def _differing(self) -> list[Packed]:
         # The root's parameters are those of the run; there is nothing to take a mean of.

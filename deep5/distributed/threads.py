@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable
-from time import monotonic
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from time import monotonic, perf_counter_ns
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +20,8 @@ from deep5.errors import CommunicationError, UsageError
 __all__ = ["ThreadCommunicator", "run_in_threads"]
 
 T = TypeVar("T")
+# How long the end of the process waits for ranks that are still at it.
+_LEAVE_S = 20.0
 _COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 
@@ -26,6 +31,7 @@ class _Meeting:
     def __init__(self, size: int) -> None:
         self.given: list[tuple[Any, ...] | None] = [None] * size
         self.finished = False
+        self.finished_ns: int | None = None
         self.result: Any = None
 
 
@@ -45,6 +51,8 @@ class _Group:
 
 class ThreadCommunicator(CountedCommunicator):
     """A rank of `run_in_threads`. Results are combined in the order of the ranks, so that bits repeat."""
+
+    tells_ends = True
 
     def __init__(self, rank: int, group: _Group) -> None:
         super().__init__(rank, group.size)
@@ -85,7 +93,7 @@ class ThreadCommunicator(CountedCommunicator):
                     meeting.result = _carry_out(calls, group)
                 except CommunicationError as error:
                     meeting.result = error
-                meeting.finished = True
+                meeting.finished_ns, meeting.finished = perf_counter_ns(), True
                 group.condition.notify_all()
         return _Pending(group, lambda: meeting.finished, name, meeting)
 
@@ -126,6 +134,10 @@ class _Pending:
 
     def done(self) -> bool:
         return self._finished()
+
+    @property
+    def finished_ns(self) -> int | None:
+        return None if self._meeting is None else self._meeting.finished_ns
 
     def result(self) -> Any:
         return None if self._meeting is None else self._meeting.result
@@ -186,34 +198,62 @@ def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, ti
     lost, reasons = threading.Event(), [""]
     group = _Group(size, lost, reasons)
     results: list[Any] = [None] * size
-    errors: list[BaseException] = []
+    errors: list[tuple[int, BaseException]] = []
 
     def work(rank: int) -> None:
         try:
             results[rank] = function(ThreadCommunicator(rank, group))
         except BaseException as error:
-            with group.condition:
-                errors.append(error)
-                if not lost.is_set():
-                    reasons[0] = f"rank {rank} raised {type(error).__name__}: {error}"
-                    lost.set()
-                group.condition.notify_all()
+            failed(rank, error)
+
+    def failed(rank: int, error: BaseException) -> None:
+        with group.condition:
+            errors.append((rank, error))
+            if not lost.is_set():
+                reasons[0] = f"rank {rank} raised {type(error).__name__}: {error}"
+                lost.set()
+            group.condition.notify_all()
 
     others = range(1, size)
     threads = [threading.Thread(target=work, args=(rank,), name=f"rank-{rank}", daemon=True) for rank in others]
     deadline = monotonic() + timeout_s
-    for thread in threads:
-        thread.start()
-    work(0)
-    for thread in threads:
-        thread.join(max(deadline - monotonic(), 0.0))
+    _at_exit().extend(threads)
+    try:
+        for thread in threads:
+            thread.start()
+        work(0)
+        with suppress(RuntimeError):
+            # A signal may have come between the lock and its block: then this thread has it still, and nobody else can.
+            while errors:
+                group.condition.release()
+        _join(threads, deadline)
+    except BaseException as error:
+        # A signal, outside of what rank 0 does.
+        failed(0, error)
+        raise
     if errors:
-        raise errors[0]
+        # Signals come to the thread of rank 0 alone; the others only say that another rank had one.
+        own = (error for rank, error in errors if rank == 0 and isinstance(error, KeyboardInterrupt))
+        raise next(own, errors[0][1])
     if any(thread.is_alive() for thread in threads):
         reasons[0] = "the time for all ranks is over"
         lost.set()
         raise CommunicationError(f"the ranks were not done within {timeout_s:g} s")
     return results
+
+
+def _join(threads: Iterable[threading.Thread], deadline: float) -> None:
+    for thread in threads:
+        if thread.ident is not None:
+            thread.join(max(deadline - monotonic(), 0.0))
+
+
+@functools.cache
+def _at_exit() -> deque[threading.Thread]:
+    """The ranks' threads: the end of the process waits for them. One within a library's code would abort it."""
+    threads: deque[threading.Thread] = deque(maxlen=1000)
+    atexit.register(lambda: _join(threads, monotonic() + _LEAVE_S))
+    return threads
 
 
 def _check_same(calls: list[tuple[Any, ...]]) -> None:

@@ -13,8 +13,8 @@ __all__ = ["check_recipe", "going_on"]
 # Hashes of what went in: with another of these it would be another run.
 _SAME = ("data", "split", "initial_weights", "init", "batch_order", "network")
 
-# Other threads may change bits, and are told of as what the framework has.
-_TOLD = {"threads"}
+# Other threads and ranks may change bits, and are told of as what the run has.
+_TOLD = {"threads", "ranks", "launcher"}
 # What has an option of the command line of its own.
 _OPTIONS = {"framework", "seed", "device", "init"}
 

@@ -1,4 +1,4 @@
-"""Pictures of a study: accuracy against epoch and time, loss against time, a band over the seeds."""
+"""Pictures of a study: accuracy and loss, a band over the seeds; scaling; what accuracy costs in bytes or staleness."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ def study_pictures(
         Files by name, and what is missing in them, a sentence each.
     """
     from deep5.results import training_charts as charts
+    from deep5.results.study_scaling import scaling_of
+    from deep5.results.study_scaling_chart import scaling_chart
+    from deep5.results.study_tradeoffs import COSTS, tradeoff_chart, tradeoffs
 
     there = {name: own for name, own in runs.items() if own}
     if not there:
@@ -53,4 +56,17 @@ def study_pictures(
             drawn |= charts.pictures(name, chart)
         except (MissingDependency, UsageError) as error:
             missing.append(f"no {name}.svg was drawn: {error}")
+    try:
+        if scalings := scaling_of(there):
+            drawn |= charts.pictures("scaling", scaling_chart(scalings, recipe))
+    except (MissingDependency, UsageError) as error:
+        missing.append(f"no scaling.svg was drawn: {error}")
+    for metric in COSTS:
+        try:
+            if paid := tradeoffs(there, metric, target):
+                without = [name for name in there if name not in {point.candidate for point in paid}]
+                told = f"not drawn, for it has no value: {', '.join(without)}" if without else ""
+                drawn |= charts.pictures(metric, tradeoff_chart(paid, metric, recipe, target, told))
+        except (MissingDependency, UsageError) as error:
+            missing.append(f"no {metric}.svg was drawn: {error}")
     return drawn, missing

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.errors import brief
 from deep5.results.result import Result
+from deep5.results.study_scaling import Scaling, scaling_cells, scaling_of
 from deep5.results.time_to_target import MEASURES, TO_ACCURACY, Reached, Target, median_to_target, summary
 
 if TYPE_CHECKING:
@@ -79,6 +80,11 @@ class Study:
     memory_limit_bytes: int | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def scaling(self) -> list[Scaling]:
+        """What candidates that differ in their number of ranks say of scaling."""
+        return scaling_of(self.runs)
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         from deep5.results.report.fragment import study_fragment
@@ -111,6 +117,7 @@ class Study:
             "seeds": list(self.seeds),
             "target": None if self.target is None else self.target.document(),
             "candidates": candidates,
+            "scaling": [scaling.document() for scaling in self.scaling],
             "notes": list(self.notes),
         }
 
@@ -123,7 +130,7 @@ class Study:
         return found
 
     def print(self, console: Console) -> None:
-        """A row a candidate: each metric's mean and deviation over the seeds; the time to the target, and its ends.
+        """A row a candidate: each metric's mean and deviation over the seeds; the time to the target; scaling.
 
         Args:
             console: Where to print.
@@ -144,6 +151,11 @@ class Study:
                 ["candidate", *MEASURES, "reached by"],
                 [[name, *_cells(self.reached.get(name, {}))] for name in self.settings],
             )
+        for scaling in self.scaling:
+            console.print(Text(f"{scaling.title}: median over the seeds"), overflow="fold")
+            _table(console, *scaling_cells(scaling))
+            for told in scaling.told():
+                console.print(Text(told), overflow="fold")
         for line in self._lost():
             console.print(Text(line), overflow="fold")
         for note in self.notes:

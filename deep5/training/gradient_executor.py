@@ -137,6 +137,8 @@ class GradientExecutor(NetworkExecutor):
         self._spare: dict[_Key, _Memory] = {}
         self._scale: tuple[Any, np.ndarray] = (None, np.array(0))
         self._step: weakref.ref[Any] | None = None
+        # Told the step before each pass in training, where what runs depends on it.
+        self._before_training: Callable[[StepInfo | None], None] = lambda info: None
 
     @abstractmethod
     def _compile(self, network: Network, announced: Sequence[str]) -> Run:
@@ -153,6 +155,10 @@ class GradientExecutor(NetworkExecutor):
 
     def _suited(self, network: Network) -> Network:
         """A network with gradients in other operators, where the engine has none for those or faster ones."""
+        return network
+
+    def _in_training(self, network: Network) -> Network:
+        """The network in training as this executor runs it, before its gradient is written down."""
         return network
 
     def _dtype(self, name: str) -> Any:
@@ -183,6 +189,8 @@ class GradientExecutor(NetworkExecutor):
         program = self._programs.get(("forward", training)) or self._forward(training)
         if training and self._forms.training.masks:
             fed += self._forms.training.draw(extents, self._info(info))
+        if training:
+            self._before_training(info)
         results, _ = program.run(fed)
         return self._outputs(program, results)
 
@@ -245,6 +253,7 @@ class GradientExecutor(NetworkExecutor):
                 on_gradient(program.names[index], gradient)
 
         notify = None if on_gradient is None else announce
+        self._before_training(info)
         results, arrays = program.run(fed, notify, None if memory is None else memory.arrays)
         if earlier and notify is None:
             for index, gradient in enumerate(arrays):
@@ -355,7 +364,7 @@ class GradientExecutor(NetworkExecutor):
         else:
             from deep5.networks.gradients.batch_normalization import expand_training
 
-            network = self._forms.checked(expand_training(form.network))
+            network = self._forms.checked(expand_training(self._in_training(form.network)))
             program = _Program(self._compile(network, ()), tuple(self.network.outputs), self._statistics())
         self._programs[("forward", training)] = program
         return program
@@ -363,7 +372,7 @@ class GradientExecutor(NetworkExecutor):
     def _backward(self, key: _Key, loss: str, wrt: Sequence[str] | None) -> _Program:
         self._check_loss(loss)
         names = self._check_wrt(wrt)
-        network = lowered(self._forms.differentiated, has_gradient)
+        network = lowered(self._in_training(self._forms.differentiated), has_gradient)
         network = self._forms.checked(self._suited(self._forms.lowered(gradient_network(network, loss, names))))
         run = self._compile(network, [f"grad:{name}" for name in names])
         program = _Program(

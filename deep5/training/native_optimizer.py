@@ -45,6 +45,8 @@ class NativeOptimizer(ABC):
         framework: Name of the back-end whose executors it drives.
         twin: deep5's own optimizer.
         accumulates: Whether one gradient is all that its step takes, so that it may be that of several micro-batches.
+        closures: Whether, where it evaluates the loss again within its step, each evaluation is a call of what it is
+            bound to, so that it may be that of the samples of several ranks.
         loss: As given.
         hyper: As given, for `native` and for the record.
         hyper_now: As `set_hyper` has left them.
@@ -52,6 +54,7 @@ class NativeOptimizer(ABC):
 
     framework: ClassVar[str]
     accumulates: ClassVar[bool] = True
+    closures: ClassVar[bool] = False
     twin: ClassVar[type]
     __signature__: ClassVar[inspect.Signature]
     # What the framework reads when it begins, and never again.

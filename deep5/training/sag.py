@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,6 +38,9 @@ class SAG:
     - `"batch"`: each mini-batch by the ids of its samples, one pass a step. The batches have to be the same in every
       epoch, in any order: a sampler that shuffles samples mixes them anew, which is refused.
 
+    Where ranks share the batches, a mini-batch is that of all ranks, and so are its samples: single gradients are
+    computed by the rank that has the sample, and given to all. Every rank keeps what one rank would.
+
     Args:
         lr: Learning rate α; 1 / L for a loss whose gradient has the Lipschitz constant L, 1 / (16 L) in the proof.
         unit: What a gradient is kept of.
@@ -59,6 +62,7 @@ class SAG:
         self.unit, self.loss = unit, loss
         self.set_hyper("lr", lr)
         self._packed: Packed | None = None
+        self._gathered: Callable[[np.ndarray], np.ndarray] | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -86,7 +90,10 @@ class SAG:
             UsageError: Parameters of several types; with `unit="sample"`, a network that keeps statistics of batches,
                 which a sample alone has not, or whose inputs have no symbolic batch extent.
         """
-        packed = Packed(executor, self.loss, "SAG")
+        # Where ranks share the batches, this executor puts them together, and has one of this rank's own.
+        self._gathered = getattr(executor, "gathered", None)
+        single = self.unit == "sample" and self._gathered is not None
+        packed = Packed(getattr(executor, "own", executor) if single else executor, self.loss, "SAG")
         self._batched = [
             name for name, spec in executor.network.inputs.items() if len(spec.shape) and isinstance(spec.shape[0], str)
         ]
@@ -113,25 +120,38 @@ class SAG:
             UsageError: `bind` was not called, `info` names no samples, batches are not those of the epoch before, or
                 there is no memory for another gradient.
         """
-        packed, ids = self._bound(), _sample_ids(info)
+        packed, together = self._bound(), self._gathered
+        own = ids = _sample_ids(info, empty=together is not None)
+        if together is not None:
+            ids = tuple(together(np.array(own, np.int64)).tolist())
         parameters = packed.read()
         if self.unit == "batch":
             slot = self._batch_slot(ids)
             outputs = packed.backprop(inputs, info)
             self._remember(slot, ids, packed.gradient())
         else:
-            self._check_batch(inputs, len(ids))
-            parts = []
-            for row, sample in enumerate(ids):
-                single = {
-                    name: value[row : row + 1] if name in self._batched else value for name, value in inputs.items()
-                }
-                one = info._replace(batch_size=1, sample_ids=np.array([sample]))
-                parts.append({name: np.array(to_numpy(value)) for name, value in packed.backprop(single, one).items()})
-                self._remember(self._slot.get(sample, len(self._gradients)), (sample,), packed.gradient())
-            outputs = self._joined(parts)
+            parts: list[dict[str, np.ndarray]] = []
+            gradients: Any = self._single_gradients(inputs, own, info, parts)
+            if together is not None:
+                gradients = together(np.array(list(gradients), packed.dtype).reshape(len(own), packed.size))
+            for sample, gradient in zip(ids, gradients, strict=True):
+                self._remember(self._slot.get(sample, len(self._gradients)), (sample,), gradient)
+            outputs = self._joined(parts) if parts else packed.executor.inference(inputs)
         packed.write(parameters - self.lr / self._seen * self._sum)
         return outputs
+
+    def _single_gradients(
+        self, inputs: Arrays, ids: Sequence[int], info: StepInfo, parts: list[dict[str, np.ndarray]]
+    ) -> Iterator[np.ndarray]:
+        """The gradients of single samples, one after the other; their outputs are put into `parts`."""
+        packed = self._bound()
+        if ids:
+            self._check_batch(inputs, len(ids))
+        for row, sample in enumerate(ids):
+            single = {name: value[row : row + 1] if name in self._batched else value for name, value in inputs.items()}
+            one = info._replace(batch_size=1, sample_ids=np.array([sample]))
+            parts.append({name: np.array(to_numpy(value)) for name, value in packed.backprop(single, one).items()})
+            yield packed.gradient()
 
     def _bound(self) -> Packed:
         if self._packed is None:
@@ -256,9 +276,12 @@ class SAG:
         return {"optimizer": "SAG", "lr": self.lr, "unit": self.unit, "loss": self.loss}
 
 
-def _sample_ids(info: StepInfo) -> tuple[int, ...]:
+def _sample_ids(info: StepInfo, *, empty: bool = False) -> tuple[int, ...]:
+    """Whose samples a batch has; none where that is allowed, as the part of one rank may be empty."""
     ids = check_info(info).sample_ids
     array = np.asarray([] if ids is None else ids)
+    if empty and ids is not None and array.shape == (0,):
+        return ()
     if array.ndim != 1 or array.dtype.kind not in "iu" or not array.size:
         raise UsageError(
             f"SAG keeps gradients by the ids of samples, but got info.sample_ids={brief(ids)}; allowed: a whole number "

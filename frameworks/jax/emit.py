@@ -29,6 +29,7 @@ from deep5.tensors import Device
 
 if TYPE_CHECKING:
     from deep5.backend import Framework
+    from deep5.distributed.synchronised import RankStatistics
 
 __all__ = ["Emitter", "Function", "GraphProgram", "write"]
 
@@ -51,10 +52,20 @@ class Emitter:
     Args:
         stored: Parameters that are not stored in ONNX's order of axes.
         flat: Values that are images made vectors with their channels last.
+        batch_norm: What stands for batch normalisation in training.
+
+    Attributes:
+        flat: As given.
+        batch_norm: As given.
     """
 
-    def __init__(self, stored: Container[str], flat: Container[str]) -> None:
-        self._stored, self.flat = stored, flat
+    def __init__(
+        self,
+        stored: Container[str],
+        flat: Container[str],
+        batch_norm: Callable[..., Any] = kernels.batch_normalization_in_training,
+    ) -> None:
+        self._stored, self.flat, self.batch_norm = stored, flat, batch_norm
         self._weights: dict[str, str] = {}
         self._plain: dict[str, str] = {}
         self._last: dict[str, str] = {}
@@ -182,6 +193,7 @@ def write(
     stored: Mapping[str, Storage],
     flat: Collection[str],
     *names: Sequence[str],
+    batch_norm: Callable[..., Any] = kernels.batch_normalization_in_training,
 ) -> Function:
     """Generate and compile the function of a network.
 
@@ -191,8 +203,9 @@ def write(
         stored: Parameters that are not stored in ONNX's order of axes.
         flat: Values that are images made vectors with their channels last.
         names: Of parameters, buffers and outputs, each in the order of the function's tuples.
+        batch_norm: As for `Emitter`.
     """
-    emitter = Emitter(stored, flat)
+    emitter = Emitter(stored, flat, batch_norm)
     source = emitter.source(network, fresh, names)
     scope = dict(emitter.bound)
     # The source is made of the fixed texts of the operator table, generated identifiers and numbers; nothing of the
@@ -215,10 +228,11 @@ class GraphProgram:
     Attributes:
         stored: How weights of layers are stored, by name.
         x64: 64-bit types mean what they say in ONNX.
-        fallible: Whether it holds compiled operators.
+        fallible: Whether it holds compiled operators, or exchanges statistics with other ranks.
     """
 
     x64 = True
+    _ranks: RankStatistics | None = None
 
     def __init__(self, network: Network, framework: Framework, device: Device | None = None) -> None:
         self._forms = Forms(network, framework)
@@ -242,10 +256,22 @@ class GraphProgram:
         form = self._forms.training
         if form.network is self._forms.evaluation:
             return self.evaluation
-        return write(form.network, form.statistics, self.stored, self._flat, *self._names)
+        batch_norm = kernels.batch_normalization_in_training
+        if self._ranks is not None:
+            from deep5.frameworks.jax.synchronised import batch_norm_over_ranks
+
+            batch_norm = batch_norm_over_ranks(self._ranks)
+        return write(form.network, form.statistics, self.stored, self._flat, *self._names, batch_norm=batch_norm)
+
+    def synchronise_batch_norm(self, ranks: RankStatistics) -> None:
+        """Take statistics of batch normalisation from the batch of all ranks; in what is traced from now on."""
+        self._ranks, self.fallible = ranks, True
+        self.__dict__.pop("training", None)
 
     def draw(self, extents: Mapping[str, int], info: StepInfo) -> list[np.ndarray]:
-        """The masks of a step."""
+        """The masks of a step; who exchanges statistics in it is told the step."""
+        if self._ranks is not None:
+            self._ranks.begin(info)
         form = self._forms.training
         return form.draw(extents, info) if form.masks else []
 

@@ -25,6 +25,7 @@ from deep5.training.rule import UpdateRule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from deep5.distributed.synchronised import RankStatistics
     from deep5.frameworks.jax.emit import Function
     from deep5.frameworks.jax.step import JAXStep
     from deep5.frameworks.jax.storage import Storage
@@ -62,11 +63,11 @@ class Program(Protocol):
 
     @property
     def fallible(self) -> bool:
-        """Whether a call may fail once it runs, since it holds compiled operators."""
+        """Whether a call may fail once it runs, since it holds compiled operators or waits for other ranks."""
         ...
 
     def draw(self, extents: Mapping[str, int], info: StepInfo) -> list[np.ndarray]:
-        """The masks of a step."""
+        """The masks of a step; called before each pass in training."""
         ...
 
 
@@ -118,6 +119,23 @@ class JAXExecutor(NetworkExecutor):
         self._why = "nothing ran backward yet"
         self._pending = Pending()
         self._step: weakref.ref[JAXStep] | None = None
+
+    def synchronise_batch_norm(self, ranks: RankStatistics) -> None:
+        """Take statistics of batch normalisation from the batch of all ranks, from the next pass in training on.
+
+        Raises:
+            Unsupported: Ranks that are threads share XLA's threads, and those that wait for others may take them all.
+        """
+        if ranks.in_threads:
+            raise Unsupported(
+                "jax waits for other ranks in threads of XLA's own, which ranks that are threads share; got "
+                "synchronise_batch_norm with such ranks; allowed: ranks that are processes; remedy: --launcher mpiexec "
+                "or torchrun, or synchronise_batch_norm=False"
+            )
+        program: Any = self.program  # a graph's, as a scheme has seen to
+        program.synchronise_batch_norm(ranks)
+        self._train = jax.jit(self._training)
+        self._backward.clear()
 
     def _dtype(self, name: str) -> Any:
         return np.dtype(name)

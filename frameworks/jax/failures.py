@@ -7,12 +7,14 @@ from typing import Any
 
 import jax
 
-from deep5.errors import Deep5Error, OperatorError, Unsupported
+from deep5.errors import CommunicationError, Deep5Error, OperatorError, Unsupported
 
 __all__ = ["failure", "named_failures"]
 
 # As the shim writes it; what XLA adds stands around it.
 _OURS = re.compile(r"\[deep5: (.*)\]", re.DOTALL)
+# What a call to the host raised; JAX tells the class and the place, too.
+_RANKS = re.compile(r"CommunicationError: (.*)")
 _ON_HOST_ALONE = "a compiled operator runs on the host alone"
 
 
@@ -35,13 +37,15 @@ named_failures = _NamedFailures
 
 
 def failure(error: Exception) -> Deep5Error | None:
-    """What a compiled operator said, or one in Python did, as an error of deep5's; None where the error is not one of
-    its own."""
+    """What a compiled operator said, or one in Python did, or what went wrong between ranks, as an error of deep5's;
+    None where the error is not one of its own."""
     if isinstance(error, jax.errors.UnexpectedTracerError):
         return OperatorError(
             "an array that JAX traces was kept beyond the call that it belongs to; allowed: nothing that is kept "
             "between forward and backward of an operator; remedy: the inputs and outputs that backward gets"
         )
+    if (said := _RANKS.search(str(error))) is not None:
+        return CommunicationError(said[1])
     said = _OURS.search(str(error))
     if said is None:
         return None

@@ -17,6 +17,7 @@ __all__ = [
     "average_pool",
     "batch_normalization",
     "batch_normalization_in_training",
+    "channel_sums",
     "channels_first",
     "channels_last",
     "convolution",
@@ -161,7 +162,7 @@ def batch_normalization_in_training(
     )
 
 
-def _sum(x: Array) -> Array:
+def channel_sums(x: Array) -> Array:
     """Sums over all axes but the last, as a product of matrices, which XLA does faster than a reduction."""
     flat = x.reshape(-1, x.shape[-1])
     return jnp.matmul(jnp.ones(flat.shape[:1], x.dtype), flat, precision=lax.Precision.HIGHEST)
@@ -183,9 +184,9 @@ def _normalized(x: Array, scale: Array, bias: Array, epsilon: float) -> tuple[Ar
 
 def _normalized_forward(x: Array, scale: Array, bias: Array, epsilon: float) -> tuple[Any, Any]:
     count = x.size // x.shape[-1]
-    mean = _sum(x) / count
+    mean = channel_sums(x) / count
     centred = x - mean
-    variance = _sum(centred * centred) / count
+    variance = channel_sums(centred * centred) / count
     inverse = lax.rsqrt(variance + epsilon)
     return (centred * (scale * inverse) + bias, mean, variance), (x, mean, inverse, scale)
 
@@ -194,7 +195,7 @@ def _normalized_backward(epsilon: float, kept: Any, grads: Any) -> tuple[Array, 
     x, mean, inverse, scale = kept
     dy, count = grads[0], x.size // x.shape[-1]
     normal = (x - mean) * inverse
-    dbias, dscale = _sum(dy), _sum(dy * normal)
+    dbias, dscale = channel_sums(dy), channel_sums(dy * normal)
     return (dy - dbias / count - normal * (dscale / count)) * (scale * inverse), dscale, dbias
 
 

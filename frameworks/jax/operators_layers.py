@@ -89,7 +89,7 @@ def _batch_normalization(emitter: Emitter, node: ir.Node) -> None:
         text = f"{emitter.bind(kernels.batch_normalization)}({inputs}, {epsilon})"
         emitter.assign(node.outputs[0], text, last=axes > 2)
         return
-    results, function = emitter.new(), emitter.bind(kernels.batch_normalization_in_training)
+    results, function = emitter.new(), emitter.bind(emitter.batch_norm)
     emitter.line(f"{results} = {function}({inputs}, {epsilon}, {momentum})")
     for index, value in enumerate(node.outputs):
         if value.name:

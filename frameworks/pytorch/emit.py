@@ -42,8 +42,10 @@ class Emitter:
         known: Live parameters and buffers by name; constants are added.
         place: The `torch.device` that constants go to.
         copied: Names of the results that are copied.
+        batch_norm: What stands for batch normalisation in training; None: torch's own.
 
     Attributes:
+        batch_norm: As given.
         bound: What the source refers to by name: parameters, buffers, constants, functions.
     """
 
@@ -54,9 +56,10 @@ class Emitter:
         known: dict[str, Any],
         place: torch.device,
         copied: Collection[str] = (),
+        batch_norm: Callable[..., Any] | None = None,
     ) -> None:
         self._network, self._results, self._known, self._place = network, results, known, place
-        self._copied = copied
+        self._copied, self.batch_norm = copied, batch_norm
         self._names: dict[str, str] = {}
         self._lines: list[str] = []
         self.bound: dict[str, Any] = {}
@@ -143,7 +146,13 @@ class Emitter:
 
 
 def compile_forward(
-    network: Network, results: Sequence[str], known: dict[str, Any], place: torch.device, *, owned: bool = False
+    network: Network,
+    results: Sequence[str],
+    known: dict[str, Any],
+    place: torch.device,
+    *,
+    owned: bool = False,
+    batch_norm: Callable[..., Any] | None = None,
 ) -> Program:
     """Generate and compile the forward function.
 
@@ -153,8 +162,9 @@ def compile_forward(
         known: Live parameters and buffers by name; constants are added, for the next program.
         place: The device that constants go to.
         owned: Whether what is returned must not be memory of an input, nor a live value.
+        batch_norm: As for `Emitter`.
     """
-    emitter = Emitter(network, results, known, place, borrowed(network) if owned else ())
+    emitter = Emitter(network, results, known, place, borrowed(network) if owned else (), batch_norm)
     source = emitter.source()
     scope = dict(emitter.bound)
     # The source is made of the fixed texts of the operator table, generated identifiers and numbers; nothing of the

@@ -16,6 +16,7 @@ from deep5.frameworks.pytorch.custom import check_operator
 from deep5.frameworks.pytorch.emit import Program, compile_forward
 from deep5.frameworks.pytorch.short import from_numpy
 from deep5.frameworks.pytorch.statistics import RunningStatistics
+from deep5.frameworks.pytorch.synchronised import batch_norm_over_ranks
 from deep5.networks.custom import operator_of
 from deep5.networks.forms import Forms
 from deep5.networks.labels import Labels, label_inputs
@@ -23,6 +24,7 @@ from deep5.networks.network import Network
 from deep5.tensors import Device
 
 if TYPE_CHECKING:
+    from deep5.distributed.synchronised import RankStatistics
     from deep5.frameworks.pytorch.compiled import Compiler
 
 __all__ = ["PyTorchExecutor"]
@@ -71,6 +73,7 @@ class PyTorchExecutor(TorchExecutor):
             self.capabilities = self.capabilities - {"early_gradients"}
             compiler.leaves = frozenset(self._parameters)
         self._active: Collection[str] = self._parameters
+        self._ranks: RankStatistics | None = None
 
     @property
     def source(self) -> str:
@@ -113,6 +116,20 @@ class PyTorchExecutor(TorchExecutor):
 
         return program._replace(call=outputs_of)
 
+    def synchronise_batch_norm(self, ranks: RankStatistics) -> None:
+        """Take statistics of batch normalisation from the batch of all ranks, from the next pass in training on.
+
+        Raises:
+            Unsupported: torch compiles the pass, in which nothing can then be exchanged.
+        """
+        if self._compiler is not None:
+            raise Unsupported(
+                "pytorch:compiled runs a pass as one compiled function, in which ranks cannot exchange statistics of "
+                "batch normalisation; allowed: 'pytorch'; remedy: framework 'pytorch', or synchronise_batch_norm=False"
+            )
+        self._ranks = ranks
+        self.__dict__.pop("_training", None)
+
     def _of_classes(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """A compiled program, which changes running statistics as it goes: labels that are no class never reach it."""
         # A device would have to be waited for.
@@ -128,12 +145,16 @@ class PyTorchExecutor(TorchExecutor):
         return outputs_of
 
     def _program(self, network: Network, further: Sequence[str] = ()) -> Program:
-        program = compile_forward(network, (*self._outputs, *further), self._known, self._place, owned=True)
+        batch_norm = None if self._ranks is None else batch_norm_over_ranks(self._ranks)
+        results = (*self._outputs, *further)
+        program = compile_forward(network, results, self._known, self._place, owned=True, batch_norm=batch_norm)
         return program if self._compiler is None else program._replace(call=self._compiler(program.call, network))
 
     def _run(self, feed: list[Any], extents: Mapping[str, int], info: StepInfo | None, training: bool) -> Sequence[Any]:
         if not training:
             return self._evaluation.call(*feed)
+        if self._ranks is not None:
+            self._ranks.begin(info)
         if (form := self._forms.training).masks:
             masks = form.draw(extents, self._info(info))
             feed = [*feed, *(torch.from_numpy(mask).to(self._place) for mask in masks)]

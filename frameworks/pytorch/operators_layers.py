@@ -205,7 +205,7 @@ def _batch_normalization(emitter: Emitter, node: ir.Node) -> None:
     if attribute(node, "training_mode", 0):
         inputs = ", ".join(emitter.name(value) for value in node.inputs)
         outputs = ", ".join(emitter.name(value) for value in node.outputs)
-        function = emitter.function(_batch_norm_in_training)
+        function = emitter.function(emitter.batch_norm or _batch_norm_in_training)
         emitter.line(f"{outputs} = {function}({inputs}, {momentum}, {epsilon})")
     else:
         call(emitter, node, _batch_norm, epsilon)

@@ -14,7 +14,7 @@ from deep5.events import StepInfo
 from deep5.executors import GraphExecutor, StepOptimizer
 from deep5.tensors import Arrays
 from deep5.training.lbfgs import LBFGS
-from deep5.training.native_optimizer import NativeOptimizer
+from deep5.training.native_optimizer import NativeOptimizer, Unbound
 from deep5.training.rules.adadelta import AdaDelta
 from deep5.training.rules.adagrad import AdaGrad
 from deep5.training.rules.adam import Adam
@@ -92,14 +92,17 @@ class TorchOptimizer(NativeOptimizer):
         return outputs
 
     def _apply(self, gradients: Arrays) -> None:
+        self._place(gradients)
+        self._optimizer.step()
+        self._executor.spend()
+
+    def _place(self, gradients: Arrays) -> None:
+        """Put gradients where torch looks for them, `.grad`: the executor's are there, what ranks added up is not."""
         from deep5.frameworks.pytorch.short import from_numpy
 
-        # torch looks for gradients in the leaves' `.grad`: the executor's are those, what ranks have added up is not.
         for name, leaf in self._executor.leaves().items():
             if leaf.grad is not None and (given := gradients[name]) is not leaf.grad:
                 leaf.grad.copy_(from_numpy(given) if isinstance(given, np.ndarray) else given)
-        self._optimizer.step()
-        self._executor.spend()
 
     def _change(self, hyper: Mapping[str, Any]) -> None:
         for group in self._optimizer.param_groups:
@@ -332,7 +335,19 @@ class AveragedSGDOptimizer(TorchOptimizer, twin=AveragedSGD):
 class LBFGSOptimizer(TorchOptimizer, twin=LBFGS, lacks=("evaluations", "c1", "c2")):
     """`torch.optim.LBFGS` with its strong Wolfe line search."""
 
-    made, accumulates = "LBFGS", False
+    made, accumulates, closures = "LBFGS", False, True
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._evaluated: Any = Unbound()
+
+    def bind(self, executor: GraphExecutor) -> None:
+        """Make torch's optimizer over the executor's parameters; see `TorchOptimizer`.
+
+        Where ranks share the batches, what is given evaluates for all of them, and has this rank's executor.
+        """
+        self._evaluated = executor
+        super().bind(getattr(executor, "own", executor))
 
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
         """See `TorchOptimizer`."""
@@ -345,11 +360,13 @@ class LBFGSOptimizer(TorchOptimizer, twin=LBFGS, lacks=("evaluations", "c1", "c2
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """`iterations` updates on this batch; the outputs before the first."""
-        executor = self._executor
+        executor, evaluated = self._executor, self._evaluated
         seen: list[Arrays] = []
 
         def closure() -> Any:
-            outputs: Arrays = executor.inference_and_backprop(inputs, self.loss, info=info)
+            outputs: Arrays = evaluated.inference_and_backprop(inputs, self.loss, info=info)
+            if evaluated is not executor:
+                self._place(evaluated.gradients())
             seen[1:] = [outputs]  # the first stays
             return outputs[self.loss]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +14,9 @@ from deep5.frameworks.reference.kernels.memory import Array, Scratch
 from deep5.frameworks.reference.operators import operator_for, supports
 from deep5.frameworks.reference.table import Site
 from deep5.networks.network import Network
+
+if TYPE_CHECKING:
+    from deep5.distributed.synchronised import RankStatistics
 
 __all__ = ["Program", "compile_network"]
 
@@ -33,7 +36,12 @@ class Program(NamedTuple):
 
 
 def compile_network(
-    network: Network, values: Mapping[str, Array], scratch: Scratch, *, announced: Collection[str] = ()
+    network: Network,
+    values: Mapping[str, Array],
+    scratch: Scratch,
+    *,
+    announced: Collection[str] = (),
+    ranks: RankStatistics | None = None,
 ) -> Program:
     """Generate and compile the code of a network.
 
@@ -45,6 +53,7 @@ def compile_network(
         scratch: The buffer for columns.
         announced: Outputs that `notify` is called with, (number of the output, value), as soon as they are known;
             they are C-contiguous and share memory with nothing.
+        ranks: What statistics are exchanged by, where batch normalisation is over the batch of all ranks.
 
     Raises:
         Unsupported: Nodes that the reference cannot run, each with its reason.
@@ -53,15 +62,20 @@ def compile_network(
     if missing:
         lines = [f"{node.name or node.op_type} ({node.op_type}): {answer.reason}" for node, answer in missing]
         raise Unsupported("the reference cannot run the network; " + "; ".join(lines))
-    return _Emitter(network, values, scratch, announced).program()
+    return _Emitter(network, values, scratch, announced, ranks).program()
 
 
 class _Emitter:
     def __init__(
-        self, network: Network, values: Mapping[str, Array], scratch: Scratch, announced: Collection[str]
+        self,
+        network: Network,
+        values: Mapping[str, Array],
+        scratch: Scratch,
+        announced: Collection[str],
+        ranks: RankStatistics | None,
     ) -> None:
         graph = network.model.graph
-        self.nodes, self.scratch = network.nodes, scratch
+        self.nodes, self.scratch, self.ranks = network.nodes, scratch, ranks
         self.table = {node: operator_for(node) for node in self.nodes}
         self.outputs = list(graph.outputs)
         self.announced = {value: i for i, value in enumerate(self.outputs) if value.name in announced}
@@ -133,7 +147,7 @@ class _Emitter:
         if not used:
             return
         count = 1 + max(i for i, value in enumerate(node.outputs) if value in used)
-        site = Site(node=node, constants=self.constants, scratch=self.scratch, outputs=count)
+        site = Site(node=node, constants=self.constants, scratch=self.scratch, outputs=count, ranks=self.ranks)
         call = operator.make(site)
         arguments = [value for value in (node.inputs[i] for i in call.inputs) if value is not None]
         known = all(value in self.constants for value in _present(node.inputs))

@@ -9,12 +9,14 @@ import numpy as np
 
 from deep5.frameworks.reference.emit import compile_network
 from deep5.frameworks.reference.kernels.memory import Scratch
+from deep5.networks.gradients.batch_normalization import over_ranks
 from deep5.networks.network import Network
 from deep5.tensors import Device
 from deep5.training.gradient_executor import GradientExecutor, Notify, Run
 
 if TYPE_CHECKING:
     from deep5.backend import Framework
+    from deep5.distributed.synchronised import RankStatistics
 
 __all__ = ["ReferenceExecutor", "compiled", "settings_of"]
 
@@ -39,6 +41,7 @@ class ReferenceExecutor(GradientExecutor):
 
     def __init__(self, network: Network, framework: Framework, *, device: Device, seed: int = 0) -> None:
         self._scratch = Scratch()
+        self._ranks: RankStatistics | None = None
         super().__init__(network, framework, device=device, seed=seed)
 
     def settings(self) -> dict[str, Any]:
@@ -51,14 +54,27 @@ class ReferenceExecutor(GradientExecutor):
         }
 
     def _compile(self, network: Network, announced: Sequence[str]) -> Run:
-        return compiled(network, self._values, self._scratch, announced)
+        return compiled(network, self._values, self._scratch, announced, self._ranks)
+
+    def synchronise_batch_norm(self, ranks: RankStatistics) -> None:
+        """Take statistics of batch normalisation from the batch of all ranks, from the next pass in training on."""
+        self._ranks = ranks
+        self._before_training = ranks.begin
+        self.discard_programs()
+
+    def _in_training(self, network: Network) -> Network:
+        return network if self._ranks is None else over_ranks(network)
 
 
 def compiled(
-    network: Network, values: Mapping[str, np.ndarray], scratch: Scratch, announced: Sequence[str] = ()
+    network: Network,
+    values: Mapping[str, np.ndarray],
+    scratch: Scratch,
+    announced: Sequence[str] = (),
+    ranks: RankStatistics | None = None,
 ) -> Run:
     """A network made runnable; the arguments are those of `compile_network`."""
-    program = compile_network(network, values, scratch, announced=announced).run
+    program = compile_network(network, values, scratch, announced=announced, ranks=ranks).run
     first = len(network.outputs) - len(announced)
 
     def run(

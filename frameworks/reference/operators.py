@@ -5,11 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from deep5.backend import Support
-from deep5.frameworks.reference import operators_layers, operators_math, operators_shape
+from deep5.frameworks.reference import operators_layers, operators_math, operators_ranks, operators_shape
 from deep5.frameworks.reference.operators_custom import custom_operator, supports_custom
 from deep5.frameworks.reference.short import in_float32, is_short
 from deep5.frameworks.reference.table import Operator
 from deep5.networks.custom import is_custom
+from deep5.networks.gradients.batch_normalization import RANKS
 
 __all__ = ["OPERATORS", "operator_for", "supports"]
 
@@ -22,6 +23,8 @@ def supports(node: ir.Node) -> Support:
     """Whether the reference can run a node, and if not, why."""
     if is_custom(node):
         return supports_custom(node)
+    if node.domain == RANKS:
+        return Support(node.op_type in operators_ranks.OPERATORS)
     operator = OPERATORS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
     if operator is None:
         kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
@@ -34,4 +37,5 @@ def operator_for(node: ir.Node) -> Operator:
     """How to run a node that is supported."""
     if is_custom(node):
         return custom_operator(node)
-    return in_float32(OPERATORS[node.op_type]) if is_short(node) else OPERATORS[node.op_type]
+    table = operators_ranks.OPERATORS if node.domain == RANKS else OPERATORS
+    return in_float32(table[node.op_type]) if is_short(node) else table[node.op_type]

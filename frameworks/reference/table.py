@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
 
 from deep5.frameworks.reference.kernels.memory import Array, Scratch
 from deep5.networks.gradients.window import attribute
+
+if TYPE_CHECKING:
+    from deep5.distributed.synchronised import RankStatistics
 
 __all__ = ["Call", "Operator", "Site", "axes_refusal", "by_position", "configured", "first", "plain", "with_constants"]
 
@@ -24,12 +27,14 @@ class Site:
         constants: Values that never change, known while compiling.
         scratch: The buffer that convolutions of this network share.
         outputs: How many outputs somebody reads.
+        ranks: What statistics are exchanged by; None: nobody has others to exchange with.
     """
 
     node: ir.Node
     constants: Mapping[ir.Value, Array]
     scratch: Scratch
     outputs: int
+    ranks: RankStatistics | None = None
 
     def given(self) -> tuple[int, ...]:
         """Positions of the inputs that the node has."""

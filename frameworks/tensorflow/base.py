@@ -57,6 +57,8 @@ class TracedExecutor(TracedNetwork):
         feed, extents = self._feed(inputs, empty=not training)
         if training and self._form.masks:
             feed += self._masks(extents, info)
+        if training and self._ranks is not None:
+            self._ranks.begin(info)
         function = self._functions.get(("forward", training)) or self._forward(training)
         return dict(zip(self._outputs, function(*feed), strict=True))
 
@@ -130,6 +132,8 @@ class TracedExecutor(TracedNetwork):
                 self._check_sum(name, before[name].shape, feed[position].shape)
         if self._form.masks:
             feed += self._masks(extents, info)
+        if self._ranks is not None:
+            self._ranks.begin(info)
         results, gradients = function(*feed, *further)
         if before:
             gradients = {name: before[name] + value if name in before else value for name, value in gradients.items()}
@@ -145,6 +149,8 @@ class TracedExecutor(TracedNetwork):
         self._gradients, self._without = None, "a whole compiled step ran last"
         if self._form.masks:
             feed += self._masks(extents, info)
+        if self._ranks is not None:
+            self._ranks.begin(info)
         return dict(zip(self._outputs, function(*feed, *further), strict=True))
 
     def gradients(self) -> Arrays:

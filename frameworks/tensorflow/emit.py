@@ -62,18 +62,29 @@ class Emitter:
         device: Where the network runs, as TensorFlow names it.
         xla: Whether XLA compiles it.
         gradients: Whether gradients will be taken.
+        batch_norm: What stands for batch normalisation in training; None: TensorFlow's own.
 
     Attributes:
         device: As given.
         xla: As given.
         gradients: As given.
+        batch_norm: As given.
         forward_only: Whether something was written that would be slow to differentiate.
         bound: What the source refers to by name: constants, functions, element types.
     """
 
-    def __init__(self, network: Network, live: Mapping[str, Order], *, device: str, xla: bool, gradients: bool) -> None:
+    def __init__(
+        self,
+        network: Network,
+        live: Mapping[str, Order],
+        *,
+        device: str,
+        xla: bool,
+        gradients: bool,
+        batch_norm: Callable[..., Any] | None = None,
+    ) -> None:
         self._network, self.device, self.xla = network, device, xla
-        self.gradients, self.forward_only = gradients, False
+        self.gradients, self.forward_only, self.batch_norm = gradients, False, batch_norm
         self._home: dict[ir.Value, Order] = {}
         self._names: dict[tuple[ir.Value, Order], str] = {}
         self._lines: list[str] = []
@@ -206,7 +217,15 @@ class Emitter:
         self.line(f"{name} = {self.function(tf.constant)}(c_{name})")
 
 
-def compile_forward(network: Network, live: Mapping[str, Order], *, device: str, xla: bool, gradients: bool) -> Program:
+def compile_forward(
+    network: Network,
+    live: Mapping[str, Order],
+    *,
+    device: str,
+    xla: bool,
+    gradients: bool,
+    batch_norm: Callable[..., Any] | None = None,
+) -> Program:
     """Generate and compile the forward function.
 
     Args:
@@ -215,8 +234,9 @@ def compile_forward(network: Network, live: Mapping[str, Order], *, device: str,
         device: Where it will run, as TensorFlow names it.
         xla: Whether XLA will compile it.
         gradients: Whether gradients will be taken.
+        batch_norm: As for `Emitter`.
     """
-    return Emitter(network, live, device=device, xla=xla, gradients=gradients).program()
+    return Emitter(network, live, device=device, xla=xla, gradients=gradients, batch_norm=batch_norm).program()
 
 
 def _permuted(x: Any, permutation: Order) -> Any:

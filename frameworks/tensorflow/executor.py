@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from deep5.backend import Framework
+from deep5.errors import Unsupported
 from deep5.frameworks.tensorflow.base import TracedExecutor
 from deep5.frameworks.tensorflow.emit import Program, compile_forward, preferred_orders
 from deep5.frameworks.tensorflow.functions import placed
+from deep5.frameworks.tensorflow.synchronised import batch_norm_over_ranks
 from deep5.frameworks.tensorflow.variables import Live
 from deep5.networks.forms import Forms, TrainingForm
 from deep5.networks.network import Network
 from deep5.tensors import Device
+
+if TYPE_CHECKING:
+    from deep5.distributed.synchronised import RankStatistics
 
 __all__ = ["TensorFlowExecutor"]
 
@@ -45,6 +51,22 @@ class TensorFlowExecutor(TracedExecutor):
             }
         super().__init__(network, live, device=device, seed=seed, xla=xla)
 
+    def synchronise_batch_norm(self, ranks: RankStatistics) -> None:
+        """Take statistics of batch normalisation from the batch of all ranks, from the next pass in training on.
+
+        Raises:
+            Unsupported: XLA compiles the pass, in which nothing can then be exchanged.
+        """
+        if self._xla:
+            raise Unsupported(
+                "tensorflow:xla runs a pass as one compiled function, in which ranks cannot exchange statistics of "
+                "batch normalisation; allowed: 'tensorflow'; remedy: framework 'tensorflow', or "
+                "synchronise_batch_norm=False"
+            )
+        self._ranks = ranks
+        self.__dict__.pop("_training", None)
+        self._functions.clear()
+
     @property
     def source(self) -> str:
         """The generated Python source of the forward pass in evaluation."""
@@ -68,4 +90,7 @@ class TensorFlowExecutor(TracedExecutor):
         return self._forms.training
 
     def _program(self, network: Network, *, gradients: bool) -> Program:
-        return compile_forward(network, self._orders, device=self.place, xla=self._xla, gradients=gradients)
+        batch_norm = None if self._ranks is None else batch_norm_over_ranks(self._ranks)
+        return compile_forward(
+            network, self._orders, device=self.place, xla=self._xla, gradients=gradients, batch_norm=batch_norm
+        )

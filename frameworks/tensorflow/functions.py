@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +18,9 @@ from deep5.frameworks.tensorflow.variables import Live
 from deep5.networks.executor import NetworkExecutor
 from deep5.networks.forms import TrainingForm
 from deep5.tensors import Device, to_numpy
+
+if TYPE_CHECKING:
+    from deep5.distributed.synchronised import RankStatistics
 
 __all__ = ["TracedNetwork", "Values", "placed"]
 
@@ -48,6 +51,8 @@ class TracedNetwork(NetworkExecutor):
         self._outputs = tuple(network.outputs)
         self._functions: dict[tuple[Any, ...], Traced] = {}
         self._scale: tuple[Any, Any] = (None, None)
+        # What batch normalisation exchanges by while a pass runs; None: nobody has others to exchange with.
+        self._ranks: RankStatistics | None = None
 
     # Asked for at the first call that needs them.
 
@@ -171,7 +176,9 @@ class TracedNetwork(NetworkExecutor):
 
     def traced(self, body: Callable[..., Any], signature: Sequence[Any]) -> Traced:
         """A function that runs where, and as, the network does."""
-        return Traced(body, signature, device=self.place, xla=self._xla)
+        # Ranks that are threads share TensorFlow's threads, and those that wait for others would take them all.
+        eager = self._ranks is not None and self._ranks.in_threads
+        return Traced(body, signature, device=self.place, xla=self._xla, eager=eager)
 
     def _forward(self, training: bool) -> Traced:
         program = self._training if training else self._evaluation

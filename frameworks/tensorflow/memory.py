@@ -53,7 +53,10 @@ def shared(array: np.ndarray) -> tf.Tensor:
 
 
 def apart_from(outputs: Sequence[Any], inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """The outputs of a function that is traced, with a copy of each that might lie in the memory of an input."""
+    """The outputs of a function that is traced, with a copy of each that might lie in the memory of an input; copies of
+    all where nothing is traced, and nobody knows."""
+    if tf.executing_eagerly():
+        return tuple([tf.raw_ops.DeepCopy(x=value) for value in outputs])
     fed = {value.ref() for value in inputs}
     # TensorFlow's rewriting leaves this operation alone, as it would not a sum with zero.
     return tuple([tf.raw_ops.DeepCopy(x=value) if _passed(value, fed) else value for value in outputs])

@@ -64,7 +64,7 @@ def _batch_normalization(emitter: Emitter, node: ir.Node) -> None:
     inputs = ", ".join([emitter.ordered(node.inputs[0], order), *map(emitter.name, node.inputs[1:])])
     momentum, epsilon = number(attribute(node, "momentum", 0.9)), number(attribute(node, "epsilon", 1e-5))
     if attribute(node, "training_mode", 0):
-        text = f"{emitter.function(_batch_norm_in_training)}({inputs}, {momentum}, {epsilon})"
+        text = f"{emitter.function(emitter.batch_norm or _batch_norm_in_training)}({inputs}, {momentum}, {epsilon})"
         outputs = [emitter.output(node, 0, order), *(emitter.output(node, at) for at in range(1, len(node.outputs)))]
         emitter.line(f"{', '.join([*outputs, '_', '_'][:3])} = {text}")
     else:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from deep5.errors import NetworkError, Unsupported
+from deep5.errors import CommunicationError, NetworkError, Unsupported
 from deep5.frameworks.tensorflow.compiled import failure
 from deep5.frameworks.tensorflow.placement import without_kernel
 
 __all__ = ["Traced", "cause"]
+
+# What a call to the host raised; TensorFlow tells the class and the place, too.
+_RANKS = re.compile(r"CommunicationError: (.*)")
 
 
 class Traced:
@@ -25,13 +29,17 @@ class Traced:
         signature: A `tf.TensorSpec` an argument; symbolic extents are None.
         device: Where it runs, as TensorFlow names it.
         xla: Whether XLA compiles it.
+        eager: Whether it is not traced, and runs in the thread that calls it.
 
     Attributes:
         traces: How often the body was traced.
     """
 
-    def __init__(self, body: Callable[..., Any], signature: Sequence[Any], *, device: str, xla: bool) -> None:
+    def __init__(
+        self, body: Callable[..., Any], signature: Sequence[Any], *, device: str, xla: bool, eager: bool = False
+    ) -> None:
         self._body, self._signature, self._device, self._xla = body, list(signature), device, xla
+        self._eager = eager
         self._concrete: Callable[..., Any] | None = None
         self._shapes: set[tuple[Any, ...]] = set()
         self.traces = 0
@@ -54,6 +62,7 @@ class Traced:
         """Run; the tensors are in the signature's order.
 
         Raises:
+            CommunicationError: Another rank is lost, or did not come.
             NetworkError: TensorFlow refuses what the tensors hold.
             OperatorError: A compiled operator failed.
             Unsupported: An operator has no gradient, or no kernel for the device.
@@ -61,10 +70,15 @@ class Traced:
         if self._xla:
             self._shapes.add(tuple([tensor.shape for tensor in tensors]))
         try:
+            if self._eager:
+                with tf.device(self._device):
+                    return self._body(*tensors)
             return (self._concrete or self._trace())(*tensors)
         except tf.errors.OpError as error:
             if (said := failure(error)) is not None:
                 raise said from error
+            if (between := _RANKS.search(str(error))) is not None:
+                raise CommunicationError(between[1]) from error
             if not isinstance(error, (tf.errors.InvalidArgumentError, tf.errors.InternalError)):
                 raise
             if lacking := self._lacking():

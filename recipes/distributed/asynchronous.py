@@ -7,6 +7,7 @@ import deep5 as d5
 from deep5.recipes.distributed.workload import METRICS, MUTABLE, SIZES, fixed
 
 FIXED = fixed("asynchronous")
+METRICS = [*METRICS, (d5.Staleness(), None)]
 
 if __name__ == "__main__":
     d5.run_recipe(FIXED, MUTABLE, METRICS, sizes=SIZES) or exit(1)

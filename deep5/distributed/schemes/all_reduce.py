@@ -24,11 +24,15 @@ class AllReduce(DistributedOptimizer):
     Gradients travel in buckets of some MiB; where the framework shows them early, a bucket is sent as soon as it is
     full, while the backward pass goes on. N ranks do what one rank does with the whole batch.
 
+    So they do with an optimizer that owns its step (L-BFGS, SAG, one of your own): each of its evaluations adds up the
+    gradients, and the loss, of all ranks.
+
     Args:
         bucket_mib: A bucket is sent when it holds so many MiB; the first one when it holds one.
         compression: See `DistributedOptimizer`; compressed buckets are sent when the backward pass is done.
         verify_every: See `DistributedOptimizer`.
         timeout_s: See `DistributedOptimizer`.
+        synchronise_batch_norm: See `DistributedOptimizer`.
 
     References:
         Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training, VLDB'20, section 3.2, for
@@ -37,7 +41,9 @@ class AllReduce(DistributedOptimizer):
 
     consistent: ClassVar[bool] = True
     compresses: ClassVar[bool] = True
+    closures: ClassVar[bool] = True
     accumulates: ClassVar[bool] = True
+    synchronises: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -46,8 +52,14 @@ class AllReduce(DistributedOptimizer):
         compression: Compression | None = None,
         verify_every: int = 100,
         timeout_s: float = TIMEOUT_S,
+        synchronise_batch_norm: bool = False,
     ) -> None:
-        super().__init__(compression=compression, verify_every=verify_every, timeout_s=timeout_s)
+        super().__init__(
+            compression=compression,
+            verify_every=verify_every,
+            timeout_s=timeout_s,
+            synchronise_batch_norm=synchronise_batch_norm,
+        )
         if not is_finite(bucket_mib) or bucket_mib <= 0:
             raise UsageError(f"AllReduce: got bucket_mib={brief(bucket_mib)}; allowed: a number above 0")
         self.bucket_mib = float(bucket_mib)
@@ -60,6 +72,10 @@ class AllReduce(DistributedOptimizer):
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """Backward, the mean over all ranks, the update; see `DistributedOptimizer.step`."""
+        if self._shared is not None:
+            outputs = self.step_together(inputs, info)
+            self.verify_in_turn(info)
+            return outputs
         buckets, requests = self._buckets, self._requests
         requests.clear()
         start = self._start if self.compression is None else None

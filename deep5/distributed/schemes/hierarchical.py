@@ -11,6 +11,7 @@ import numpy as np
 from deep5.arguments import is_whole
 from deep5.communicator import TIMEOUT_S, Communicator, SingleRank
 from deep5.distributed.averaging import check_every
+from deep5.distributed.counted import take_over
 from deep5.distributed.scheme import DistributedOptimizer
 from deep5.distributed.texts import gather_texts
 from deep5.errors import UsageError, brief
@@ -28,7 +29,8 @@ class Hierarchical(DistributedOptimizer):
 
     With `every` H above 1, the gradient is the mean over the samples of the group, and groups train by themselves:
     after every H-th step all parameters become the mean over all ranks, Σ_g (P_g / P) w_g with P_g ranks in group g.
-    That is local SGD whose workers are groups. What an optimizer keeps is a group's own.
+    That is local SGD whose workers are groups. What an optimizer keeps is a group's own. With an optimizer that owns
+    its step, each of its evaluations is of the samples of all, or of the group.
 
     A rank hands over a step, of n bytes of gradients: its group's first one n to the other first ones and n back to
     the group, every other rank n. With H above 1, each rank n + 8 within its group, and the first one of each 2 n more
@@ -39,10 +41,11 @@ class Hierarchical(DistributedOptimizer):
         every: H, in steps.
         verify_every: See `DistributedOptimizer`.
         timeout_s: See `DistributedOptimizer`.
+        synchronise_batch_norm: See `DistributedOptimizer`; with `every` 1 alone.
 
     Raises:
         UsageError: An argument out of its range.
-        Unsupported: An optimizer that takes more than one gradient a step, when it is bound.
+        Unsupported: An optimizer that owns its step and evaluates the loss out of reach, when it is wrapped.
 
     Attributes:
         groups: How many there are; known once wrapped.
@@ -52,7 +55,9 @@ class Hierarchical(DistributedOptimizer):
         SGD), for H above 1.
     """
 
+    closures: ClassVar[bool] = True
     accumulates: ClassVar[bool] = True
+    synchronises: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -61,14 +66,20 @@ class Hierarchical(DistributedOptimizer):
         every: int = 1,
         verify_every: int = 100,
         timeout_s: float = TIMEOUT_S,
+        synchronise_batch_norm: bool = False,
     ) -> None:
-        super().__init__(verify_every=verify_every, timeout_s=timeout_s)
+        super().__init__(verify_every=verify_every, timeout_s=timeout_s, synchronise_batch_norm=synchronise_batch_norm)
         if group_size is not None and (not is_whole(group_size) or group_size < 1):
             raise UsageError(
                 f"Hierarchical: got group_size={brief(group_size)}; allowed: a whole number of at least 1, or None"
             )
         self.group_size = None if group_size is None else int(group_size)
         self.every = check_every("Hierarchical", every)
+        if self.synchronise_batch_norm and self.every > 1:
+            raise UsageError(
+                f"Hierarchical: got synchronise_batch_norm with every={self.every}; allowed: with every=1, where all "
+                "ranks step together"
+            )
         self.groups = 1
         self._group: Communicator = SingleRank()
         self._first_ones: Communicator = SingleRank()
@@ -89,13 +100,17 @@ class Hierarchical(DistributedOptimizer):
         # One group keeps all ranks equal, whatever H.
         self.consistent = self.every == 1 or self.groups == 1  # type: ignore[misc]
 
-    def _bound(self) -> None:
-        _ = self._halves  # refused before the first step, where there are none
+    @property
+    def sharers(self) -> Communicator:
+        """See `DistributedOptimizer.sharers`: all ranks, or the group."""
+        return self.communicator if self.consistent else self._group
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """Backward, the mean within the group or over all, the update; see `DistributedOptimizer.step`."""
         if self._idle(info):
             outputs = self.executor.inference(inputs)
+        elif self._shared is not None:
+            outputs = self.step_together(inputs, info)
         else:
             outputs = self.backprop(inputs, info)
             self.apply(self.mean(self.gradients(), info), info)
@@ -158,7 +173,4 @@ class Hierarchical(DistributedOptimizer):
     def _count(self) -> None:
         """What went by way of the groups belongs to what this rank sent: whoever reads the counters reads these."""
         for part in (self._group, self._first_ones):
-            self.communicator.sent_bytes += part.sent_bytes
-            self.communicator.messages += part.messages
-            self.communicator.waited_ns += part.waited_ns
-            part.sent_bytes = part.messages = part.waited_ns = 0
+            take_over(self.communicator, part)

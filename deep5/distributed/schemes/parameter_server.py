@@ -31,7 +31,9 @@ class ParameterServer(ServedOptimizer):
 
     Only the root has the optimizer's state, and only its part of a checkpoint holds it. With another number of ranks
     the run goes on from that part as long as the root is the same. An optimizer that is no update rule, such as a
-    framework's own, makes its update where the root's executor is.
+    framework's own, makes its update where the root's executor is. One that owns its step (L-BFGS, SAG) has to be at
+    each of its evaluations on every rank, whose gradients the root adds up and sends back: it is carried out by all
+    ranks alike, and every rank has its state.
 
     Args:
         root: The rank that makes the updates.
@@ -40,6 +42,7 @@ class ParameterServer(ServedOptimizer):
             are sent when the backward pass is done.
         verify_every: See `DistributedOptimizer`.
         timeout_s: See `DistributedOptimizer`.
+        synchronise_batch_norm: See `DistributedOptimizer`.
 
     References:
         Li et al., Scaling distributed machine learning with the parameter server, OSDI'14, section 2, with one server
@@ -48,7 +51,9 @@ class ParameterServer(ServedOptimizer):
 
     consistent: ClassVar[bool] = True
     compresses: ClassVar[bool] = True
+    closures: ClassVar[bool] = True
     accumulates: ClassVar[bool] = True
+    synchronises: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -58,8 +63,15 @@ class ParameterServer(ServedOptimizer):
         compression: Compression | None = None,
         verify_every: int = 100,
         timeout_s: float = TIMEOUT_S,
+        synchronise_batch_norm: bool = False,
     ) -> None:
-        super().__init__(root, compression=compression, verify_every=verify_every, timeout_s=timeout_s)
+        super().__init__(
+            root,
+            compression=compression,
+            verify_every=verify_every,
+            timeout_s=timeout_s,
+            synchronise_batch_norm=synchronise_batch_norm,
+        )
         if not is_finite(bucket_mib) or bucket_mib <= 0:
             raise UsageError(f"ParameterServer: got bucket_mib={brief(bucket_mib)}; allowed: a number above 0")
         self.bucket_mib = float(bucket_mib)
@@ -82,6 +94,10 @@ class ParameterServer(ServedOptimizer):
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """Backward, the mean at the root, its update, the parameters back; see `DistributedOptimizer.step`."""
+        if self._shared is not None:
+            outputs = self.step_together(inputs, info)
+            self.verify_in_turn(info)
+            return outputs
         buckets, requests = self._buckets, self._requests
         requests.clear()
         start = self._start if self.compression is None else None
@@ -122,6 +138,11 @@ class ParameterServer(ServedOptimizer):
                     compression.decode(message, part)
                     buffer += part
 
+    def sum_for_all(self, buffer: np.ndarray, info: StepInfo) -> None:
+        """See `DistributedOptimizer.sum_for_all`: the root adds up, and sends the sum to all."""
+        self.communicator.reduce(buffer, root=self.root, timeout_s=self.timeout_s)
+        self.communicator.broadcast(buffer, root=self.root, timeout_s=self.timeout_s)
+
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
         """The update at the root from these gradients, and its parameters on every rank."""
         if self._memory is not None:
@@ -154,7 +175,8 @@ class ParameterServer(ServedOptimizer):
         """Forward and backward on this rank's part; see `DistributedOptimizer.backprop`."""
         if self._memory is None:
             return super().backprop(inputs, info, on_gradient)
-        return self.first_half(inputs, info, on_gradient)
+        with self.undisturbed(info):
+            return self.first_half(inputs, info, on_gradient)
 
     def first_half(
         self,

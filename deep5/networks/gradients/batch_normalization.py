@@ -9,12 +9,50 @@ from deep5.networks.gradients.window import attribute
 from deep5.networks.network import Network
 from deep5.networks.shapes import infer_shapes
 
-__all__ = ["channel_wide", "expand_training", "is_training", "normalized_axes", "split_batch_normalization"]
+__all__ = [
+    "RANKS",
+    "channel_wide",
+    "expand_training",
+    "is_over_ranks",
+    "is_training",
+    "normalized_axes",
+    "over_ranks",
+    "split_batch_normalization",
+]
+
+RANKS = "deep5.ranks"
+"""The domain of what normalises over the parts that several ranks have of a batch; ranks exchange while it runs.
+
+`BatchMoments` gives mean, variance and the number of elements a channel, of all ranks' parts, of this rank's x;
+`GradientSums` the sums over all ranks of what it is given. Both are `RankStatistics`' of `deep5.distributed`.
+"""
+_MARK = "deep5.over_ranks"
 
 
 def is_training(node: ir.Node) -> bool:
     """Whether a node is a batch normalisation that computes its own statistics."""
     return node.op_type == "BatchNormalization" and not node.domain and attribute(node, "training_mode", 0) == 1
+
+
+def is_over_ranks(node: ir.Node) -> bool:
+    """Whether the statistics of a batch normalisation in training are those of the batch of all ranks."""
+    return _MARK in node.metadata_props
+
+
+def over_ranks(network: Network) -> Network:
+    """The network with all batch normalisations in training over the batch of all ranks.
+
+    Args:
+        network: The network in training; it is not changed.
+
+    Returns:
+        For `gradient_network` and `expand_training`, which write such a node in operators of the domain `RANKS`.
+    """
+    model = network.model.clone()
+    for node in model.graph:
+        if is_training(node):
+            node.metadata_props[_MARK] = ""
+    return Network(model)
 
 
 def normalized_axes(x: ir.Value) -> tuple[int, ...]:
@@ -39,7 +77,7 @@ def split_batch_normalization(graph: ir.Graph, node: ir.Node) -> tuple[ir.Value,
         node: A BatchNormalization with `training_mode=1`.
 
     Returns:
-        Mean and variance of the batch, one entry a channel.
+        Mean and variance of the batch, one entry a channel; of all ranks' parts where it `is_over_ranks`.
 
     References:
         Ioffe and Szegedy, Batch normalization, ICML 2015, algorithm 1; ONNX, BatchNormalization-15: the running
@@ -47,12 +85,7 @@ def split_batch_normalization(graph: ir.Graph, node: ir.Node) -> tuple[ir.Value,
     """
     (x,) = operands(node, 1)
     b = Backward(graph, before=node, prefix=str(node.name or node.outputs[0].name))
-    axes = b.ints(*normalized_axes(x))
-    wide = b.op("ReduceMean", x, axes, keepdims=1)
-    # Centred before it is squared: the mean of squares less the square of the mean cancels.
-    centred = b.op("Sub", x, wide)
-    variance = b.op("ReduceMean", b.op("Mul", centred, centred), axes, keepdims=0)
-    mean = b.op("Reshape", wide, b.ints(-1))
+    mean, variance = _of_all_ranks(b, x) if is_over_ranks(node) else _of_batch(b, x)
     momentum = attribute(node, "momentum", 0.9)
     for index, (running, batch) in enumerate(zip(node.inputs[3:5], (mean, variance), strict=True), start=1):
         old = node.outputs[index] if index < len(node.outputs) else None
@@ -69,6 +102,24 @@ def split_batch_normalization(graph: ir.Graph, node: ir.Node) -> tuple[ir.Value,
     node.attributes.pop("training_mode")
     node.replace_input_with(3, mean)
     node.replace_input_with(4, variance)
+    return mean, variance
+
+
+def _of_batch(b: Backward, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    axes = b.ints(*normalized_axes(x))
+    wide = b.op("ReduceMean", x, axes, keepdims=1)
+    # Centred before it is squared: the mean of squares less the square of the mean cancels.
+    centred = b.op("Sub", x, wide)
+    variance = b.op("ReduceMean", b.op("Mul", centred, centred), axes, keepdims=0)
+    return b.op("Reshape", wide, b.ints(-1)), variance
+
+
+def _of_all_ranks(b: Backward, x: ir.Value) -> tuple[ir.Value, ir.Value]:
+    mean, variance, count = b.ops("BatchMoments", 3, x, domain=RANKS)
+    b.graph.opset_imports.setdefault(RANKS, 1)
+    # ONNX infers nothing of them.
+    for value, shape in ((mean, extents(x)[1:2]), (variance, extents(x)[1:2]), (count, ())):
+        value.shape, value.type = ir.Shape(shape), ir.TensorType(x.dtype or ir.DataType.FLOAT)
     return mean, variance
 
 

@@ -8,7 +8,9 @@ import onnx_ir as ir
 
 from deep5.networks.gradients.backward import Backward, Gradients, Rule, extents, operands, refuse
 from deep5.networks.gradients.batch_normalization import (
+    RANKS,
     channel_wide,
+    is_over_ranks,
     is_training,
     normalized_axes,
     split_batch_normalization,
@@ -48,20 +50,38 @@ def _batch_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradie
     if b.wants(x):
         dx = b.op("Mul", dy, channel_wide(b, x, b.op("Mul", scale, r)))
         if training:
-            dx = b.op("Sub", dx, _through_statistics(b, x, node, r, dbias, dscale))
+            count, sums = _count(b, x), (dbias, dscale)
+            if is_over_ranks(node):
+                count, sums = _over_ranks(b, mean, dbias, dscale)
+            dx = b.op("Sub", dx, _through_statistics(b, x, node, r, count, sums))
     return [dx, dscale, dbias, None, None]
 
 
 def _through_statistics(
-    b: Backward, x: ir.Value, node: ir.Node, r: ir.Value, dbias: ir.Value | None, dscale: ir.Value | None
+    b: Backward, x: ir.Value, node: ir.Node, r: ir.Value, count: ir.Value, sums: tuple[ir.Value | None, ir.Value | None]
 ) -> ir.Value:
-    """scale r / m (c r dscale + dbias), which is a batch normalisation of x: one pass over memory, as the forward's."""
-    scale = node.inputs[1]
-    factor = b.op("Div", b.op("Mul", scale, r), _count(b, x))
+    """scale r / m (c r dscale + dbias), which is a batch normalisation of x: one pass over memory, as the forward's.
+
+    m is `count`; `sums` are dbias and dscale.
+    """
+    scale, (dbias, dscale) = node.inputs[1], sums
+    factor = b.op("Div", b.op("Mul", scale, r), count)
     slope, offset = b.op("Mul", factor, dscale), b.op("Mul", factor, dbias)
     return b.op(
         "BatchNormalization", x, slope, offset, *node.inputs[3:5], epsilon=float(attribute(node, "epsilon", 1e-5))
     )
+
+
+def _over_ranks(
+    b: Backward, mean: ir.Value, dbias: ir.Value | None, dscale: ir.Value | None
+) -> tuple[ir.Value, tuple[ir.Value | None, ir.Value | None]]:
+    """How many elements a channel has in the batch of all ranks, and the sums over that."""
+    moments = mean.producer()
+    sums = b.ops("GradientSums", 2, dbias, dscale, domain=RANKS)
+    for value in sums:
+        value.shape, value.type = mean.shape, mean.type
+    assert moments is not None  # noqa: S101 - `split_batch_normalization` has just written it
+    return moments.outputs[2], (sums[0], sums[1])
 
 
 def _count(b: Backward, x: ir.Value) -> ir.Value:

@@ -1,0 +1,104 @@
+"""Rule 8 for what ranks measured of their communication: samples that a scheme cannot give, and their histogram."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from deep5.audit.batches import Batches
+from deep5.audit.files import bytes_of
+from deep5.audit.finding import Ledger
+from deep5.results.samples_file import SampleRow
+
+__all__ = ["ages_of", "check_ages", "check_series"]
+
+# Schemes that wait within a step for all that they started in it: what was under way was so in the step.
+_WITHIN = ("AllReduce", "ParameterServer")
+_FILE = "staleness.csv"
+# A share, an overlap and a latency are each rounded.
+_ROUNDING = 1e-6
+# No update is so old that the file would be longer.
+_MOST_BYTES = 16 << 20
+
+All = Mapping[str, Sequence[SampleRow]]
+
+
+def check_series(ledger: Ledger, document: Mapping[str, Any], own: All, rank: int, batches: Batches) -> None:
+    """Hold a rank's samples of its communication against what its scheme allows.
+
+    Args:
+        ledger: Takes the findings.
+        document: result.json.
+        own: The rank's samples, by metric.
+        rank: Its number.
+        batches: Of the run.
+    """
+    scheme = (document["components"] or {}).get("optimizer")
+    scheme = scheme if isinstance(scheme, Mapping) else {}
+    ages = [sample.value for sample in own.get("staleness", ())]
+    ledger.hold(
+        8,
+        all(age >= 0 and age == age // 1 for age in ages),
+        f"rank {rank}: an update has a staleness that is no number of updates",
+    )
+    bound = scheme.get("bound") if scheme.get("scheme") == "StaleSynchronous" else None
+    if ages and isinstance(bound, int) and not batches.mixed:
+        # While a rank computes, each other one goes from at most `bound` steps behind it to `bound` + 1 ahead.
+        most = (batches.ranks - 1) * (2 * bound + 1)
+        ledger.hold(
+            8,
+            max(ages) <= most,
+            f"rank {rank}: an update has a staleness of {max(ages):g}; allowed: at most {most}, by a bound of {bound}",
+        )
+    overlaps = own.get("communication_overlap", ())
+    ledger.hold(
+        8,
+        all(0 <= sample.value <= 100 for sample in overlaps),
+        f"rank {rank}: an overlap is no share of the time of communication; allowed: 0 to 100 %",
+    )
+    if scheme.get("scheme") in _WITHIN:
+        shares = {sample.step: sample.value for sample in own.get("communication_share", ())}
+        # Waited is (1 - overlap) of what communication took, which is at most the step.
+        longer = [
+            sample.step
+            for sample in overlaps
+            if shares.get(sample.step, 0.0) > (100 - sample.value) * (1 + _ROUNDING) + _ROUNDING
+        ]
+        ledger.hold(
+            8,
+            not longer,
+            f"rank {rank}: by its share and its overlap, communication took longer than step "
+            f"{longer[0] if longer else None}, in which it was",
+        )
+
+
+def ages_of(own: All) -> Counter[int]:
+    """How many of a rank's updates had which staleness."""
+    return Counter(int(sample.value) for sample in own.get("staleness", ()))
+
+
+def check_ages(ledger: Ledger, root: Path, document: Mapping[str, Any], ages: Counter[int]) -> None:
+    """Hold the histogram of the staleness of all updates against the samples of all ranks.
+
+    Args:
+        ledger: Takes the findings.
+        root: The folder, resolved.
+        document: result.json.
+        ages: How many updates of all ranks had which staleness.
+    """
+    named = [row for row in document["metrics"] if row["name"] == "staleness" and row["value"] is not None]
+    if not named:
+        return
+    with ledger.part(8, _FILE):
+        content = bytes_of(root, _FILE, most_bytes=_MOST_BYTES)
+        if not ledger.hold(8, content is not None, f"there is no {_FILE}, in which the run put its staleness"):
+            return
+        lines = (content or b"").decode().splitlines()
+        told = [[int(number) for number in line.split(",")] for line in lines[1:]]
+        whole = lines[:1] == ["staleness,updates"] and [age for age, _ in told] == list(range(max(len(told), 1)))
+        ledger.hold(8, whole, f"{_FILE} is not as deep5 writes it; allowed: a line for each staleness from 0")
+        # Not by a list up to the largest one: a sample may be anything.
+        found = {age: updates for age, updates in told if updates or age == len(told) - 1}
+        ledger.same(8, f"the updates of {_FILE}, by their staleness", found, {age: ages[age] for age in sorted(ages)})

@@ -1,0 +1,49 @@
+"""Rounds of code that several ranks timed: a round's time is that of the rank that took longest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from deep5.audit.files import plain
+from deep5.audit.finding import Ledger
+from deep5.audit.measured import ranks_of
+from deep5.results.ranks_file import rank_samples
+from deep5.results.samples_file import SampleRow, read_samples
+
+__all__ = ["SIDES", "slowest"]
+
+SIDES = ("candidate_time", "baseline_time", "baseline_again_time")
+"""What is timed in a round, as samples call it."""
+
+All = Mapping[str, Sequence[SampleRow]]
+
+
+def slowest(ledger: Ledger, root: Path, document: Mapping[str, Any], samples: All) -> All:
+    """The samples that the metrics of timed code follow from.
+
+    Args:
+        ledger: Takes the findings.
+        root: The folder, resolved.
+        document: result.json of a run that timed code.
+        samples: As samples.csv has them, by metric: those of the first rank.
+
+    Returns:
+        The same, where a round's times are those of the slowest rank.
+    """
+    found = {label: list(rows) for label, rows in samples.items()}
+    sides = [side for side in SIDES if side in found]
+    for rank in range(1, ranks_of(document)):
+        name = rank_samples(rank)
+        if plain(root, name) is None:
+            continue  # that it is not there is told elsewhere
+        own = read_samples(root / name)
+        for side in sides:
+            count = len(own.get(side, ()))
+            wanted = f"rank {rank} has {count} samples of {side}; allowed: {len(found[side])}, a round each"
+            if ledger.hold(8, count == len(found[side]), wanted):
+                pairs = zip(found[side], own[side], strict=True)
+                found[side] = [replace(first, value=max(first.value, other.value)) for first, other in pairs]
+    return found

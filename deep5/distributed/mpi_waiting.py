@@ -1,0 +1,112 @@
+"""Waits for MPI, which cannot be interrupted: requests asked after, blocking calls watched, open ones left open."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from time import monotonic, sleep
+from typing import Any
+
+from deep5.errors import CommunicationError
+
+__all__ = ["OPEN", "SAME", "Watched", "finish", "late", "leave"]
+
+SAME = "remedy: every rank has to call the same collectives in the same order, on buffers of the same size"
+"""The end of messages of what did not come to an end."""
+
+OPEN: list[Any] = []
+"""What is under way in a thread, or out of time and still under way in MPI; has `Test`, as requests of MPI do."""
+
+# How long after its limit a blocking operation in the middle of which a rank was lost ends the process.
+GRACE_S = 5.0
+# What blocks, by thread: until when, how it is called, and its limit in seconds.
+_BLOCKED: dict[int, tuple[float, str, float]] = {}
+
+
+def finish(request: Any, what: str, timeout_s: float | None, status: Any = None, keep: bool = True) -> None:
+    """Ask after a request until it is done: at first without a pause, later with one of a hundredth of the wait.
+
+    Args:
+        request: Of MPI.
+        what: What it is called.
+        timeout_s: Limit; None: none.
+        status: Of MPI, takes what the request tells.
+        keep: Whether a request that is out of time is left open.
+
+    Raises:
+        CommunicationError: It is out of time.
+    """
+    test = request.Test
+    for _ in range(200):
+        if test(status):
+            return
+    begin = monotonic()
+    while not test(status):
+        waited_s = monotonic() - begin
+        if timeout_s is not None and waited_s > timeout_s:
+            if keep:
+                OPEN.append(request)
+            raise CommunicationError(late(what, timeout_s))
+        if waited_s < 0.02:
+            # Ranks may be more than processors.
+            os.sched_yield()
+        else:
+            sleep(min(waited_s / 100, 0.001))
+
+
+def late(what: str, timeout_s: float) -> str:
+    """The message of what is out of time."""
+    return f"{what} was not finished within {timeout_s:g} s; {SAME}"
+
+
+class Watched:
+    """Has the thread that watches know of an operation that blocks."""
+
+    __slots__ = ("_entry",)
+
+    def __init__(self, name: str, timeout_s: float) -> None:
+        self._entry = (monotonic() + timeout_s, name, timeout_s)
+
+    def __enter__(self) -> None:
+        _watch()
+        _BLOCKED[threading.get_ident()] = self._entry
+
+    def __exit__(self, *_: object) -> None:
+        del _BLOCKED[threading.get_ident()]
+
+
+@functools.cache
+def _watch() -> threading.Thread:
+    """The thread that ends the process where a blocking operation does not return."""
+    thread = threading.Thread(target=_look, name="deep5-mpi-watch", daemon=True)
+    thread.start()
+    return thread
+
+
+def _look() -> None:
+    while True:
+        sleep(min(1.0, GRACE_S))
+        for deadline, name, timeout_s in list(_BLOCKED.values()):
+            if monotonic() > deadline + GRACE_S:
+                _print(
+                    f"{name}, which every rank had begun, was not finished within {timeout_s:g} s: another rank is "
+                    "lost; MPI cannot be interrupted, so that this process ends"
+                )
+                os._exit(3)
+
+
+def leave(mpi: Any) -> None:
+    """End the job where an operation is still open after a second; MPI_Finalize might wait for it forever."""
+    deadline = monotonic() + 1.0
+    while left := [each for each in OPEN if not each.Test()]:
+        if monotonic() > deadline:
+            _print(f"rank {mpi.COMM_WORLD.Get_rank()} ends with {len(left)} operations of MPI open: the job is ended")
+            mpi.COMM_WORLD.Abort(3)
+        sleep(0.01)
+
+
+def _print(line: str) -> None:
+    # Not print: another thread may hold its lock.
+    os.write(sys.stderr.fileno() if sys.stderr is not None else 2, f"deep5: {line}\n".encode())

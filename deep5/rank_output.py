@@ -1,0 +1,112 @@
+"""What ranks print, on its way: to this process's streams, and the last of it kept for what an error tells."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import deque
+from pathlib import Path
+from time import monotonic
+from typing import Any, TextIO
+
+__all__ = ["RankOutput", "last_lines"]
+
+# What is printed at the end may have a slow reader.
+_DRAIN_S = 60.0
+_TOLD_LINES, _TOLD_BYTES = 3, 20_000
+
+
+class RankOutput:
+    """Where ranks print: `rank-0.out`, `rank-0.err` and so on in a folder, which are terminals and named pipes.
+
+    Args:
+        folder: Takes the names.
+        ranks: How many there are.
+        stdout: Takes what rank 0 prints; what it says of errors goes to this process's standard error.
+    """
+
+    def __init__(self, folder: Path, ranks: int, stdout: TextIO) -> None:
+        self._folder, self._stdout = folder, stdout
+        self._threads: list[threading.Thread] = []
+        self._said: dict[int, deque[bytes]] = {}
+        self._pipes: list[int] = []
+        for rank in range(ranks):
+            self._connect(rank)
+
+    def tail(self, rank: int) -> str:
+        """The last lines that a rank said, as `last_lines`."""
+        return last_lines(b"".join(list(self._said[rank])))
+
+    def close(self) -> None:
+        """Pass on what is still under way; the ranks have ended."""
+        for handle in self._pipes:
+            os.close(handle)
+        deadline = monotonic() + _DRAIN_S
+        for thread in self._threads:
+            thread.join(max(deadline - monotonic(), 0.0))
+
+    def _connect(self, rank: int) -> None:
+        """Where a rank's output goes: to terminals directly, and through pipes otherwise."""
+        out, err = (self._folder / f"rank-{rank}.{name}" for name in ("out", "err"))
+        self._said[rank] = deque(maxlen=_TOLD_BYTES // 1000)
+        if rank == 0:
+            self._relay(rank, out, self._stdout, keep=False)
+            self._relay(rank, err, sys.stderr, keep=True)
+        else:
+            self._relay(rank, err, None, keep=True)
+            out.symlink_to(err)
+
+    def _relay(self, rank: int, path: Path, stream: Any, *, keep: bool) -> None:
+        terminal = _terminal(stream)
+        if terminal is not None:
+            path.symlink_to(terminal)
+            return
+        os.mkfifo(path)
+        # Held open for writing, too, so that there is no end before the first rank comes.
+        source = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self._pipes.append(os.open(path, os.O_WRONLY))
+        os.set_blocking(source, True)
+        said = self._said[rank] if keep else None
+        thread = threading.Thread(target=_pass_on, args=(source, stream, said), name=f"rank-{rank}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+
+def _terminal(stream: Any) -> str | None:
+    """The path of the terminal that a stream is, where it can be opened once more."""
+    try:
+        path = os.ttyname(stream.fileno())
+    except (OSError, ValueError, AttributeError):
+        return None
+    return path if os.access(path, os.W_OK) else None
+
+
+def _pass_on(source: int, stream: Any, said: deque[bytes] | None) -> None:
+    """What comes from a pipe, unchanged to a stream, if there is one; the last of it is kept."""
+    with os.fdopen(source, "rb", buffering=0) as file:
+        while block := file.read(1000):
+            if said is not None:
+                said.append(block)
+            try:
+                if stream is not None:
+                    _write(stream, block)
+            except (OSError, ValueError):
+                stream = None  # nobody reads it any more; the rank is not to wait for that
+
+
+def _write(stream: Any, block: bytes) -> None:
+    buffer = getattr(stream, "buffer", None)
+    if buffer is None:
+        stream.write(block.decode(errors="replace"))
+        stream.flush()
+    else:
+        buffer.write(block)
+        buffer.flush()
+
+
+def last_lines(said: bytes) -> str:
+    """What a program said last, as the end of an error's message; empty where it said nothing."""
+    lines = [line.strip() for line in said[-_TOLD_BYTES:].decode(errors="replace").splitlines() if line.strip()]
+    last = " | ".join(line[:200] for line in lines[-_TOLD_LINES:])
+    return f"; it said: {last}" if last else ""

@@ -1,0 +1,114 @@
+"""How old the parameters are that the gradients of asynchronous ranks were computed at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deep5.events import StepInfo
+from deep5.metric import Metric, Observer, Sample
+from deep5.tensors import Arrays
+
+if TYPE_CHECKING:
+    from deep5.communicator import Communicator
+
+__all__ = ["Staleness", "staleness_text"]
+
+_FILE = "staleness.csv"
+_ABSENT = object()
+
+
+class _Staleness(Observer):
+    def __init__(self) -> None:
+        self._samples: list[Sample] = []
+        self._missing: str | None = None
+        # Updates of all ranks, by their staleness from 0; None while they have not put theirs together.
+        self._of_all: list[int] | None = None
+
+    def before_training(self, trainer: Any) -> None:
+        scheme, communicator = trainer.optimizer, trainer.communicator
+        self._missing = None
+        if communicator is None or communicator.size == 1:
+            self._missing = "one process trains alone; remedy: --ranks 2, say"
+        elif getattr(scheme, "last_staleness", _ABSENT) is _ABSENT:
+            self._missing = (
+                f"{type(scheme).__name__} counts no staleness; remedy: the scheme asynchronous or stale_synchronous"
+            )
+
+    def after_step(self, trainer: Any, info: StepInfo, outputs: Arrays, begin_ns: int, end_ns: int) -> None:
+        # A step without a sample of this rank made no update.
+        if self._missing is None and (staleness := trainer.optimizer.last_staleness) is not None:
+            self._samples.append(Sample(staleness, info.step, info.epoch))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"_samples": self._samples}
+
+    def combine(self, communicator: Communicator) -> None:
+        counts = self._counts()
+        length = np.array([len(counts)], np.int64)
+        communicator.all_reduce(length, op="max")
+        every = np.zeros(int(length[0]), np.int64)
+        every[: len(counts)] = counts
+        communicator.all_reduce(every)
+        self._of_all = every.tolist()
+
+    def _counts(self) -> list[int]:
+        found = Counter(int(sample.value) for sample in self._samples)
+        return [found[staleness] for staleness in range(max(found, default=-1) + 1)]
+
+    def samples(self) -> list[Sample]:
+        return list(self._samples)
+
+    def value(self) -> float | None:
+        counts = self._counts() if self._of_all is None else self._of_all
+        if self._missing is not None or not sum(counts):
+            return None
+        return sum(staleness * updates for staleness, updates in enumerate(counts)) / sum(counts)
+
+    def files(self) -> dict[str, bytes | str]:
+        return {_FILE: staleness_text(self._of_all)} if self._missing is None and self._of_all else {}
+
+    def missing(self) -> str | None:
+        return self._missing or ("no rank has made an update" if self._of_all == [] else None)
+
+
+def staleness_text(updates: list[int]) -> str:
+    """A histogram as CSV: how many updates had each staleness, from 0 to the largest.
+
+    Args:
+        updates: By staleness.
+
+    >>> print(staleness_text([3, 1]), end="")
+    staleness,updates
+    0,3
+    1,1
+    """
+    return "".join(
+        f"{row}\n" for row in ("staleness,updates", *(f"{age},{count}" for age, count in enumerate(updates)))
+    )
+
+
+class Staleness(Metric):
+    """How many updates were made between the reading of the parameters and the update from them, on average.
+
+    Of the schemes whose ranks go on without waiting for each other, `asynchronous` and `stale_synchronous`: a rank's
+    gradient is applied to parameters that others have changed since the rank got the ones that it computed it at. The
+    value is the mean over the updates of all ranks. How many updates had which staleness, up to the largest, stands in
+    the result's file `staleness.csv`.
+
+    Nothing is on a clock, though who is how fast decides. With other schemes, and without ranks, there is no value.
+
+    References:
+        Zhang, Gupta, Lian and Liu, Staleness-aware Async-SGD for distributed deep learning, IJCAI 2016: the staleness
+        of a gradient, by a clock of updates.
+    """
+
+    name = "staleness"
+    unit = "updates"
+    direction = "lower"
+
+    def observer(self) -> Observer:
+        """Samples: the staleness of every update of this rank."""
+        return _Staleness()

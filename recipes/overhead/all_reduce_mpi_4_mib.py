@@ -1,0 +1,22 @@
+"""All-reduce of 4 MiB by two ranks, through the communicator, against bare mpi4py."""
+
+import deep5 as d5
+from deep5.recipes.overhead import all_reduces
+
+FIXED = {
+    "candidate": all_reduces.by_communicator,
+    "candidate_kwargs": {"size_bytes": 4 << 20},
+    "baseline": all_reduces.by_mpi4py,
+    "baseline_kwargs": {"size_bytes": 4 << 20},
+    "steps": 8,
+    "rounds": 60,
+    "threads": 1,
+    "ranks": 2,
+    "launcher": "mpiexec",
+}
+MUTABLE = {"seed": 0}
+METRICS = [(d5.Slowdown(), "<= 1.0204")]
+SIZES = {"smoke": {"steps": 1, "rounds": 8}}
+
+if __name__ == "__main__":
+    d5.run_recipe(FIXED, MUTABLE, METRICS) or exit(1)

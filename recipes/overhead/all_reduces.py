@@ -1,0 +1,105 @@
+"""All-reduce of several ranks: through deep5's communicator, and by the bare library beneath it.
+
+Each function takes the communicator of all ranks, is called on every one of them, and returns a function that adds a
+buffer of float32 up over them, `steps` times, in place, and returns the buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from deep5.communicator import Communicator
+from deep5.errors import UsageError
+
+__all__ = ["by_communicator", "by_gloo", "by_mpi4py", "gloo_group"]
+
+Work = Callable[[], object]
+
+
+def by_communicator(*, steps: int, size_bytes: int, communicator: Communicator) -> Work:
+    """Through `Communicator.all_reduce`.
+
+    Args:
+        steps: All-reduces a call.
+        size_bytes: Of the buffer.
+        communicator: Of all ranks.
+    """
+    buffer = _buffer(size_bytes, communicator)
+
+    def work() -> np.ndarray:
+        for _ in range(steps):
+            communicator.all_reduce(buffer)
+        return buffer
+
+    return work
+
+
+def by_mpi4py(*, steps: int, size_bytes: int, communicator: Communicator) -> Work:
+    """By mpi4py's `Allreduce` on all ranks of the job, in place; arguments as `by_communicator`.
+
+    Raises:
+        UsageError: The ranks are none of MPI's.
+    """
+    from mpi4py import MPI
+
+    world, buffer = MPI.COMM_WORLD, _buffer(size_bytes, communicator)
+    if world.size != communicator.size:
+        raise UsageError(f"MPI knows of {world.size} ranks and there are {communicator.size}; remedy: mpiexec")
+
+    def work() -> np.ndarray:
+        for _ in range(steps):
+            world.Allreduce(MPI.IN_PLACE, buffer, op=MPI.SUM)
+        return buffer
+
+    return work
+
+
+def by_gloo(*, steps: int, threads: int, size_bytes: int, communicator: Communicator) -> Work:
+    """By `torch.distributed.all_reduce` on a group of gloo; arguments as `by_communicator`.
+
+    Args:
+        steps: All-reduces a call.
+        threads: Of PyTorch.
+        size_bytes: Of the buffer.
+        communicator: Of all ranks.
+    """
+    import torch
+    from torch import distributed
+
+    torch.set_num_threads(threads)
+    buffer, group = _buffer(size_bytes, communicator), gloo_group(communicator)
+    tensor = torch.from_numpy(buffer)
+
+    def work() -> np.ndarray:
+        for _ in range(steps):
+            distributed.all_reduce(tensor, group=group)
+        return buffer
+
+    return work
+
+
+def gloo_group(communicator: Communicator) -> object:
+    """A group of its own of all ranks of torchrun, which every rank makes.
+
+    Raises:
+        UsageError: The ranks are none of torchrun's.
+    """
+    from torch import distributed
+
+    if not distributed.is_torchelastic_launched():
+        raise UsageError("torch.distributed knows of no ranks; allowed: those that torchrun started; remedy: torchrun")
+    if not distributed.is_initialized():
+        distributed.init_process_group("gloo")
+    if distributed.get_world_size() != communicator.size:
+        raise UsageError(
+            f"torchrun started {distributed.get_world_size()} ranks and there are {communicator.size}; allowed: the "
+            "same number"
+        )
+    return distributed.new_group(backend="gloo")
+
+
+def _buffer(size_bytes: int, communicator: Communicator) -> np.ndarray:
+    """Another value on each rank, above zero: what grows to infinity takes no longer, unlike what is no number."""
+    return np.full(size_bytes // 4, communicator.rank + 1, np.float32)
