@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from deep5.arguments import is_whole
-from deep5.communicator import TIMEOUT_S, Reduction, Request, check_buffer
+from deep5.communicator import TIMEOUT_S, Reduction, Request
 from deep5.distributed.counted import CountedCommunicator
 from deep5.distributed.mpi_agreement import Channel
 from deep5.distributed.mpi_requests import Letter, Posted, Started, Told
-from deep5.distributed.mpi_waiting import OPEN, Watched, finish, leave
+from deep5.distributed.mpi_waiting import OPEN, finish, leave
 from deep5.errors import MissingDependency, UsageError, brief
 from deep5.plugins import install_command, missing_dependency
 
@@ -58,7 +58,7 @@ class MPICommunicator(CountedCommunicator):
         self._threads = self.tells_ends = self._mpi.Query_thread() == self._mpi.THREAD_MULTIPLE
         self._queue: queue.SimpleQueue[Started | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
-        # By dtype, size and reduction, the types of MPI of large sums that all ranks have done before.
+        # By dtype, size and reduction, the types of MPI of what was reduced before, on all ranks.
         self._usual: dict[tuple[np.dtype, int, str], tuple[Any, Any]] = {}
 
     @classmethod
@@ -72,28 +72,31 @@ class MPICommunicator(CountedCommunicator):
 
     def all_reduce(self, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
         """Combine the buffers of all ranks in place; see `Communicator.all_reduce`."""
-        check_buffer(buffer, op=op)
-        size_bytes = buffer.nbytes
-        if size_bytes <= SMALL_BYTES:
-            self._block("all_reduce", size_bytes, size_bytes, timeout_s, buffer, op)
+        types = self._usual.get((buffer.dtype, buffer.nbytes, op)) if type(buffer) is np.ndarray else None
+        if types is None or not buffer.flags.c_contiguous:
+            super().all_reduce(buffer, op=op, timeout_s=timeout_s)
+            if self.size > 1 and buffer.nbytes and buffer.dtype.char in _NATIVE and buffer.dtype.isnative:
+                self._usual[buffer.dtype, buffer.nbytes, op] = _operation(buffer.dtype, op)
             return
-        key = buffer.dtype, size_bytes, op
-        if (types := self._usual.get(key)) is None:
-            self._block("all_reduce", size_bytes, size_bytes, timeout_s, buffer, op)
-            if self.size > 1 and buffer.dtype.char in _NATIVE and buffer.dtype.isnative:
-                self._usual[key] = _operation(buffer.dtype, op)
-            return
-        # What `_block` would do, in one go: after a megabyte nothing of that is in the processor's cache.
-        begin = perf_counter_ns()
+        # What `_block` would do, in one go: of few bytes each call counts, and after a megabyte none of it is in
+        # the processor's cache.
+        begin, channel, size_bytes = perf_counter_ns(), self._now, buffer.nbytes
         if self._under_way:
             self._come_in(begin)
         self.sent_bytes += size_bytes
         self.messages += 1
         try:
-            with Watched("all_reduce", timeout_s):
-                self._now.comm.Allreduce(self._mpi.IN_PLACE, [buffer, types[0]], types[1])
+            if size_bytes <= SMALL_BYTES:
+                request = channel.comm.Iallreduce(self._mpi.IN_PLACE, [buffer, types[0]], types[1])
+                if not request.Test():
+                    finish(request, "all_reduce", timeout_s)
+            else:
+                channel.blocked = begin, timeout_s, "all_reduce"
+                channel.comm.Allreduce(self._mpi.IN_PLACE, [buffer, types[0]], types[1])
         except self._mpi.Exception as error:
             raise self._told("all_reduce").error(error) from error
+        finally:
+            channel.blocked = None
         self._left_ns = end = perf_counter_ns()
         self.waited_ns += end - begin
 
@@ -144,11 +147,11 @@ class MPICommunicator(CountedCommunicator):
                 return
             rest = given[1:] if name in ("all_reduce", "reduce", "broadcast") else given[2:]
             channel.agree((name, part.dtype, part.size, *rest), timeout_s)
-            if timeout_s is None:
+            channel.blocked = None if timeout_s is None else (perf_counter_ns(), timeout_s, name)
+            try:
                 getattr(channel.comm, method)(*arguments)
-            else:
-                with Watched(name, timeout_s):
-                    getattr(channel.comm, method)(*arguments)
+            finally:
+                channel.blocked = None
         except self._mpi.Exception as error:
             raise self._told(name).error(error) from error
 
@@ -199,10 +202,13 @@ class MPICommunicator(CountedCommunicator):
             raise UsageError(f"split: got color {brief(color)}; allowed: a whole number of at least 0")
         with self._told("split"):
             self._now.agree(("split",), TIMEOUT_S)
-            with Watched("split", TIMEOUT_S):
+            self._now.blocked = perf_counter_ns(), TIMEOUT_S, "split"
+            try:
                 part = self._now.comm.Split(color, self.rank if key is None else key)
                 split = MPICommunicator(part)
                 part.Free()
+            finally:
+                self._now.blocked = None
         return split
 
     def close(self) -> None:

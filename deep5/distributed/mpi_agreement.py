@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.distributed.mpi_waiting import finish
+from deep5.distributed.mpi_waiting import Watched, finish
 from deep5.errors import CommunicationError
 
 __all__ = ["Channel"]
@@ -18,7 +18,7 @@ _TOLD_BYTES = 96
 _REMEMBERED = 4096
 
 
-class Channel:
+class Channel(Watched):
     """A communicator of MPI with the few bytes in which its ranks tell what they are about to do.
 
     Args:
@@ -32,6 +32,7 @@ class Channel:
     """
 
     def __init__(self, comm: Any, mpi: Any) -> None:
+        super().__init__()
         self.comm, self._mpi = comm, mpi
         # The same on all ranks, each of which has taken part in every agreement.
         self._agreed: set[tuple[Any, ...]] = set()

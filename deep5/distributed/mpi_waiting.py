@@ -6,7 +6,8 @@ import functools
 import os
 import sys
 import threading
-from time import monotonic, sleep
+import weakref
+from time import monotonic, perf_counter_ns, sleep
 from typing import Any
 
 from deep5.errors import CommunicationError
@@ -21,8 +22,7 @@ OPEN: list[Any] = []
 
 # How long after its limit a blocking operation in the middle of which a rank was lost ends the process.
 GRACE_S = 5.0
-# What blocks, by thread: until when, how it is called, and its limit in seconds.
-_BLOCKED: dict[int, tuple[float, str, float]] = {}
+_WATCHED: weakref.WeakSet[Watched] = weakref.WeakSet()
 
 
 def finish(request: Any, what: str, timeout_s: float | None, status: Any = None, keep: bool = True) -> None:
@@ -62,19 +62,17 @@ def late(what: str, timeout_s: float) -> str:
 
 
 class Watched:
-    """Has the thread that watches know of an operation that blocks."""
+    """Something that blocks now and then, in one thread at a time, and that a thread watches.
 
-    __slots__ = ("_entry",)
+    Attributes:
+        blocked: While it blocks: since when, on `time.perf_counter_ns`, its limit in seconds, and how it is called.
+            Written as it is, since a context manager takes longer than all else that surrounds a sum of a megabyte.
+    """
 
-    def __init__(self, name: str, timeout_s: float) -> None:
-        self._entry = (monotonic() + timeout_s, name, timeout_s)
-
-    def __enter__(self) -> None:
+    def __init__(self) -> None:
+        self.blocked: tuple[int, float, str] | None = None
         _watch()
-        _BLOCKED[threading.get_ident()] = self._entry
-
-    def __exit__(self, *_: object) -> None:
-        del _BLOCKED[threading.get_ident()]
+        _WATCHED.add(self)
 
 
 @functools.cache
@@ -88,8 +86,11 @@ def _watch() -> threading.Thread:
 def _look() -> None:
     while True:
         sleep(min(1.0, GRACE_S))
-        for deadline, name, timeout_s in list(_BLOCKED.values()):
-            if monotonic() > deadline + GRACE_S:
+        for watched in list(_WATCHED):
+            if (blocked := watched.blocked) is None:
+                continue
+            begin_ns, timeout_s, name = blocked
+            if perf_counter_ns() - begin_ns > (timeout_s + GRACE_S) * 1e9:
                 _print(
                     f"{name}, which every rank had begun, was not finished within {timeout_s:g} s: another rank is "
                     "lost; MPI cannot be interrupted, so that this process ends"
