@@ -567,6 +567,7 @@ def test_a_rigorous_comparison_stops_when_it_has_an_answer(tmp_path: Path) -> No
         ({"frameworks": ["reference", "jax"], "kind": "operators"}, "allowed: training, inference"),
         ({"frameworks": ["reference", "jax"], "settings": {"epochs": 3}}, "'epochs' is fixed"),
         ({"frameworks": ["reference", "jax"], "settings": {"events": []}}, "'events', which nothing depends on"),
+        ({"frameworks": ["reference"], "vary": {"scheme": ["gossip"]}}, "'scheme', which nothing depends on"),
         ({"frameworks": ["reference", "jax"], "settings": {"dataset": "mnist"}}, "'dataset' is fixed"),
         ({"frameworks": ["reference"], "vary": {"threads": [1, 2]}}, "allowed: --threads"),
         ({"frameworks": ["reference"], "vary": {"batch_size": []}}, "has no value"),

@@ -48,11 +48,14 @@ _OWN = {
     "rigorous": "--rigorous",
     "processes": "--processes",
 }
-# Parts of a recipe that nothing of what is timed depends on.
+# Parts of a recipe that nothing of what is timed depends on: candidates are timed alone, whatever ranks would do.
 _WITHOUT_EFFECT = {
-    "training": {"epochs", "validation_sampler", "test_transforms", "events"},
+    "training": {
+        "epochs", "validation_sampler", "test_transforms", "events", "ranks", "launcher", "scheme", "compression",
+    },
     "inference": {
-        "epochs", "validation_sampler", "test_transforms", "events", "optimizer", "schedules", "parameter_groups",
+        "epochs", "validation_sampler", "test_transforms", "events", "ranks", "launcher", "scheme", "compression",
+        "optimizer", "schedules", "parameter_groups",
         "gradient_modifier", "clip_norm", "clip_value", "weight_decay", "loss_scale", "accumulate", "prefetch",
     },
     "operators": {"cold", "bare", "pictures", "box"},
