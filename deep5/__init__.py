@@ -56,6 +56,9 @@ if TYPE_CHECKING:
     from deep5.metrics.accuracy import TestAccuracy as TestAccuracy
     from deep5.metrics.accuracy import TimeToAccuracy as TimeToAccuracy
     from deep5.metrics.breakdown import TimeBreakdown as TimeBreakdown
+    from deep5.metrics.collective import BusBandwidth as BusBandwidth
+    from deep5.metrics.collective import CollectiveLatency as CollectiveLatency
+    from deep5.metrics.collective import RightResults as RightResults
     from deep5.metrics.communication import CommunicationOverlap as CommunicationOverlap
     from deep5.metrics.communication import CommunicationShare as CommunicationShare
     from deep5.metrics.communication import CommunicationVolume as CommunicationVolume
@@ -325,6 +328,8 @@ _LEVELS = {
 }
 _METRICS = {
     "BareRatio": "metrics.operator_time",
+    "BusBandwidth": "metrics.collective",
+    "CollectiveLatency": "metrics.collective",
     "CommunicationOverlap": "metrics.communication",
     "CommunicationShare": "metrics.communication",
     "CommunicationVolume": "metrics.communication",
@@ -341,6 +346,7 @@ _METRICS = {
     "Overhead": "metrics.overhead",
     "PeakMemory": "metrics.memory",
     "Repeatability": "metrics.repeatability",
+    "RightResults": "metrics.collective",
     "SamplingBias": "metrics.sampling",
     "Slowdown": "metrics.overhead",
     "Staleness": "metrics.staleness",

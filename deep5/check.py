@@ -53,6 +53,10 @@ def check_recipe(recipe: Recipe) -> list[str]:
     if recipe.timing:
         check_candidates(recipe, ranks=recipe.ranks is not None)
         return _ranks(recipe)
+    if recipe.collectives:
+        from deep5.bench.collective.recipe import check_collectives
+
+        return [*check_collectives(recipe), *_ranks(recipe)]
     for key, kind in _TRAINED.items():
         value = recipe.value(key)
         if value is None or (isinstance(value, str) and not _light(kind, value)):

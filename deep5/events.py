@@ -144,8 +144,16 @@ class Event:
     def after_timing(self, rounds: Any) -> None:
         """Once, after the last round of a timing recipe, which has no trainer; `rounds` is a `deep5.timing.Rounds`."""
 
+    def after_collectives(self, times: Any, summary: Any) -> None:
+        """Once, on the first rank of a recipe of collectives, which has no trainer either.
 
-HOOKS = tuple(name for name in vars(Event) if name.startswith(("before_", "after_")) and name != "after_timing")
+        `times` is a `deep5.bench.collective.measure.CollectiveTimes`, `summary` what
+        `deep5.bench.collective.summary.summarise_collectives` makes of it.
+        """
+
+
+_UNTRAINED = ("after_timing", "after_collectives")
+HOOKS = tuple(name for name in vars(Event) if name.startswith(("before_", "after_")) and name not in _UNTRAINED)
 
 
 class Listeners:

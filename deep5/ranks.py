@@ -165,7 +165,7 @@ def _run_here(
     found = launched()
     if found is not None:
         # Code that is timed has its own devices.
-        device = "cpu" if recipe.timing else str(recipe.value("device"))
+        device = str(recipe.value("device")) if recipe.trains else "cpu"
         backend = "nccl" if device.startswith("cuda") else "gloo"
         return _reporting(lambda: rank(join(found, backend=backend, device=device)))
     if count == 1:

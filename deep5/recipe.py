@@ -15,7 +15,7 @@ from deep5.errors import RecipeError, UsageError, suggestion
 from deep5.metric import Goal, Metric
 from deep5.plugins import registered
 from deep5.recipe_file import read_recipe_file
-from deep5.recipe_keys import WORKLOAD, base, check_parts, keys_of
+from deep5.recipe_keys import STUDIED, WORKLOAD, base, check_parts, keys_of
 from deep5.recipe_lines import RecipeLines
 from deep5.recipe_metrics import read_metrics
 from deep5.recipe_settings import changed_by_settings, without_old_arguments
@@ -106,6 +106,17 @@ class Recipe:
         return not self.timing and any("operator" in part or "problems" in part for part in (self.fixed, self.mutable))
 
     @property
+    def collectives(self) -> bool:
+        """Whether the recipe times a collective among ranks instead of training a network."""
+        other = self.timing or self.operators
+        return not other and any("collective" in part for part in (self.fixed, self.mutable))
+
+    @property
+    def trains(self) -> bool:
+        """Whether the recipe trains a network."""
+        return not (self.timing or self.operators or self.collectives)
+
+    @property
     def ranks(self) -> int | None:
         """How many ranks the recipe asks for; None: it runs without, as one process."""
         ranks: int | None = None if self.operators else self.value("ranks")
@@ -115,10 +126,11 @@ class Recipe:
     def division(self) -> str:
         """Either "closed", where two results of one hash may be compared, or "open".
 
-        A workload of operators that stands in MUTABLE, by the recipe or by a setting, is not in the hash.
+        A workload of operators or of collectives that stands in MUTABLE, by the recipe or by a setting, is not in the
+        hash.
         """
-        comparable = self.published and not (self.operators and WORKLOAD & self.mutable.keys())
-        return "closed" if comparable else "open"
+        workload = WORKLOAD if self.operators else STUDIED if self.collectives else frozenset[str]()
+        return "closed" if self.published and not workload & self.mutable.keys() else "open"
 
     def value(self, key: str) -> Any:
         """What a key holds, or its default; dicts and lists are fresh copies."""

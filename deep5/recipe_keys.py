@@ -10,7 +10,7 @@ from typing import Any
 from deep5.errors import RecipeError, UsageError, suggestion
 from deep5.plugins import KINDS, mode_fault, registered
 
-__all__ = ["WORKLOAD", "Key", "allowed_keys", "base", "check_parts", "keys_of"]
+__all__ = ["STUDIED", "WORKLOAD", "Key", "allowed_keys", "base", "check_parts", "keys_of"]
 
 _REQUIRED = object()
 
@@ -18,6 +18,9 @@ WORKLOAD = frozenset((
     "operator", "problems", "uses", "shapes", "attributes", "dtype", "bounds", "backward", "limit_gflop", "take",
 ))  # fmt: skip
 """The keys that say which operators a recipe of level 0 times: times of two workloads are not comparable."""
+
+STUDIED = frozenset(("collective", "sizes", "algorithms", "op", "dtype", "segment"))
+"""The keys that say what a recipe of collectives times: as with `WORKLOAD`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +164,18 @@ def _precision_fault(value: Any) -> str | None:
     return None if value in _PRECISIONS else f"is {value!r}; allowed: {', '.join(map(repr, _PRECISIONS))}, or None"
 
 
+def _collective_fault(value: Any) -> str | None:
+    return None if value in _COLLECTIVE else f"is {value!r}; allowed: {', '.join(map(repr, _COLLECTIVE))}"
+
+
+def _names_fault(value: Any) -> str | None:
+    """Which names there are is known by what they name; a text holds them with commas between."""
+    names = value.split(",") if isinstance(value, str) else value
+    if isinstance(names, (list, tuple)) and names and all(isinstance(name, str) and name.strip() for name in names):
+        return None
+    return f"is {value!r}; allowed: names such as 'ring,library', or None for all"
+
+
 def _launcher_fault(value: Any) -> str | None:
     return None if value in _LAUNCHERS else f"is {value!r}; allowed: {', '.join(map(repr, _LAUNCHERS))}"
 
@@ -172,6 +187,7 @@ def _loss_scale_fault(value: Any) -> str | None:
 
 
 _PRECISIONS = ("float32", "float64", "bfloat16", "float16")
+_COLLECTIVE = ("all_reduce",)
 _LAUNCHERS = ("mpiexec", "torchrun", "threads")
 _RANKS = {
     "ranks": Key(default=None, least=1, optional=True),
@@ -242,13 +258,27 @@ _OPERATORS = {
     "box": Key(default=None, optional=True, fault=_text_fault),
     "seed": Key(default=0, least=0),
 }
+_COLLECTIVES = {
+    "collective": Key(fault=_collective_fault),
+    "sizes": Key(default=None, optional=True, fault=_text_fault),
+    "algorithms": Key(default=None, optional=True, fault=_names_fault),
+    "op": Key(default="sum", fault=_text_fault),
+    "dtype": Key(default="float32", fault=_text_fault),
+    "segment": Key(default=None, optional=True, fault=_text_fault),
+    "rounds": Key(default=20, least=1),
+    "seed": Key(default=0, least=0),
+    "ranks": Key(default=2, least=2),
+    "launcher": Key(default="mpiexec", fault=_launcher_fault),
+}
 
 
 def keys_of(*parts: Mapping[str, Any]) -> Mapping[str, Key]:
-    """The keys of a recipe that trains a network, times a candidate against a baseline, or times operators."""
+    """The keys of a recipe: it trains a network, times a candidate against a baseline, operators, or collectives."""
     if any("candidate" in part for part in parts):
         return _TIMING
-    return _OPERATORS if any("operator" in part or "problems" in part for part in parts) else _TRAINING
+    if any("operator" in part or "problems" in part for part in parts):
+        return _OPERATORS
+    return _COLLECTIVES if any("collective" in part for part in parts) else _TRAINING
 
 
 def base(key: str) -> str:

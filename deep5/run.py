@@ -100,7 +100,7 @@ def progress(recipe: Recipe) -> tuple[Event, ...]:
     """The listeners that show a run on a terminal."""
     from deep5.training.progress import ProgressBar
 
-    return () if recipe.timing or recipe.operators else (ProgressBar(),)
+    return (ProgressBar(),) if recipe.trains else ()
 
 
 def execute(
@@ -203,6 +203,11 @@ def execute_as_rank(
         from deep5.run_timing import time_code
 
         return time_code(recipe, out, communicator)
+    if recipe.collectives:
+        _check_trains(recipe, resume, checkpointer)
+        from deep5.run_collectives import time_collectives
+
+        return time_collectives(recipe, out, communicator, quiet=quiet)
     if resume is not None and (left := _finished(recipe, resume, quiet=quiet or communicator.rank > 0)) is not None:
         return left if communicator.rank == 0 else None
     from deep5.run_training import train
@@ -215,6 +220,7 @@ def check_shares(recipe: Recipe) -> None:
     """Refuse a recipe that ranks have nothing to share of.
 
     Raises:
+        RecipeError: It times collectives, and a part of it cannot be read.
         UsageError: It times operators; or code that takes no communicator.
     """
     if recipe.operators:
@@ -223,12 +229,16 @@ def check_shares(recipe: Recipe) -> None:
         from deep5.components import check_candidates
 
         check_candidates(recipe, ranks=True)
+    if recipe.collectives:
+        from deep5.bench.collective.recipe import plan_of
+
+        plan_of(recipe)
 
 
 def _check_trains(recipe: Recipe, resume: str | Path | None, checkpointer: Any) -> None:
     if resume is not None or checkpointer not in ("default", None):
         raise UsageError(
-            f"{recipe.name} times operators or code and trains nothing; allowed: neither --resume nor "
+            f"{recipe.name} times operators, code or collectives and trains nothing; allowed: neither --resume nor "
             "--checkpoint-every; remedy: run it again"
         )
 

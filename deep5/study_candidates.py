@@ -32,7 +32,7 @@ def load_study(
     if recipe.path is None:
         raise RecipeError(f"the recipe {name_or_path} has no file; allowed: one that has")
     at_size = recipe.at_size(size)
-    if at_size.operators or at_size.timing:
+    if not at_size.trains:
         raise UsageError(f"{recipe.name} trains nothing; allowed: a recipe that trains a network; remedy: deep5 run")
     scope, _ = read_recipe_file(recipe.path)
     study = scope.get("STUDY")

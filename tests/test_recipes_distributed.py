@@ -11,10 +11,10 @@ import pytest
 
 from deep5.plugins import registered
 
-# Those with a STUDY are run by tests/test_study_ranks.py.
-STUDIES = ("_study", "_strong", "_weak")
+# Those with a STUDY are run by tests/test_study_ranks.py, and what trains nothing by tests/test_recipe_collectives.py.
+OTHERS = ("_study", "_strong", "_weak", "_collectives")
 SCHEMES = sorted(
-    name for name in registered("recipes") if name.startswith("distributed_") and not name.endswith(STUDIES)
+    name for name in registered("recipes") if name.startswith("distributed_") and not name.endswith(OTHERS)
 )
 
 

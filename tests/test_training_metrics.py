@@ -553,4 +553,6 @@ def test_every_metric_of_training_is_tested_here_or_beside() -> None:
     told |= {"communication_volume", "communication_share", "load_imbalance"}
     # test_communication_metrics.
     told |= {"communication_overlap", "staleness"}
+    # test_recipe_collectives.
+    told |= {"bus_bandwidth", "collective_latency", "right_results"}
     assert set(registered("metrics")) == told

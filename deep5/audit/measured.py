@@ -11,9 +11,19 @@ from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
 from deep5.results.result import EVENTS
 
-__all__ = ["CODE", "OPERATORS", "RANKS", "TRAINING", "batch_size_of", "check_level", "ranks_of", "trains"]
+__all__ = [
+    "CODE",
+    "COLLECTIVES",
+    "OPERATORS",
+    "RANKS",
+    "TRAINING",
+    "batch_size_of",
+    "check_level",
+    "ranks_of",
+    "trains",
+]
 
-TRAINING, OPERATORS, CODE = "training", "operators", "code timed by hand"
+TRAINING, OPERATORS, COLLECTIVES, CODE = "training", "operators", "collectives", "code timed by hand"
 """What a run may measure, the one with the most rules first."""
 
 RANKS = "ranks.json"
@@ -55,6 +65,7 @@ def _signs(document: Mapping[str, Any]) -> dict[str, bool]:
     return {
         TRAINING: "model" in parts or any(provenance.get(key) is not None for key in _TRAINED),
         OPERATORS: "operator" in parts or "problems" in parts,
+        COLLECTIVES: "collective" in parts,
         CODE: "candidate" in parts,
     }
 
@@ -68,11 +79,12 @@ def check_level(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> str:
         document: result.json.
 
     Returns:
-        One of `TRAINING`, `OPERATORS` and `CODE`.
+        One of `TRAINING`, `OPERATORS`, `COLLECTIVES` and `CODE`.
     """
     signs = _signs(document)
     signs[TRAINING] |= os.path.lexists(root / EVENTS)
     signs[OPERATORS] |= os.path.lexists(root / "operators.json")
+    signs[COLLECTIVES] |= os.path.lexists(root / "collective.json")
     found = [kind for kind, is_there in signs.items() if is_there]
     ledger.hold(
         14, len(found) == 1, f"the result has the parts of {' and of '.join(found) or 'nothing'}; allowed: of one"
@@ -82,6 +94,9 @@ def check_level(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> str:
     if kind == OPERATORS:
         ledger.same(14, f"the level of a result of {kind}", document["level"], 0)
         ledger.same(14, f"the number of ranks of a result of {kind}", ranks, 1)
+    elif kind == COLLECTIVES:
+        ledger.same(14, f"the level of a result of {kind}", document["level"], 3)
+        ledger.hold(14, ranks > 1, f"a collective was timed on {ranks} rank; allowed: at least 2")
     else:
         together = "" if ranks == 1 else f" by {ranks} ranks"
         ledger.same(14, f"the level of a result of {kind}{together}", document["level"], 2 if ranks == 1 else 3)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from deep5.audit.batches import Batches
+from deep5.audit.collective_values import is_call
 from deep5.audit.files import json_of, plain
 from deep5.audit.finding import Ledger
 from deep5.audit.measured import RANKS
@@ -181,6 +182,8 @@ def _check_other(
     allowed = {**names, **dict(zip(metric_labels(rows), rows, strict=True))}
     if "candidate" in parts_of(document):
         allowed |= {side: {"name": side, "unit": "s"} for side in SIDES}
+    if "collective" in parts_of(document):
+        allowed |= {label: {"name": label, "unit": "s"} for label in own if is_call(label)}
     odd = [label for label in own if label not in allowed]
     ledger.hold(8, not odd, f"rank {rank}: samples of {', '.join(odd)[:100]} are there, which is no metric of the run")
     for label, series in own.items():
@@ -212,8 +215,8 @@ def _check_other(
 
 def _check_copies(ledger: Ledger, own: All, rank: int, seen: dict[tuple[str, int], int]) -> None:
     """No two ranks lose the same losses at the same times, or take the same times."""
-    for label in _OWN:
-        series = own.get(label, ())
+    calls = [sample for label, rows in own.items() if is_call(label) for sample in rows]
+    for label, series in ("calls", calls), *((label, own.get(label, ())) for label in _OWN):
         if len(series) >= _LEAST:
             key = (label, hash(tuple((sample.value, sample.time_s) for sample in series)))
             first = seen.setdefault(key, rank)

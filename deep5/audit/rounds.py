@@ -1,4 +1,4 @@
-"""Rounds of code that several ranks timed: a round's time is that of the rank that took longest."""
+"""Rounds of code, or of collectives, that several ranks timed: a round's time is that of the rank that took longest."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from deep5.audit.collective_values import is_call
 from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
 from deep5.audit.measured import ranks_of
@@ -22,19 +23,19 @@ All = Mapping[str, Sequence[SampleRow]]
 
 
 def slowest(ledger: Ledger, root: Path, document: Mapping[str, Any], samples: All) -> All:
-    """The samples that the metrics of timed code follow from.
+    """The samples that the metrics of timed code, or of collectives, follow from.
 
     Args:
         ledger: Takes the findings.
         root: The folder, resolved.
-        document: result.json of a run that timed code.
+        document: result.json of a run that timed code or collectives.
         samples: As samples.csv has them, by metric: those of the first rank.
 
     Returns:
         The same, where a round's times are those of the slowest rank.
     """
     found = {label: list(rows) for label, rows in samples.items()}
-    sides = [side for side in SIDES if side in found]
+    sides = [label for label in found if label in SIDES or is_call(label)]
     for rank in range(1, ranks_of(document)):
         name = rank_samples(rank)
         if plain(root, name) is None:

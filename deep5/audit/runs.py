@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from deep5.audit.batches import Batches
+from deep5.audit.collective_rows import check_collective_rows
 from deep5.audit.data import check_data, check_description, check_weights
 from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
 from deep5.audit.identity import check_environment, check_recipe
-from deep5.audit.measured import CODE, OPERATORS, TRAINING, check_level
+from deep5.audit.measured import CODE, COLLECTIVES, OPERATORS, TRAINING, check_level
 from deep5.audit.network_file import check_network
 from deep5.audit.numerics import check_numerics, check_threads, parts_of
 from deep5.audit.operator_rows import check_operator_rows
@@ -68,6 +69,7 @@ def audit_run(root: Path, ledger: Ledger) -> Result | None:
     with ledger.part(14, "the level"):
         kind = check_level(ledger, root, document)
     sizes: list[Any] = []
+    together: Mapping[str, Sequence[SampleRow]] | None = None
     with ledger.part(8, "the events"):
         sizes = logged(root, "train_samples")
     with ledger.part(8, "the samples"):
@@ -76,10 +78,10 @@ def audit_run(root: Path, ledger: Ledger) -> Result | None:
         of_all: OfAll | None = None
         with ledger.part(8, "the ranks"):
             of_all = check_ranks(ledger, root, document, samples, batches)
-        together = slowest(ledger, root, document, samples) if kind == CODE else samples
+        together = slowest(ledger, root, document, samples) if kind in (CODE, COLLECTIVES) else samples
         check_values(ledger, document, together, batches, of_all)
     if kind is not None and ended:
-        _check_ended(ledger, root, document, samples, kind)
+        _check_ended(ledger, root, document, samples if together is None else together, kind)
     else:
         ledger.skip(f"times of a run that did not come to its end (status {result.status})")
     return result
@@ -108,6 +110,8 @@ def _check_ended(
         check_times(ledger, root, document, samples, kind)
     if kind == OPERATORS:
         check_operator_rows(ledger, root, document, samples)
+    if kind == COLLECTIVES:
+        check_collective_rows(ledger, root, document, samples)
 
 
 def _check_verdict(ledger: Ledger, document: Mapping[str, Any]) -> None:
@@ -206,7 +210,7 @@ def _check_measurement(ledger: Ledger, document: Mapping[str, Any], kind: str) -
 
 def _check_observed(ledger: Ledger, document: Mapping[str, Any], native: str | None, kind: str) -> None:
     threads, parts = document["threads"], parts_of(document)
-    if kind == OPERATORS:
+    if kind in (OPERATORS, COLLECTIVES):
         own = parts.get("dtype", "float32")
         found = (document["numerics"] or {}).get("dtype")
         listed = [found] if isinstance(found, str) else list(found or ())

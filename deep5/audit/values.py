@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from deep5.audit.batches import Batches
+from deep5.audit.collective_values import OF_ONE_SIZE, check_of_one_size, is_series
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
 from deep5.audit.rank_values import COMBINED, SUMMED, OfAll, check_of_all
@@ -30,7 +31,7 @@ All = Mapping[str, Rows]
 # By how a value follows from the metric's own samples.
 _LAST = (
     "test_accuracy", "test_loss", "wall_clock_time", "final_test_accuracy", "generalisation_gap", "training_accuracy",
-    "top_k", "confusion_matrix", "cost", "energy", "operator_coverage",
+    "top_k", "confusion_matrix", "cost", "energy", "operator_coverage", "right_results",
 )  # fmt: skip
 _LARGEST = ("peak_memory", "repeatability", "sampling_bias")
 # Others of which no interval is derived.
@@ -88,6 +89,8 @@ def check_values(
         with ledger.part(9, f"the value of {label}"):
             _check_value(ledger, label, row, own, run)
     known = {*labels, *SIDES}
+    if "collective" in parts_of(document):
+        known |= {label for label in samples if is_series(label)}
     odd = [label for label in samples if label not in known and not label.startswith("time[")]
     ledger.hold(8, not odd, f"samples of {', '.join(odd)[:100]} are there, which is no metric of the recipe")
 
@@ -163,6 +166,8 @@ def _check_value(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, 
     elif name in _MIDDLE:
         ledger.same(9, f"the value of {label}", stored, median(values))
         _check_interval(ledger, label, row, values)
+    elif name in OF_ONE_SIZE:
+        check_of_one_size(ledger, label, row, own, run.document, run.samples)
     elif (check := _CHECKS.get(name)) is not None:
         check(ledger, label, row, own, run)
     else:

@@ -145,6 +145,11 @@ def kind_of(recipe: Recipe, asked: str | None) -> str:
             f"{recipe.name} times two pieces of code against each other already; allowed: a recipe that trains a "
             "network, or one of operators; remedy: deep5 run"
         )
+    if recipe.collectives:
+        raise UsageError(
+            f"{recipe.name} times collectives, every algorithm in turn already; allowed: a recipe that trains a "
+            "network, or one of operators; remedy: deep5 run"
+        )
     kind = asked or ("operators" if recipe.operators else "training")
     if kind not in KINDS or (kind == "operators") != recipe.operators:
         allowed = "operators" if recipe.operators else "training, inference"

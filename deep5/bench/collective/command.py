@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -77,22 +76,14 @@ def _at_least_two(ranks: int | None) -> int:
     return ranks or _RANKS
 
 
-def _crowded(ranks: int, by: str) -> list[str]:
-    """What is to be known of ranks that were all started here."""
-    from deep5.bench.collective.ranks import LAUNCHERS
-
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if by not in LAUNCHERS or ranks <= processors:
-        return []
-    return [f"{ranks} ranks share {processors} processors, and the model gives each its own: it says too little"]
-
-
 def _tell(
     times: CollectiveTimes, summary: CollectiveSummary, by: str, out: str, show: Callable[[str], None], as_json: bool
 ) -> None:
+    from deep5.bench.collective.ranks import LAUNCHERS, crowded
     from deep5.bench.collective.record import collective_document, write_collective
 
-    warnings = _crowded(times.ranks, by)
+    # Of the ranks of a job, nobody here knows which machines they are on.
+    warnings = crowded(times.ranks) if by in LAUNCHERS else []
     document = {**collective_document(times, summary, by), "warnings": warnings}
     folder, missing = write_collective(times, summary, document, out)
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from time import perf_counter
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -30,19 +30,27 @@ class Measured:
         algorithm: Its name.
         size_bytes: Of the buffer.
         seconds: A call each, in the order of the rounds; the slowest rank's.
+        own_seconds: By rank, the same by its own clock.
         sent_bytes: By rank, what the communicator counted in one call.
         messages: By rank, how many messages that was.
         largest_error: Over all ranks; see `deep5.bench.collective.data.largest_error`.
-        same_bits: Whether all ranks had the same result.
+        checksums: By rank, two sums over the bits of the first result and two over those of the last, as
+            `deep5.distributed.agreement.checksum` gives them.
     """
 
     algorithm: str
     size_bytes: int
     seconds: tuple[float, ...]
+    own_seconds: tuple[tuple[float, ...], ...]
     sent_bytes: tuple[int, ...]
     messages: tuple[int, ...]
     largest_error: float
-    same_bits: bool
+    checksums: tuple[tuple[int, ...], ...]
+
+    @property
+    def same_bits(self) -> bool:
+        """Whether all ranks had the same result."""
+        return len(set(self.checksums)) == 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +82,7 @@ class CollectiveTimes:
         measured = []
         for row in found["measured"]:
             lists: dict[str, Any] = {name: tuple(row[name]) for name in ("seconds", "sent_bytes", "messages")}
+            lists |= {name: tuple(map(tuple, row[name])) for name in ("own_seconds", "checksums")}
             measured.append(Measured(**{**row, **lists}))
         return cls(
             plan=CollectivePlan.from_json(json.dumps(found["plan"])),
@@ -164,7 +173,8 @@ class _Size:
                     if calls == 1:
                         self.sums[place, 1] = self.sums[place, 0]
         limit_s = plan.timeout_s
-        communicator.all_reduce(self.seconds, op="max", timeout_s=limit_s)
+        seconds = np.empty((communicator.size, *self.seconds.shape))
+        communicator.all_gather(self.seconds, seconds, timeout_s=limit_s)
         communicator.all_reduce(self.errors, op="max", timeout_s=limit_s)
         sums = np.empty((communicator.size, *self.sums.shape), np.int64)
         communicator.all_gather(self.sums, sums, timeout_s=limit_s)
@@ -174,11 +184,12 @@ class _Size:
             Measured(
                 algorithm=name,
                 size_bytes=self.size_bytes,
-                seconds=tuple(self.seconds[place].tolist()),
+                seconds=tuple(seconds[:, place].max(axis=0).tolist()),
+                own_seconds=tuple(map(tuple, seconds[:, place].tolist())),
                 sent_bytes=tuple(sent[:, place, 0].tolist()),
                 messages=tuple(sent[:, place, 1].tolist()),
                 largest_error=float(self.errors[place]),
-                same_bits=bool((sums[:, place] == sums[0, place]).all()),
+                checksums=tuple(map(tuple, sums[:, place].reshape(communicator.size, -1).tolist())),
             )
             for place, name in enumerate(names)
         ]
@@ -191,9 +202,9 @@ class _Size:
         np.copyto(self.buffer, self.own)
         communicator.barrier(timeout_s=limit_s)
         before = communicator.sent_bytes, communicator.messages
-        begin = perf_counter()
+        begin = perf_counter_ns()
         function(communicator, self.buffer, **given)
-        passed_s = perf_counter() - begin
+        passed_s = (perf_counter_ns() - begin) / 1e9
         self.sent[place] = communicator.sent_bytes - before[0], communicator.messages - before[1]
         return passed_s
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from deep5.communicator import Communicator
 from deep5.distributed.collectives.algorithms import ALGORITHMS, AllReduceFunction
 from deep5.errors import CommunicationError, UnknownName, UsageError
 
-__all__ = ["LAUNCHERS", "check_launcher", "measure_as_rank", "start"]
+__all__ = ["LAUNCHERS", "check_launcher", "crowded", "measure_as_rank", "start"]
 
 LAUNCHERS = ("mpiexec", "threads", "torchrun")
 """What ranks are started with."""
@@ -30,6 +31,18 @@ def check_launcher(launcher: str) -> None:
     """
     if launcher not in LAUNCHERS:
         raise UnknownName("launcher", launcher, LAUNCHERS)
+
+
+def crowded(ranks: int) -> list[str]:
+    """What is to be known where this machine has fewer processors than ranks; a sentence, or none.
+
+    Args:
+        ranks: Of this machine.
+    """
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if ranks <= processors:
+        return []
+    return [f"{ranks} ranks share {processors} processors, and the model gives each its own: it says too little"]
 
 
 def measure_as_rank(plan: CollectivePlan, ranks: int | None) -> tuple[CollectiveTimes, int, str] | None:

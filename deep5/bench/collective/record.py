@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from deep5.bench.collective.measure import CollectiveTimes
+from deep5.bench.collective.measure import CollectiveTimes, Measured
 from deep5.bench.collective.summary import CollectiveSummary
 from deep5.errors import MissingDependency, OutputError
 from deep5.metric import Sample
 from deep5.results.samples_file import SAMPLES, sample_rows, samples_text
 from deep5.results.validation import encode
 
-__all__ = ["COLLECTIVE", "check_writable", "collective_document", "write_collective"]
+__all__ = ["COLLECTIVE", "check_writable", "collective_document", "collective_pictures", "write_collective"]
 
 COLLECTIVE = "collective.json"
 """The file of the folder that holds the plan, the machine, the fitted constants and the rows."""
@@ -45,11 +45,12 @@ def collective_document(times: CollectiveTimes, summary: CollectiveSummary, laun
             "plan": asdict(times.plan),
             "ranks": times.ranks,
             "launcher": launcher,
-            "clock": "time.perf_counter on every rank, around the call, behind a barrier; the slowest rank's",
+            "clock": "time.perf_counter_ns on every rank, around the call, behind a barrier; the slowest rank's",
             "order": "all algorithms in a new random order every two rounds, turned in the second; size after size",
             "machine": told["machine"],
             "optimal_segment_bytes": {str(size): best for size, best in summary.optimal_segment_bytes.items()},
             "rows": list(told["rows"]),
+            "measured": [_looked_at(each) for each in times.measured],
             "wrong": list(summary.wrong),
             "system": describe_system(),
             "software": describe_software(),
@@ -81,7 +82,7 @@ def write_collective(
     }
     missing = []
     try:
-        files.update(_pictures(summary, document))
+        files.update(collective_pictures(summary, document))
     except MissingDependency as error:
         missing.append(f"no collective.svg was drawn: {error}")
     name = f"collective-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
@@ -131,7 +132,22 @@ def _samples(times: CollectiveTimes) -> str:
     return samples_text(rows)
 
 
-def _pictures(summary: CollectiveSummary, document: Mapping[str, Any]) -> dict[str, bytes]:
+def _looked_at(each: Measured) -> dict[str, Any]:
+    """What was measured beside times, by rank."""
+    names = ("algorithm", "size_bytes", "sent_bytes", "messages", "largest_error", "checksums", "same_bits")
+    return {name: getattr(each, name) for name in names}
+
+
+def collective_pictures(summary: CollectiveSummary, document: Mapping[str, Any]) -> dict[str, bytes]:
+    """The pictures of a measurement, by the names of their files.
+
+    Args:
+        summary: Of it.
+        document: As `collective_document` makes it.
+
+    Raises:
+        MissingDependency: What draws is not installed.
+    """
     from deep5.bench.collective.chart import collective_chart
     from deep5.results.chart_parts import files
 

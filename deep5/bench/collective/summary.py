@@ -15,7 +15,7 @@ from deep5.distributed.collectives.fitting import fit_machine
 from deep5.errors import TooFewSamples
 from deep5.samples import median_interval
 
-__all__ = ["CollectiveRow", "CollectiveSummary", "summarise_collectives"]
+__all__ = ["CollectiveRow", "CollectiveSummary", "bus_gbyte_s", "faults_of", "summarise_collectives"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ def summarise_collectives(times: CollectiveTimes) -> CollectiveSummary:
         machine=machine,
         optimal_segment_bytes={size: -(-size // count) for size, count in best.items()},
         rows=tuple(_row(each, times, machine) for each in times.measured),
-        wrong=tuple(sentence for each in times.measured for sentence in _faults(each, times)),
+        wrong=tuple(sentence for each in times.measured for sentence in faults_of(each, times)),
     )
 
 
@@ -112,7 +112,7 @@ def _row(each: Measured, times: CollectiveTimes, machine: Machine) -> Collective
         low_s=low_s,
         high_s=high_s,
         algorithm_gbyte_s=rate,
-        bus_gbyte_s=rate * 2 * (ranks - 1) / ranks,
+        bus_gbyte_s=bus_gbyte_s(each.size_bytes, middle, ranks),
         modelled_s=expected_s,
         measured_over_modelled=middle / expected_s if expected_s else None,
         sent_bytes=max(each.sent_bytes),
@@ -132,7 +132,30 @@ def _interval(seconds: Sequence[float]) -> tuple[float | None, float | None]:
     return found.low, found.high
 
 
-def _faults(each: Measured, times: CollectiveTimes) -> list[str]:
+def bus_gbyte_s(size_bytes: int, seconds: float, ranks: int) -> float:
+    """Bus bandwidth in 10**9 bytes a second: S / t * 2(n - 1)/n.
+
+    Args:
+        size_bytes: S, of the buffer.
+        seconds: t, of a call.
+        ranks: n.
+
+    References:
+        NVIDIA, nccl-tests, doc/PERFORMANCE.md, all-reduce.
+
+    >>> bus_gbyte_s(10**9, 0.5, 4)
+    3.0
+    """
+    return size_bytes / seconds / 1e9 * 2 * (ranks - 1) / ranks
+
+
+def faults_of(each: Measured, times: CollectiveTimes) -> list[str]:
+    """What was wrong with an algorithm's results at a size, or with what it sent: a sentence each.
+
+    Args:
+        each: One of those measured.
+        times: All of them.
+    """
     plan, ranks = times.plan, times.ranks
     at = f"{each.algorithm} at {each.size_bytes} bytes"
     found, allowed = [], allowed_error(plan, ranks)

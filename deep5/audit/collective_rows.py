@@ -1,0 +1,191 @@
+"""Rules 8, 9 and 14 for a run of collectives: collective.json follows from recipe and samples, and hides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deep5.audit.collective_values import asked, is_series, plan_asked
+from deep5.audit.files import json_of
+from deep5.audit.finding import Ledger
+from deep5.audit.measured import RANKS, ranks_of
+from deep5.results.samples_file import SampleRow
+from deep5.results.schema import metric_labels
+
+if TYPE_CHECKING:
+    from deep5.bench.collective.measure import CollectiveTimes, Measured
+    from deep5.bench.collective.plan import CollectivePlan
+
+__all__ = ["check_collective_rows"]
+
+_FILE = "collective.json"
+# Of buffers up to here the right result is made again, where its bits do not depend on the order of additions.
+_MOST_BYTES = 1 << 22
+# Between the clock of the calls and that of the run.
+_SLACK_S = 0.01
+
+Samples = Mapping[str, Sequence[SampleRow]]
+
+
+def check_collective_rows(ledger: Ledger, root: Path, document: Mapping[str, Any], samples: Samples) -> None:
+    """Check collective.json.
+
+    Args:
+        ledger: Takes the findings.
+        root: The folder, resolved.
+        document: result.json of a run that came to its end.
+        samples: By series; of calls, those of the slowest rank.
+    """
+    from deep5.bench.collective.summary import summarise_collectives
+    from deep5.results.validation import encode
+
+    with ledger.part(9, _FILE):
+        told = json_of(root, _FILE)
+        if not ledger.hold(9, isinstance(told, dict), f"there is no {_FILE}"):
+            return
+        plan, ranks = plan_asked(document), ranks_of(document)
+        ledger.same(14, "the number of ranks, by the recipe", ranks, asked(document, "ranks"))
+        ledger.same(14, f"the number of ranks of {_FILE}", told["ranks"], ranks)
+        ledger.same(14, f"the plan of {_FILE}, by the recipe", told["plan"], encode(asdict(plan)))
+        times = _times(ledger, plan, ranks, told["measured"], samples)
+        if times is None:
+            return
+        lived, took = float(document["resources"]["wall_time_s"]), sum(sum(each.seconds) for each in times.measured)
+        ledger.hold(8, took <= lived + _SLACK_S, f"all calls took {took:.6g} s, and the run lived {lived:.6g} s")
+        _check_sent(ledger, root, times)
+        for each, entry in zip(times.measured, told["measured"], strict=True):
+            _check_bits(ledger, each, entry, times)
+        summary = encode(_in_json(summarise_collectives(times)))
+        for field in ("machine", "optimal_segment_bytes", "wrong"):
+            ledger.same(9, f"{field} of {_FILE}", told[field], summary[field])
+        for row, follows in zip(told["rows"], summary["rows"], strict=True):
+            where = f"{follows['algorithm']} at {follows['size_bytes']} bytes"
+            for field in {**row, **follows}:
+                ledger.same(9, f"{field} of {where} in {_FILE}", row.get(field), follows.get(field))
+        _check_right(ledger, document, times, samples)
+
+
+def _in_json(summary: Any) -> dict[str, Any]:
+    told = asdict(summary)
+    return {**told, "optimal_segment_bytes": {str(size): best for size, best in told["optimal_segment_bytes"].items()}}
+
+
+def _times(
+    ledger: Ledger, plan: CollectivePlan, ranks: int, looked_at: Sequence[Mapping[str, Any]], samples: Samples
+) -> CollectiveTimes | None:
+    """What was measured, with the times of the samples; None where they, or what was looked at, are not all there."""
+    from deep5.bench.collective.measure import CollectiveTimes, Measured
+
+    planned = [(name, size) for size in plan.sizes_bytes for name in plan.algorithms]
+    series = {label: [row.value for row in rows] for label, rows in samples.items() if is_series(label)}
+    known = {(entry["algorithm"], entry["size_bytes"]): entry for entry in looked_at}
+    counts = [len(series.get(f"{name}/{size}", ())) for name, size in planned]
+    fitted = {what: _of(what, series) for what in ("message", "addition")}
+    whole = ledger.same(
+        8,
+        "how often each algorithm was called at each size, by the plan and by the samples",
+        counts,
+        [plan.rounds] * len(planned),
+    )
+    whole &= ledger.same(8, f"what {_FILE} says was measured, by the plan", list(known), planned)
+    odd = series.keys() - {f"{name}/{size}" for name, size in planned}
+    odd -= {f"{what}/{size}" for what, sizes in fitted.items() for size in sizes}
+    ledger.hold(8, not odd, f"samples of {', '.join(sorted(odd))[:100]} are there, which the plan does not have")
+    if not whole:
+        return None
+    measured = []
+    for name, size in planned:
+        entry = known[name, size]
+        own = Measured(
+            algorithm=name,
+            size_bytes=size,
+            seconds=tuple(series[f"{name}/{size}"]),
+            own_seconds=(),
+            sent_bytes=tuple(entry["sent_bytes"]),
+            messages=tuple(entry["messages"]),
+            largest_error=float(entry["largest_error"]),
+            checksums=tuple(tuple(sums) for sums in entry["checksums"]),
+        )
+        ledger.same(
+            14,
+            f"of how many ranks {_FILE} says what {name} at {size} bytes sent, and which bits it had",
+            [len(own.sent_bytes), len(own.messages), len(own.checksums)],
+            [ranks] * 3,
+        )
+        measured.append(own)
+    return CollectiveTimes(
+        plan=plan,
+        ranks=ranks,
+        measured=tuple(measured),
+        message_s=fitted["message"],
+        addition_s=fitted["addition"],
+    )
+
+
+def _of(what: str, series: Mapping[str, list[float]]) -> dict[int, list[float]]:
+    """By size, the times of messages or additions."""
+    parts = [(label.partition("/"), values) for label, values in series.items()]
+    return {int(size): values for (name, _, size), values in parts if name == what}
+
+
+def _check_sent(ledger: Ledger, root: Path, times: CollectiveTimes) -> None:
+    """A rank has sent, in all, at least what it sent in the calls."""
+    calls = times.plan.warm_up + times.plan.rounds
+    for entry in json_of(root, RANKS) or ():
+        rank = entry["rank"]
+        for what in ("sent_bytes", "messages"):
+            least = calls * sum(getattr(each, what)[rank] for each in times.measured)
+            ledger.hold(
+                8,
+                entry[what] >= least,
+                f"rank {rank} has {entry[what]} {what} by {RANKS}, and {least} in its calls; allowed: at least those",
+            )
+
+
+def _check_bits(ledger: Ledger, each: Measured, entry: Mapping[str, Any], times: CollectiveTimes) -> None:
+    """What is said to be right has the right bits, where these do not depend on the order of additions."""
+    from deep5.bench.collective.measure import is_right
+
+    where = f"{each.algorithm} at {each.size_bytes} bytes"
+    ledger.same(9, f"whether all ranks had the same bits of {where}", entry["same_bits"], each.same_bits)
+    if not is_right(each, times.plan):
+        return
+    due = _right_sums(times.plan, times.ranks, each.size_bytes)
+    if due is None:
+        ledger.skip("the bits of results that are large, or depend on the order of additions")
+        return
+    ledger.same(9, f"the checksums of {where}, by the numbers that were drawn", each.checksums[0], (*due, *due))
+
+
+def _right_sums(plan: CollectivePlan, ranks: int, size_bytes: int) -> tuple[int, int] | None:
+    from deep5.bench.collective.data import drawn
+    from deep5.distributed.agreement import checksum
+    from deep5.distributed.collectives.messages import COMBINE
+
+    # Two numbers are rounded once, whoever adds them; halves are left out, in which some are zeros with a sign.
+    exact = np.dtype(plan.dtype).kind == "i" or (plan.dtype != "float16" and (ranks == 2 or plan.op in ("max", "min")))
+    if not exact or size_bytes * ranks > _MOST_BYTES:
+        return None
+    elements = size_bytes // plan.itemsize
+    result = drawn(plan, 0, elements).copy()
+    for rank in range(1, ranks):
+        COMBINE[plan.op](result, drawn(plan, rank, elements), out=result)
+    return checksum(result)
+
+
+def _check_right(ledger: Ledger, document: Mapping[str, Any], times: CollectiveTimes, samples: Samples) -> None:
+    """The share of what is right follows, and the warnings say what is wrong."""
+    from deep5.bench.collective.summary import faults_of
+
+    faults = [faults_of(each, times) for each in times.measured]
+    share = 100 * sum(not own for own in faults) / len(faults)
+    for label, metric in zip(metric_labels(document["metrics"]), document["metrics"], strict=True):
+        if metric["name"] == "right_results":
+            own = [sample.value for sample in samples.get(label, ())]
+            ledger.same(9, f"the samples of {label}, by {_FILE}", own, [share])
+    for sentence in (sentence for own in faults for sentence in own):
+        ledger.hold(13, f"wrong: {sentence}" in document["warnings"], f"no warning says that {sentence}")

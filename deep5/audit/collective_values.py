@@ -1,0 +1,107 @@
+"""Rules 8 and 9 for a recipe of collectives: what its samples are called, and which values follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from deep5.audit.finding import Ledger
+from deep5.audit.numerics import parts_of
+from deep5.errors import TooFewSamples
+from deep5.results.samples_file import SampleRow
+
+if TYPE_CHECKING:
+    from deep5.bench.collective.plan import CollectivePlan
+
+__all__ = ["OF_ONE_SIZE", "asked", "check_of_one_size", "is_call", "is_series", "plan_asked"]
+
+OF_ONE_SIZE = ("bus_bandwidth", "collective_latency")
+"""Metrics that follow from the times of one algorithm at one size."""
+
+# Beside calls of the algorithms: what the model was fitted to.
+_MACHINE = ("message", "addition")
+
+Samples = Mapping[str, Sequence[SampleRow]]
+
+
+def is_call(label: str) -> bool:
+    """Whether samples are of calls of an algorithm, such as `ring/1024`: every rank has its own."""
+    from deep5.bench.collective.plan import LIBRARY
+    from deep5.distributed.collectives.algorithms import ALGORITHMS
+
+    return _is_of(label, (*ALGORITHMS, LIBRARY))
+
+
+def is_series(label: str) -> bool:
+    """Whether samples are of calls, or what the model was fitted to: of no metric."""
+    return is_call(label) or _is_of(label, _MACHINE)
+
+
+def _is_of(label: str, names: Sequence[str]) -> bool:
+    name, slash, size = label.partition("/")
+    return bool(slash) and name in names and size.isascii() and size.isdigit()
+
+
+def asked(document: Mapping[str, Any], key: str) -> Any:
+    """What stands under a key of the recipe, or its default.
+
+    Args:
+        document: result.json of a run of collectives.
+        key: Of its recipe.
+    """
+    from deep5.recipe_keys import keys_of
+
+    parts = parts_of(document)
+    return parts.get(key, keys_of(parts)[key].default)
+
+
+def plan_asked(document: Mapping[str, Any]) -> CollectivePlan:
+    """What the recipe of a run of collectives asks for.
+
+    Raises:
+        RecipeError: A value cannot be read.
+    """
+    from deep5.bench.collective.recipe import collective_plan
+
+    return collective_plan(lambda key: asked(document, key))
+
+
+def check_of_one_size(
+    ledger: Ledger, label: str, row: Mapping[str, Any], own: Sequence[SampleRow], document: Mapping[str, Any],
+    samples: Samples,
+) -> None:  # fmt: skip
+    """Hold samples, value and interval of a metric against the times of its algorithm.
+
+    Args:
+        ledger: Takes the findings.
+        label: Of the metric.
+        row: Its row in result.json, with a value.
+        own: Its samples.
+        document: result.json.
+        samples: Of all series; of calls, those of the slowest rank.
+    """
+    from deep5.bench.collective.summary import bus_gbyte_s
+    from deep5.samples import median_interval
+
+    sizes, ranks = plan_asked(document).sizes_bytes, int(document["ranks"])
+    number: Callable[[float], float]
+    if row["name"] == "bus_bandwidth":
+        size = max(sizes)
+        number = lambda seconds: bus_gbyte_s(size, seconds, ranks)  # noqa: E731 - one of two
+    else:
+        size = min(sizes)
+        number = lambda seconds: seconds * 1e6  # noqa: E731
+    times = [sample.value for sample in samples.get(f"{row['parameters']['algorithm']}/{size}", ())]
+    if not ledger.hold(8, bool(times), f"{label} has a value, and the times that it follows from are missing"):
+        return
+    ledger.same(9, f"the samples of {label}", [sample.value for sample in own], [number(each) for each in times])
+    ledger.same(9, f"the value of {label}", float(row["value"]), number(median(times)))
+    try:
+        found = median_interval(times)
+    except TooFewSamples:
+        ledger.same(9, f"the interval of {label}", row["interval"], None)
+        return
+    stored = row["interval"] or {"low": None, "high": None}
+    follows = sorted((number(found.low), number(found.high)))
+    ledger.same(9, f"the interval of {label}", [stored["low"], stored["high"]], follows)

@@ -1,0 +1,88 @@
+"""A recipe of collectives as a plan: read, and checked without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deep5.errors import RecipeError, UnknownName, UsageError
+
+if TYPE_CHECKING:
+    from deep5.bench.collective.plan import CollectivePlan
+    from deep5.recipe import Recipe
+
+__all__ = ["check_collectives", "collective_plan", "plan_of"]
+
+
+def collective_plan(value: Callable[[str], Any]) -> CollectivePlan:
+    """What the keys of a recipe of collectives ask for.
+
+    Args:
+        value: From a key to what it holds, or its default.
+
+    Raises:
+        RecipeError: A value cannot be read; where it stands is not said.
+    """
+    return _plan(value, lambda _: "")
+
+
+def plan_of(recipe: Recipe) -> CollectivePlan:
+    """What a recipe of collectives measures.
+
+    Raises:
+        RecipeError: A value cannot be read.
+    """
+    return _plan(recipe.value, recipe.where)
+
+
+def _plan(value: Callable[[str], Any], where: Callable[[str], str]) -> CollectivePlan:
+    from deep5.bench.collective.plan import DTYPES, CollectivePlan, parse_algorithms, parse_segment, parse_sizes
+
+    def read(key: str, parse: Callable[[Any], Any]) -> Any:
+        try:
+            return parse(value(key))
+        except UsageError as error:
+            # What reads an option names it as on the command line.
+            raise RecipeError(f"{where(key)}{str(error).removeprefix('--')}") from error
+
+    def dtype(name: str) -> str:
+        if name not in DTYPES:
+            raise UnknownName("element type", name, DTYPES)
+        return name
+
+    def algorithms(names: Any) -> tuple[str, ...]:
+        return parse_algorithms(names if names is None or isinstance(names, str) else ",".join(names))
+
+    chosen = read("dtype", dtype)
+    itemsize = np.dtype(chosen).itemsize
+    asked = {
+        "sizes_bytes": read("sizes", lambda text: parse_sizes(text, itemsize)),
+        "algorithms": read("algorithms", algorithms),
+        "segment_bytes": read("segment", parse_segment),
+        "dtype": chosen,
+        "rounds": value("rounds"),
+        "seed": value("seed"),
+    }
+    # What is left to be wrong is the operation.
+    plan: CollectivePlan = read("op", lambda op: CollectivePlan(op=op, **asked))
+    return plan
+
+
+def check_collectives(recipe: Recipe) -> list[str]:
+    """Whether a recipe of collectives could run.
+
+    Returns:
+        What would be timed.
+
+    Raises:
+        RecipeError: A value cannot be read.
+    """
+    from deep5.bench.collective.report import size_text
+
+    plan = plan_of(recipe)
+    sizes = sorted(plan.sizes_bytes)
+    ends = size_text(sizes[0]) if len(sizes) == 1 else f"{size_text(sizes[0])} to {size_text(sizes[-1])}"
+    calls = len(sizes) * len(plan.algorithms) * plan.rounds
+    return [f"{len(plan.algorithms)} algorithms would be timed at {len(sizes)} sizes, {ends}, in {calls} calls"]
