@@ -442,7 +442,7 @@ def test_a_bad_candidate_is_told(name: str, spoiled: Any) -> None:
     assert name in ("Rounds", "Lazy") or not any(sample.candidate == row["label"] for sample in spoiled.samples())
 
 
-@pytest.mark.parametrize("name", ["Lazy", "Rounds"])
+@pytest.mark.parametrize("name", ["Lazy", pytest.param("Rounds", marks=pytest.mark.slow)])
 def test_nobody_is_held_against_a_baseline_that_was_refused(name: str, bad: Path, tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match="there is nothing to compare"):
         run_comparison("digits_lenet", frameworks=[f"{bad}:{name}", "onnxruntime"], size="smoke", steps=2, out=tmp_path)
@@ -479,6 +479,7 @@ def test_what_a_schedule_does_is_part_of_the_proof(bad: Path, tmp_path: Path) ->
     assert "(part " in found.candidates[2]["reason"]
 
 
+@pytest.mark.slow
 def test_candidates_differ_in_any_mutable_part(tmp_path: Path) -> None:
     found = run_comparison(
         "digits_lenet",
@@ -990,6 +991,7 @@ class Leaves(d5.UpdateRule):
 """
 
 
+@pytest.mark.slow
 def test_an_optimizer_of_which_no_update_can_be_compared_is_not_timed(tmp_path: Path) -> None:
     """It owns its step, the framework has no float64, and behind a network's kinks losses drift apart by themselves."""
     (digits,) = (entry for entry in entry_points(group="deep5.recipes") if entry.name == "digits_lenet")

@@ -213,7 +213,7 @@ def after_job(recipe: Path, *arguments: str) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.parametrize("job", ["prove", "time"])
+@pytest.mark.parametrize("job", ["prove", pytest.param("time", marks=pytest.mark.slow)])
 def test_pytorch_does_not_round_to_tf32_on_an_accelerator(job: str, tmp_path: Path) -> None:
     """As cuDNN would where nobody says; the host's PyTorch is left alone. There need be no accelerator to ask so."""
     path = recipe_file(tmp_path)

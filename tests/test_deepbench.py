@@ -218,6 +218,7 @@ def test_products_of_every_batch_size_run_at_their_full_size(tmp_path: Path, qui
     assert (result.folder / "study.svg").read_text().startswith("<svg")
 
 
+@pytest.mark.slow
 def test_deep5_and_bare_have_the_same_threads_on_every_framework(quick_peaks: None) -> None:
     """A product that several threads would share: nobody keeps more than one processor busy."""
     given = replace(plan_of(load_recipe("deepbench_gemm")), take=1, limit_gflop=1.0, rounds=7)

@@ -123,20 +123,17 @@ def _with_files(words: list[str], finished: Path, folder: Path, request: pytest.
     return words
 
 
-# Commands that take their time: one of each kind here, the rest in `make test-all`.
+# Commands that take their time, and have tests of their own: here of those with ranks one, all in `make test-all`.
 LONG = ("deep5 bench operator", "deep5 bench collective", "deep5 study", "deep5 calibrate", "deep5 check optimizer")
 
 
 def marked() -> list[Any]:
-    """All commands; of the long ones the first of each kind is for every day."""
-    found, seen = [], set()
+    """All commands; the long ones are not for every day."""
+    found, ranks = [], False
     for page, line in commands():
-        kind = next((start for start in LONG if line.startswith(start)), None)
-        if kind is None and line.startswith("deep5 run") and "--ranks" in line:
-            kind = "--ranks"
-        found.append(pytest.param(page, line, marks=pytest.mark.slow if kind in seen else ()))
-        if kind is not None:
-            seen.add(kind)
+        again = ranks and line.startswith("deep5 run") and "--ranks" in line
+        ranks = ranks or "--ranks" in line
+        found.append(pytest.param(page, line, marks=pytest.mark.slow if again or line.startswith(LONG) else ()))
     return found
 
 

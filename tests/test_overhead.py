@@ -70,9 +70,14 @@ def by_command(recipe: str | Path, out: Path, *words: str) -> Result:
 
 
 # What the shorter suite leaves out: recipes of ResNet-18, which compile for half a minute, but PyTorch's inference; and
-# of those that measure deep5's own overhead half, chosen by their names, since many are alike. test_deepbench runs the
-# problems of DeepBench.
-LEFT_OUT = [name for name in RECIPES if name.startswith("deepbench")] + [
+# of those that measure deep5's own overhead half, chosen by their names, since many are alike. Others run in tests of
+# their own: test_deepbench, test_study_ranks, test_timing_ranks, test_recipes_training.
+LEFT_OUT = [
+    name
+    for name in RECIPES
+    if name.startswith(("deepbench", "distributed_scaling", "imagenet", "layer_batches", "overhead_ranks_resnet"))
+    or name in ("distributed_staleness_study", "distributed_compression_study")
+] + [
     name
     for name in OVERHEAD
     if name != "overhead_pytorch_resnet18_inference" and ("resnet18" in name or zlib.crc32(name.encode()) % 2)

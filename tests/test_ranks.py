@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +76,17 @@ def values(folder: Path) -> dict[str, Any]:
     return {row["name"]: row["value"] for row in load(folder).document["metrics"]}
 
 
-def test_two_processes_do_what_one_does(recipe: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "launched",
+    [(("mpiexec", 2),), pytest.param((("torchrun", 2), ("mpiexec", 3), ("threads", 4)), marks=pytest.mark.slow)],
+    ids=["two", "more"],
+)
+def test_two_processes_do_what_one_does(recipe: Path, tmp_path: Path, launched: Sequence[tuple[str, int]]) -> None:
     recipe.write_text(RECIPE.replace('"reference"', '"pytorch"'))
     alone = run(recipe, tmp_path / "one", "--json", "--quiet")
     assert alone.returncode == 0, alone.stderr
     one = only(tmp_path / "one")
-    for launcher, ranks in (("mpiexec", 2), ("torchrun", 2), ("mpiexec", 3), ("threads", 4)):
+    for launcher, ranks in launched:
         out = tmp_path / f"{launcher}-{ranks}"
         done = run(recipe, out, "--ranks", str(ranks), "--launcher", launcher, "--json", "--quiet")
         assert done.returncode == 0, done.stderr

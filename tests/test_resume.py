@@ -88,7 +88,9 @@ FRAMEWORKS = [
 ]
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    "framework", [pytest.param(name, marks=pytest.mark.slow) if name == "pytorch" else name for name in FRAMEWORKS]
+)
 def test_a_run_that_was_killed_at_random_moments_ends_with_the_same_bits(framework: str, tmp_path: Path) -> None:
     draw = np.random.default_rng(zlib.crc32(f"{framework} {os.environ.get('DEEP5_KILLS', '')}".encode()))
     words = ("--framework", framework, "--threads", "1")
