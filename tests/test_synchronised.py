@@ -242,13 +242,15 @@ def test_what_it_sends_is_counted_and_one_rank_sends_nothing() -> None:
 
 
 def test_networks_without_batch_normalisation_are_left_alone() -> None:
-    def work(communicator: Any) -> int:
-        scheme = d5.AllReduce(synchronise_batch_norm=True, verify_every=0).wrap(d5.SGD(0.1), communicator)
-        run = d5.framework("onnxruntime").executor(d5.networks.mlp(features=4, hidden=3, classes=2))
-        scheme.bind(run)
+    """An engine that could not synchronise any takes them, and nothing more is sent."""
+
+    def sent(communicator: Any, synchronise: bool) -> int:
+        scheme = d5.AllReduce(synchronise_batch_norm=synchronise, verify_every=0).wrap(d5.SGD(0.1), communicator)
+        scheme.bind(d5.framework("onnxruntime").executor(d5.networks.mlp(features=4, hidden=3, classes=2)))
         return int(communicator.sent_bytes)
 
-    run_in_threads(2, work)
+    with_it, without = (run_in_threads(2, lambda own, on=on: sent(own, on)) for on in (True, False))
+    assert with_it == without
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import numpy as np
 from deep5.arguments import is_whole
 from deep5.communicator import TIMEOUT_S, Reduction, Request
 from deep5.distributed.counted import CountedCommunicator
-from deep5.distributed.mpi_agreement import Channel
+from deep5.distributed.mpi_agreement import REMEMBERED, Channel
 from deep5.distributed.mpi_requests import Letter, Posted, Started, Told
 from deep5.distributed.mpi_waiting import OPEN, finish, leave
 from deep5.errors import MissingDependency, UsageError, brief
@@ -76,6 +76,8 @@ class MPICommunicator(CountedCommunicator):
         if types is None or not buffer.flags.c_contiguous:
             super().all_reduce(buffer, op=op, timeout_s=timeout_s)
             if self.size > 1 and buffer.nbytes and buffer.dtype.char in _NATIVE and buffer.dtype.isnative:
+                if len(self._usual) >= REMEMBERED:
+                    self._usual.clear()
                 self._usual[buffer.dtype, buffer.nbytes, op] = _operation(buffer.dtype, op)
             return
         # What `_block` would do, in one go: of few bytes each call counts, and after a megabyte none of it is in

@@ -11,11 +11,11 @@ import numpy as np
 from deep5.distributed.mpi_waiting import Watched, finish
 from deep5.errors import CommunicationError
 
-__all__ = ["Channel"]
+__all__ = ["REMEMBERED", "Channel"]
 
 _TOLD_BYTES = 96
-# How many kinds of operation are remembered; who sends other sizes every time has others to remember.
-_REMEMBERED = 4096
+REMEMBERED = 4096
+"""How many kinds of operation are remembered; then all are forgotten, on every rank behind the same call."""
 
 
 class Channel(Watched):
@@ -74,7 +74,7 @@ class Channel(Watched):
             rank = next((rank for rank, text in enumerate(texts) if text != texts[0]), 0)
             raise CommunicationError(f"rank 0 calls {texts[0]} and rank {rank} {texts[rank]}; allowed: the same")
         if len(call) > 1:
-            if len(self._agreed) >= _REMEMBERED:
+            if len(self._agreed) >= REMEMBERED:
                 self._agreed.clear()
             self._agreed.add(call)
 
