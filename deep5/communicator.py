@@ -9,7 +9,16 @@ import numpy as np
 
 from deep5.errors import UsageError
 
-__all__ = ["TIMEOUT_S", "Communicator", "Reduction", "Request", "SingleRank", "check_buffer", "check_pair"]
+__all__ = [
+    "TIMEOUT_S",
+    "Communicator",
+    "Reduction",
+    "Request",
+    "SingleRank",
+    "check_buffer",
+    "check_pair",
+    "check_written",
+]
 
 Reduction = Literal["sum", "max", "min", "prod"]
 _REDUCTIONS = frozenset(get_args(Reduction))
@@ -224,6 +233,7 @@ class SingleRank:
     def all_reduce(self, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
         """The combination of one buffer is that buffer."""
         check_buffer(buffer, op=op)
+        check_written(buffer)
 
     def all_reduce_start(self, buffer: np.ndarray, *, op: Reduction = "sum") -> Request:
         """Finished at once."""
@@ -233,6 +243,7 @@ class SingleRank:
     def reduce(self, buffer: np.ndarray, *, root: int = 0, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
         """The root has the only buffer."""
         check_buffer(buffer, op=op)
+        check_written(buffer)
         _only(root)
 
     def reduce_start(self, buffer: np.ndarray, *, root: int = 0, op: Reduction = "sum") -> Request:
@@ -265,6 +276,7 @@ class SingleRank:
     def all_gather(self, buffer: np.ndarray, out: np.ndarray, *, timeout_s: float = TIMEOUT_S) -> None:
         """Copy the one buffer."""
         check_pair(buffer, out, 1)
+        check_written(out)
         out.reshape(-1)[...] = buffer.reshape(-1)
 
     def all_gather_start(self, buffer: np.ndarray, out: np.ndarray) -> Request:
@@ -369,6 +381,19 @@ def check_buffer(buffer: Any, *, op: object = "sum") -> None:
         raise UsageError(
             f"got {type(buffer).__name__} as a buffer; allowed: a C-contiguous NumPy array of numbers; remedy: "
             "numpy.ascontiguousarray"
+        )
+
+
+def check_written(buffer: np.ndarray) -> None:
+    """Refuse a buffer that results cannot be written into.
+
+    Raises:
+        UsageError: It is read-only.
+    """
+    if not buffer.flags.writeable:
+        raise UsageError(
+            f"got a read-only array of {buffer.dtype}[{buffer.size}] for a result; allowed: one that can be written; "
+            "remedy: array.copy()"
         )
 
 

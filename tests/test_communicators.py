@@ -73,6 +73,17 @@ def test_gloo_passes_the_suite() -> None:
         assert (ended.status, ended.output) == (0, f"rank {rank} passed\n"), ended
 
 
+def test_gloo_passes_the_suite_where_the_ranks_do_not_tell_each_other() -> None:
+    program = """
+    communicator = ProcessGroupCommunicator.connect(rank, size, port=port)
+    check_communicator(communicator, mismatches=False)
+    communicator.close()
+    print("rank", rank, "passed")
+    """
+    for rank, ended in enumerate(as_processes(GLOO + dedent(program), 2)):
+        assert (ended.status, ended.output) == (0, f"rank {rank} passed\n"), ended
+
+
 class Averages(ThreadCommunicator):
     def _call(self, name, timeout_s, *given):
         super()._call(name, timeout_s, *given)

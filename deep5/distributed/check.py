@@ -71,6 +71,11 @@ def _check_reductions(communicator: Communicator) -> None:
         with _counts(communicator, f"all_reduce, {what}", buffer.nbytes):
             _run(communicator, "all_reduce", started, buffer, op=op)
         _same(communicator, f"all_reduce, {what}", buffer, total)
+        if not started:
+            # What a communicator remembers of the first time must serve the second, in another shape, too.
+            again = every[rank].reshape(1, count).copy()
+            _run(communicator, "all_reduce", False, again, op=op)
+            _same(communicator, f"all_reduce once more, {what}", again.reshape(-1), total)
         buffer = every[rank].copy()
         with _counts(communicator, f"reduce to {root}, {what}", 0 if rank == root else buffer.nbytes):
             _run(communicator, "reduce", started, buffer, root=root, op=op)
@@ -160,6 +165,8 @@ def _check_refusals(communicator: Communicator) -> None:
         "an unknown reduction": lambda: communicator.all_reduce(buffer, op="mean"),  # type: ignore[arg-type]
         "a list as a buffer": lambda: communicator.all_reduce([1.0]),  # type: ignore[arg-type]
         "a root that is no rank": lambda: communicator.broadcast(buffer, root=size),
+        "a sum that cannot be written": lambda: communicator.all_reduce(_read_only(buffer)),
+        "parts that cannot be written": lambda: communicator.all_gather(np.zeros(4), _read_only(buffer)),
         "a part of the wrong size": lambda: communicator.all_gather(buffer, np.zeros(1)),
         "a part of another dtype": lambda: communicator.all_gather(buffer, np.zeros(4 * size**2, np.float32)),
         "a message to itself": lambda: communicator.send(buffer, rank),
@@ -173,6 +180,12 @@ def _check_refusals(communicator: Communicator) -> None:
             except UsageError:
                 continue
         raise CommunicationError(f"{what} was not refused with UsageError on rank {rank}")
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _check_barrier(communicator: Communicator) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from deep5.arguments import is_whole
-from deep5.communicator import TIMEOUT_S, Communicator, Reduction, Request, check_buffer, check_pair
+from deep5.communicator import TIMEOUT_S, Communicator, Reduction, Request, check_buffer, check_pair, check_written
 from deep5.errors import UsageError, brief
 
 __all__ = ["CountedCommunicator", "take_over"]
@@ -79,11 +79,13 @@ class CountedCommunicator(ABC):
     def all_reduce(self, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
         """Combine the buffers of all ranks in place; see `Communicator.all_reduce`."""
         check_buffer(buffer, op=op)
+        check_written(buffer)
         self._block("all_reduce", buffer.nbytes, buffer.nbytes, timeout_s, buffer, op)
 
     def all_reduce_start(self, buffer: np.ndarray, *, op: Reduction = "sum") -> Request:
         """`all_reduce` without waiting."""
         check_buffer(buffer, op=op)
+        check_written(buffer)
         return self._begin("all_reduce", buffer.nbytes, buffer.nbytes, buffer, op)
 
     def reduce(self, buffer: np.ndarray, *, root: int = 0, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
@@ -112,22 +114,26 @@ class CountedCommunicator(ABC):
         """Combine, and give each rank its own part; see `Communicator.reduce_scatter`."""
         check_buffer(buffer, op=op)
         check_pair(out, buffer, self.size)
+        check_written(out)
         self._block("reduce_scatter", buffer.nbytes, buffer.nbytes, timeout_s, buffer, out, op)
 
     def reduce_scatter_start(self, buffer: np.ndarray, out: np.ndarray, *, op: Reduction = "sum") -> Request:
         """`reduce_scatter` without waiting."""
         check_buffer(buffer, op=op)
         check_pair(out, buffer, self.size)
+        check_written(out)
         return self._begin("reduce_scatter", buffer.nbytes, buffer.nbytes, buffer, out, op)
 
     def all_gather(self, buffer: np.ndarray, out: np.ndarray, *, timeout_s: float = TIMEOUT_S) -> None:
         """Every rank gets all buffers; see `Communicator.all_gather`."""
         check_pair(buffer, out, self.size)
+        check_written(out)
         self._block("all_gather", buffer.nbytes, buffer.nbytes, timeout_s, buffer, out)
 
     def all_gather_start(self, buffer: np.ndarray, out: np.ndarray) -> Request:
         """`all_gather` without waiting."""
         check_pair(buffer, out, self.size)
+        check_written(out)
         return self._begin("all_gather", buffer.nbytes, buffer.nbytes, buffer, out)
 
     def gather(
@@ -177,11 +183,13 @@ class CountedCommunicator(ABC):
     def receive(self, buffer: np.ndarray, source: int, *, tag: int = 0, timeout_s: float = TIMEOUT_S) -> None:
         """Take a message from another rank; see `Communicator.receive`."""
         self._check_message(buffer, source, tag)
+        check_written(buffer)
         self._block("receive", buffer.nbytes, 0, timeout_s, buffer, source, tag)
 
     def receive_start(self, buffer: np.ndarray, source: int, *, tag: int = 0) -> Request:
         """`receive` without waiting."""
         self._check_message(buffer, source, tag)
+        check_written(buffer)
         return self._begin("receive", buffer.nbytes, 0, buffer, source, tag)
 
     def exchange(
@@ -191,6 +199,7 @@ class CountedCommunicator(ABC):
         if len(set(neighbours)) < len(neighbours):
             raise UsageError(f"exchange: got the neighbours {list(neighbours)}; allowed: each once")
         check_pair(buffer, out, len(neighbours))
+        check_written(out)
         if not neighbours:
             return
         deadline, places = monotonic() + timeout_s, out.reshape(len(neighbours), -1)
@@ -251,12 +260,18 @@ class CountedCommunicator(ABC):
     def _to_root(self, buffer: np.ndarray, root: int, op: str) -> int:
         check_buffer(buffer, op=op)
         self._check_root(root)
-        return 0 if root == self.rank else buffer.nbytes
+        if root != self.rank:
+            return buffer.nbytes
+        check_written(buffer)
+        return 0
 
     def _from_root(self, buffer: np.ndarray, root: int) -> int:
         check_buffer(buffer)
         self._check_root(root)
-        return buffer.nbytes if root == self.rank else 0
+        if root == self.rank:
+            return buffer.nbytes
+        check_written(buffer)
+        return 0
 
     def _gathered(self, buffer: np.ndarray, out: np.ndarray | None, root: int) -> int:
         self._check_root(root)
@@ -264,18 +279,23 @@ class CountedCommunicator(ABC):
             check_buffer(buffer)
             return buffer.nbytes
         check_pair(buffer, out, self.size)
+        if out is not None:
+            check_written(out)
         return 0
 
     def _scattered(self, buffer: np.ndarray | None, out: np.ndarray, root: int) -> int:
         self._check_root(root)
         if root != self.rank or buffer is None:
             check_buffer(out if root != self.rank else buffer)
+            check_written(out)
             return 0
         check_pair(out, buffer, self.size)
+        check_written(out)
         return buffer.nbytes
 
     def _check_parts(self, buffer: np.ndarray, out: np.ndarray) -> None:
         check_pair(buffer, out, 1)
+        check_written(out)
         if buffer.size % self.size:
             raise UsageError(
                 f"all_to_all: got a buffer of {buffer.size} elements; allowed: a multiple of {self.size}, a part a rank"

@@ -12,7 +12,7 @@ import numpy as np
 from deep5.errors import MissingDependency, UsageError
 from deep5.plugins import missing_dependency
 
-__all__ = ["STARTED_S", "Collectives", "Staged", "libraries", "limit", "raw"]
+__all__ = ["STARTED_S", "Collectives", "Staged", "all_reduce_options", "is_tensor", "libraries", "limit", "raw"]
 
 STARTED_S = 86400.0
 """The limit of what was started: who waits for it has one of their own."""
@@ -181,6 +181,18 @@ def limit(timeout_s: float) -> timedelta:
     return timedelta(seconds=min(max(timeout_s, 0.001), STARTED_S))
 
 
+def all_reduce_options(op: str, timeout_s: float) -> Any:
+    """Options of torch for an all-reduce."""
+    options = libraries()[1].AllreduceOptions()
+    options.reduceOp, options.timeout = _operation(op), limit(timeout_s)
+    return options
+
+
+def is_tensor(dtype: np.dtype) -> bool:
+    """Whether gloo reduces it, and arrays of it are tensors of torch as they are."""
+    return _known(dtype) and dtype.kind != "V"
+
+
 @functools.cache
 def _operation(op: str) -> Any:
     return getattr(libraries()[1].ReduceOp, _OPERATIONS[op])
@@ -196,6 +208,7 @@ def _tensor(buffer: np.ndarray) -> Any:
     """The same memory as a tensor of one axis, with its elements' type."""
     torch = libraries()[0]
     if not buffer.flags.writeable:
+        # Only to be sent: `CountedCommunicator` refuses it for a result.
         buffer = buffer.copy()
     # Element types that are no part of NumPy are of the kind V, of which only bfloat16 comes here.
     if buffer.dtype.kind == "V":

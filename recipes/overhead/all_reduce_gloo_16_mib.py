@@ -5,10 +5,10 @@ from deep5.recipes.overhead import all_reduces
 
 FIXED = {
     "candidate": all_reduces.by_communicator,
-    "candidate_kwargs": {"size_bytes": 16 << 20},
+    "candidate_kwargs": {"size_bytes": 16 << 20, "groups": 8},
     "baseline": all_reduces.by_gloo,
-    "baseline_kwargs": {"size_bytes": 16 << 20},
-    "steps": 2,
+    "baseline_kwargs": {"size_bytes": 16 << 20, "groups": 8},
+    "steps": 8,
     "rounds": 60,
     "threads": 1,
     "ranks": 2,

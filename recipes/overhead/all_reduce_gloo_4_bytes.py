@@ -8,15 +8,15 @@ FIXED = {
     "candidate_kwargs": {"size_bytes": 4},
     "baseline": all_reduces.by_gloo,
     "baseline_kwargs": {"size_bytes": 4},
-    "steps": 1000,
-    "rounds": 60,
+    "steps": 10,
+    "rounds": 1500,
     "threads": 1,
     "ranks": 2,
     "launcher": "torchrun",
 }
 MUTABLE = {"seed": 0}
 METRICS = [(d5.Overhead(), "<= 5 us")]
-SIZES = {"smoke": {"steps": 100, "rounds": 8}}
+SIZES = {"smoke": {"rounds": 8}}
 
 if __name__ == "__main__":
     d5.run_recipe(FIXED, MUTABLE, METRICS) or exit(1)

@@ -5,11 +5,11 @@ from deep5.recipes.overhead import all_reduces
 
 FIXED = {
     "candidate": all_reduces.by_communicator,
-    "candidate_kwargs": {"size_bytes": 4 << 20},
+    "candidate_kwargs": {"size_bytes": 4 << 20, "groups": 8},
     "baseline": all_reduces.by_gloo,
-    "baseline_kwargs": {"size_bytes": 4 << 20},
-    "steps": 8,
-    "rounds": 60,
+    "baseline_kwargs": {"size_bytes": 4 << 20, "groups": 8},
+    "steps": 16,
+    "rounds": 80,
     "threads": 1,
     "ranks": 2,
     "launcher": "torchrun",

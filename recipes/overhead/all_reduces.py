@@ -7,6 +7,7 @@ buffer of float32 up over them, `steps` times, in place, and returns the buffer.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -18,19 +19,21 @@ __all__ = ["by_communicator", "by_gloo", "by_mpi4py", "gloo_group"]
 Work = Callable[[], object]
 
 
-def by_communicator(*, steps: int, size_bytes: int, communicator: Communicator) -> Work:
+def by_communicator(*, steps: int, size_bytes: int, groups: int = 1, communicator: Communicator) -> Work:
     """Through `Communicator.all_reduce`.
 
     Args:
         steps: All-reduces a call.
         size_bytes: Of the buffer.
+        groups: Communicators of all ranks that take turns: two of a kind differ, by where their threads run.
         communicator: Of all ranks.
     """
     buffer = _buffer(size_bytes, communicator)
+    turns = _turns([communicator, *(communicator.split(0) for _ in range(groups - 1))], steps)
 
     def work() -> np.ndarray:
-        for _ in range(steps):
-            communicator.all_reduce(buffer)
+        for each in turns:
+            each.all_reduce(buffer)
         return buffer
 
     return work
@@ -56,24 +59,25 @@ def by_mpi4py(*, steps: int, size_bytes: int, communicator: Communicator) -> Wor
     return work
 
 
-def by_gloo(*, steps: int, threads: int, size_bytes: int, communicator: Communicator) -> Work:
-    """By `torch.distributed.all_reduce` on a group of gloo; arguments as `by_communicator`.
+def by_gloo(*, steps: int, threads: int, size_bytes: int, groups: int = 1, communicator: Communicator) -> Work:
+    """By `torch.distributed.all_reduce` on as many groups of gloo; arguments as `by_communicator`.
 
     Args:
         steps: All-reduces a call.
         threads: Of PyTorch.
         size_bytes: Of the buffer.
+        groups: Of all ranks, which take turns.
         communicator: Of all ranks.
     """
     import torch
     from torch import distributed
 
     torch.set_num_threads(threads)
-    buffer, group = _buffer(size_bytes, communicator), gloo_group(communicator)
-    tensor = torch.from_numpy(buffer)
+    buffer = _buffer(size_bytes, communicator)
+    tensor, turns = torch.from_numpy(buffer), _turns([gloo_group(communicator) for _ in range(groups)], steps)
 
     def work() -> np.ndarray:
-        for _ in range(steps):
+        for group in turns:
             distributed.all_reduce(tensor, group=group)
         return buffer
 
@@ -98,6 +102,10 @@ def gloo_group(communicator: Communicator) -> object:
             "same number"
         )
     return distributed.new_group(backend="gloo")
+
+
+def _turns(groups: list[Any], steps: int) -> list[Any]:
+    return [groups[step % len(groups)] for step in range(steps)]
 
 
 def _buffer(size_bytes: int, communicator: Communicator) -> np.ndarray:

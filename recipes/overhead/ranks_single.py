@@ -1,15 +1,18 @@
-"""LeNet under the trainer as the only rank of a scheme, against the same without ranks, batch 64."""
+"""LeNet at batch 1 under the trainer as the only rank of a scheme, against the same without ranks.
+
+A step of one sample is short, so that what is added shows.
+"""
 
 import deep5 as d5
 from deep5.recipes.overhead import ranks_training
 
 FIXED = {
     "candidate": ranks_training.lenet_as_one_rank,
-    "candidate_kwargs": {"batch_size": 64},
+    "candidate_kwargs": {"batch_size": 1},
     "baseline": ranks_training.lenet_alone,
-    "baseline_kwargs": {"batch_size": 64},
-    "steps": 23,
-    "rounds": 60,
+    "baseline_kwargs": {"batch_size": 1},
+    "steps": 100,
+    "rounds": 120,
     "threads": 1,
 }
 MUTABLE = {"seed": 0}
