@@ -187,7 +187,8 @@ def test_mpi_does_not_hang_where_a_rank_dies() -> None:
     communicator.all_reduce(np.ones(100_000))
     """
     ended = under_mpi(MPI + dedent(program), 3, timeout_s=40)
-    assert ended.status == 7, ended
+    # Open MPI gives the status of the lost one, MPICH that of those that it then killed.
+    assert ended.status in (7, 9), ended
 
 
 def test_gloo_tells_who_waits_for_a_rank_that_dies() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from command import Command
 from deep5.results.result import load, result_folders
 from deep5.results.samples_file import read_samples
 from deep5.training.checkpointer import checkpoints
+from ranks import mpi_launcher
 
 RECIPE = """
 import deep5 as d5
@@ -123,7 +123,7 @@ def ranks_of(parent: int) -> dict[int, psutil.Process]:
             command, environment = process.cmdline(), process.environ()
         except psutil.Error:
             continue
-        rank = environment.get("OMPI_COMM_WORLD_RANK")
+        rank = environment.get("OMPI_COMM_WORLD_RANK", environment.get("PMI_RANK"))
         if rank is not None and "-m" in command and "run" in command and "holding" not in " ".join(command):
             found[int(rank)] = process
     return found
@@ -198,11 +198,9 @@ def test_an_interrupted_run_goes_on_with_another_number_of_ranks(recipe: Path, t
 
 
 def test_ranks_under_a_launcher_of_ones_own_find_themselves(recipe: Path, tmp_path: Path) -> None:
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     command = [sys.executable, "-m", "deep5", "run", str(recipe), "--out", str(tmp_path / "own"), "--json", "--quiet"]
     done = subprocess.run(
-        [str(mpiexec), *root, "--oversubscribe", "-n", "2", *command],
+        [*mpi_launcher(2), *command],
         capture_output=True,
         text=True,
         timeout=120,
@@ -246,11 +244,9 @@ def test_wrong_use_is_told_in_a_line(recipe: Path, deep5: Command) -> None:
 
 
 def test_ranks_with_other_settings_are_refused_on_every_rank(recipe: Path, tmp_path: Path) -> None:
-    mpiexec = Path(sys.executable).with_name("mpiexec")
-    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     command = [sys.executable, "-m", "deep5", "run", str(recipe), "--out", str(tmp_path / "mixed"), "--quiet", "--seed"]
     done = subprocess.run(
-        [str(mpiexec), *root, "--oversubscribe", "-n", "1", *command, "3", ":", "-n", "1", *command, "4"],
+        [*mpi_launcher(1), *command, "3", ":", "-n", "1", *command, "4"],
         capture_output=True,
         text=True,
         timeout=120,

@@ -31,7 +31,7 @@ from deep5.run import execute
 from deep5.timing import Rounds, of_slowest, time_rounds
 from deep5.training.dataset import ArrayDataset
 from deep5.training.datasets.uci_digits import digits
-from ranks import MPIEXEC
+from ranks import mpi_launcher
 
 SIDES = ("candidate_time", "baseline_time", "baseline_again_time")
 
@@ -380,7 +380,7 @@ SUMS = """
 def test_both_sides_add_up_the_same_by_mpi(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM + textwrap.dedent(SUMS.format(theirs="by_mpi4py")))
-    words = [str(MPIEXEC), "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, str(path)]
+    words = [*mpi_launcher(2), sys.executable, str(path)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
 
