@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 import zlib
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ import processors
 from command import deep5  # noqa: F401 - a fixture
 
 _CACHE = pytest.StashKey[str]()
+# Of how many cases on a test is drawn from for every day, and what draws.
+_FAMILY, _SEED = 12, 0
 # What tests share to draw numbers.
 _DRAWING = ("operator_cases", "operators_right", "tracing_cases")
 
@@ -48,7 +51,30 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.stash.get(_CACHE, ""), ignore_errors=True)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave a sample of large families to every day's suite, and let tests of times try again."""
+    _sample(items)
+    _try_again(items)
+
+
+def _sample(items: list[pytest.Item]) -> None:
+    """Mark two of three cases slow of each test function with at least `_FAMILY` cases, drawn by their names.
+
+    What the pages tell is run as a whole every day: it is what a new user meets first.
+    """
+    families: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.path.name != "test_docs.py" and not any(map(item.get_closest_marker, ("slow", "timing", "gpu"))):
+            families[str(item.path), getattr(item, "originalname", item.name)].append(item)
+    for cases in families.values():
+        if len(cases) >= _FAMILY:
+            for item in cases:
+                if zlib.crc32(f"{_SEED} {item.nodeid}".encode()) % 3:
+                    item.add_marker(pytest.mark.slow)
+
+
+def _try_again(items: list[pytest.Item]) -> None:
     """Let a test of the shorter suite that judges a time try three times before it fails; `-rR` shows each failed try.
 
     Processors of shared machines were seen to change their speed by half from one second to the next: what is timed

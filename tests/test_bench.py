@@ -311,6 +311,7 @@ def test_roofline_is_the_lower_of_two_lines() -> None:
     assert (better.flop_s, better.byte_s, dict(better.seen)) == (150.0, 10.0, {"fast": (150.0, None)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_a_peak_is_of_the_product_in_the_plans_element_type(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deep5.bench.peaks.PRODUCT", 128)
@@ -357,6 +358,7 @@ def test_the_table_names_the_library_that_set_each_peak() -> None:
     assert "8 GFLOP/s (product in float32, fast) and 3 GB/s (copy, numpy)" in told
 
 
+@pytest.mark.slow
 def test_without_a_product_there_is_no_share_and_the_table_says_so() -> None:
     assert peaks(plan(dtype="int64"), ("reference",)).flop_s is None
     assert numpy_roofline(1, "float16").flop_s is None
@@ -557,6 +559,7 @@ def test_real_roofline_is_what_a_product_and_a_copy_by_hand_reach() -> None:
     pytest.fail(f"peaks over rates by hand: {ratios}; all between 0.6 and 1.6 were to be seen")
 
 
+@pytest.mark.slow
 def test_real_roofline_holds_the_frameworks_own_peaks() -> None:
     (raw,) = measure(plan())
     assert set(raw["roofline"]["seen"]) == {"numpy", ENGINE, "onnxruntime"}
@@ -764,6 +767,7 @@ def test_what_a_framework_has_not_is_listed(bare: Callable[[str], str]) -> None:
     assert (through["candidate"], by_hand["candidate"]) == ("pytorch", "pytorch (bare)")
 
 
+@pytest.mark.slow
 def test_nothing_measured_is_a_failure(bare: Callable[[str], str]) -> None:
     with pytest.raises(RunFailed, match=r"not one candidate could be timed; the first reason: .*no such kernel"):
         measure(Plan(operator=bare("refused"), shapes=((2, 2),), frameworks=(ENGINE,)))
@@ -1028,6 +1032,7 @@ def test_rigorous_measures_in_fresh_processes(bare: Callable[[str], str]) -> Non
     assert len({name for name, _ in times.samples()}) == 2 * 2 * 2  # processes, candidates, warm-ups and samples
 
 
+@pytest.mark.slow
 def test_a_fresh_process_finds_the_package_beside_a_folder_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,6 +111,7 @@ def rows_plan(own: str, **changes: Any) -> Plan:
     return Plan(operator=f"{own}:Rows", frameworks=("reference", "pytorch"), backward=True, rounds=7, **given)
 
 
+@pytest.mark.slow
 def test_an_operator_with_whole_numbers_among_its_inputs_is_timed(own: str) -> None:
     (raw,) = measure(rows_plan(own))
     assert raw["left_out"] == []
@@ -232,6 +233,7 @@ def test_an_interruption_ends_the_command_and_the_operator(own: str, tmp_path: P
         run.wait()
 
 
+@pytest.mark.slow
 def test_an_operator_of_a_file_is_measured_apart_and_what_it_prints_is_seen(
     own: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -336,6 +338,7 @@ def test_the_smoke_size_of_a_recipe_asks_for_no_gradients_that_are_not_there(nam
     assert not any("gradients" in note for note in notes), notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("judged", [False, True])
 def test_the_warnings_of_a_run_are_printed_once(
     judged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -86,6 +86,7 @@ def test_what_others_took_is_what_is_busy_and_not_ones_own() -> None:
     assert share_of_others([(at(0, 0, 0), at(2, 1.9, 2))]) == 0
 
 
+@pytest.mark.slow
 def test_the_load_while_calibrating_is_measured_and_kept(
     deep5: Command, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,7 +62,7 @@ def test_a_single_rank_passes_the_suite() -> None:
 
 
 def test_mpi_passes_the_suite() -> None:
-    ended = under_mpi(MPI + SUITE, 4)
+    ended = under_mpi(MPI + SUITE, 4, timeout_s=180.0)
     assert ended.status == 0, ended
     assert sorted(ended.output.splitlines()) == [f"rank {rank} passed" for rank in range(4)]
 

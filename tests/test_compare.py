@@ -265,6 +265,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Any:
     )
 
 
+@pytest.mark.slow
 def test_the_reference_need_be_no_candidate(tmp_path: Path) -> None:
     found = run_comparison(
         "digits_lenet", frameworks=["onnxruntime", "jax"], size="smoke", steps=2, kind="inference", out=tmp_path
@@ -307,6 +308,7 @@ def test_the_four_steps_leave_all_that_a_sceptic_asks_for(quick: Any) -> None:
     assert document["mode"] == "quick"
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_too_noisy_says_so(tmp_path: Path) -> None:
     """Identical code that differs by half: a candidate that takes less than twice as long gets no verdict."""
     made = deep5.calibration.machine_id(), default_threads("") or 1
@@ -462,6 +464,7 @@ def test_the_others_go_on(spoiled: Any) -> None:
     assert audit([spoiled.folder]).findings == ()
 
 
+@pytest.mark.slow
 def test_what_a_schedule_does_is_part_of_the_proof(bad: Path, tmp_path: Path) -> None:
     """A step is timed with the recipe's schedules, and so it is proved with them."""
     recipe = tmp_path / "scheduled.py"
@@ -699,6 +702,7 @@ def _cut(folder: Path, processes: int) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_round_that_was_broken_off_runs_again(quick: Any, tmp_path: Path) -> None:
     """Times of one hour are not held against those of another: of the round that was cut nothing counts."""
     folder = _cut(shutil.copytree(quick.folder, tmp_path / "left"), 4)
@@ -738,6 +742,7 @@ def test_nobody_goes_on_where_another_still_writes(quick: Any, tmp_path: Path) -
     os.close(held)
 
 
+@pytest.mark.slow
 def test_what_the_proof_behind_an_interruption_does_not_hold_for_is_not_lost(
     quick: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -781,6 +786,7 @@ def test_a_comparison_goes_on_where_its_noise_floor_holds(quick: Any, tmp_path: 
         run_comparison("digits_lenet", resume=folder)
 
 
+@pytest.mark.slow
 def test_a_candidates_file_that_changes_meanwhile_is_not_run(tmp_path: Path) -> None:
     """What is timed is what was proved: each process reads the file anew."""
     file = tmp_path / "rule.py"
@@ -1014,6 +1020,7 @@ def test_an_optimizer_of_which_no_update_can_be_compared_is_not_timed(tmp_path: 
     assert not any(sample.candidate == "onnxruntime" for sample in found.samples())
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_ends_its_process_ends_no_other(deep5: Command, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OPTIMIZER)
     vary = ["--frameworks", "reference", "--vary", "optimizer=sgd,momentum,mine.py:Leaves"]

@@ -139,6 +139,7 @@ def compared(recipe: str | Path, frameworks: str, folder: Path, *options: str) -
     return load_comparison(left)
 
 
+@pytest.mark.slow
 def test_a_result_of_another_element_type_is_different_and_tf32_undeclared_fails(
     registered: None, tmp_path: Path
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_result_of_another_element_type_is_different_and_tf32_undeclared_fails
     assert loose["reason"] == "it rounds float32 to TF32, as it says itself; asked for: float32"
 
 
+@pytest.mark.slow
 def test_tf32_that_training_does_not_declare_fails_with_a_remedy(registered: None, tmp_path: Path) -> None:
     options = ("--of", "inference", "--size", "smoke", "--steps", "2")
     found = compared("digits_lenet", "reference,same,loose", tmp_path, *options)
@@ -166,6 +168,7 @@ def test_tf32_that_training_does_not_declare_fails_with_a_remedy(registered: Non
     )
 
 
+@pytest.mark.slow
 def test_an_accelerator_is_asked_for_numerics_before_anything_starts_it(
     registered: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

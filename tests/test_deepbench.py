@@ -74,6 +74,7 @@ def test_what_the_limit_leaves_is_what_the_guide_says(name: str) -> None:
     assert len(workloads(smoke)[0]) <= 3, "a smoke size stays quick"
 
 
+@pytest.mark.slow
 def test_recurrent_layers_run_forward_and_backward_on_every_framework(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_peaks: None
 ) -> None:

@@ -145,6 +145,7 @@ def test_a_convolution_of_pytorch_is_checked() -> None:
         assert row(report, f"gradient by input {number}").verdict == "passed"
 
 
+@pytest.mark.slow
 def test_a_wrong_convolution_of_pytorch_is_told() -> None:
     def turned(x: Any, w: Any, b: Any) -> Any:
         return F.conv2d(x, w.flip(-1), b, stride=2)

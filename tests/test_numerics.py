@@ -76,6 +76,7 @@ TOLD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ASKED)
 def test_what_is_asked_for_is_what_the_framework_says(name: str) -> None:
     start = f"import deep5 as d5\nfrom deep5.errors import UsageError\nframework = d5.framework({name!r})\n"

@@ -85,6 +85,7 @@ def test_what_cannot_be_put_in_order_is_refused_by_name() -> None:
     assert "loses some" in ENGINE.supports(choice).reason
 
 
+@pytest.mark.slow
 def test_no_update_is_lost_with_two_threads(two_threads: None) -> None:
     """The gradient of a table's row is how often it was read: ONNX Runtime's own ScatterND is wrong in 5 of 1000."""
     build = NetworkBuilder("counted")

@@ -1027,6 +1027,7 @@ def test_an_exception_and_a_source_that_does_not_compile() -> None:
         check_forward(compiled("nonsense();")(), X, dtypes=["float32"])
 
 
+@pytest.mark.slow
 def test_a_type_that_does_not_compile_is_refused_but_may_be_asked_for() -> None:
     only = 'static_assert(sizeof(T) > 2, "no half precision here"); ' + CUBE[0]
     report = check_forward(compiled(only)(), X)
@@ -1047,6 +1048,7 @@ def test_a_source_in_a_file_finds_its_neighbours_in_the_child(tmp_path: Path) ->
         check_forward(operator, X, dtypes=["float32"])
 
 
+@pytest.mark.slow
 def test_what_survived_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = compiled(CUBE[0])()
     check_forward(operator, X, dtypes=["float32"])

@@ -106,6 +106,7 @@ def test_a_backward_is_told_beside_a_forward_that_is_wrong_too() -> None:
     assert "Both.backward changed gradient by output 0 in place" in told["backward changes nothing it is given"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("forward", "says"),
     [
@@ -142,6 +143,7 @@ def test_nothing_is_cut_away_that_whole_numbers_point_to() -> None:
     assert [extent for extent, _, _ in without_elements([rows, places.astype(float)])] == [4, 3, 5]
 
 
+@pytest.mark.slow
 def test_an_operator_that_trusts_its_indices_gets_a_table(deep5: Command, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         """

@@ -393,6 +393,7 @@ def test_under_compile_a_strided_input_is_taken_as_it_lies_too() -> None:
 # Under torch.compile -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @both
 def test_under_compile_one_graph_serves_batches_of_any_size(kind: type) -> None:
     square, cube = TORCH.operator(kind(2)), TORCH.operator(kind(3))
@@ -681,6 +682,7 @@ def collected(reference: Callable[[], Any]) -> bool:
     return reference() is None
 
 
+@pytest.mark.slow
 @both
 def test_an_operator_that_nobody_holds_is_gone(kind: type) -> None:
     before = len(PASSES)

@@ -189,6 +189,7 @@ def test_every_native_twin_is_in_the_table() -> None:
     assert {case["shapes"] for case in rule_table.cases("pytorch")} == {"small", "large"}
 
 
+@pytest.mark.slow
 def test_a_row_of_the_table() -> None:
     row = rule_table.row("pytorch", {"rule": "sgd", "shapes": "small"}, "smoke")
     first, times, *_, verdict, end = (cell.strip() for cell in row.split("|")[1:])

@@ -331,6 +331,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return made
 
 
+@pytest.mark.slow
 def test_real_folders(folders: list[Path]) -> None:
     read = [load_study_folder(folder) for folder in folders]
     assert read[0].environments == read[1].environments

@@ -877,6 +877,7 @@ def test_threads_are_fixed_when_tensorflow_has_started() -> None:
     assert run.settings()["threads"] == have
 
 
+@pytest.mark.slow
 def test_threads_are_set_before_it_starts_and_nothing_is_said_but_errors() -> None:
     done = python(
         "import deep5 as d5\n"

@@ -257,6 +257,7 @@ print("fine")
 """
 
 
+@pytest.mark.slow
 def test_strided_convolutions_of_few_channels_leave_memory_alone() -> None:
     """Written as it stands, this convolution ends the process within a hundred gradients."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("TF_NUM")}

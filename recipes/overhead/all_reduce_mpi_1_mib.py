@@ -9,7 +9,7 @@ FIXED = {
     "baseline": all_reduces.by_mpi4py,
     "baseline_kwargs": {"size_bytes": 5 << 18},
     "steps": 20,
-    "rounds": 60,
+    "rounds": 500,
     "threads": 1,
     "ranks": 2,
     "launcher": "mpiexec",

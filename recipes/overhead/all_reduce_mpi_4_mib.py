@@ -9,7 +9,7 @@ FIXED = {
     "baseline": all_reduces.by_mpi4py,
     "baseline_kwargs": {"size_bytes": 4 << 20},
     "steps": 8,
-    "rounds": 60,
+    "rounds": 250,
     "threads": 1,
     "ranks": 2,
     "launcher": "mpiexec",
