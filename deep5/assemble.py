@@ -30,13 +30,14 @@ from deep5.components import (
 from deep5.errors import Deep5Error, MissingDependency, RecipeError, UnknownName, UsageError
 from deep5.events import Event
 from deep5.executors import GraphExecutor, StepOptimizer
-from deep5.plugins import framework, load
+from deep5.plugins import framework, load, registered
 from deep5.recipe import Recipe
 from deep5.recipe_keys import batch_size_fault
 from deep5.seeds import derive_seed
 
 if TYPE_CHECKING:
     from deep5.communicator import Communicator
+    from deep5.distributed.scheme import DistributedOptimizer
     from deep5.networks.network import Network
 
 __all__ = ["Components", "assemble", "initial_weights", "length", "make_optimizer", "make_scheme"]
@@ -76,6 +77,8 @@ def assemble(recipe: Recipe, communicator: Communicator | None = None) -> Compon
     from deep5.networks.network import Network
     from deep5.training.dataset import Splits
 
+    # Before any framework is loaded: what is wrong with it is told at once.
+    scheme = None if communicator is None else _plain_scheme(recipe)
     seed = recipe.value("seed")
     seeds = {purpose: derive_seed(seed, purpose) for purpose in ("weights", "order", "noise")}
     ranks = _ranks_here(communicator)
@@ -114,7 +117,8 @@ def assemble(recipe: Recipe, communicator: Communicator | None = None) -> Compon
         warnings.append(f"the run asked for {threads} threads and {name} has {count}; remedy: set threads={count}")
     warnings += numerics_warnings(recipe, name, found)
     optimizer = make_optimizer(recipe, name)
-    scheme = None if communicator is None else make_scheme(recipe, optimizer, communicator, seed)
+    if communicator is not None and scheme is not None:
+        scheme = _wrapped(recipe, scheme, optimizer, communicator, seed)
     return Components(
         framework=name,
         executor=executor,
@@ -147,6 +151,13 @@ def make_scheme(recipe: Recipe, optimizer: Any, communicator: Communicator, seed
     Raises:
         RecipeError: It cannot be found or made, or does not fit optimizer or compression.
     """
+    return _wrapped(recipe, _plain_scheme(recipe), optimizer, communicator, seed)
+
+
+def _plain_scheme(recipe: Recipe) -> DistributedOptimizer:
+    """The recipe's scheme with its compression, around nothing."""
+    from deep5.distributed.compression import Compression
+    from deep5.distributed.own_classes import check_initialised, check_method
     from deep5.distributed.scheme import DistributedOptimizer
 
     value = recipe.value("scheme")
@@ -154,6 +165,11 @@ def make_scheme(recipe: Recipe, optimizer: Any, communicator: Communicator, seed
     compression = component(recipe, "compression", "compressors")
     if isinstance(compression, type):
         compression = make(recipe, "compression", compression)
+    if isinstance(compression, Compression):
+        try:
+            check_initialised(compression, Compression, "_scratch")
+        except UsageError as error:
+            raise RecipeError(f"{recipe.where('compression')}'compression': {error}") from error
     given = {} if compression is None else {"compression": compression}
     if not is_factory(made) and given:
         raise RecipeError(
@@ -163,8 +179,23 @@ def make_scheme(recipe: Recipe, optimizer: Any, communicator: Communicator, seed
     scheme = make(recipe, "scheme", made, **given)
     if not isinstance(scheme, DistributedOptimizer):
         raise not_a(recipe, "scheme", scheme, "a d5.DistributedOptimizer, its class or name")
+    try:
+        check_initialised(scheme, DistributedOptimizer, "compression")
+        check_method(scheme, "step", DistributedOptimizer)
+    except UsageError as error:
+        raise RecipeError(f"{recipe.where('scheme')}'scheme': {error}") from error
     if given and scheme.compression is None:
-        raise RecipeError(f"{recipe.where('compression')}{type(scheme).__name__} takes no compression; allowed: none")
+        takers = [name for name in registered("schemes") if getattr(load("schemes", name), "compresses", False)]
+        raise RecipeError(
+            f"{recipe.where('compression')}{type(scheme).__name__} takes no compression; allowed: none, or one of the "
+            f"schemes that take one: {', '.join(takers)}"
+        )
+    return scheme
+
+
+def _wrapped(
+    recipe: Recipe, scheme: DistributedOptimizer, optimizer: Any, communicator: Communicator, seed: int
+) -> DistributedOptimizer:
     try:
         return scheme.wrap(optimizer, communicator, seed=derive_seed(seed, "scheme"))
     except Deep5Error as error:

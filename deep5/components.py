@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -80,9 +81,24 @@ def make(recipe: Recipe, key: str, made: Any, *given: Any, **named: Any) -> Any:
     except ModuleNotFoundError as error:
         raise missing_dependency(f"{recipe.where(key)}{key} {recipe.value(key)!r}", error) from error
     except Exception as error:
+        if inspect.isabstract(made):
+            raise RecipeError(f"{recipe.where(key)}{key!r}: {_unfinished(made)}") from error
         raise RecipeError(
             f"{recipe.where(key)}{key!r} raised {type(error).__name__} while it was made: {error}"
         ) from error
+
+
+def _unfinished(made: type) -> str:
+    """What to say of a class that lacks methods which its base asks for."""
+    from deep5.distributed.own_classes import shown
+
+    file = getattr(sys.modules.get(made.__module__), "__file__", None)
+    missing = {name: getattr(made, name) for name in sorted(getattr(made, "__abstractmethods__", ()))}
+    wanted = [shown(name, method) if callable(method) else name for name, method in missing.items()]
+    return (
+        f"{made.__name__}{f' of {file}' if file else ''} has no {' and no '.join(missing)}; allowed: a class with all "
+        f"methods that its base asks for; remedy: write {', '.join(wanted)} in it"
+    )
 
 
 def is_factory(made: Any) -> bool:

@@ -114,8 +114,10 @@ def _mpiexec() -> str:
     beside = str(Path(sys.executable).parent)
     found = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
     if found is None:
+        other = "threads" if importlib.util.find_spec("torch") is None else "torchrun"
         raise MissingDependency(
-            f"mpiexec is not installed: it is neither in {beside} nor on the PATH; remedy: {install_command('mpi4py')}"
+            f"mpiexec is not installed: it is neither in {beside} nor on the PATH; remedy: "
+            f"{install_command('mpi4py')}, or --launcher {other}"
         )
     return found
 

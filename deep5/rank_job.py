@@ -43,6 +43,9 @@ class RanksEnded:
         failed: The rank that failed by itself first, or None.
         signal: What ended the rank that was lost, where it is known.
         error: What went wrong, in one text, or None. The rank may have printed it, unless it left that to `Report`.
+        reason: The part of the error that says why, where the rank that failed told it apart.
+        alike: Whether all ranks failed, and told the same reason.
+        trace: Where the rank that failed raised the error, as Python prints it, or None.
         result_folder: Where the run wrote its result, as the first rank that knew it said.
         seconds_to_notice: From the end of the rank that was lost or failed until it was seen; None where none was.
     """
@@ -52,6 +55,9 @@ class RanksEnded:
     failed: int | None = None
     signal: int | None = None
     error: str | None = None
+    reason: str | None = None
+    alike: bool = False
+    trace: str | None = None
     result_folder: Path | None = None
     seconds_to_notice: float | None = None
 
@@ -192,8 +198,17 @@ class RankJob:
                 seconds_to_notice=notice,
             )
         status = report.get("status") or (end.status if end is not None else None) or _FAILED
-        error = report.get("error") or f"rank {rank} ended with the status {status}{self._tail(rank)}"
-        return RanksEnded(status=status, failed=rank, error=error, result_folder=folder, seconds_to_notice=notice)
+        reason = report.get("reason")
+        return RanksEnded(
+            status=status,
+            failed=rank,
+            error=report.get("error") or f"rank {rank} ended with the status {status}{self._tail(rank)}",
+            reason=reason,
+            alike=all(self._read(f"rank-{other}.json").get("reason") == reason for other in range(self.ranks)),
+            trace=report.get("trace"),
+            result_folder=folder,
+            seconds_to_notice=notice,
+        )
 
     def _lost(self, end: _End) -> str:
         if not end.signal:

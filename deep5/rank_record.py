@@ -13,7 +13,38 @@ from deep5.record import observer_of
 if TYPE_CHECKING:
     from deep5.recipe import Recipe
 
-__all__ = ["RankRecord"]
+__all__ = ["RankFailed", "RankRecord", "bare_reason", "how_to_go_on"]
+
+
+class RankFailed(RunFailed):
+    """A rank other than the first could not complete the run; `folder` is the first one's result folder."""
+
+    def __init__(self, message: str, folder: Path) -> None:
+        super().__init__(message)
+        self.folder = folder
+
+
+def bare_reason(error: BaseException) -> str:
+    """Why a run failed, without where it is written and how to go on.
+
+    Args:
+        error: What ended it: as `RankRecord.guarded` and `RunRecord.guarded` raise it, or any other.
+
+    >>> bare_reason(ValueError("a slip"))
+    'ValueError: a slip'
+    """
+    if isinstance(error, RunFailed) and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, (Deep5Error, KeyboardInterrupt)):
+        return str(error) or type(error).__name__
+    return f"{type(error).__name__}: {error}"
+
+
+def how_to_go_on(folder: Path) -> str:
+    """How to go on with a run, as the end of a message; empty where it left no checkpoint."""
+    from deep5.training.checkpointer import checkpoints
+
+    return f"; to go on, add --resume {folder} to the command" if checkpoints(folder / "checkpoints") else ""
 
 
 class RankRecord:
@@ -51,15 +82,16 @@ class RankRecord:
         """Errors as those of `RunRecord.guarded`.
 
         Raises:
-            RunFailed: In place of every error.
+            RankFailed: In place of every error.
             KeyboardInterrupt: The run was interrupted.
         """
         try:
             yield
         except Deep5Error as error:
-            raise RunFailed(f"the run failed: {error}; what it left is in {self.path}") from error
+            raise RankFailed(f"the run failed: {error}; {self._left()}", self.path) from error
         except Exception as error:
-            raise RunFailed(
-                f"the run failed: {type(error).__name__}: {error}; what it left is in {self.path}; remedy: --debug "
-                "shows where"
-            ) from error
+            told = f"the run failed: {type(error).__name__}: {error}; {self._left()}; remedy: --debug shows where"
+            raise RankFailed(told, self.path) from error
+
+    def _left(self) -> str:
+        return f"what it left is in {self.path}{how_to_go_on(self.path)}"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, cast
 
 from deep5.canonical import canonical_hash
 from deep5.communicator import Communicator, SingleRank
-from deep5.distributed.joining import Report, compare_ranks, join, launched
+from deep5.distributed.joining import Launched, Report, compare_ranks, join, launched
+from deep5.distributed.mpi_waiting import SAME, end_job_at_exit
 from deep5.errors import Deep5Error, RunFailed, UsageError
+from deep5.rank_record import RankFailed, bare_reason, how_to_go_on
 from deep5.run import check_shares, execute_as_rank, progress
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Launcher", "run_by_command", "run_program", "run_with_ranks"]
 
 Launcher = Literal["mpiexec", "torchrun", "threads"]
+
+_OWN_SIGNALS = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 
 
 def run_with_ranks(
@@ -59,7 +63,7 @@ def run_with_ranks(
     recipe, count, by = _asked(recipe, ranks, launcher)
     if (here := _run_here(recipe, count, by, options)) is not None:
         return here
-    return None, _start([sys.executable, "-m", "deep5", *arguments], count, by, stdout)[0]
+    return None, _start([sys.executable, "-m", "deep5", *arguments], count, by, stdout, trains=recipe.trains)[0]
 
 
 def run_program(recipe: Recipe, program: Path | None, **options: Any) -> tuple[Result, bool]:
@@ -95,7 +99,7 @@ def run_program(recipe: Recipe, program: Path | None, **options: Any) -> tuple[R
         if here[0] is None:
             sys.exit(0)
         return here[0], False
-    status, folder = _start([sys.executable, str(program), *sys.argv[1:]], count, by, None)
+    status, folder = _start([sys.executable, str(program), *sys.argv[1:]], count, by, None, trains=recipe.trains)
     if folder is None:
         raise RunFailed(f"the ranks of {program} ended with the status {status} and left no result")
     return load(folder), True
@@ -123,7 +127,7 @@ def run_by_command(recipe: Recipe, command: Sequence[str], **options: Any) -> Pa
     if (here := _run_here(recipe, count, by, options)) is not None:
         folder = None if here[0] is None else here[0].folder
     else:
-        _, folder = _start(command, count, by, None)
+        _, folder = _start(command, count, by, None, trains=recipe.trains)
     if folder is None:
         raise RunFailed("the ranks left no result")
     return folder
@@ -167,19 +171,54 @@ def _run_here(
         # Code that is timed has its own devices.
         device = str(recipe.value("device")) if recipe.trains else "cpu"
         backend = "nccl" if device.startswith("cuda") else "gloo"
-        return _reporting(lambda: rank(join(found, backend=backend, device=device)))
+        return _reporting(found, lambda: rank(join(found, backend=backend, device=device)))
     if count == 1:
         result = rank(SingleRank())
     elif launcher == "threads":
-        from deep5.distributed.threads import run_in_threads
-
-        result = run_in_threads(count, rank)[0]
+        result = _in_threads(count, rank)
     else:
         return None
     return result, 0 if result else 1
 
 
-def _facts(recipe: Recipe) -> dict[str, str]:
+def _in_threads(count: int, rank: Callable[[Communicator], Result | None]) -> Result | None:
+    """The first rank's result.
+
+    Raises:
+        RunFailed: As that of the first rank that failed, which is named here and in the result.
+    """
+    from deep5.distributed.threads import run_in_threads
+
+    failed: list[tuple[int, RunFailed]] = []
+
+    def noted(communicator: Communicator) -> Result | None:
+        try:
+            return rank(communicator)
+        except RunFailed as error:
+            failed.append((communicator.rank, error))
+            raise
+
+    try:
+        return run_in_threads(count, noted)[0]
+    except RunFailed as error:
+        reasons = {bare_reason(each) for _, each in failed}
+        number = next((number for number, each in failed if each is error), None)
+        if number is None or (len(failed) == count and len(reasons) == 1):
+            raise
+        message, reason = _named(str(error), bare_reason(error), number, count)
+        # The others know where the first one writes; what that found was only that another is lost.
+        folder = next((each.folder for _, each in failed if isinstance(each, RankFailed)), None)
+        _mark(folder, reason)
+        raise RunFailed(message).with_traceback(error.__traceback__) from error.__cause__
+
+
+def _named(message: str, reason: str, rank: int, ranks: int) -> tuple[str, str]:
+    """Message and reason of an error with the rank that it is of."""
+    named = f"rank {rank} of {ranks}: {reason}"
+    return (message.replace(reason, named, 1) if reason in message else f"rank {rank} of {ranks}: {message}"), named
+
+
+def _facts(recipe: Recipe) -> dict[str, str | Mapping[str, Any]]:
     """What has to be the same on all ranks."""
     from deep5.environment import describe_software
 
@@ -187,7 +226,7 @@ def _facts(recipe: Recipe) -> dict[str, str]:
     commit = software["commit"] or {}
     return {
         "the recipe": f"{recipe.name} ({recipe.fixed_hash()[:12]}), size {recipe.size}",
-        "the settings": json.dumps(recipe.document()["mutable"], sort_keys=True),
+        "the settings": recipe.document()["mutable"],
         "deep5": f"{software['deep5']} {commit.get('id') or ''}{' (changed)' if commit.get('dirty') else ''}".strip(),
         "Python": software["python"],
         **software["packages"],
@@ -196,7 +235,9 @@ def _facts(recipe: Recipe) -> dict[str, str]:
     }
 
 
-def _start(command: Sequence[str], ranks: int, launcher: Launcher, stdout: TextIO | None) -> tuple[int, Path | None]:
+def _start(
+    command: Sequence[str], ranks: int, launcher: Launcher, stdout: TextIO | None, *, trains: bool
+) -> tuple[int, Path | None]:
     """Start the ranks of a run, watch over them, and see that what they leave behind is true.
 
     Args:
@@ -204,6 +245,7 @@ def _start(command: Sequence[str], ranks: int, launcher: Launcher, stdout: TextI
         ranks: How many.
         launcher: What starts them; no threads.
         stdout: Takes what the first rank prints.
+        trains: Whether the run is a training, which may begin again in its folder.
 
     Returns:
         The exit status of the run, and where the result is.
@@ -217,19 +259,42 @@ def _start(command: Sequence[str], ranks: int, launcher: Launcher, stdout: TextI
 
     ended = start_ranks(command, ranks=ranks, launcher=cast("Any", launcher), stdout=stdout)
     folder = None if ended.result_folder is None else Path(ended.result_folder)
+    left = "" if folder is None else f"; what it left is in {folder}{how_to_go_on(folder)}"
     if ended.lost is not None:
-        by = f" by signal {ended.signal} ({signal.Signals(ended.signal).name})" if ended.signal else ""
-        how = f"was ended{by} from outside"
-        reason = f"rank {ended.lost} of {ranks} {how}"
-        raise RunFailed(f"the run failed: {reason}{_marked(folder, reason)}")
+        reason = f"rank {ended.lost} of {ranks} {_how_lost(ended.signal)}"
+        _mark(folder, reason)
+        # gloo ends a process whose buffers are of other sizes than the others'.
+        remedy = f"; {SAME}" if ended.signal == signal.SIGABRT and launcher == "torchrun" else ""
+        raise RunFailed(f"the run failed: {reason}{left}{remedy}")
     if ended.error is not None:
         if ended.status == 130:
-            raise KeyboardInterrupt(ended.error)
+            raise KeyboardInterrupt(_interrupted(folder, trains))
         if ended.status == 1 and ended.failed == 0 and _complete(folder):
             return 1, folder  # the run was not accepted, which is no error
-        _marked(folder, ended.error)
-        raise _Ended(ended.error, ended.status)
+        message, reason = ended.error, ended.reason or ended.error
+        if ended.reason is not None and ended.failed is not None and not ended.alike:
+            message, reason = _named(message, reason, ended.failed, ranks)
+        _mark(folder, reason)
+        error = _Ended(message, ended.status)
+        if ended.trace is not None:
+            error.add_note(f"on rank {ended.failed} of {ranks}:\n{ended.trace}")
+        raise error
     return ended.status, folder
+
+
+def _interrupted(folder: Path | None, trains: bool) -> str:
+    """What one process says, too, when it is interrupted."""
+    if folder is None:
+        return "interrupted"
+    repeatable = trains and not _complete(folder)
+    again = f"; to begin again there, add --resume {folder} to the command" if repeatable else ""
+    return f"interrupted; what the run left is in {folder}{how_to_go_on(folder) or again}"
+
+
+def _how_lost(number: int | None) -> str:
+    """How a rank was ended; what a process does to itself, mostly by an error in compiled code, is not from outside."""
+    by = f" by signal {number} ({signal.Signals(number).name})" if number else ""
+    return f"was ended{by}" if number in _OWN_SIGNALS else f"was ended{by} from outside"
 
 
 def _complete(folder: Path | None) -> bool:
@@ -247,13 +312,12 @@ class _Ended(Deep5Error):
         self.exit_status = status
 
 
-def _marked(folder: Path | None, reason: str) -> str:
-    """Note in the result why the run ended, where its first rank could not; how to go on, for the message."""
+def _mark(folder: Path | None, reason: str) -> None:
+    """Note in the result why the run ended, which its first rank may not know."""
     if folder is None:
-        return ""
+        return
     from deep5.results.folder import ResultFolder
     from deep5.results.result import load
-    from deep5.training.checkpointer import checkpoints
 
     result = load(folder)
     if result.status != "success":
@@ -263,27 +327,34 @@ def _marked(folder: Path | None, reason: str) -> str:
             marked.write_result(document)
         finally:
             marked.close()
-    going_on = f"; to go on, add --resume {folder} to the command" if checkpoints(folder / "checkpoints") else ""
-    return f"; what it left is in {folder}{going_on}"
 
 
-def _reporting(run: Callable[[], Result | None]) -> tuple[Result | None, int]:
+def _reporting(found: Launched, run: Callable[[], Result | None]) -> tuple[Result | None, int]:
     """Call what a rank does and tell whoever watches over it how it ends.
 
     Raises:
         SystemExit: In place of an error, where somebody watches, who tells it once for all ranks.
+        RunFailed: Where nobody does; the rank is named.
     """
     report = Report()
     report.started()
     try:
         result = run()
     except BaseException as error:
-        own = isinstance(error, (Deep5Error, KeyboardInterrupt))
-        message = str(error) or type(error).__name__
         status = 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "exit_status", 3)
-        report.failed(message if own else f"{type(error).__name__}: {message}", status)
-        if report.watched and (own or "--debug" not in sys.argv):
+        failed, reason = status == RunFailed.exit_status, bare_reason(error)
+        if report.watched:
+            own = isinstance(error, (Deep5Error, KeyboardInterrupt))
+            message = str(error) or type(error).__name__ if own else f"{reason}; remedy: --debug shows where"
+            trace = "".join(traceback.format_exception(error))
+            report.failed(message, status, reason=reason if failed else None, trace=trace)
             sys.exit(status)
+        if isinstance(error, Exception) and found.kind == "mpi":
+            # The message and the records come first; the others would wait for this rank until their limit is over.
+            end_job_at_exit(status)
+        if isinstance(error, RunFailed):
+            message, _ = _named(str(error), reason, found.rank, found.size)
+            raise RunFailed(message).with_traceback(error.__traceback__) from error.__cause__
         raise
     status = 0 if result is None or result else 1
     report.finished(status)

@@ -47,7 +47,7 @@ class RunRecord:
     Raises:
         OutputError: The folder cannot be written; nothing is left behind.
         RecipeError: A metric does not give an observer.
-        CheckpointError: The folder to go on in is of another run.
+        CheckpointError: The folder to go on in is of another run, or has another's name.
         UsageError: It is no result folder, or a run still writes there.
     """
 
@@ -55,7 +55,7 @@ class RunRecord:
         self, recipe: Recipe, out: str | Path, *, set_up_s: float = 0.0, resume: Path | None = None, **known: Any
     ) -> None:
         from deep5.environment import describe_software, describe_system, environment_hash
-        from deep5.results.continuing import going_on
+        from deep5.results.continuing import check_name, going_on
         from deep5.results.folder import ResultFolder
         from deep5.results.result import load
         from deep5.results.schema import blank_document
@@ -83,10 +83,13 @@ class RunRecord:
         # Of the processes before, where a run goes on.
         self._before = {"wall_time_s": 0.0, "cpu_time_s": 0.0}
         self._resumed = resume is not None
+        self._unmeasured = dict(self.document["measurement"])
         if resume is not None:
             self.folder = ResultFolder.open(resume)
             try:
-                self.document = going_on(load(resume).document, self.document, defaults(recipe))
+                left = load(resume).document
+                check_name(left["run_id"], self.folder.path)
+                self.document = going_on(left, self.document, defaults(recipe))
             except BaseException:
                 self.folder.close()
                 raise
@@ -126,8 +129,8 @@ class RunRecord:
             yield
         except KeyboardInterrupt as interruption:
             self._end("aborted", str(interruption) or "interrupted by the user")
-            told = f"interrupted; what the run left is in {self.folder.path}{self._resumable()}"
-            raise KeyboardInterrupt(told) from None
+            going_on = self._resumable() or self._repeatable()
+            raise KeyboardInterrupt(f"interrupted; what the run left is in {self.folder.path}{going_on}") from None
         except Deep5Error as error:
             self._end("failed", str(error))
             raise RunFailed(
@@ -149,6 +152,10 @@ class RunRecord:
             return ""
         return f"; to go on, add --resume {self.folder.path} to the command"
 
+    def _repeatable(self) -> str:
+        """How to begin again, where there is nothing to go on from and nothing went wrong: the same command would."""
+        return f"; to begin again there, add --resume {self.folder.path} to the command" if self.recipe.trains else ""
+
     def _write_inputs(self) -> None:
         if self.recipe.source is not None and not self._resumed:
             self.folder.write_file("recipe.py", self.recipe.source)
@@ -158,11 +165,21 @@ class RunRecord:
         self.folder.write_file(name, json.dumps(environment, indent=2) + "\n")
 
     def position(self) -> dict[str, Any]:
-        """What a checkpoint holds of this record: how long the run took so far, and how far its events were written."""
+        """What a checkpoint holds of this record.
+
+        How long the run took so far, what it measured of its first calls, and how far its events were written: who is
+        killed writes none of it into result.json.
+        """
+        return {
+            **self._lived(),
+            "measurement": dict(self.document["measurement"]),
+            "events_bytes": self.folder.events_bytes(),
+        }
+
+    def _lived(self) -> dict[str, float]:
         return {
             "wall_time_s": self._before["wall_time_s"] + perf_counter() - self._begin,
             "cpu_time_s": self._before["cpu_time_s"] + process_time() - self._cpu,
-            "events_bytes": self.folder.events_bytes(),
         }
 
     def went_on(self, about: Mapping[str, Any] | None, checkpoint: Path | None) -> None:
@@ -172,9 +189,11 @@ class RunRecord:
             about: What the checkpoint says, `position` included; None: from the beginning.
             checkpoint: Its file.
         """
-        about = about or {"events_bytes": 0, "step": 0, "epoch": 0}
+        about = about or {"events_bytes": 0, "step": 0, "epoch": 0, "measurement": self._unmeasured}
         self.folder.cut_events(about["events_bytes"])
         self._before = {name: about.get(name, 0.0) for name in self._before}
+        # What result.json has of the first calls is of steps that the checkpoint may not have, or missing after a kill.
+        self.document["measurement"] = dict(about.get("measurement", self.document["measurement"]))
         self.document["resumed"].append(
             {
                 "time": _now(),
@@ -222,10 +241,7 @@ class RunRecord:
             names = ("written", "seconds", "left_out")
             self.document["checkpoints"] = {name: getattr(keeper, name) for name in names}
             self.document["checkpoints"]["left_out"] = list(keeper.left_out)
-        self.document["resources"] = {
-            "set_up_s": self._set_up_s,
-            **{name: value for name, value in self.position().items() if name != "events_bytes"},
-        }
+        self.document["resources"] = {"set_up_s": self._set_up_s, **self._lived()}
 
     def _end(self, status: str, reason: str) -> None:
         """Write down a run that came to nothing; what goes wrong here must not hide what went wrong before."""

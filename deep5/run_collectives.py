@@ -54,7 +54,7 @@ def time_collectives(
     name_folder(communicator, run.folder.path)
     with run.guarded():
         times = measure_collectives(communicator, plan)
-        _warn(run, gather_texts(communicator, platform.node()))
+        _warn(run, gather_texts(communicator, platform.node()), times)
         run.extra_rows += [*_own_rows(times, 0), *_machine_rows(times)]
         for name, content in write_ranks(communicator, [], _about(plan), run).items():
             run.folder.write_file(name, content)
@@ -64,8 +64,9 @@ def time_collectives(
         from rich.console import Console
 
         from deep5.bench.collective.report import collective_table
+        from deep5.terminal import styled_where_fit
 
-        collective_table(summary, Console())
+        collective_table(summary, styled_where_fit(Console()))
     return result
 
 
@@ -91,11 +92,11 @@ def _record(recipe: Recipe, plan: CollectivePlan, out: str | Path, ranks: int) -
     )
 
 
-def _warn(run: RunRecord, hosts: list[str]) -> None:
-    """Note where ranks share processors: only those of the first one's machine are known here."""
-    from deep5.bench.collective.ranks import crowded
+def _warn(run: RunRecord, hosts: list[str], times: CollectiveTimes) -> None:
+    """Note where ranks share processors (only those of the first one's machine are known here), or others used them."""
+    from deep5.bench.collective.ranks import crowded, disturbed
 
-    run.warn(*crowded(hosts.count(hosts[0])))
+    run.warn(*crowded(hosts.count(hosts[0])), *disturbed(times))
 
 
 def _write(run: RunRecord, times: CollectiveTimes) -> CollectiveSummary:

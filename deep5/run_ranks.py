@@ -123,10 +123,26 @@ def write_ranks(
     }
     samples = gather_texts(communicator, "" if communicator.rank == 0 else samples_text(rows))
     everyone = [json.loads(text) for text in gather_texts(communicator, json.dumps(own))]
-    for rank in everyone:
-        run.warn(*(f"rank {rank['rank']}: {told}" for told in rank["warnings"]))
+    run.warn(*_told_once(everyone, run.warnings if isinstance(run, RankRecord) else run.document["warnings"]))
     files = {rank_samples(rank): text for rank, text in enumerate(samples) if rank}
     return {**files, RANKS: json.dumps(everyone, indent=2) + "\n"}
+
+
+def _told_once(everyone: Sequence[Mapping[str, Any]], known: Sequence[str]) -> list[str]:
+    """The warnings of ranks, each with those that gave it; what the first one knows as well is everybody's.
+
+    >>> _told_once([{"rank": 1, "warnings": ["slow", "hot"]}, {"rank": 2, "warnings": ["hot", "odd"]}], ["slow"])
+    ['ranks 1, 2: hot', 'rank 2: odd']
+    """
+    ranks: dict[str, list[int]] = {}
+    for rank in everyone:
+        for sentence in rank["warnings"]:
+            if sentence not in known:
+                ranks.setdefault(sentence, []).append(rank["rank"])
+    return [
+        f"rank{'s' if len(those) > 1 else ''} {', '.join(map(str, those))}: {sentence}"
+        for sentence, those in ranks.items()
+    ]
 
 
 def train_as_rank(

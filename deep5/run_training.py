@@ -164,7 +164,8 @@ def _keeper(
 
     own = next((event for event in events if isinstance(event, Checkpointer)), None)
     if checkpointer is None or (own is None and checkpointer != "default"):
-        return checkpointer, True
+        # A copy here, too: ranks that are threads are given the same one.
+        return copy.copy(checkpointer), True
     if own is None:
         return Checkpointer(), False
     if checkpointer == "default":
@@ -196,8 +197,6 @@ def _go_on(
     if together is not None:
         return together.go_on(run, folder, tell)
     about, path = restore(trainer, folder, tell=tell)
-    if (writers := about.get("ranks", 1)) > 1:
-        raise CheckpointError(f"{writers} ranks wrote the checkpoint {path}; remedy: --ranks {writers}, or --ranks 1")
     if about.get("run_id") != run.folder.run_id:
         raise CheckpointError(
             f"the checkpoint {path} is of the run {about.get('run_id')!r}; allowed: of {run.folder.run_id!r}"

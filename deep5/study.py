@@ -248,7 +248,9 @@ class _UnderWay:
                         self._failures[name][seed] = str(error)
                     self._write(self._study("the study is not finished"), {})
             runs = {name: [own[seed] for seed in sorted(own, key=plan.seeds.index)] for name, own in self._runs.items()}
-            drawn, missing = study_pictures(plan.recipe.name, runs, len(plan.seeds), plan.target)
+            drawn, missing = study_pictures(
+                plan.recipe.name, runs, len(plan.seeds), plan.target, notes=self._study().notes
+            )
             finished = self._study(*missing, finished=True)
             self._write(finished, drawn)
         except KeyboardInterrupt:

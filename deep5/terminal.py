@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["counted", "plain"]
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["counted", "plain", "styled_where_fit"]
+
+# What a launcher tells a process that is one of several ranks.
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "TORCHELASTIC_RUN_ID")
 
 
 def counted(count: int, what: str) -> str:
@@ -24,3 +33,20 @@ def plain(text: object) -> str:
     if told.isprintable():
         return told
     return "".join(sign if sign.isprintable() or sign == "\n" else ascii(sign)[1:-1] for sign in told)
+
+
+def styled_where_fit(console: Console) -> Console:
+    """The console, or one of the same file and width without colour and weight, where the codes for these may show.
+
+    They may where `NO_COLOR` is set, and in a rank that another launcher started: that gives its ranks a terminal of
+    its own making, whatever becomes of what they print.
+
+    Args:
+        console: Where something is to be printed.
+    """
+    foreign = "DEEP5_LAUNCH" not in os.environ and any(name in os.environ for name in _RANKS)
+    if not os.environ.get("NO_COLOR") and not foreign:
+        return console
+    from rich.console import Console
+
+    return Console(file=console.file, width=console.width, color_system=None)

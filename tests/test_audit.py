@@ -571,6 +571,13 @@ def broken_off(ran: int, again: int, left: int | None = None) -> Doctor:
     return doctor
 
 
+def second_as_first(folder: Path) -> None:
+    """The first call of a process that went on, in a run that no process went on with."""
+    lines = list(csv.DictReader((folder / "samples.csv").open()))
+    (second,) = [float(r["value"]) for r in lines if (r["metric"], r["step"]) == ("step_latency", "1")]
+    setting("measurement", "first_call_s", to=second / 1e3)(folder)
+
+
 def as_resumed(doctor: Doctor) -> Doctor:
     """Doctored, and told as if it had been resumed."""
 
@@ -791,6 +798,9 @@ CORPUS: list[tuple[str, str, Doctor, int, str]] = [
     ("no first call", RUN, setting("measurement", "first_call_s", to=None), 6, "the first call is not told apart"),
     ("another first call", RUN, setting("measurement", "first_call_s", to=1e-5), 6,
      "the first call, by the first step; stored 1e-05"),
+    ("another first call, as resumed", RUN, as_resumed(setting("measurement", "first_call_s", to=1e-5)), 6,
+     "the first call, by the first step; stored 1e-05"),
+    ("the second step as the first call", RUN, second_as_first, 6, "the first call, by the first step; stored"),
     ("other warm-up than told", QUICK, rows(other_warm_up), 6, "warming up is said to end after"),
     (
         "half of the samples as warm-up",
@@ -1144,6 +1154,23 @@ def test_honest_runs_that_were_resumed_pass(tmp_path: Path, step: int) -> None:
     report = audit([folder])
     assert [str(finding) for finding in report.findings] == []
     assert not any("which steps were the first" in what or "throughput" in what for what in report.skipped)
+
+
+def test_a_run_whose_first_call_was_lost_by_a_kill_has_that_of_the_process_behind_it(
+    given: Callable[[str], Path],
+) -> None:
+    """As its checkpoint did not hold it, which is so of earlier ones."""
+    folder = given(RUN)
+    second_as_first(folder)
+
+    def first_calls() -> list[str]:
+        return [finding.what for finding in audit([folder]).findings if "the first call" in finding.what]
+
+    assert len(first_calls()) == 1
+    result(lambda d: resumed(d, d["provenance"]["environment"]))(folder)  # at step 1
+    assert first_calls() == []
+    result(lambda d: d["resumed"][0].update(step=2))(folder)
+    assert len(first_calls()) == 1
 
 
 def test_a_recipe_run_twice_is_no_study(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import sleep
@@ -18,6 +19,7 @@ from command import Command
 from deep5.bench.collective.command import collective_command
 from deep5.bench.collective.measure import CollectiveTimes, is_right, measure_collectives
 from deep5.bench.collective.plan import LIBRARY, CollectivePlan, parse_sizes
+from deep5.bench.collective.ranks import disturbed
 from deep5.bench.collective.summary import summarise_collectives
 from deep5.cli_errors import errors
 from deep5.communicator import Communicator, SingleRank
@@ -470,3 +472,33 @@ def test_the_command_starts_processes(deep5: Command) -> None:
     told = json.loads(answer.out)
     assert told["launcher"] == "mpiexec"
     assert all(row["right"] for row in told["rows"])
+
+
+def test_ranks_are_warm_by_time_before_anything_is_timed() -> None:
+    calls: list[int] = []
+
+    def counts(communicator: Communicator, buffer: np.ndarray, **given: Any) -> None:
+        if communicator.rank == 0:
+            calls.append(buffer.nbytes)
+            sleep(0.001)
+        communicator.all_reduce(buffer, **given)
+
+    def before_the_first(warm_up_s: float) -> int:
+        calls.clear()
+        measured(known={"counts": counts}, names=("counts",), sizes_bytes=(4, 4096), warm_up_s=warm_up_s)
+        return len(calls) - 2 * 3  # two sizes, three calls of each
+
+    assert before_the_first(0.0) == 0
+    # A call takes a millisecond or more, and the two sizes are called in turn until the time is over.
+    before_the_first(0.05)
+    assert before_the_first(0.05) >= 2
+    assert {4, 4096} <= set(calls)
+
+
+@pytest.mark.parametrize(("share", "told"), [(None, []), (0.049, []), (0.4, ["other programs took up to 40% of"])])
+def test_what_others_took_of_the_processors_is_told(share: float | None, told: list[str]) -> None:
+    times = replace(measured()[0], others_share=share)
+    assert CollectiveTimes.from_json(times.to_json()).others_share == share
+    found = disturbed(times)
+    assert len(found) == len(told)
+    assert all(sentence.startswith(begin) for sentence, begin in zip(found, told, strict=True))

@@ -576,6 +576,18 @@ def test_what_failed_and_has_no_samples_is_told_and_the_rest_is_kept(form: str, 
     assert list(read.groupby("status").size()) == [18, 18]
 
 
+@pytest.mark.parametrize("advice", ["; remedy: --debug shows where", "; allowed: 1, 2; remedy: --size 2"])
+def test_of_why_there_are_no_samples_the_reason_alone_is_told(advice: str, tmp_path: Path, deep5: Command) -> None:
+    folder = cases.run(tmp_path / "results", "failed", ended="failed")
+    document = json.loads((folder / "result.json").read_text())
+    document["reasons"] = [f"the metric 'own' raised ValueError: a; b{advice}"]
+    (folder / "result.json").write_text(json.dumps(document))
+    (folder / "samples.csv").unlink()
+    answer = deep5("export", str(folder), "--format", "csv", "-o", "out")
+    told = f"{folder} has no samples (failed: the metric 'own' raised ValueError: a; b)"
+    assert answer.err == f"deep5: not exported: {told}\n"
+
+
 def test_a_round_that_was_broken_off_counts_nowhere(tmp_path: Path) -> None:
     """Of a comparison that was ended: its medians are of whole rounds, and so is what is exported."""
     folder = cases.comparison(tmp_path, rounds=3)

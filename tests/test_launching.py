@@ -152,8 +152,10 @@ def test_an_error_of_a_ranks_own_is_told_once(place: Path, capfd: pytest.Capture
         "mpiexec",
         """
         assert report.watched
+        while not os.path.exists(f"{os.environ['DEEP5_RANKS']}/rank-{1 - me.rank}.json"):
+            time.sleep(0.01)
         time.sleep(0.1 * (1 - me.rank))
-        report.failed(f"the recipe is not valid, says rank {me.rank}", 2)
+        report.failed(f"the recipe is not valid, says rank {me.rank}", 2, reason="it is not", trace="line 7")
         # As MPI's end may: it waits for the others.
         time.sleep(60 if me.rank else 0)
         sys.exit(2)
@@ -161,6 +163,8 @@ def test_an_error_of_a_ranks_own_is_told_once(place: Path, capfd: pytest.Capture
     )
     assert (ended.status, ended.lost, ended.failed) == (2, None, 1)
     assert ended.error == "the recipe is not valid, says rank 1"
+    # Rank 0 says the same 0.1 s later, for which 1 s is left.
+    assert (ended.reason, ended.alike, ended.trace) == ("it is not", True, "line 7")
     assert capfd.readouterr() == ("", "")
 
 
@@ -274,7 +278,17 @@ def test_ranks_that_differ_are_refused_on_all_of_them() -> None:
             compare_ranks(communicator, facts)
         with pytest.raises(UsageError, match="the ranks differ in commit: nothing on rank 0, 1, 2 and 'x' on rank 3"):
             compare_ranks(communicator, {"commit": "x"} if communicator.rank == 3 else {})
-        compare_ranks(communicator, {"recipe": "abc"})
+        lists = [1] * 100 + [communicator.rank % 2]
+        settings = {"seed": communicator.rank, "batch_size": 64, "kwargs": {"lr": 0.1, "sizes": lists}}
+        told = (
+            "the ranks differ in the settings: seed: 0 on rank 0, 1 on rank 1, 2 on rank 2, 3 on rank 3; "
+            r"kwargs\.sizes: … 1, 1, 1, 0\] on rank 0, 2, … 1, 1, 1, 1\] on rank 1, 3; allowed: the same"
+        )
+        with pytest.raises(UsageError, match=told):
+            compare_ranks(communicator, {"the settings": settings})
+        with pytest.raises(UsageError, match=r"the settings: lr: nothing on rank 0, 1, 2, 0\.1 on rank 3; allowed"):
+            compare_ranks(communicator, {"the settings": {"lr": 0.1} if communicator.rank == 3 else {}})
+        compare_ranks(communicator, {"recipe": "abc", "the settings": {"lr": 0.1}})
         return "refused"
 
     assert run_in_threads(4, refused) == ["refused"] * 4
@@ -356,7 +370,11 @@ def test_who_is_not_watched_reports_to_nobody(tmp_path: Path, monkeypatch: pytes
 def test_without_mpiexec_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    with pytest.raises(MissingDependency, match=r"mpiexec is not installed.*pip install 'deep5\[mpi\]'"):
+    told = r"mpiexec is not installed.*pip install 'deep5\[mpi\]', or --launcher "
+    with pytest.raises(MissingDependency, match=f"{told}torchrun$"):
+        start_ranks(["true"], ranks=2, launcher="mpiexec")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependency, match=f"{told}threads$"):
         start_ranks(["true"], ranks=2, launcher="mpiexec")
 
 

@@ -20,7 +20,7 @@ from command import Command
 from deep5.results.result import load, result_folders
 from deep5.results.samples_file import read_samples
 from deep5.training.checkpointer import checkpoints
-from ranks import mpi_launcher
+from ranks import mpi_launcher, under_mpi
 
 RECIPE = """
 import deep5 as d5
@@ -184,6 +184,10 @@ def test_an_interrupted_run_goes_on_with_another_number_of_ranks(recipe: Path, t
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130, told
     folder = only(tmp_path / "cut")
+    assert (
+        told
+        == f"deep5: interrupted; what the run left is in {folder}; to go on, add --resume {folder} to the command\n"
+    )
     plain = run(recipe, tmp_path / "cut", "--quiet", "--resume", str(folder))
     assert plain.returncode == 2
     assert "2 ranks wrote the checkpoint" in plain.stderr
@@ -191,6 +195,8 @@ def test_an_interrupted_run_goes_on_with_another_number_of_ranks(recipe: Path, t
     more = run(recipe, tmp_path / "cut", "--resume", str(folder), "--ranks", "3", "--checkpoint-every", "4")
     assert more.returncode == 0, more.stderr
     assert "2 ranks wrote the checkpoint and 3 ranks go on from it: the bits may differ" in more.stderr
+    # Told by all three ranks, it is in the result once.
+    assert sum("3 ranks go on from it" in each for each in load(folder).document["warnings"]) == 1
     one, three = weights(only(tmp_path / "one")), weights(folder)
     # As above, over 84 steps.
     for name in one:
@@ -253,8 +259,90 @@ def test_ranks_with_other_settings_are_refused_on_every_rank(recipe: Path, tmp_p
         check=False,
     )
     assert done.returncode != 0
-    assert "the ranks differ in the settings" in done.stderr
+    assert "the ranks differ in the settings: seed: 3 on rank 0, 4 on rank 1; allowed: the same" in done.stderr
     assert not result_folders(tmp_path / "mixed") if (tmp_path / "mixed").is_dir() else True
+
+
+SCHEMES = """
+import os
+from deep5.distributed.scheme import DistributedOptimizer
+
+
+class _Fails(DistributedOptimizer):
+    consistent = True
+
+    def __init__(self):
+        super().__init__(timeout_s=600.0)
+
+    def step(self, inputs, info):
+        outputs = self.backprop(inputs, info)
+        if info.step == 3:
+            self.fail(self.communicator.rank)
+        self.apply(self.mean(self.gradients(), info), info)
+        return outputs
+
+
+class Raises(_Fails):
+    def fail(self, rank):
+        if rank == 1:
+            raise ValueError("my own bug")
+
+
+class AllRaise(_Fails):
+    def fail(self, rank):
+        raise ValueError("my own bug")
+
+
+class Aborts(_Fails):
+    def fail(self, rank):
+        if rank == 1:
+            os.abort()
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "scheme", "who"),
+    [
+        ("mpiexec", "Raises", "rank 1 of 2: "),
+        pytest.param("torchrun", "Raises", "rank 1 of 2: ", marks=pytest.mark.slow),
+        ("threads", "Raises", "rank 1 of 2: "),
+        ("threads", "AllRaise", ""),
+    ],
+)
+def test_a_rank_that_fails_by_itself_is_named_and_shown(
+    recipe: Path, tmp_path: Path, launcher: str, scheme: str, who: str
+) -> None:
+    (tmp_path / "schemes.py").write_text(SCHEMES)
+    words = ("--ranks", "2", "--launcher", launcher, "--set", f"scheme={tmp_path / 'schemes.py'}:{scheme}")
+    done = run(recipe, tmp_path / "out", "--quiet", "--debug", *words)
+    folder = only(tmp_path / "out")
+    assert done.returncode == 3
+    *trace, told = done.stderr.splitlines()
+    left = f"what it left is in {folder}; remedy: --debug shows where"
+    assert told == f"deep5: the run failed: {who}ValueError: my own bug; {left}"
+    # Where it was raised, once, although it is in another process.
+    assert sum('raise ValueError("my own bug")' in line for line in trace) == 1
+    assert load(folder).document["reasons"] == [f"{who}ValueError: my own bug"]
+
+
+def test_what_a_rank_does_to_itself_is_not_from_outside(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "schemes.py").write_text(SCHEMES)
+    words = ("--ranks", "2", "--launcher", "torchrun", "--set", f"scheme={tmp_path / 'schemes.py'}:Aborts")
+    done = run(recipe, tmp_path / "out", "--quiet", *words)
+    assert done.returncode == 3
+    assert "the run failed: rank 1 of 2 was ended by signal 6 (SIGABRT); what it left" in done.stderr
+    assert "remedy: every rank has to call the same collectives in the same order" in done.stderr
+    assert load(only(tmp_path / "out")).document["reasons"] == ["rank 1 of 2 was ended by signal 6 (SIGABRT)"]
+
+
+def test_a_rank_that_fails_ends_the_job_of_a_launcher_of_ones_own(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "schemes.py").write_text(SCHEMES)
+    words = ("run", str(recipe), "--out", str(tmp_path / "own"), "--quiet")
+    scheme = ("--set", f"scheme={tmp_path / 'schemes.py'}:Raises")
+    # The other rank would wait for 600 s.
+    ended = under_mpi("from deep5.cli import main\nmain()", 2, *words, *scheme, timeout_s=90.0)
+    assert ended.status == 3
+    assert "deep5: the run failed: rank 1 of 2: ValueError: my own bug; what it left" in ended.errors
 
 
 def test_a_loss_that_is_no_number_stops_all_ranks_at_one_step(recipe: Path, tmp_path: Path) -> None:

@@ -833,3 +833,34 @@ def test_text_stands_out_in_light_and_in_the_dark(page: str) -> None:
             assert contrast(colours[ink], colours["shade"]) >= 4.5
         for kind in ("good", "bad", "warn"):
             assert contrast(colours[kind], colours[f"{kind}-shade"]) >= 4.5
+
+
+def scaled_study(out: Path) -> Path:
+    """A study of one rank and two, which took 10 s and 8 s a step."""
+    note = "other programs took up to 40% of the processors in 2 runs; remedy: a quiet machine"
+    folder = cases.study(out, notes=[note])
+    for place, path in enumerate(sorted((folder / "runs").iterdir())):
+        ranks = 1 + place // 2
+        document = json.loads((path / "result.json").read_text("utf-8"))
+        row = {**document["metrics"][-1], "name": "throughput", "unit": "samples/s", "value": 100.0 * ranks**0.5}
+        document["metrics"].append({**row, "direction": "higher", "parameters": {}})
+        document["ranks"] = ranks
+        document["recipe"]["mutable"] = {**document["recipe"]["mutable"], "batch_size": 64, "ranks": ranks}
+        document["recipe"]["size"] = "smoke"
+        (path / "result.json").write_text(json.dumps(document), "utf-8")
+    return folder
+
+
+def test_a_study_of_scaling_has_its_table_and_its_picture(tmp_path: Path) -> None:
+    found = collect([scaled_study(tmp_path)])
+    page = report_page(found)
+    assert "strong scaling, 64 samples a step for all ranks, against adam: median over the seeds" in page
+    assert "serial fraction" in page
+    assert "70.7" in page  # the efficiency in percent
+    files, lost = report_figures(found, "svg")
+    assert lost == []
+    (scaling,) = [picture for name, picture in files.items() if name.endswith("-scaling.svg")]
+    for picture in files.values():
+        assert "size smoke; other programs took up to 40% of" in texts(picture)
+    assert "parallel efficiency" in texts(scaling)
+    assert len(Reader(page).all("svg")) == len(files)

@@ -182,8 +182,14 @@ def test_odd_values_of_another_rank_are_the_same_after_an_export(two: Path, tmp_
 def test_ranks_whose_samples_are_gone_are_told(two: Path, tmp_path: Path) -> None:
     (two / "samples-rank-1.csv").unlink()
     done = export([two], "csv", tmp_path / "out.csv")
-    assert done.left_out == [f"{two} has the samples of 1 of its 2 ranks"]
+    assert done.left_out == [f"rank 1 of {two}, of which there are no samples; rank 0 is exported"]
     assert set(pd.read_csv(tmp_path / "out.csv")["rank"]) == {0}
+    shutil.copy(two / "samples.csv", two / "samples-rank-4.csv")
+    changed(two, ranks=1_000_000)
+    (told,) = export([two], "csv", tmp_path / "out.csv").left_out
+    assert told == (
+        f"ranks 1, 2, 3, 5, 6 and 999993 more of {two}, of which there are no samples; the other 2 ranks are exported"
+    )
 
 
 def test_what_fits_into_memory_counts_the_samples_of_all_ranks(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from command import Command
+from deep5.audit import audit
 from deep5.results.result import load, result_folders
 from deep5.training import interruption
 from deep5.training.checkpointer import checkpoints
@@ -169,10 +171,10 @@ METRICS = [(d5.TrainingLoss(), None)]
         # At the end of the step, with its checkpoint.
         ("signal.raise_signal(signal.SIGINT)", 130, "; to go on, add --resume", [5]),
         # A second signal does not wait, and neither does the first for ever.
-        ("[signal.raise_signal(signal.SIGINT) for _ in range(2)]", 130, "interrupted; what the run left is in", []),
-        ("signal.raise_signal(signal.SIGINT), time.sleep(60)", 130, "interrupted; what the run left is in", []),
+        ("[signal.raise_signal(signal.SIGINT) for _ in range(2)]", 130, "; to begin again there, add --resume", []),
+        ("signal.raise_signal(signal.SIGINT), time.sleep(60)", 130, "; to begin again there, add --resume", []),
         # Whatever the signal broke on its way is an interruption; a disk that is full is told.
-        ("signal.raise_signal(signal.SIGINT), 1 / 0", 130, "interrupted; what the run left is in", []),
+        ("signal.raise_signal(signal.SIGINT), 1 / 0", 130, "; to begin again there, add --resume", []),
         (
             "signal.raise_signal(signal.SIGINT), __import__('shutil').rmtree(trainer.listeners.events[-1].folder)",
             3,
@@ -315,8 +317,8 @@ def test_other_threads_versions_and_files_are_said(ended: Path, deep5: Command) 
     answer = deep5("run", "own.py", "--json", "--resume", str(ended))
     assert answer.status == 0
     told = json.loads(answer.out)["warnings"]
-    for what in ("threads: 64 before", 'numpy: "1.0" before', "recipe file: "):
-        (sentence,) = [warning for warning in told if f"the run went on with another {what}" in warning]
+    for what in ("other threads: 64 before", 'another numpy: "1.0" before', "another recipe file: "):
+        (sentence,) = [warning for warning in told if f"the run went on with {what}" in warning]
         assert "the same bits are not promised" in sentence
 
 
@@ -392,6 +394,185 @@ def test_without_a_checkpoint_it_begins_again_and_says_so(deep5: Command) -> Non
     assert [row.step for row in load(folder).samples()["training_loss"]] == list(range(40))
     lines = (folder / "events.mllog").read_text()
     assert lines.count("run_start") == 1
+
+
+# Ends at once, as by a kill, where a file says at which step.
+KILLED = """
+import os
+from pathlib import Path
+import deep5 as d5
+
+class Ends(d5.Event):
+    def describe(self):
+        return {"event": "ends"}
+    def after_all(self, trainer):
+        at = Path("end-at")
+        if at.exists() and trainer.step == int(at.read_text()):
+            os._exit(9)
+
+FIXED = {
+    "model": "mlp", "model_kwargs": {"features": 4, "hidden": 3, "classes": 3}, "dataset": "synthetic",
+    "dataset_kwargs": {"shape": (4,), "classes": 3, "train": 42, "test": 9}, "epochs": 4,
+    "events": (Ends(), d5.Checkpointer(every_steps=6)),
+}
+MUTABLE = {"batch_size": 4, "framework": "reference", "optimizer": "adam", "optimizer_kwargs": {"lr": 0.01}}
+METRICS = [
+    (d5.TestAccuracy(), None), (d5.TrainingLoss(), None), (d5.StepLatency(), None), (d5.Throughput(), None),
+    (d5.WallClockTime(), None),
+]
+"""
+ALONE: tuple[str, ...] = ()
+TWO, THREE = (("--ranks", ranks, "--launcher", "threads") for ranks in ("2", "3"))
+
+
+def killed_at(*steps: int, words: tuple[str, ...], out: str = "results") -> Path:
+    """The folder of a run of KILLED that was killed at these steps, and went on between them."""
+    Path("own.py").write_text(KILLED)
+    own: tuple[str, ...] = (*words, "--quiet", "--out", out)
+    for step in steps:
+        Path("end-at").write_text(str(step))
+        done = subprocess.run((sys.executable, "-m", "deep5", "run", "own.py", *own), check=False, timeout=120)
+        assert done.returncode != 0
+        own = (*words, "--quiet", "--resume", str(only(Path(out))))
+    Path("end-at").unlink()
+    return only(Path(out))
+
+
+@pytest.mark.parametrize(
+    ("steps", "words", "after"),
+    [
+        ((15,), ALONE, ALONE),
+        ((15, 27), ALONE, ALONE),
+        ((27, 27), ALONE, ALONE),
+        ((3,), ALONE, ALONE),
+        ((15, 27), TWO, TWO),
+        pytest.param((3,), TWO, TWO, marks=pytest.mark.slow),
+        ((15,), TWO, THREE),
+    ],
+)
+def test_the_first_call_of_a_run_that_was_killed_is_that_of_its_first_step(
+    steps: tuple[int, ...], words: tuple[str, ...], after: tuple[str, ...], deep5: Command
+) -> None:
+    """The process that goes on has a first call of its own, which is a warm-up; where it begins again, the first."""
+    folder = killed_at(*steps, words=words)
+    answer = deep5("run", "own.py", "--quiet", *after, "--resume", str(folder))
+    assert answer.status == 0, answer.err
+    document = load(folder).document
+    assert [entry["step"] for entry in document["resumed"]] == [step // 6 * 6 for step in steps]
+    told = document["measurement"]
+    latencies = [row.value / 1e3 for row in load(folder).samples()["step_latency"]]
+    # Both are of one reading in nanoseconds.
+    assert told["first_call_s"] == pytest.approx(latencies[0], rel=1e-12)
+    begins = [entry["step"] for entry in document["resumed"] if entry["step"]]
+    if after == words:
+        # Eleven steps an epoch, of four samples and the last of two: each size is a warm-up in every process.
+        lasts = [min(step for step in (10, 21, 32, 43) if step >= begin) for begin in (0, *begins)]
+        warm = {*begins, *lasts} - {0}
+        assert told["warmups"] == len(warm)
+        assert told["warm_up_s"] == pytest.approx(sum(latencies[step] for step in warm), rel=1e-9)
+    assert [str(finding) for finding in audit([folder]).findings] == []
+    document["measurement"]["first_call_s"] *= 0.5
+    (folder / "result.json").write_text(json.dumps(document))
+    (finding,) = audit([folder]).findings
+    assert "the first call, by the first step; stored" in str(finding)
+
+
+def test_a_run_that_begins_again_forgets_what_it_measured(deep5: Command) -> None:
+    """It failed, and so could write down the first call of a step that it takes anew."""
+    Path("own.py").write_text(KILLED.replace("os._exit(9)", "1 / 0"))
+    Path("end-at").write_text("15")
+    words = ("run", "own.py", "--quiet", "--checkpoint-every", "never")
+    answer = deep5(*words)
+    assert (answer.status, "add --resume" in answer.err) == (3, False)  # as it stands it would fail again
+    Path("end-at").unlink()
+    folder = only(Path("results"))
+    assert deep5(*words, "--resume", str(folder)).status == 0
+    assert load(folder).document["measurement"]["warmups"] == 1
+    assert [str(finding) for finding in audit([folder]).findings] == []
+
+
+def test_a_run_that_was_interrupted_before_a_checkpoint_begins_again_as_it_says(deep5: Command) -> None:
+    Path("own.py").write_text(KILLED.replace("os._exit(9)", "raise KeyboardInterrupt"))
+    Path("end-at").write_text("3")
+    answer = deep5("run", "own.py", "--quiet", "--checkpoint-every", "never")
+    folder = only(Path("results"))
+    told = f"interrupted; what the run left is in {folder.absolute()}; to begin again there, add "
+    assert answer.status == 130
+    assert told in answer.err
+    words = answer.err.partition(told)[2].removesuffix(" to the command\n").split(" ")
+    Path("end-at").unlink()
+    assert deep5("run", "own.py", "--quiet", "--checkpoint-every", "never", *words).status == 0
+    assert load(folder).status == "success"
+
+
+def test_what_is_true_of_all_ranks_is_warned_of_once(deep5: Command) -> None:
+    folder = killed_at(15, words=TWO)
+    copied = {words: Path(shutil.copytree(folder, f"{words[1]}/{folder.name}")) for words in (THREE, ("--ranks", "1"))}
+    for words, sentence in (
+        (THREE, "2 ranks wrote the checkpoint and 3 ranks go on from it: "),
+        (("--ranks", "1"), "2 ranks wrote the checkpoint and 1 rank goes on from it: "),
+    ):
+        answer = deep5("run", "own.py", *words, "--resume", str(copied[words]))
+        assert answer.status == 0, answer.err
+        assert answer.err.count(sentence) == 1
+        assert [sentence in told for told in load(copied[words]).document["warnings"]].count(True) == 1
+
+
+@pytest.mark.parametrize("torn", [0, 1])
+def test_which_part_of_a_checkpoint_cannot_be_read_is_told_by_who_knows(torn: int, deep5: Command) -> None:
+    folder = killed_at(15, words=TWO)
+    path = folder / "checkpoints" / f"step-0000000012{'.rank-1' if torn else ''}.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    assert deep5("run", "own.py", *TWO, "--resume", str(folder)).status == 0
+    document = load(folder).document
+    assert [entry["step"] for entry in document["resumed"]] == [6]
+    own, *others = [told for told in document["warnings"] if "the one before it is tried" in told]
+    told = f"the checkpoint {path.absolute()} is truncated or damaged"
+    if torn:
+        assert own.startswith("another rank cannot read its part of step-0000000012.safetensors")
+        assert [other.startswith(f"rank 1: {told}") for other in others] == [True]
+    else:
+        assert own.startswith(told)
+        assert others == []
+
+
+@pytest.mark.parametrize("words", [(), ("--set", "compression=top_k")])
+def test_what_ranks_wrote_is_for_ranks_of_any_number(words: tuple[str, ...], deep5: Command) -> None:
+    folder = killed_at(15, words=(*TWO, *words))
+    before = (folder / "result.json").read_bytes()
+    answer = deep5("run", "own.py", "--quiet", *words, "--resume", str(folder))
+    assert answer.status == 2
+    assert "2 ranks wrote the checkpoint" in answer.err
+    assert "remedy: --ranks 2, or --ranks 1, or any other number" in answer.err
+    assert (folder / "result.json").read_bytes() == before
+
+
+def test_ranks_that_are_threads_write_their_parts_where_how_often_is_asked_for(deep5: Command) -> None:
+    folder = killed_at(15, words=(*TWO, "--checkpoint-every", "4"))
+    parts = sorted(path.name for path in (folder / "checkpoints").iterdir() if path.suffix == ".safetensors")
+    assert [name for name in parts if "0012" in name] == [
+        "step-0000000012.rank-1.safetensors",
+        "step-0000000012.safetensors",
+    ]
+    answer = deep5("run", "own.py", "--quiet", *TWO, "--checkpoint-every", "4", "--resume", str(folder))
+    assert answer.status == 0, answer.err
+    assert [entry["step"] for entry in load(folder).document["resumed"]] == [12]
+
+
+def test_a_copy_by_another_name_is_refused_until_it_has_the_name(ended: Path, deep5: Command) -> None:
+    copied = Path(shutil.copytree(ended, Path("copies") / "copy-of-it"))
+    words = ("run", "own.py", "--quiet", "--resume")
+    for without in (False, True):  # checkpoints, which say themselves whose they are
+        if without:
+            shutil.rmtree(copied / "checkpoints")
+        before = (copied / "result.json").read_bytes()
+        answer = deep5(*words, str(copied))
+        assert answer.status == 2
+        assert f"{copied} is of the run '{ended.name}' and has another name, as a copy has; allowed: " in answer.err
+        assert f"remedy: give the folder its name back, {ended.name}" in answer.err
+        assert (copied / "result.json").read_bytes() == before
+    again = copied.rename(copied.with_name(ended.name))
+    assert deep5(*words, str(again)).status == 0
 
 
 def test_two_runs_in_one_folder_are_refused(ended: Path, deep5: Command) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,8 +23,9 @@ from deep5.recipe import Recipe, load_recipe
 from deep5.results.result import load
 from deep5.results.samples_file import SampleRow
 from deep5.results.study_folder import load_study_folder
+from deep5.results.study_pictures import study_pictures
 from deep5.results.study_scaling import Scaling, ScalingRow, scaling_cells, scaling_of
-from deep5.results.study_tradeoffs import TradeOff, tradeoff_chart, tradeoffs
+from deep5.results.study_tradeoffs import TradeOff, synchronous_ones, tradeoff_chart, tradeoffs
 from deep5.results.time_to_target import Target
 from deep5.study import run_study
 from deep5.study_candidates import load_study
@@ -410,6 +413,63 @@ def test_the_picture_of_a_trade_names_who_did_not_get_there() -> None:
     assert "did not get to a test accuracy of at least 90 %: small" in " ".join(spec["title"]["subtitle"])
     with pytest.raises(UsageError, match="there are no points to draw"):
         tradeoff_chart([], "staleness", "", None)
+
+
+def stale(staleness: float | None, scheme: str, seconds: float = 1.0) -> Any:
+    """A run with a mean staleness, or without one, by a scheme."""
+    run = traded(None, 95.0, seconds)
+    if staleness is not None:
+        run.verdicts.append(SimpleNamespace(name="staleness", label="staleness", value=staleness))
+    run.document["components"] = {"optimizer": {"scheme": scheme}}
+    run.document["recipe"] = {"name": "demo", "size": "smoke", "division": "open"}
+    run.document["status"] = "success"
+    return run
+
+
+def test_a_synchronous_scheme_is_a_line_in_the_picture_of_staleness() -> None:
+    pytest.importorskip("vl_convert")
+    target = Target(metric="test_accuracy", goal=90.0)
+    runs = {
+        "in step": [stale(None, "AllReduce", 2.0)],
+        "bound 4": [stale(1.5, "StaleSynchronous")],
+        "asynchronous": [stale(3.0, "Asynchronous")],
+        "gossip": [stale(None, "Gossip")],
+    }
+    across = synchronous_ones(runs, target)
+    assert [(own.candidate, own.cost, own.seconds) for own in across] == [("in step", 0.0, 2.0)]
+    spec = json.loads(
+        tradeoff_chart(tradeoffs(runs, "staleness", target), "staleness", "t", target, "", across).to_json()
+    )
+    for panel in spec["vconcat"]:
+        (line,) = [layer for layer in panel["layer"] if layer["mark"].get("strokeDash")]
+        (name,) = [layer for layer in panel["layer"] if layer["encoding"].get("text", {}).get("field") == "said"]
+        assert "x" not in line["encoding"]  # right across
+        data = name.get("data") or line.get("data") or panel.get("data")
+        values = spec["datasets"][data["name"]] if "name" in data else data["values"]
+        assert [value["said"] for value in values] == ["in step (0)"]
+    # Points in the picture are points in the legend, not the strokes of curves.
+    assert spec["vconcat"][0]["layer"][1]["encoding"]["color"]["legend"]["symbolType"] == "circle"
+
+
+def test_a_picture_of_a_study_says_its_size_division_and_load() -> None:
+    pytest.importorskip("vl_convert")
+    runs = {"bound 4": [stale(1.5, "StaleSynchronous")], "asynchronous": [stale(3.0, "Asynchronous")]}
+    notes = ["other programs took up to 40% of the processors in 2 runs; remedy: a quiet machine", "another note"]
+    drawn, _ = study_pictures("demo", runs, 1, None, notes)
+    said = " ".join(re.findall(r">([^<>]+)<", drawn["staleness.svg"].decode()))
+    assert "size smoke; open division; other programs took up to 40% of the processors in 2 runs" in said
+    assert "another note" not in said
+
+
+def test_what_is_not_drawn_without_its_packages_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
+    runs = {"bound 4": [stale(1.5, "StaleSynchronous")], "asynchronous": [stale(3.0, "Asynchronous")]}
+    drawn, missing = study_pictures("demo", runs, 1, Target(metric="test_accuracy", goal=90.0))
+    assert drawn == {}
+    (told,) = [note for note in missing if "deep5[report]" in note]
+    assert "accuracy.svg, accuracy_time.svg" in told
+    assert "staleness.svg" in told
+    assert "then 'deep5 report' on this folder draws" in told
 
 
 def test_a_row_says_when_its_ranks_share() -> None:

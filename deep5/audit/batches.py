@@ -17,7 +17,7 @@ __all__ = ["Batches"]
 # Steps of a run of which the firsts are told.
 _MOST_STEPS = 5_000_000
 # How a run says that other ranks go on than wrote the checkpoint: parts of batches were others before.
-_OTHERS_GO_ON = " ranks wrote the checkpoint and "
+_OTHERS_GO_ON = " wrote the checkpoint and "
 
 Rows = Sequence[SampleRow]
 

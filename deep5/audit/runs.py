@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +34,8 @@ _CLOCK = "time.perf_counter_ns"
 _TIMED = ("s", "ms", "us", "ns", "samples/s", "J")
 # Dates are in whole seconds, and between them and the clock the machine is looked at: a share of a long run.
 _DATES_S, _DATES_SHARE = 5.0, 0.1
+# How a run says what it went on with: other threads, another framework.
+_WENT_ON = re.compile(r"went on with (?:an)?other ")
 
 
 def audit_run(root: Path, ledger: Ledger) -> Result | None:
@@ -158,7 +161,7 @@ def _check_resumed(ledger: Ledger, document: Mapping[str, Any]) -> None:
     """A run that went on elsewhere says so."""
     own = document["provenance"]["environment"]
     for entry in document["resumed"]:
-        said = any("went on with another" in told for told in document["warnings"])
+        said = any(_WENT_ON.search(told) for told in document["warnings"])
         ledger.hold(
             14,
             entry["environment"] == own or said,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from deep5.errors import UsageError, brief
 from deep5.files import write_atomically
@@ -27,6 +27,7 @@ LAUNCH = "DEEP5_LAUNCH"
 """Says what `start_ranks` started: the launcher and the number of ranks, as in `mpiexec:4`."""
 
 _MEET_S = 60.0
+_ALIKE = "allowed: the same on all ranks; remedy: start all of them by one command, with one installation"
 # By launcher, what holds rank, size and the rank on its machine.
 _MPI = {
     "mpiexec of Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
@@ -198,12 +199,15 @@ def _join_torch(launched: Launched, backend: str, device: str | Device, timeout_
     )
 
 
-def compare_ranks(communicator: Communicator, facts: Mapping[str, str], *, timeout_s: float = _MEET_S) -> None:
+def compare_ranks(
+    communicator: Communicator, facts: Mapping[str, str | Mapping[str, Any]], *, timeout_s: float = _MEET_S
+) -> None:
     """Refuse ranks that are not alike: their numbers would be nobody's.
 
     Args:
         communicator: Every rank calls this.
-        facts: What has to be the same on all ranks, by name: the recipe's hash, versions.
+        facts: What has to be the same on all ranks, by name: the recipe's hash, versions. Of what has names of its
+            own, in JSON's types, those that differ are told.
         timeout_s: Limit of each wait.
 
     Raises:
@@ -218,14 +222,56 @@ def compare_ranks(communicator: Communicator, facts: Mapping[str, str], *, timeo
         values = [rank.get(name) for rank in everyone]
         other = next((value for value in values if value != values[0]), values[0])
         if other != values[0]:
+            if all(isinstance(value, dict) for value in values):
+                raise UsageError(f"the ranks differ in {name}: {_differences(values)}; {_ALIKE}")
             alike, others = (
                 ", ".join(str(rank) for rank, value in enumerate(values) if value == told)
                 for told in (values[0], other)
             )
             raise UsageError(
                 f"the ranks differ in {name}: {_told(values[0])} on rank {alike} and {_told(other)} on rank {others}; "
-                "allowed: the same on all ranks; remedy: start all of them by one command, with one installation"
+                f"{_ALIKE}"
             )
+
+
+def _differences(values: Sequence[Mapping[str, Any]]) -> str:
+    """What differs in several documents, name by name, and on which ranks.
+
+    >>> _differences([{"seed": 0, "sizes": {"a": 1}}, {"seed": 3, "sizes": {"a": 1}}])
+    'seed: 0 on rank 0, 3 on rank 1'
+    """
+    flat = [_flat(value) for value in values]
+    told = []
+    for name in dict.fromkeys(name for each in flat for name in each):
+        ranks: dict[str | None, list[str]] = {}
+        for rank, each in enumerate(flat):
+            ranks.setdefault(each.get(name), []).append(str(rank))
+        if len(ranks) > 1:
+            texts = [text for text in ranks if text is not None]
+            # What is long is shown from where it differs.
+            columns = enumerate(zip(*texts, strict=False))
+            same = next((place for place, letters in columns if len(set(letters)) > 1), 0)
+            those = (f"{_part(text, same)} on rank {', '.join(those)}" for text, those in ranks.items())
+            told.append(f"{name}: {', '.join(those)}")
+    return "; ".join(told)
+
+
+def _flat(document: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """The values within a document as texts, by their names with dots between."""
+    found: dict[str, str] = {}
+    for name, value in document.items():
+        if isinstance(value, dict) and value:
+            found |= _flat(value, f"{before}{name}.")
+        else:
+            found[before + name] = json.dumps(value, sort_keys=True)
+    return found
+
+
+def _part(text: str | None, same: int) -> str:
+    if text is None or len(text) <= 60:
+        return "nothing" if text is None else text
+    begin = max(same - 10, 0)
+    return f"{'…' if begin else ''}{text[begin : begin + 50]}{'…' if begin + 50 < len(text) else ''}"
 
 
 def _told(value: str | None) -> str:
@@ -259,11 +305,18 @@ class Report:
         """This rank is done, and ends with this status."""
         self._write("finished", status=status)
 
-    def failed(self, message: str, status: int = 3) -> None:
-        """This rank ends with an error."""
-        self._write("failed", status=status, error=message)
+    def failed(self, message: str, status: int = 3, *, reason: str | None = None, trace: str | None = None) -> None:
+        """This rank ends with an error.
 
-    def _write(self, state: str, *, status: int | None = None, error: str | None = None) -> None:
+        Args:
+            message: What is told of it.
+            status: What this rank ends with.
+            reason: The part of the message that says why, where the rank is to be named before it.
+            trace: Where it was raised, as Python prints it.
+        """
+        self._write("failed", status=status, error=message, reason=reason, trace=trace)
+
+    def _write(self, state: str, **more: int | str | None) -> None:
         if self.watched:
             self._folder = self._folder or self._told_folder()
             document = {
@@ -271,9 +324,8 @@ class Report:
                 "host": platform.node(),
                 "state": state,
                 "folder": self._folder,
-                "status": status,
-                "error": error,
                 "at_ns": monotonic_ns(),
+                **more,
             }
             write_atomically(self._path, json.dumps(document))
 

@@ -7,12 +7,13 @@ import os
 import sys
 import threading
 import weakref
+from contextlib import suppress
 from time import monotonic, perf_counter_ns, sleep
 from typing import Any
 
 from deep5.errors import CommunicationError
 
-__all__ = ["OPEN", "SAME", "Watched", "finish", "late", "leave"]
+__all__ = ["OPEN", "SAME", "Watched", "end_job_at_exit", "finish", "late", "leave"]
 
 SAME = "remedy: every rank has to call the same collectives in the same order, on buffers of the same size"
 """The end of messages of what did not come to an end."""
@@ -22,7 +23,11 @@ OPEN: list[Any] = []
 
 # How long after its limit a blocking operation in the middle of which a rank was lost ends the process.
 GRACE_S = 5.0
+# Where one rank failed, the others mostly fail by themselves of the same; then they say so, and write it down.
+_TOGETHER_S = 1.0
 _WATCHED: weakref.WeakSet[Watched] = weakref.WeakSet()
+# With what the end of this process ends the job; empty: it does not.
+_ENDING: list[int] = []
 
 
 def finish(request: Any, what: str, timeout_s: float | None, status: Any = None, keep: bool = True) -> None:
@@ -98,8 +103,24 @@ def _look() -> None:
                 os._exit(3)
 
 
+def end_job_at_exit(status: int) -> None:
+    """Let the end of this process end all ranks, with this status; without it, MPI_Finalize waits for those who wait.
+
+    Nothing becomes of it where MPI was not begun: then the launcher sees how the process ended.
+    """
+    _ENDING[:] = [status]
+
+
 def leave(mpi: Any) -> None:
-    """End the job where an operation is still open after a second; MPI_Finalize might wait for it forever."""
+    """End the job where this rank failed, or where an operation is still open after a second.
+
+    MPI_Finalize might wait for its other end forever.
+    """
+    if _ENDING:
+        sleep(_TOGETHER_S)
+        with suppress(OSError, ValueError, AttributeError):
+            sys.stdout.flush()
+        mpi.COMM_WORLD.Abort(_ENDING[0])
     deadline = monotonic() + 1.0
     while left := [each for each in OPEN if not each.Test()]:
         if monotonic() > deadline:

@@ -31,7 +31,7 @@ def restore_ranks(
         trainer: This rank's; its optimizer is a `DistributedOptimizer`.
         folder: Of the checkpoints, the same for every rank.
         communicator: Of all ranks.
-        tell: Takes a sentence about what cannot be read, or was begun anew.
+        tell: Takes a sentence about what cannot be read, or was begun anew; what all ranks know, the first one's alone.
 
     Returns:
         What the checkpoint says that it is of, and the path of its first part.
@@ -40,24 +40,28 @@ def restore_ranks(
         CheckpointError: There is none that all ranks can read, or it is of another network or optimizer.
     """
     for main in checkpoints(folder):
-        part, told = None, ""
+        part, told, path, is_first = None, "", main, communicator.rank == 0
         try:
-            _, about = read_checkpoint(main)
+            _, about = read_checkpoint(path)
             writers = int(about.get("ranks", 1))
-            part = read_checkpoint(folder / name_of(step_of(main), communicator.rank % writers))
+            path = folder / name_of(step_of(main), communicator.rank % writers)
+            part = read_checkpoint(path)
         except CheckpointError as error:
             told = str(error)
         everyone = np.array([part is not None], np.int64)
         communicator.all_reduce(everyone, op="min", timeout_s=TIMEOUT_S)
         if not everyone[0]:
-            tell(f"{told or f'another rank cannot read its part of {main.name}'}; the one before it is tried")
+            if is_first or (told and path != main):
+                tell(f"{told or f'another rank cannot read its part of {main.name}'}; the one before it is tried")
             continue
         state, _ = part or ({}, {})
         if writers != communicator.size:
-            tell(
-                f"{_ranks(writers)} wrote the checkpoint and {_ranks(communicator.size)} go on from it: the bits may "
-                "differ, as sums are of other parts"
-            )
+            if is_first:
+                tell(
+                    f"{_ranks(writers)} wrote the checkpoint and {_ranks(communicator.size)} "
+                    f"{'goes' if communicator.size == 1 else 'go'} on from it: the bits may differ, as sums are of "
+                    "other parts"
+                )
             state = _for_another_size(
                 trainer, state, communicator, [folder / name_of(step_of(main), rank) for rank in range(writers)]
             )

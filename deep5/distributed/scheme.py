@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -14,6 +15,7 @@ from deep5.arguments import is_finite, is_whole
 from deep5.communicator import TIMEOUT_S, Communicator, SingleRank
 from deep5.distributed.agreement import check_agreement
 from deep5.distributed.borrowed import kept_statistics, without_samples
+from deep5.distributed.own_classes import check_initialised, check_method, telling
 from deep5.distributed.packed import Packed
 from deep5.distributed.shared_executor import SharedExecutor, check_shareable, owns_step
 from deep5.distributed.synchronised import RankStatistics, check_synchronises, synchronise_batch_norm
@@ -48,12 +50,13 @@ class DistributedOptimizer(ABC):
     ...         self.apply(self.mean(self.gradients(), info), info)
     ...         return outputs
 
-    An object holds parameters alone, as in a recipe; `wrap` gives one that steps.
+    An object holds parameters alone, as in a recipe; `wrap` gives one that steps. A subclass with an `__init__` of its
+    own calls `super().__init__()` in it.
 
     Args:
         compression: How gradients are made smaller on their way; None: they are not.
-        verify_every: After so many steps ranks compare a checksum of their parameters, where the scheme keeps them
-            equal; 0: never.
+        verify_every: After so many steps, and behind the last one of each epoch, ranks compare a checksum of their
+            parameters, where the scheme keeps them equal; 0: never.
         timeout_s: Limit of every wait for others.
         synchronise_batch_norm: Whether batch normalisation takes its statistics from the batch of all ranks, where the
             scheme `synchronises`, and not from a rank's part of it.
@@ -83,6 +86,12 @@ class DistributedOptimizer(ABC):
     closures: ClassVar[bool] = False
     accumulates: ClassVar[bool] = False
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = vars(cls).get("step")
+        if inspect.isfunction(own):
+            cls.step = telling(own)  # type: ignore[method-assign]
+
     def __init__(
         self,
         *,
@@ -97,11 +106,12 @@ class DistributedOptimizer(ABC):
         if not is_finite(timeout_s) or timeout_s <= 0:
             raise UsageError(f"{name}: got timeout_s={brief(timeout_s)}; allowed: seconds above 0")
         if compression is not None and not self.compresses:
-            raise UsageError(f"{name}: got a compression; allowed: none, the scheme sends no gradients that it could")
-        if compression is not None and not hasattr(compression, "all_reduce"):
             raise UsageError(
-                f"{name}: got {brief(compression)} as compression; allowed: such as d5.TopKSparsification(0.01)"
+                f"{name}: got a compression; allowed: none, the scheme sends no gradients that it could; remedy: a "
+                "scheme that takes one, such as d5.AllReduce; one of your own says compresses = True, and sums by mean"
             )
+        if compression is not None:
+            _check_compression(name, compression)
         check_synchronises(self, synchronise_batch_norm)
         self.compression, self.verify_every, self.timeout_s = compression, verify_every, timeout_s
         self.synchronise_batch_norm = synchronise_batch_norm
@@ -138,9 +148,12 @@ class DistributedOptimizer(ABC):
             seed: Of what the scheme draws; the same on all ranks.
 
         Raises:
-            UsageError: No optimizer, or none that the scheme can wrap.
+            UsageError: No optimizer, or none that the scheme can wrap; or a class of one's own whose `__init__` does
+                not call that of its base, or whose `step` takes something else.
             Unsupported: An optimizer that owns its step where the scheme cannot come between its evaluations.
         """
+        check_initialised(self, DistributedOptimizer, "_packed")
+        check_method(self, "step", DistributedOptimizer)
         made = copy.copy(self)
         made._optimizer = as_step_optimizer(optimizer)
         made.communicator, made.seed = communicator, seed
@@ -240,6 +253,14 @@ class DistributedOptimizer(ABC):
         """`verify` after every `verify_every` steps; called behind a step by schemes that keep the ranks equal."""
         if self.verify_every and not (info.step + 1) % self.verify_every:
             self.verify(f"parameters after step {info.step + 1}")
+
+    def settle(self) -> None:
+        """Called by every rank behind the last step of an epoch: `verify` where the scheme keeps the ranks equal.
+
+        So a scheme that only says so is found out, however few its steps are.
+        """
+        if self.verify_every and self.consistent and self.communicator.size > 1:
+            self.verify("parameters at the end of an epoch")
 
     def share(self, info: StepInfo) -> float:
         """This rank's part of the samples of the step: the weight of its gradients in the mean over all samples."""
@@ -449,6 +470,17 @@ class DistributedOptimizer(ABC):
         if name.startswith("_") or (optimizer := self.__dict__.get("_optimizer")) is None:
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(optimizer, name)
+
+
+def _check_compression(name: str, compression: Any) -> None:
+    from deep5.distributed.compression import Compression
+
+    if isinstance(compression, Compression):
+        check_initialised(compression, Compression, "_scratch")
+    elif not hasattr(compression, "all_reduce"):
+        raise UsageError(
+            f"{name}: got {brief(compression)} as compression; allowed: such as d5.TopKSparsification(0.01)"
+        )
 
 
 class _Exchanged:

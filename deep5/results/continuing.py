@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from deep5.errors import CheckpointError, suggestion
 
-__all__ = ["check_recipe", "going_on"]
+__all__ = ["check_name", "check_recipe", "going_on"]
 
 # Hashes of what went in: with another of these it would be another run.
 _SAME = ("data", "split", "initial_weights", "init", "batch_order", "network")
@@ -29,7 +30,8 @@ def going_on(left: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[
 
     Returns:
         `now`, with what `left` knows of the run: id, beginning, measurement, warnings, earlier resumptions; and a
-        warning for everything that may change bits or times: framework, versions, threads, machine, recipe file.
+        warning for everything that may change bits or times: framework, versions, threads, machine, recipe file. A
+        checkpoint knows the measurement up to its own step, where `left` may be of a later one or of none.
 
     Raises:
         CheckpointError: The run was finished, or it was of another recipe, other settings, data or weights.
@@ -50,6 +52,23 @@ def going_on(left: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[
     changes = [told for told in _changes(left, now) if told not in left["warnings"]]
     fresh = [told for told in now["warnings"] if told not in left["warnings"]]
     return {**document, "warnings": [*left["warnings"], *fresh, *changes]}
+
+
+def check_name(name: str, folder: Path) -> None:
+    """Refuse a folder that has not the name of its run: a copy, or one that was renamed.
+
+    Args:
+        name: Of the run, as its document has it.
+        folder: Where it lies.
+
+    Raises:
+        CheckpointError: They differ.
+    """
+    if name != folder.name:
+        raise CheckpointError(
+            f"the folder {folder} is of the run {name!r} and has another name, as a copy has; allowed: the name of "
+            f"its run; remedy: give the folder its name back, {name}"
+        )
 
 
 def check_recipe(name: str, left: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
@@ -98,17 +117,17 @@ def _changes(left: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     then, here = left["software"] or {}, now["software"] or {}
     packages, present = then.get("packages", {}), here.get("packages", {})
     pairs: list[tuple[str, Any, Any]] = [
-        ("framework", _named(left["framework"]), _named(now["framework"])),
-        ("threads", (left["threads"] or {}).get("framework"), (now["threads"] or {}).get("framework")),
-        ("numerics", left["numerics"], now["numerics"]),
-        ("Python", then.get("python"), here.get("python")),
-        ("deep5", then.get("deep5"), here.get("deep5")),
-        *((package, packages.get(package), present.get(package)) for package in sorted({*packages, *present})),
-        ("processor", _processor(left), _processor(now)),
-        ("recipe file", left["provenance"]["recipe_source"], now["provenance"]["recipe_source"]),
+        ("another framework", _named(left["framework"]), _named(now["framework"])),
+        ("other threads", (left["threads"] or {}).get("framework"), (now["threads"] or {}).get("framework")),
+        ("other numerics", left["numerics"], now["numerics"]),
+        ("another Python", then.get("python"), here.get("python")),
+        ("another deep5", then.get("deep5"), here.get("deep5")),
+        *((f"another {name}", packages.get(name), present.get(name)) for name in sorted({*packages, *present})),
+        ("another processor", _processor(left), _processor(now)),
+        ("another recipe file", left["provenance"]["recipe_source"], now["provenance"]["recipe_source"]),
     ]
     return [
-        f"the run went on with another {what}: {_brief(was)} before, {_brief(got)} now; the same bits are not promised"
+        f"the run went on with {what}: {_brief(was)} before, {_brief(got)} now; the same bits are not promised"
         for what, was, got in pairs
         if was != got
     ]

@@ -33,7 +33,7 @@ class Exported:
 
     Attributes:
         paths: The files, each whole.
-        left_out: Results that are in none of them, and why, a sentence each.
+        left_out: Results and parts of results that are in none of them, and why, a sentence each.
     """
 
     paths: list[Path]

@@ -184,14 +184,14 @@ def _measured(name: str, runs: Sequence[Result]) -> _Measured | None:
     size, times = parts.get("batch_size"), parts.get("accumulate", 1)
     if isinstance(size, bool) or not isinstance(size, int):
         return None  # one that grows is another at every epoch
-    affinity = document["system"]["before"].get("affinity")
+    affinity = ((document["system"] or {}).get("before") or {}).get("affinity")
     work = {key: value for key, value in parts.items() if key not in _NO_WORK}
     return _Measured(
         name=name,
         ranks=int(document["ranks"]),
         batch_size=size * times,
         by_seed=by_seed,
-        threads=document["threads"]["framework"],
+        threads=(document["threads"] or {}).get("framework"),
         processors=None if affinity is None else len(affinity),
         work=json.dumps({key: value for key, value in work.items() if key not in _RATES}, sort_keys=True),
         rates=json.dumps({key: value for key, value in work.items() if key in _RATES}, sort_keys=True),

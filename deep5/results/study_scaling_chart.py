@@ -9,6 +9,7 @@ from typing import Any
 from deep5.errors import UsageError
 from deep5.results.chart_parts import WIDTH, altair, logarithmic
 from deep5.results.study_scaling import Scaling, ScalingRow
+from deep5.results.training_charts import told_apart
 
 __all__ = ["scaling_chart"]
 
@@ -40,7 +41,8 @@ def scaling_chart(scalings: Sequence[Scaling], title: str = "") -> Any:
         axis=alt.Axis(values=ranks, format="d", labelOverlap=False),
         title="ranks",
     )
-    colour = alt.Color("series:N", sort=names, title=None)
+    colours, _ = told_apart(names)
+    colour = alt.Color("series:N", sort=names, scale=alt.Scale(domain=names, range=colours), title=None)
     ideal = [
         {"series": point["series"], "ranks": count, "throughput": point["throughput"] * count / point["ranks"]}
         for point in points
@@ -56,7 +58,7 @@ def scaling_chart(scalings: Sequence[Scaling], title: str = "") -> Any:
         measured.mark_circle(size=45, opacity=1).encode(x=x, y=y, color=colour),
     ).properties(width=WIDTH, height=_HEIGHT, title="dashed: as many times the throughput as ranks")
     y = alt.Y("efficiency:Q", title="parallel efficiency (%)", scale=alt.Scale(zero=True))
-    full = alt.Chart(alt.Data(values=[{"efficiency": 100}])).mark_rule(strokeDash=[4, 3], color="#666666")
+    full = alt.Chart(alt.Data(values=[{"efficiency": 100}])).mark_rule(strokeDash=[4, 3], color="#6b6b6b")
     below = alt.layer(
         full.encode(y=y),
         measured.mark_line().encode(x=x, y=y, color=colour),

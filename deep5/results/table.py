@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from deep5.terminal import plain, styled_where_fit
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -31,6 +33,7 @@ def verdict_table(result: Result, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    console = styled_where_fit(console)
     rows = [(_value(verdict), str(verdict.goal or ""), verdict.word) for verdict in result.verdicts]
     # Names are broken before numbers, which can be misread then; `no_wrap` cuts, so only where there is room.
     lengths = (
@@ -51,6 +54,8 @@ def verdict_table(result: Result, console: Console) -> None:
     style = _STYLE[{"accepted": "passed", "not accepted": "FAILED"}.get(overall, "not judged")]
     line = Text.assemble((overall, style), f" ({result.division}; {result.status})")
     console.print(line)
+    if result.rank_count > 1:
+        console.print(Text(_ranks(result)), overflow="fold")
     for reason in result.reasons:
         console.print(Text(f"  reason: {reason}"), overflow="fold")
     for warning in result.document["warnings"]:
@@ -62,6 +67,21 @@ def verdict_table(result: Result, console: Console) -> None:
 def to_json(result: Result) -> str:
     """The fields of result.json and `folder`, the path of the result folder, as one JSON object."""
     return json.dumps({**result.document, "folder": str(result.folder)}, indent=2, allow_nan=False)
+
+
+def _ranks(result: Result) -> str:
+    """Such as: 2 ranks by mpiexec, AllReduce; what the folder does not tell is left out."""
+    from deep5.errors import UsageError
+
+    try:
+        rows = result.ranks()
+    except UsageError:  # the verdict is shown whatever else is damaged; who reads the ranks is told of it
+        rows = ()
+    launchers = list(dict.fromkeys(row.launcher or "threads" for row in rows))
+    optimizer = (result.document["components"] or {}).get("optimizer")
+    scheme = optimizer.get("scheme") if isinstance(optimizer, dict) else None
+    by = f" by {', '.join(launchers)}" if launchers else ""
+    return plain(f"{result.rank_count} ranks{by}" + (f", {scheme}" if scheme else ""))
 
 
 def _value(verdict: Verdict) -> str:

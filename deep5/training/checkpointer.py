@@ -116,13 +116,15 @@ class Checkpointer(Event):
     def _clear_ahead(self, step: int) -> None:
         """Refuse checkpoints of later steps, which would be taken for this training's newest.
 
-        Those that cannot be read, which a resume passed over, are renamed.
+        Those that cannot be read, by one rank at least, which a resume passed over, are renamed.
         """
         for path in checkpoints(self.folder or ""):
             if step_of(path) <= step:
                 return
             with suppress(CheckpointError):
-                read_checkpoint(path)
+                _, about = read_checkpoint(path)
+                for rank in range(1, int(about.get("ranks", 1))):
+                    read_checkpoint(path.with_name(name_of(step_of(path), rank)))
                 raise UsageError(
                     f"the folder of checkpoints {self.folder} holds {path.name}, and this training is at step {step}; "
                     "allowed: checkpoints of steps before it; remedy: go on from it (restore), delete it, or name "
@@ -248,7 +250,8 @@ def restore(
         What the checkpoint says that it is of, and its path.
 
     Raises:
-        CheckpointError: There is none, none can be read, or it is of another network or optimizer.
+        CheckpointError: There is none, none can be read, it is of another network or optimizer, or the folder has the
+            parts of several ranks.
     """
     path = Path(path)
     candidates = checkpoints(path) if path.is_dir() else [path]
@@ -262,6 +265,12 @@ def restore(
             if tell is None or number == len(candidates):
                 raise
             tell(f"{error}, which is tried now")
+    # Who names a file takes the part that is in it.
+    if path.is_dir() and (writers := about.get("ranks", 1)) > 1:
+        raise CheckpointError(
+            f"{writers} ranks wrote the checkpoint {candidate}, and no rank is to go on from it; allowed: any number "
+            f"of ranks; remedy: --ranks {writers}, or --ranks 1, or any other number"
+        )
     try:
         trainer.load_state_dict(state)
     except (Deep5Error, KeyError, TypeError) as error:

@@ -79,11 +79,11 @@ def _at_least_two(ranks: int | None) -> int:
 def _tell(
     times: CollectiveTimes, summary: CollectiveSummary, by: str, out: str, show: Callable[[str], None], as_json: bool
 ) -> None:
-    from deep5.bench.collective.ranks import LAUNCHERS, crowded
+    from deep5.bench.collective.ranks import LAUNCHERS, crowded, disturbed
     from deep5.bench.collective.record import collective_document, write_collective
 
     # Of the ranks of a job, nobody here knows which machines they are on.
-    warnings = crowded(times.ranks) if by in LAUNCHERS else []
+    warnings = [*(crowded(times.ranks) if by in LAUNCHERS else []), *disturbed(times)]
     document = {**collective_document(times, summary, by), "warnings": warnings}
     folder, missing = write_collective(times, summary, document, out)
     if as_json:
@@ -92,8 +92,9 @@ def _tell(
     from rich.console import Console
 
     from deep5.bench.collective.report import collective_table
+    from deep5.terminal import styled_where_fit
 
-    collective_table(summary, Console(), warnings)
+    collective_table(summary, styled_where_fit(Console()), warnings)
     for sentence in (*missing, f"the result is in {folder}"):
         show(sentence)
 

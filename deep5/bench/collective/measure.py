@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -16,10 +18,15 @@ from deep5.bench.collective.plan import LIBRARY, CollectivePlan
 from deep5.communicator import Communicator
 from deep5.distributed.agreement import checksum
 from deep5.distributed.collectives.algorithms import ALGORITHMS, AllReduceFunction
+from deep5.distributed.texts import gather_texts
 from deep5.errors import UnknownName, UsageError
+from deep5.machine_load import machine_state, share_of_others
 from deep5.results.round_samples import order_of_round
 
 __all__ = ["CollectiveTimes", "Measured", "is_right", "measure_collectives"]
+
+# Of the larger buffer that warms up: fast enough for many calls in a tenth of a second.
+_WARM_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +70,7 @@ class CollectiveTimes:
         measured: Size after size, in the order of the plan's algorithms.
         message_s: By size in bytes, seconds of a message.
         addition_s: By size in bytes, seconds of combining two buffers.
+        others_share: What other programs took of the ranks' processors meanwhile, 0 to 1; None where that is not known.
     """
 
     plan: CollectivePlan
@@ -70,6 +78,7 @@ class CollectiveTimes:
     measured: tuple[Measured, ...]
     message_s: Mapping[int, list[float]]
     addition_s: Mapping[int, list[float]]
+    others_share: float | None = None
 
     def to_json(self) -> str:
         """All of it as text, for another process."""
@@ -90,6 +99,7 @@ class CollectiveTimes:
             measured=tuple(measured),
             message_s={int(size): times for size, times in found["message_s"].items()},
             addition_s={int(size): times for size, times in found["addition_s"].items()},
+            others_share=found["others_share"],
         )
 
 
@@ -119,7 +129,9 @@ def measure_collectives(
         if name != LIBRARY and name not in algorithms:
             raise UnknownName("all-reduce algorithm", name, (*algorithms, LIBRARY))
         functions[name] = _library if name == LIBRARY else algorithms[name]
+    before = machine_state()
     machine, measured = MachineTimes(communicator, plan), []
+    _warm_up(communicator, plan, functions)
     machine.collect()
     for size_bytes in plan.sizes_bytes:
         measured += _Size(communicator, plan, functions, size_bytes).measure()
@@ -130,7 +142,39 @@ def measure_collectives(
         measured=tuple(measured),
         message_s=machine.message_s,
         addition_s=machine.addition_s,
+        others_share=_others_share(communicator, before, plan.timeout_s),
     )
+
+
+def _warm_up(communicator: Communicator, plan: CollectivePlan, functions: Mapping[str, AllReduceFunction]) -> None:
+    """Call everything at the smallest size and a larger one until the time is over; all ranks end with the first."""
+    begin, limit_s = monotonic(), plan.timeout_s
+    sizes = [min(plan.sizes_bytes), min(max(plan.sizes_bytes), _WARM_BYTES)]
+    each = [_Size(communicator, plan, functions, size // plan.itemsize * plan.itemsize) for size in sizes]
+    again = np.array([plan.warm_up_s > 0], np.int64)
+    while again[0]:
+        for size in each:
+            size.call_all()
+        again[0] = monotonic() - begin < plan.warm_up_s
+        communicator.broadcast(again, root=0, timeout_s=limit_s)
+
+
+def _others_share(communicator: Communicator, before: Mapping[str, Any], limit_s: float) -> float | None:
+    """What others than these ranks took of the processors, the most that any rank saw; None where that is not known.
+
+    A rank knows the time of its own process alone: that of its neighbours on the machine is taken off by asking them.
+    """
+    after = machine_state()
+    own = np.array([after["own_s"] - before["own_s"]])
+    used = np.empty((communicator.size, 1))
+    communicator.all_gather(own, used, timeout_s=limit_s)
+    hosts = gather_texts(communicator, f"{platform.node()} {os.getpid()}")
+    places = {text: place for place, text in enumerate(hosts)}  # threads of one process count once
+    here = sum(float(used[place, 0]) for text, place in places.items() if text.split()[0] == platform.node())
+    share = share_of_others([(before, {**after, "own_s": before["own_s"] + here})])
+    seen = np.array([-1.0 if share is None else share])
+    communicator.all_reduce(seen, op="max", timeout_s=limit_s)
+    return float(seen[0]) if seen[0] >= 0 else None
 
 
 def _library(communicator: Communicator, buffer: np.ndarray, **given: Any) -> None:
@@ -193,6 +237,11 @@ class _Size:
             )
             for place, name in enumerate(names)
         ]
+
+    def call_all(self) -> None:
+        """Call every algorithm once, and look at nothing."""
+        for place, function in enumerate(self.functions.values()):
+            self._call(place, function)
 
     def _call(self, place: int, function: AllReduceFunction) -> float:
         communicator, limit_s = self.communicator, self.plan.timeout_s

@@ -41,7 +41,9 @@ class CollectivePlan:
         dtype: One of `DTYPES`.
         op: How values are combined.
         rounds: Timed calls of each algorithm and size.
-        warm_up: Calls before them.
+        warm_up: Calls before them, at least.
+        warm_up_s: So long all algorithms are called before the first size is timed: ranks that have just begun share a
+            core or sleep, and the sizes measured first would pay for it.
         segment_bytes: Of the pipeline.
         seed: Of the buffers and of the order.
         timeout_s: Limit of every call.
@@ -56,6 +58,7 @@ class CollectivePlan:
     op: Reduction = "sum"
     rounds: int = 20
     warm_up: int = 2
+    warm_up_s: float = 0.1
     segment_bytes: int = SEGMENT_BYTES
     seed: int = 0
     timeout_s: float = TIMEOUT_S

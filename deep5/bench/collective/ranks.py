@@ -13,8 +13,9 @@ from deep5.bench.collective.plan import CollectivePlan
 from deep5.communicator import Communicator
 from deep5.distributed.collectives.algorithms import ALGORITHMS, AllReduceFunction
 from deep5.errors import CommunicationError, UnknownName, UsageError
+from deep5.machine_load import CROWDED
 
-__all__ = ["LAUNCHERS", "check_launcher", "crowded", "measure_as_rank", "start"]
+__all__ = ["LAUNCHERS", "check_launcher", "crowded", "disturbed", "measure_as_rank", "start"]
 
 LAUNCHERS = ("mpiexec", "threads", "torchrun")
 """What ranks are started with."""
@@ -43,6 +44,17 @@ def crowded(ranks: int) -> list[str]:
     if ranks <= processors:
         return []
     return [f"{ranks} ranks share {processors} processors, and the model gives each its own: it says too little"]
+
+
+def disturbed(times: CollectiveTimes) -> list[str]:
+    """What is to be known where other programs used the processors meanwhile; a sentence, or none.
+
+    Args:
+        times: As measured.
+    """
+    if times.others_share is None or times.others_share < CROWDED:
+        return []
+    return [f"other programs took up to {times.others_share:.0%} of the processors; remedy: a quiet machine"]
 
 
 def measure_as_rank(plan: CollectivePlan, ranks: int | None) -> tuple[CollectiveTimes, int, str] | None:

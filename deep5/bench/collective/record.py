@@ -45,6 +45,7 @@ def collective_document(times: CollectiveTimes, summary: CollectiveSummary, laun
             "plan": asdict(times.plan),
             "ranks": times.ranks,
             "launcher": launcher,
+            "others_share": times.others_share,
             "clock": "time.perf_counter_ns on every rank, around the call, behind a barrier; the slowest rank's",
             "order": "all algorithms in a new random order every two rounds, turned in the second; size after size",
             "machine": told["machine"],

@@ -13,6 +13,7 @@ from deep5.arguments import is_whole
 from deep5.communicator import TIMEOUT_S, Communicator
 from deep5.distributed.compression.feedback import Kept, all_finite
 from deep5.distributed.compression.scratch import Scratch
+from deep5.distributed.own_classes import check_initialised, check_method
 from deep5.errors import CommunicationError, UsageError, brief
 
 __all__ = ["Compression"]
@@ -25,7 +26,7 @@ class Compression(ABC):
     that works.
 
     A compression of one's own is a subclass with three methods, `message_bytes`, `_pack` and `_unpack`; its parameters
-    are its public attributes.
+    are its public attributes. With an `__init__` of its own it calls `super().__init__()` in it.
 
     With error feedback, what a message leaves out is added to the next buffer of the same key:
     acc = buffer + residual;  message = encode(acc);  residual = acc − decode(message).
@@ -35,7 +36,7 @@ class Compression(ABC):
         feedback: Whether there is error feedback.
 
     Raises:
-        UsageError: `feedback` is no truth value.
+        UsageError: `feedback` is no truth value, or one of the three methods takes something else.
 
     References:
         Seide et al., 1-bit stochastic gradient descent and its application to data-parallel distributed training of
@@ -46,6 +47,8 @@ class Compression(ABC):
     def __init__(self, *, feedback: bool = True) -> None:
         if not isinstance(feedback, bool):
             raise UsageError(f"{type(self).__name__}: got feedback={brief(feedback)}; allowed: True or False")
+        for method in ("message_bytes", "_pack", "_unpack"):
+            check_method(self, method, Compression)
         self.feedback = feedback
         self._seed: int | None = None
         self._rank, self._size = 0, 1
@@ -80,8 +83,9 @@ class Compression(ABC):
             rank: Who encodes: ranks round independently. `all_reduce` takes its communicator's.
 
         Raises:
-            UsageError: No whole numbers.
+            UsageError: No whole numbers, or a class of one's own whose `__init__` does not call that of its base.
         """
+        check_initialised(self, Compression, "_scratch")
         name = type(self).__name__
         if not is_whole(seed) or not is_whole(rank) or rank < 0:
             raise UsageError(f"{name}: got seed={brief(seed)}, rank={brief(rank)}; allowed: whole numbers, rank from 0")

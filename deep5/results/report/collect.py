@@ -15,6 +15,7 @@ from deep5.results.result import Result, load
 from deep5.results.samples_file import SAMPLES
 from deep5.results.store import survey
 from deep5.results.study_record import STUDY
+from deep5.results.time_to_target import Target
 
 __all__ = ["Collection", "ShownStudy", "Unreadable", "collect"]
 
@@ -47,6 +48,7 @@ class ShownStudy:
         failures: By candidate, what became of those that came to no end.
         notes: What is to be known, a sentence each.
         finished: Whether every run was made.
+        target: What the runs had to reach; None where the study does not say, or says what cannot be.
     """
 
     folder: Path
@@ -57,6 +59,7 @@ class ShownStudy:
     failures: Mapping[str, Sequence[str]]
     notes: Sequence[str]
     finished: bool
+    target: Target | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +176,7 @@ def _study(folder: Path, found: Collection) -> ShownStudy:
         failures=failures,
         notes=notes,
         finished=document.get("finished", not ended) is True,
+        target=_target(document.get("target")),
     )
 
 
@@ -184,3 +188,10 @@ def _run(folder: Path, text: str, found: Collection) -> Result | None:
     """A run that a study names, if it lies within the study's folder and not behind a link."""
     run: Result | None = _attempt(folder, folder / text, RUN_KIND, load, found)
     return run
+
+
+def _target(told: Any) -> Target | None:
+    try:
+        return Target(metric=told["metric"], goal=told["goal"]) if isinstance(told, dict) else None
+    except (KeyError, UsageError):  # the pictures do without; what judges the study says what is wrong with it
+        return None

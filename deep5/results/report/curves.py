@@ -44,13 +44,16 @@ class Curves(NamedTuple):
     told: list[str]
 
 
-def accuracy_drawing(runs: _Runs, failures: _Failures | None = None, *, finished: bool = True) -> Drawing | None:
+def accuracy_drawing(
+    runs: _Runs, failures: _Failures | None = None, *, finished: bool = True, notes: Sequence[str] = ()
+) -> Drawing | None:
     """Test accuracy against epoch; None where no run has any.
 
     Args:
         runs: By candidate, results that differ in their seeds.
         failures: By candidate, what became of those that left no result.
         finished: Whether the study that they are of is.
+        notes: Of that study.
 
     Raises:
         MissingDependency: Altair is not installed.
@@ -60,21 +63,25 @@ def accuracy_drawing(runs: _Runs, failures: _Failures | None = None, *, finished
     if not found.points:
         return None
     drawing = _drawing("accuracy", "Test accuracy", "Test accuracy after each epoch", found, accuracy_chart)
-    return drawing._replace(standing=_standing(runs, finished))
+    return drawing._replace(standing=_standing(runs, finished, notes))
 
 
-def loss_drawing(runs: _Runs, failures: _Failures | None = None, *, finished: bool = True) -> Drawing | None:
+def loss_drawing(
+    runs: _Runs, failures: _Failures | None = None, *, finished: bool = True, notes: Sequence[str] = ()
+) -> Drawing | None:
     """Training loss against time; None where no run has any above zero; arguments and errors as above."""
     found = curves(runs, failures or {}, "training_loss")
     found = Curves([point for point in found.points if point.low > 0], found.told)
     if not found.points:
         return None
     about = "Training loss of each epoch, the mean over its steps, against time"
-    return _drawing("loss", "Training loss", about, found, loss_chart)._replace(standing=_standing(runs, finished))
+    return _drawing("loss", "Training loss", about, found, loss_chart)._replace(
+        standing=_standing(runs, finished, notes)
+    )
 
 
-def _standing(runs: _Runs, finished: bool) -> str:
-    return standing((run for own in runs.values() for run in own), finished=finished)
+def _standing(runs: _Runs, finished: bool, notes: Sequence[str]) -> str:
+    return standing((run for own in runs.values() for run in own), finished=finished, notes=notes)
 
 
 def _drawing(name: str, title: str, about: str, found: Curves, chart: Callable[..., Any]) -> Drawing:

@@ -15,6 +15,7 @@ from deep5.results.report.curves import accuracy_drawing, loss_drawing
 from deep5.results.report.drawing import file_of
 from deep5.results.report.groups import groups, labels
 from deep5.results.report.operator_times import operator_drawing
+from deep5.results.report.ranks_of_study import study_drawings
 from deep5.results.result import Result
 
 __all__ = ["report_figures"]
@@ -67,7 +68,10 @@ def _makers(found: Collection) -> Iterator[tuple[str, Callable[[], Drawing | Non
             }
             whose = study.folder.name + (f"-{number + 1}" if number else "")
             there = {name: runs for name, runs in of_group.items() if runs}
-            yield from _curves(whose, there, {} if number else study.failures, finished=study.finished)
+            lost = {} if number else study.failures
+            yield from _curves(whose, there, lost, finished=study.finished, notes=study.notes)
+        for _, make in study_drawings(study):
+            yield study.folder.name, make
 
 
 def _curves(
@@ -76,9 +80,10 @@ def _curves(
     failures: Mapping[str, Sequence[str]] | None = None,
     *,
     finished: bool = True,
+    notes: Sequence[str] = (),
 ) -> Iterator[tuple[str, Callable[[], Drawing | None]]]:
-    yield whose, partial(accuracy_drawing, runs, failures, finished=finished)
-    yield whose, partial(loss_drawing, runs, failures, finished=finished)
+    yield whose, partial(accuracy_drawing, runs, failures, finished=finished, notes=notes)
+    yield whose, partial(loss_drawing, runs, failures, finished=finished, notes=notes)
 
 
 def _name(whose: str, what: str, kind: str, taken: Mapping[str, Any]) -> str:

@@ -1,9 +1,9 @@
-"""What must stand on a picture that leaves its page: that its results came to no end, are of a small size, or open."""
+"""What must stand on a picture that leaves its page: no end, a small size, the open division, others on the machine."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from deep5.results.comparison import ComparisonResult
 from deep5.results.report.markup import clean
@@ -12,14 +12,17 @@ from deep5.results.result import Result
 __all__ = ["standing"]
 
 _SIZE = 30
+# How a study notes what others took of its processors.
+_BESIDE = "other programs took up to"
 
 
-def standing(results: Iterable[ComparisonResult | Result], *, finished: bool = True) -> str:
+def standing(results: Iterable[ComparisonResult | Result], *, finished: bool = True, notes: Sequence[str] = ()) -> str:
     """What keeps results from being finished, of full size and of the closed division; empty where nothing does.
 
     Args:
         results: What a picture is drawn of.
         finished: Whether the study that they are of is.
+        notes: Of that study; the one on what other programs took of the processors is repeated.
     """
     told: Counter[str] = Counter()
     documents = [result.document for result in results]
@@ -33,4 +36,5 @@ def standing(results: Iterable[ComparisonResult | Result], *, finished: bool = T
             told["open division"] += 1
     every = len(documents)
     said = [what if count == every else f"{what}: {count} of {every} runs" for what, count in told.items()]
-    return "; ".join([*([] if finished else ["the study is not finished"]), *said])
+    load = [clean(note).partition(";")[0] for note in notes if note.startswith(_BESIDE)]
+    return "; ".join([*([] if finished else ["the study is not finished"]), *said, *load])

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from statistics import mean, stdev
+from typing import Any
 
 from deep5.errors import UsageError
+from deep5.results.report.charts import Drawing
 from deep5.results.report.collect import ShownStudy
 from deep5.results.report.curves import accuracy_drawing, loss_drawing
 from deep5.results.report.drawing import Pen
@@ -16,6 +19,7 @@ from deep5.results.report.groups import badges, groups
 from deep5.results.report.markup import Markup, element, named
 from deep5.results.report.numbers import number
 from deep5.results.report.parts import facts, guarded, note
+from deep5.results.report.ranks_of_study import scaling_tables, study_drawings
 from deep5.results.report.runs_part import metric_table
 from deep5.results.report.tables import Cell, table
 from deep5.results.result import Result
@@ -148,7 +152,7 @@ def study_part(study: ShownStudy, place: str, pen: Pen) -> Markup:
         }
         there = {name: of_name for name, of_name in own.items() if of_name}
         # What came to nothing left no recipe: it stands with the first.
-        tables.append(_group(there, {} if tables else study.failures, group.recipe, pen, study.finished))
+        tables.append(_group(study, there, {} if tables else study.failures, group.recipe, pen))
     settings = [
         (name, ", ".join(f"{key} {json.dumps(value, default=str)}" for key, value in own.items()).replace('"', ""))
         for name, own in study.settings.items()
@@ -159,6 +163,8 @@ def study_part(study: ShownStudy, place: str, pen: Pen) -> Markup:
         note(failures, "Runs that came to nothing", "bad"),
         note([*warnings, *study.notes], "Warnings"),
         guarded("the time to the target", lambda: _to_target(study)),
+        guarded("the scaling", lambda: scaling_tables(study)),
+        guarded("the pictures of ranks", lambda: _of_ranks(study, pen)),
         tables or element("p", "No run of it can be shown.", class_="note warn"),
         element("h3", "Settings"),
         guarded("the settings", lambda: facts([*settings, ("folder", study.folder.name)])),
@@ -181,14 +187,15 @@ def _to_target(study: ShownStudy) -> Markup | None:
 
 
 def _group(
+    study: ShownStudy,
     runs: Mapping[str, Sequence[Result]],
     failures: Mapping[str, Sequence[str]],
     recipe: Mapping[str, object],
     pen: Pen,
-    finished: bool,
 ) -> Markup:
     flat = [run for own in runs.values() for run in own]
     names = [name for name, own in runs.items() for _ in own]
+    about: Any = {"finished": study.finished, "notes": study.notes}
     return element(
         "div",
         badges(recipe),
@@ -197,10 +204,18 @@ def _group(
         element("h3", "Learning curves"),
         element(
             "div",
-            guarded("the accuracy", lambda: pen.figure(accuracy_drawing(runs, failures, finished=finished))),
-            guarded("the loss", lambda: pen.figure(loss_drawing(runs, failures, finished=finished))),
+            guarded("the accuracy", lambda: pen.figure(accuracy_drawing(runs, failures, **about))),
+            guarded("the loss", lambda: pen.figure(loss_drawing(runs, failures, **about))),
             class_="charts",
         ),
         element("h3", "Run by run"),
         guarded("the runs", lambda: metric_table(flat, names)),
     )
+
+
+def _of_ranks(study: ShownStudy, pen: Pen) -> Markup | None:
+    def drawn(make: Callable[[], Drawing | None]) -> Markup | None:
+        return pen.figure(make())
+
+    made = [guarded(f"the picture {name}", partial(drawn, make)) for name, make in study_drawings(study)]
+    return element("div", made, class_="charts") if any(made) else None

@@ -1,0 +1,76 @@
+"""What a study of ranks shows: tables of scaling, and pictures of scaling and of what accuracy costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from deep5.results.report.charts import Drawing
+from deep5.results.report.collect import ShownStudy
+from deep5.results.report.markup import Markup, element
+from deep5.results.report.standing import standing
+from deep5.results.report.tables import table
+from deep5.results.result import Result
+from deep5.results.study_pictures import trade_charts
+from deep5.results.study_scaling import scaling_cells, scaling_of
+
+__all__ = ["scaling_tables", "study_drawings"]
+
+_CAPTIONS = {
+    "scaling": ("Scaling", "Throughput and parallel efficiency against the number of ranks, beside what is ideal."),
+    "communication_volume": (
+        "Bytes sent",
+        "Test accuracy, and time to the target where a candidate got there, against the bytes that all ranks sent.",
+    ),
+    "staleness": (
+        "Staleness",
+        "Test accuracy, and time to the target where a candidate got there, against the mean staleness; dashed: "
+        "synchronous schemes, which have none.",
+    ),
+}
+
+_Runs = Mapping[str, Sequence[Result]]
+
+
+def study_drawings(study: ShownStudy) -> Iterator[tuple[str, Callable[[], Drawing | None]]]:
+    """The pictures that a study of ranks draws itself: a name, and what draws it, or gives None for none.
+
+    Args:
+        study: The study. That all its runs count together, whatever their fixed parts, is as it draws them itself: the
+            number of ranks may be one, and what is compared is of the same work.
+    """
+    there = _whole(study)
+    for name, make in trade_charts(study.recipe, there, study.target):
+        yield name, partial(_drawing, name, make, study, there)
+
+
+def _drawing(name: str, make: Callable[[], Any], study: ShownStudy, runs: _Runs) -> Drawing | None:
+    chart = make()
+    if chart is None:
+        return None
+    title, about = _CAPTIONS[name]
+    every = [run for own in runs.values() for run in own]
+    return Drawing(name, title, about, chart, standing(every, finished=study.finished, notes=study.notes))
+
+
+def scaling_tables(study: ShownStudy) -> Markup | None:
+    """Speed-up, efficiency and serial fraction, a table for each kind of scaling; None where nothing is scaled.
+
+    Args:
+        study: The study.
+    """
+    scalings = scaling_of(_whole(study))
+    if not scalings:
+        return None
+    parts: list[Markup] = []
+    for scaling in scalings:
+        parts.append(table(f"{scaling.title}: median over the seeds", *scaling_cells(scaling)))
+        parts += [element("p", told, class_="quiet") for told in scaling.told()]
+    return element("div", element("h3", "Scaling"), parts)
+
+
+def _whole(study: ShownStudy) -> _Runs:
+    """The runs that came to their end, of candidates that have any."""
+    whole = {name: [run for run in own if run.status == "success"] for name, own in study.runs.items()}
+    return {name: own for name, own in whole.items() if own}
