@@ -1156,23 +1156,6 @@ def test_honest_runs_that_were_resumed_pass(tmp_path: Path, step: int) -> None:
     assert not any("which steps were the first" in what or "throughput" in what for what in report.skipped)
 
 
-def test_a_run_whose_first_call_was_lost_by_a_kill_has_that_of_the_process_behind_it(
-    given: Callable[[str], Path],
-) -> None:
-    """As its checkpoint did not hold it, which is so of earlier ones."""
-    folder = given(RUN)
-    second_as_first(folder)
-
-    def first_calls() -> list[str]:
-        return [finding.what for finding in audit([folder]).findings if "the first call" in finding.what]
-
-    assert len(first_calls()) == 1
-    result(lambda d: resumed(d, d["provenance"]["environment"]))(folder)  # at step 1
-    assert first_calls() == []
-    result(lambda d: d["resumed"][0].update(step=2))(folder)
-    assert len(first_calls()) == 1
-
-
 def test_a_recipe_run_twice_is_no_study(tmp_path: Path) -> None:
     """Two honest runs with the recipe's own seed: only in one study they would be repetitions."""
     for number in range(2):
