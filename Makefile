@@ -52,12 +52,13 @@ test: $(VENV)/.complete ## The fast suite, then the tests that judge times, alon
 	DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "$(FAST)" $(PARALLEL)
 	DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "timing and not slow and not gpu"
 
-test-all: $(VENV)/.complete ## Every test; the counts go to docs/test-counts.md
+test-all: $(VENV)/.complete ## Every test; the counts go to docs/test-counts.md, what takes long to tests/long_tests.txt
 	@status=0; \
 	export DEEP5_REQUIRE=$(DEEP5_REQUIRE); \
 	$(BIN)/python -m pytest -m "not timing" $(PARALLEL) --junitxml=$(VENV)/all.xml || status=$$?; \
 	$(BIN)/python -m pytest -m timing --junitxml=$(VENV)/timing.xml || status=$$?; \
 	$(BIN)/python tests/counts.py docs/test-counts.md $(VENV)/all.xml $(VENV)/timing.xml; \
+	$(BIN)/python tests/longest.py tests/long_tests.txt $(VENV)/all.xml $(VENV)/timing.xml; \
 	exit $$status
 
 coverage: $(VENV)/.complete ## The fast suite once more, with what of the code it ran; a third slower

@@ -12,6 +12,7 @@ from typing import Any
 
 from deep5.errors import RecipeError
 from deep5.plugins import name_of
+from deep5.python_source import source_of
 
 __all__ = ["canonical", "canonical_hash", "copied"]
 
@@ -132,7 +133,7 @@ def _component(component: Any, key: str, strict: bool) -> Any:
     if _own(component):
         return f"{module}:{name}"
     try:
-        source = hashlib.sha256(inspect.getsource(component).encode()).hexdigest()
+        source = hashlib.sha256(source_of(component).encode()).hexdigest()
     except (OSError, TypeError) as error:
         if not strict or (module != "__main__" and "<locals>" not in name):
             return f"{module}:{name}"

@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module, metadata
@@ -199,7 +200,9 @@ def _cpu() -> dict[str, Any]:
 
 def _distributions() -> list[tuple[str, str]]:
     # A distribution whose metadata is damaged may lack both; it is listed as such rather than passed over.
-    heads: list[Any] = [found.metadata for found in metadata.distributions()]
+    # What setuptools brings along for itself is on the path from the moment that anything imports it.
+    path = [entry for entry in sys.path if Path(entry).parts[-2:] != ("setuptools", "_vendor")]
+    heads: list[Any] = [found.metadata for found in metadata.distributions(path=path)]
     return [(head.get("Name", "unknown"), head.get("Version", "unknown")) for head in heads]
 
 

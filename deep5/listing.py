@@ -9,6 +9,7 @@ from typing import Any
 
 from deep5.errors import MissingDependency, UsageError
 from deep5.plugins import install_command, load, registered
+from deep5.python_source import parse
 
 __all__ = ["listing"]
 
@@ -66,7 +67,7 @@ def _recipe_about(module: str) -> str:
         spec = importlib.util.find_spec(module)
         if spec is None or spec.origin is None:
             raise UsageError(f"registered as {module!r}, which is not there")
-        return _first_sentence(ast.get_docstring(ast.parse(Path(spec.origin).read_bytes())))
+        return _first_sentence(ast.get_docstring(parse(Path(spec.origin).read_bytes())))
     except (ModuleNotFoundError, OSError, SyntaxError, ValueError) as error:
         raise UsageError(f"registered as {module!r}, which cannot be read ({error})") from error
 

@@ -6,6 +6,8 @@ import ast
 import contextlib
 from pathlib import Path
 
+from deep5.python_source import parse
+
 __all__ = ["RecipeLines"]
 
 
@@ -23,7 +25,7 @@ class RecipeLines:
         if source is None:
             return
         with contextlib.suppress(SyntaxError, ValueError):  # whoever runs the file says what is wrong with it
-            for node in ast.parse(source).body:
+            for node in parse(source).body:
                 targets = node.targets if isinstance(node, ast.Assign) else []
                 if isinstance(node, ast.AnnAssign) and node.value is not None:
                     targets = [node.target]

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import zlib
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ import processors
 from command import deep5  # noqa: F401 - a fixture
 
 _CACHE = pytest.StashKey[str]()
-# Of how many cases on a test is drawn from for every day, and what draws.
+# From how many cases on a function is drawn from for every day, and what draws.
 _FAMILY, _SEED = 12, 0
 # What tests share to draw numbers.
 _DRAWING = ("operator_cases", "operators_right", "tracing_cases")
@@ -59,18 +60,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _sample(items: list[pytest.Item]) -> None:
-    """Mark two of three cases slow of each test function with at least `_FAMILY` cases, drawn by their names.
+    """Mark all but a sample slow of the functions that take their time, and of those with at least `_FAMILY` cases.
 
-    What the pages tell is run as a whole every day: it is what a new user meets first.
+    Three of four are left to `make test-all`, drawn by their names; what is marked `daily` is not.
     """
-    families: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
+    long = set((Path(__file__).parent / "long_tests.txt").read_text().split())
+    families: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.path.name != "test_docs.py" and not any(map(item.get_closest_marker, ("slow", "timing", "gpu"))):
-            families[str(item.path), getattr(item, "originalname", item.name)].append(item)
-    for cases in families.values():
-        if len(cases) >= _FAMILY:
+        if not any(map(item.get_closest_marker, ("slow", "gpu", "daily"))):
+            families[item.nodeid.partition("[")[0]].append(item)
+    for name, cases in families.items():
+        if len(cases) >= _FAMILY or name in long:
             for item in cases:
-                if zlib.crc32(f"{_SEED} {item.nodeid}".encode()) % 3:
+                if zlib.crc32(f"{_SEED} {item.nodeid}".encode()) % 4:
                     item.add_marker(pytest.mark.slow)
 
 

@@ -672,6 +672,7 @@ for path in sorted(Path(sys.argv[2]).iterdir()):
 """
 
 
+@pytest.mark.daily
 @pytest.mark.parametrize(
     ("engine", "turns"),
     [

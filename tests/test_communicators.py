@@ -61,12 +61,14 @@ def test_a_single_rank_passes_the_suite() -> None:
     check_communicator(SingleRank())
 
 
+@pytest.mark.daily
 def test_mpi_passes_the_suite() -> None:
     ended = under_mpi(MPI + SUITE, 4, timeout_s=180.0)
     assert ended.status == 0, ended
     assert sorted(ended.output.splitlines()) == [f"rank {rank} passed" for rank in range(4)]
 
 
+@pytest.mark.daily
 def test_gloo_passes_the_suite() -> None:
     connect = "communicator = ProcessGroupCommunicator.connect(rank, size, port=port, checked=True)\n"
     for rank, ended in enumerate(as_processes(GLOO + connect + SUITE, 4)):

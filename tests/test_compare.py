@@ -273,6 +273,7 @@ def test_the_reference_need_be_no_candidate(tmp_path: Path) -> None:
     assert [row["status"] for row in found.candidates] == ["timed", "timed"]
 
 
+@pytest.mark.daily
 def test_the_four_steps_leave_all_that_a_sceptic_asks_for(quick: Any) -> None:
     document = quick.document
     assert quick

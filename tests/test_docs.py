@@ -35,7 +35,14 @@ def test_no_block_is_of_a_kind_that_nobody_checks() -> None:
     assert blocks("python")
 
 
-@pytest.mark.parametrize(("page", "code"), blocks("python"))
+def every_day(page: str) -> Any:
+    """The mark of the page that a new user meets first."""
+    return pytest.mark.daily if page == "README.md" else ()
+
+
+@pytest.mark.parametrize(
+    ("page", "code"), [pytest.param(page, code, marks=every_day(page)) for page, code in blocks("python")]
+)
 def test_python_blocks_run(page: str, code: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     script = tmp_path / "snippet.py"
     script.write_text(code)
@@ -133,7 +140,9 @@ def marked() -> list[Any]:
     for page, line in commands():
         again = ranks and line.startswith("deep5 run") and "--ranks" in line
         ranks = ranks or "--ranks" in line
-        found.append(pytest.param(page, line, marks=pytest.mark.slow if again or line.startswith(LONG) else ()))
+        found.append(
+            pytest.param(page, line, marks=pytest.mark.slow if again or line.startswith(LONG) else every_day(page))
+        )
     return found
 
 
@@ -183,6 +192,7 @@ def modules() -> list[str]:
     return sorted(set(found))
 
 
+@pytest.mark.daily
 @pytest.mark.parametrize("name", modules())
 def test_doctests(name: str) -> None:
     result = doctest.testmod(importlib.import_module(name))

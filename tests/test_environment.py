@@ -132,6 +132,17 @@ def test_the_package_list_hash_changes_with_any_package(monkeypatch) -> None:
     )
 
 
+def test_what_setuptools_brings_along_is_no_package_of_this_environment() -> None:
+    """Compiling with PyTorch imports it; two processes of one run would be of two environments."""
+    before = "from deep5.environment import describe_software; import json; first = describe_software()"
+    after = "print(json.dumps([first, describe_software(), len(sys.path) > known]))"
+    program = f"{before}\nimport sys\nknown = len(sys.path)\nimport setuptools\n{after}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    first, second, longer = json.loads(done.stdout)
+    assert longer  # setuptools has put its own packages on the path
+    assert first == second
+
+
 def test_the_hash_holds_what_lasts_and_leaves_out_what_passes(system: dict[str, object]) -> None:
     software = environment.describe_software()
     before = environment.environment_hash(system, software)

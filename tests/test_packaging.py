@@ -200,6 +200,7 @@ def test_wheel_carries_the_license_and_the_entry_points(wheel: Path) -> None:
     assert all(f"{point.name} = {point.value}" in registered for point in POINTS)
 
 
+@pytest.mark.daily
 def test_recipe_runs_from_the_installed_wheel(wheel: Path, tmp_path: Path) -> None:
     room, elsewhere = tmp_path / "venv", tmp_path / "elsewhere"
     elsewhere.mkdir()

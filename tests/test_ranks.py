@@ -76,6 +76,7 @@ def values(folder: Path) -> dict[str, Any]:
     return {row["name"]: row["value"] for row in load(folder).document["metrics"]}
 
 
+@pytest.mark.daily
 @pytest.mark.parametrize(
     "launched",
     [(("mpiexec", 2),), pytest.param((("torchrun", 2), ("mpiexec", 3), ("threads", 4)), marks=pytest.mark.slow)],
@@ -146,6 +147,7 @@ def until_checkpoint(process: subprocess.Popen[str], out: Path) -> None:
     pytest.fail(f"no checkpoint in two minutes: {process.communicate(timeout=10)}")
 
 
+@pytest.mark.daily
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_killed_rank_is_named_and_the_run_goes_on_to_the_same_bits(recipe: Path, tmp_path: Path, victim: int) -> None:
     long = ("--ranks", "2", "--checkpoint-every", "4", "--set", "epochs=12")

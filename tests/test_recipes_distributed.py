@@ -38,6 +38,7 @@ def test_there_is_a_recipe_for_every_scheme() -> None:
     assert named == set(registered("schemes"))
 
 
+@pytest.mark.daily
 @pytest.mark.parametrize(
     "name",
     [

@@ -90,6 +90,7 @@ FRAMEWORKS = [
 ]
 
 
+@pytest.mark.daily
 @pytest.mark.parametrize(
     "framework", [pytest.param(name, marks=pytest.mark.slow) if name == "pytorch" else name for name in FRAMEWORKS]
 )

@@ -945,6 +945,7 @@ def test_a_recipe_that_times(tmp_path: Path) -> None:
 # -- killed -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.daily
 def test_a_kill_at_any_moment_leaves_a_true_folder_or_none(tmp_path: Path) -> None:
     """The interpreter is warm when the run starts: the kill falls into the run and not into the imports."""
     out = tmp_path / "out"

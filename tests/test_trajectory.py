@@ -319,6 +319,7 @@ def test_a_proof_of_nothing_is_refused() -> None:
     assert not Comparison("a", "", "x", "y", float("nan"), 1.0, 0.0).passed
 
 
+@pytest.mark.daily
 @pytest.mark.parametrize(
     "framework", ["pytorch", *(pytest.param(name, marks=pytest.mark.slow) for name in ("reference", *FRAMEWORKS[2:]))]
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 from deep5.errors import ShapeError
 from deep5.networks.tracing.extents import Assignment, Shape, TracedExtent, evaluated, leaf, same
+from deep5.python_source import parse
 
 __all__ = ["broadcast_shapes", "named", "sliced"]
 
@@ -25,7 +26,7 @@ def named(text: str) -> tuple[TracedExtent, set[str]]:
     """An extent of an input, and the names whose numbers give its own: several where an operator computed it."""
     text = str(text)  # plain: an `Extent`, of which nobody knows which is larger, cannot be sorted
     try:
-        tree = ast.parse(text, mode="eval").body
+        tree = parse(text, "eval").body
         names = {part.id for part in ast.walk(tree) if isinstance(part, ast.Name)}
         if text not in names and _follows(tree, dict.fromkeys(names, 1)) is not None:
             return leaf(text, lambda at: _known(text, _follows(tree, at))), names
