@@ -17,6 +17,7 @@ from deep5.errors import UsageError
 __all__ = ["by_communicator", "by_gloo", "by_mpi4py", "gloo_group"]
 
 Work = Callable[[], object]
+_PAGE = 2 << 20
 
 
 def by_communicator(*, steps: int, size_bytes: int, groups: int = 1, communicator: Communicator) -> Work:
@@ -109,5 +110,13 @@ def _turns(groups: list[Any], steps: int) -> list[Any]:
 
 
 def _buffer(size_bytes: int, communicator: Communicator) -> np.ndarray:
-    """Another value on each rank, above zero: what grows to infinity takes no longer, unlike what is no number."""
-    return np.full(size_bytes // 4, communicator.rank + 1, np.float32)
+    """Another value on each rank, above zero: what grows to infinity takes no longer, unlike what is no number.
+
+    It begins with a page of 2 MiB, in memory for which NumPy asks for such: two buffers of small pages, or that begin in
+    the middle of a large one, meet in the processor's caches by chance, and differ for as long as they live.
+    """
+    memory = np.empty(size_bytes + 2 * _PAGE, np.uint8)
+    begin = -memory.ctypes.data % _PAGE
+    buffer = memory[begin : begin + size_bytes].view(np.float32)
+    buffer[...] = communicator.rank + 1
+    return buffer
