@@ -369,7 +369,7 @@ def under_torchrun(program: str, tmp_path: Path) -> None:
 
 
 SUMS = """
-    for side in (all_reduces.by_communicator, all_reduces.{theirs}):
+    for side in (all_reduces.{ours}, all_reduces.{theirs}):
         given = dict(threads=1) if side.__name__ == "by_gloo" else dict()
         buffer = side(steps=3, size_bytes=40, communicator=communicator, **given)()
         # 1 + 2, and twice as much with either further sum.
@@ -379,7 +379,7 @@ SUMS = """
 
 def test_both_sides_add_up_the_same_by_mpi(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
-    path.write_text(PROGRAM + textwrap.dedent(SUMS.format(theirs="by_mpi4py")))
+    path.write_text(PROGRAM + textwrap.dedent(SUMS.format(ours="by_communicator", theirs="by_mpi4py")))
     words = [*mpi_launcher(2), sys.executable, str(path)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
@@ -402,7 +402,10 @@ def test_the_same_sums_as_gloo_and_losses_as_distributed_data_parallel(tmp_path:
     with open(f"{sys.argv[1]}/{communicator.rank}.json", "w") as file:
         json.dump(found, file)
     """
-    under_torchrun(f"{textwrap.dedent(SUMS.format(theirs='by_gloo'))}{textwrap.dedent(program)}", tmp_path)
+    under_torchrun(
+        f"{textwrap.dedent(SUMS.format(ours='by_process_groups', theirs='by_gloo'))}{textwrap.dedent(program)}",
+        tmp_path,
+    )
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for found in ranks:
         ours, theirs = found["by_trainer"], found["by_distributed_data_parallel"]

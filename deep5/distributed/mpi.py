@@ -24,6 +24,8 @@ __all__ = ["MPICommunicator"]
 
 # Up to here a non-blocking operation takes less than a look at what the others do and the blocking one.
 SMALL_BYTES = 4096
+# A name of this module: found at once, and that of NumPy not quite.
+_ARRAY = np.ndarray
 _COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 # What has an operation of MPI's own: there, sums of float16 are not sure, and those of bool are others than NumPy's.
 _NATIVE = {"b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "f", "d"}
@@ -58,8 +60,8 @@ class MPICommunicator(CountedCommunicator):
         self._threads = self.tells_ends = self._mpi.Query_thread() == self._mpi.THREAD_MULTIPLE
         self._queue: queue.SimpleQueue[Started | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
-        # By dtype, size and reduction, the types of MPI of what was reduced before, on all ranks.
-        self._usual: dict[tuple[np.dtype, int, str], tuple[Any, Any]] = {}
+        # By dtype, size and reduction, what was done before, on all ranks: size, whether it blocks, the call, types.
+        self._usual: dict[tuple[np.dtype, int, str], tuple[int, bool, Any, Any, Any, Any]] = {}
 
     @classmethod
     def world(cls) -> MPICommunicator:
@@ -72,35 +74,42 @@ class MPICommunicator(CountedCommunicator):
 
     def all_reduce(self, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
         """Combine the buffers of all ranks in place; see `Communicator.all_reduce`."""
-        types = self._usual.get((buffer.dtype, buffer.nbytes, op)) if type(buffer) is np.ndarray else None
-        if types is None or not buffer.flags.c_contiguous:
+        usual = self._usual.get((buffer.dtype, buffer.nbytes, op)) if type(buffer) is _ARRAY else None
+        if usual is None or not buffer.flags.c_contiguous:
             super().all_reduce(buffer, op=op, timeout_s=timeout_s)
             if self.size > 1 and buffer.nbytes and buffer.dtype.char in _NATIVE and buffer.dtype.isnative:
-                if len(self._usual) >= REMEMBERED:
-                    self._usual.clear()
-                self._usual[buffer.dtype, buffer.nbytes, op] = _operation(buffer.dtype, op)
+                self._remember(buffer, op)
             return
         # What `_block` would do, in one go: of few bytes each call counts, and after a megabyte none of it is in
-        # the processor's cache.
-        begin, channel, size_bytes = perf_counter_ns(), self._now, buffer.nbytes
+        # the processor's cache, so that each object that is not looked at is some tenth of a microsecond.
+        size_bytes, blocks, run, in_place, datatype, operation = usual
+        begin, channel = perf_counter_ns(), self._now
         if self._under_way:
             self._come_in(begin)
         self.sent_bytes += size_bytes
         self.messages += 1
         try:
-            if size_bytes <= SMALL_BYTES:
-                request = channel.comm.Iallreduce(self._mpi.IN_PLACE, [buffer, types[0]], types[1])
+            if blocks:
+                channel.blocked = begin, timeout_s, "all_reduce"
+                run(in_place, [buffer, datatype], operation)
+            else:
+                request = run(in_place, [buffer, datatype], operation)
                 if not request.Test():
                     finish(request, "all_reduce", timeout_s)
-            else:
-                channel.blocked = begin, timeout_s, "all_reduce"
-                channel.comm.Allreduce(self._mpi.IN_PLACE, [buffer, types[0]], types[1])
         except self._mpi.Exception as error:
             raise self._told("all_reduce").error(error) from error
         finally:
             channel.blocked = None
         self._left_ns = end = perf_counter_ns()
         self.waited_ns += end - begin
+
+    def _remember(self, buffer: np.ndarray, op: str) -> None:
+        if len(self._usual) >= REMEMBERED:
+            self._usual.clear()
+        comm, blocks = self._now.comm, buffer.nbytes > SMALL_BYTES
+        run = comm.Allreduce if blocks else comm.Iallreduce
+        spec = buffer.nbytes, blocks, run, self._mpi.IN_PLACE, *_operation(buffer.dtype, op)
+        self._usual[buffer.dtype, buffer.nbytes, op] = spec
 
     def _call(self, name: str, timeout_s: float, *given: Any) -> None:
         if name in ("send", "receive"):

@@ -4,12 +4,12 @@ import deep5 as d5
 from deep5.recipes.overhead import all_reduces
 
 FIXED = {
-    "candidate": all_reduces.by_communicator,
-    "candidate_kwargs": {"size_bytes": 16 << 20, "groups": 8},
+    "candidate": all_reduces.by_process_groups,
+    "candidate_kwargs": {"size_bytes": 16 << 20},
     "baseline": all_reduces.by_gloo,
-    "baseline_kwargs": {"size_bytes": 16 << 20, "groups": 8},
-    "steps": 8,
-    "rounds": 60,
+    "baseline_kwargs": {"size_bytes": 16 << 20},
+    "steps": 2,
+    "rounds": 240,
     "threads": 1,
     "ranks": 2,
     "launcher": "torchrun",

@@ -4,12 +4,12 @@ import deep5 as d5
 from deep5.recipes.overhead import all_reduces
 
 FIXED = {
-    "candidate": all_reduces.by_communicator,
-    "candidate_kwargs": {"size_bytes": 5 << 18, "groups": 8},
+    "candidate": all_reduces.by_process_groups,
+    "candidate_kwargs": {"size_bytes": 5 << 18},
     "baseline": all_reduces.by_gloo,
-    "baseline_kwargs": {"size_bytes": 5 << 18, "groups": 8},
-    "steps": 16,
-    "rounds": 250,
+    "baseline_kwargs": {"size_bytes": 5 << 18},
+    "steps": 4,
+    "rounds": 1500,
     "threads": 1,
     "ranks": 2,
     "launcher": "torchrun",

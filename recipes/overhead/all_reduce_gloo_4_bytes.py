@@ -4,7 +4,7 @@ import deep5 as d5
 from deep5.recipes.overhead import all_reduces
 
 FIXED = {
-    "candidate": all_reduces.by_communicator,
+    "candidate": all_reduces.by_process_groups,
     "candidate_kwargs": {"size_bytes": 4},
     "baseline": all_reduces.by_gloo,
     "baseline_kwargs": {"size_bytes": 4},

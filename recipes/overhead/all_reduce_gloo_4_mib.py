@@ -4,12 +4,12 @@ import deep5 as d5
 from deep5.recipes.overhead import all_reduces
 
 FIXED = {
-    "candidate": all_reduces.by_communicator,
-    "candidate_kwargs": {"size_bytes": 4 << 20, "groups": 8},
+    "candidate": all_reduces.by_process_groups,
+    "candidate_kwargs": {"size_bytes": 4 << 20},
     "baseline": all_reduces.by_gloo,
-    "baseline_kwargs": {"size_bytes": 4 << 20, "groups": 8},
-    "steps": 16,
-    "rounds": 80,
+    "baseline_kwargs": {"size_bytes": 4 << 20},
+    "steps": 4,
+    "rounds": 350,
     "threads": 1,
     "ranks": 2,
     "launcher": "torchrun",

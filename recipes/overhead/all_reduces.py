@@ -7,6 +7,8 @@ buffer of float32 up over them, `steps` times, in place, and returns the buffer.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -14,27 +16,26 @@ import numpy as np
 from deep5.communicator import Communicator
 from deep5.errors import UsageError
 
-__all__ = ["by_communicator", "by_gloo", "by_mpi4py", "gloo_group"]
+__all__ = ["by_communicator", "by_gloo", "by_mpi4py", "by_process_groups", "gloo_group"]
 
 Work = Callable[[], object]
 _PAGE = 2 << 20
+_GROUPS = 8
 
 
-def by_communicator(*, steps: int, size_bytes: int, groups: int = 1, communicator: Communicator) -> Work:
+def by_communicator(*, steps: int, size_bytes: int, communicator: Communicator) -> Work:
     """Through `Communicator.all_reduce`.
 
     Args:
         steps: All-reduces a call.
         size_bytes: Of the buffer.
-        groups: Communicators of all ranks that take turns: two of a kind differ, by where their threads run.
         communicator: Of all ranks.
     """
     buffer = _buffer(size_bytes, communicator)
-    turns = _turns([communicator, *(communicator.split(0) for _ in range(groups - 1))], steps)
 
     def work() -> np.ndarray:
-        for each in turns:
-            each.all_reduce(buffer)
+        for _ in range(steps):
+            communicator.all_reduce(buffer)
         return buffer
 
     return work
@@ -60,14 +61,39 @@ def by_mpi4py(*, steps: int, size_bytes: int, communicator: Communicator) -> Wor
     return work
 
 
-def by_gloo(*, steps: int, threads: int, size_bytes: int, groups: int = 1, communicator: Communicator) -> Work:
-    """By `torch.distributed.all_reduce` on as many groups of gloo; arguments as `by_communicator`.
+def by_process_groups(*, steps: int, size_bytes: int, communicator: Communicator) -> Work:
+    """Through `ProcessGroupCommunicator.all_reduce`, on the groups of `by_gloo`, another one each call.
+
+    Two groups of one kind are up to a fifth apart for as long as they live, by the cores that their threads fell on:
+    what each would measure on groups of its own is the groups.
+    """
+    import torch
+
+    from deep5.distributed.process_group import ProcessGroupCommunicator
+
+    buffer, cpu = _buffer(size_bytes, communicator), torch.device("cpu")
+    made = [ProcessGroupCommunicator.of_group(group) for group in _groups(communicator)]
+    for each, group in zip(made, _groups(communicator), strict=True):
+        # A communicator makes a group of its own, of the same kind.
+        each._now = group._get_backend(cpu)
+    turns = cycle(made)
+
+    def work() -> np.ndarray:
+        each = next(turns)
+        for _ in range(steps):
+            each.all_reduce(buffer)
+        return buffer
+
+    return work
+
+
+def by_gloo(*, steps: int, threads: int, size_bytes: int, communicator: Communicator) -> Work:
+    """By `torch.distributed.all_reduce` on groups of gloo, another one each call; arguments as `by_communicator`.
 
     Args:
         steps: All-reduces a call.
         threads: Of PyTorch.
         size_bytes: Of the buffer.
-        groups: Of all ranks, which take turns.
         communicator: Of all ranks.
     """
     import torch
@@ -75,17 +101,23 @@ def by_gloo(*, steps: int, threads: int, size_bytes: int, groups: int = 1, commu
 
     torch.set_num_threads(threads)
     buffer = _buffer(size_bytes, communicator)
-    tensor, turns = torch.from_numpy(buffer), _turns([gloo_group(communicator) for _ in range(groups)], steps)
+    tensor, turns = torch.from_numpy(buffer), cycle(_groups(communicator))
 
     def work() -> np.ndarray:
-        for group in turns:
+        group = next(turns)
+        for _ in range(steps):
             distributed.all_reduce(tensor, group=group)
         return buffer
 
     return work
 
 
-def gloo_group(communicator: Communicator) -> object:
+@cache
+def _groups(communicator: Communicator) -> list[Any]:
+    return [gloo_group(communicator) for _ in range(_GROUPS)]
+
+
+def gloo_group(communicator: Communicator) -> Any:
     """A group of its own of all ranks of torchrun, which every rank makes.
 
     Raises:
@@ -105,15 +137,11 @@ def gloo_group(communicator: Communicator) -> object:
     return distributed.new_group(backend="gloo")
 
 
-def _turns(groups: list[Any], steps: int) -> list[Any]:
-    return [groups[step % len(groups)] for step in range(steps)]
-
-
 def _buffer(size_bytes: int, communicator: Communicator) -> np.ndarray:
     """Another value on each rank, above zero: what grows to infinity takes no longer, unlike what is no number.
 
-    It begins with a page of 2 MiB, in memory for which NumPy asks for such: two buffers of small pages, or that begin in
-    the middle of a large one, meet in the processor's caches by chance, and differ for as long as they live.
+    It begins with a page of 2 MiB, in memory for which NumPy asks for such: two buffers of small pages, or that begin
+    in the middle of a large one, meet in the processor's caches by chance, and differ for as long as they live.
     """
     memory = np.empty(size_bytes + 2 * _PAGE, np.uint8)
     begin = -memory.ctypes.data % _PAGE
