@@ -8,7 +8,7 @@ FIXED = {
     "candidate_kwargs": {"size_bytes": 4},
     "baseline": all_reduces.by_gloo,
     "baseline_kwargs": {"size_bytes": 4},
-    "steps": 10,
+    "steps": 8,
     "rounds": 1500,
     "threads": 1,
     "ranks": 2,

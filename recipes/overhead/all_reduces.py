@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -62,7 +61,7 @@ def by_mpi4py(*, steps: int, size_bytes: int, communicator: Communicator) -> Wor
 
 
 def by_process_groups(*, steps: int, size_bytes: int, communicator: Communicator) -> Work:
-    """Through `ProcessGroupCommunicator.all_reduce`, on the groups of `by_gloo`, another one each call.
+    """Through `ProcessGroupCommunicator.all_reduce`, on the groups of `by_gloo`, one after the other.
 
     Two groups of one kind are up to a fifth apart for as long as they live, by the cores that their threads fell on:
     what each would measure on groups of its own is the groups.
@@ -76,11 +75,10 @@ def by_process_groups(*, steps: int, size_bytes: int, communicator: Communicator
     for each, group in zip(made, _groups(communicator), strict=True):
         # A communicator makes a group of its own, of the same kind.
         each._now = group._get_backend(cpu)
-    turns = cycle(made)
+    turns = _turns(made, steps)
 
     def work() -> np.ndarray:
-        each = next(turns)
-        for _ in range(steps):
+        for each in turns:
             each.all_reduce(buffer)
         return buffer
 
@@ -88,7 +86,7 @@ def by_process_groups(*, steps: int, size_bytes: int, communicator: Communicator
 
 
 def by_gloo(*, steps: int, threads: int, size_bytes: int, communicator: Communicator) -> Work:
-    """By `torch.distributed.all_reduce` on groups of gloo, another one each call; arguments as `by_communicator`.
+    """By `torch.distributed.all_reduce` on groups of gloo, one after the other.
 
     Args:
         steps: All-reduces a call.
@@ -101,11 +99,10 @@ def by_gloo(*, steps: int, threads: int, size_bytes: int, communicator: Communic
 
     torch.set_num_threads(threads)
     buffer = _buffer(size_bytes, communicator)
-    tensor, turns = torch.from_numpy(buffer), cycle(_groups(communicator))
+    tensor, turns = torch.from_numpy(buffer), _turns(_groups(communicator), steps)
 
     def work() -> np.ndarray:
-        group = next(turns)
-        for _ in range(steps):
+        for group in turns:
             distributed.all_reduce(tensor, group=group)
         return buffer
 
@@ -135,6 +132,11 @@ def gloo_group(communicator: Communicator) -> Any:
             "same number"
         )
     return distributed.new_group(backend="gloo")
+
+
+def _turns(groups: list[Any], steps: int) -> list[Any]:
+    # The same in each call: whoever comes first to a group that nobody used for a while finds its threads asleep.
+    return [groups[step % len(groups)] for step in range(steps)]
 
 
 def _buffer(size_bytes: int, communicator: Communicator) -> np.ndarray:
