@@ -149,6 +149,7 @@ def test_a_sample_is_well_above_the_resolution_of_the_clock() -> None:
     assert 1e-9 < timing.loop_overhead_s() < 1e-5
 
 
+@pytest.mark.timing
 def test_warm_up_ends_when_times_stand_still_or_time_is_up() -> None:
     times, settled = timing.warm_up(Work(call=sleep, arguments=(1e-3,)), 1, 2.0)
     assert settled

@@ -225,6 +225,7 @@ class Sleeping:
         pass
 
 
+@pytest.mark.timing
 def test_known_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower bounds are what was slept; a loaded machine wakes late, in all parts alike."""
     from deep5.training.dataset import ArrayDataset
