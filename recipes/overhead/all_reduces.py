@@ -61,7 +61,7 @@ def by_mpi4py(*, steps: int, size_bytes: int, communicator: Communicator) -> Wor
 
 
 def by_process_groups(*, steps: int, size_bytes: int, communicator: Communicator) -> Work:
-    """Through `ProcessGroupCommunicator.all_reduce`, on the groups of `by_gloo`, one after the other.
+    """Through `ProcessGroupCommunicator.all_reduce`, on the groups of `by_gloo`; arguments as `by_communicator`.
 
     Two groups of one kind are up to a fifth apart for as long as they live, by the cores that their threads fell on:
     what each would measure on groups of its own is the groups.
