@@ -389,7 +389,7 @@ def test_opponents_want_the_ranks_of_their_launcher() -> None:
     from deep5.recipes.overhead import all_reduces
 
     with pytest.raises(UsageError, match="those that torchrun started"):
-        all_reduces.gloo_group(SingleRank())
+        all_reduces.gloo_group(1)
 
 
 def test_the_same_sums_as_gloo_and_losses_as_distributed_data_parallel(tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ def by_process_groups(*, steps: int, size_bytes: int, communicator: Communicator
     from deep5.distributed.process_group import ProcessGroupCommunicator
 
     buffer, cpu = _buffer(size_bytes, communicator), torch.device("cpu")
-    made = [ProcessGroupCommunicator.of_group(group) for group in _groups(communicator)]
-    for each, group in zip(made, _groups(communicator), strict=True):
+    made = [ProcessGroupCommunicator.of_group(group) for group in _groups(communicator.size)]
+    for each, group in zip(made, _groups(communicator.size), strict=True):
         # A communicator makes a group of its own, of the same kind.
         each._now = group._get_backend(cpu)
     turns = _turns(made, steps)
@@ -99,7 +99,7 @@ def by_gloo(*, steps: int, threads: int, size_bytes: int, communicator: Communic
 
     torch.set_num_threads(threads)
     buffer = _buffer(size_bytes, communicator)
-    tensor, turns = torch.from_numpy(buffer), _turns(_groups(communicator), steps)
+    tensor, turns = torch.from_numpy(buffer), _turns(_groups(communicator.size), steps)
 
     def work() -> np.ndarray:
         for group in turns:
@@ -110,15 +110,15 @@ def by_gloo(*, steps: int, threads: int, size_bytes: int, communicator: Communic
 
 
 @cache
-def _groups(communicator: Communicator) -> list[Any]:
-    return [gloo_group(communicator) for _ in range(_GROUPS)]
+def _groups(ranks: int) -> list[Any]:
+    return [gloo_group(ranks) for _ in range(_GROUPS)]
 
 
-def gloo_group(communicator: Communicator) -> Any:
-    """A group of its own of all ranks of torchrun, which every rank makes.
+def gloo_group(ranks: int) -> Any:
+    """A group of its own of all of torchrun's `ranks`, which every one of them makes.
 
     Raises:
-        UsageError: The ranks are none of torchrun's.
+        UsageError: The ranks are none of torchrun's, or not as many.
     """
     from torch import distributed
 
@@ -126,10 +126,9 @@ def gloo_group(communicator: Communicator) -> Any:
         raise UsageError("torch.distributed knows of no ranks; allowed: those that torchrun started; remedy: torchrun")
     if not distributed.is_initialized():
         distributed.init_process_group("gloo")
-    if distributed.get_world_size() != communicator.size:
+    if distributed.get_world_size() != ranks:
         raise UsageError(
-            f"torchrun started {distributed.get_world_size()} ranks and there are {communicator.size}; allowed: the "
-            "same number"
+            f"torchrun started {distributed.get_world_size()} ranks and there are {ranks}; allowed: the same number"
         )
     return distributed.new_group(backend="gloo")
 

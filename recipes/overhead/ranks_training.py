@@ -90,7 +90,7 @@ def by_distributed_data_parallel(
     with torch.no_grad():
         for parameter, name in zip(model.parameters(), network.parameters, strict=True):
             parameter.copy_(torch.from_numpy(network.initial(name)))
-    parallel = DistributedDataParallel(model, process_group=gloo_group(communicator))
+    parallel = DistributedDataParallel(model, process_group=gloo_group(communicator.size))
     update = torch.optim.SGD(parallel.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)
     arrays = _samples(network, steps, batch_size, seed)
     images, labels = (torch.from_numpy(arrays[name]) for name in ("input", "label"))
