@@ -65,9 +65,16 @@ def named_in_file(text: str, beside: Path | None = None) -> Any:
         ) from error
     scope = _run(path, source, "component")
     if name not in scope:
-        names = [known for known in scope if not known.startswith("_")]
+        names = [known for known, value in scope.items() if not known.startswith("_") and _own(value, scope)]
         raise RecipeError(f"{path} has no {name!r}; allowed: {', '.join(names) or 'nothing'}{suggestion(name, names)}")
     return scope[name]
+
+
+def _own(value: object, scope: dict[str, Any]) -> bool:
+    # What a file imports is there to be used.
+    if isinstance(value, type | types.FunctionType):
+        return bool(value.__module__ == scope["__name__"])
+    return not isinstance(value, types.ModuleType)
 
 
 def _run(path: Path, source: bytes, what: str) -> dict[str, Any]:

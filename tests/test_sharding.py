@@ -406,6 +406,7 @@ def test_a_transform_that_looks_at_the_whole_batch_is_caught() -> None:
             r"global batch size of 4 \(epoch 0\) for 5 ranks; allowed: at least one sample for each rank; remedy: a "
             r"batch_size of at least 5, or at most 4 ranks",
         ),
+        (lambda: ShardedSampler(d5.ShuffleSampler(numbered(20), 1), 0, 5), r"least 5, or at most 1 rank$"),
         (lambda: ShardedSampler(sharded(), 0, 2), r"got a ShardedSampler that is sharded; allowed: the sampler of all"),
         (lambda: ShardedSampler(d5.Prefetched(sharded()), 0, 2), r"got a Prefetched that is sharded"),
         (lambda: sharded().batches(0, 6), r"start at batch 6; allowed: a whole number from 0 to 5"),

@@ -11,6 +11,7 @@ import numpy as np
 
 from deep5.arguments import is_whole
 from deep5.errors import UsageError, brief
+from deep5.terminal import counted
 from deep5.training.batch_source import Batch, BatchSource, batch_size_of, first_batch
 from deep5.training.sampler import Sampler
 
@@ -283,7 +284,8 @@ class ShardedSampler:
         if size is not None and size < self.size:
             raise UsageError(
                 f"ShardedSampler: got a global batch size of {size} (epoch {epoch}) for {self.size} ranks; allowed: at "
-                f"least one sample for each rank; remedy: a batch_size of at least {self.size}, or at most {size} ranks"
+                f"least one sample for each rank; remedy: a batch_size of at least {self.size}, or at most "
+                f"{counted(size, 'rank')}"
             )
 
 
