@@ -28,6 +28,11 @@ __all__ = ["Launcher", "RanksEnded", "start_ranks"]
 
 Launcher = Literal["mpiexec", "torchrun"]
 
+# What Open MPI 5.0 says where it cannot read the addresses of this machine's network, which happens now and then where
+# several jobs start at the same time (lfortran/lfortran#8610). Nothing was started then; the next try mostly goes well.
+_NO_LISTENER = "listener thread failed to start"
+_TRIES = 3
+
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.distributed import holding; "
     "getattr(holding, sys.argv[2])(*json.loads(sys.argv[3]), sys.argv[4:])"
@@ -67,14 +72,30 @@ def start_ranks(
         raise UsageError(f"start_ranks: got {brief(ranks)} ranks; allowed: a whole number of at least 1")
     if launcher not in get_args(Launcher):
         raise UsageError(f"unknown launcher {brief(launcher)}; allowed: {', '.join(get_args(Launcher))}")
+    for again in range(_TRIES, 0, -1):
+        ended, started = _job(command, ranks, launcher, environment, stdout or sys.stdout, grace_s)
+        if started or again == 1 or _NO_LISTENER not in (ended.error or ""):
+            break
+    return ended
+
+
+def _job(
+    command: Sequence[str],
+    ranks: int,
+    launcher: Launcher,
+    environment: Mapping[str, str] | None,
+    stdout: TextIO,
+    grace_s: float,
+) -> tuple[RanksEnded, bool]:
+    """One job from its start to its end, and whether any rank of it was started."""
     variables = dict(os.environ if environment is None else environment)
     with tempfile.TemporaryDirectory(prefix="deep5-ranks-", ignore_cleanup_errors=True) as name:
         variables.update({FOLDER: name, LAUNCH: f"{launcher}:{ranks}"})
         start, variable, unset = _start(launcher, ranks, Path(name), variables)
         held = _own("hold", name, os.getpid(), variable, unset)
         whole = [*_own("follow", os.getpid()), *start, *held, *command]
-        with _signals() as asked, RankJob(Path(name), ranks, launcher, whole, variables, stdout or sys.stdout) as job:
-            return job.watch(asked, grace_s)
+        with _signals() as asked, RankJob(Path(name), ranks, launcher, whole, variables, stdout) as job:
+            return job.watch(asked, grace_s), bool(job.holders)
 
 
 def _own(function: str, *arguments: Any) -> list[str]:

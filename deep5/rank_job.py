@@ -26,6 +26,9 @@ START_S = 120.0
 _LOOK_S = 0.1
 # Where one rank failed, the others mostly fail by themselves of the same; then they say so.
 _TOGETHER_S = 1.0
+# Where all that is known is that a rank could not reach the others, one of these mostly has ended, or is about to: the
+# system may write its memory to a file first.
+_UNREACHED_S = 5.0
 # Ranks that wait for a lost one have nothing to put in order for which it would be worth to wait.
 _LOST_GRACE_S = 3.0
 _LAUNCHER_S = 2.0
@@ -168,23 +171,29 @@ class RankJob:
         """When and of which rank the first was that did not end well, and what that rank reports.
 
         One that says that it failed counts from then on: until its process ends it may take longer than the others do
-        to notice, and MPI's end may wait for them.
+        to notice, and MPI's end may wait for them. One that failed because it could not reach the others comes last:
+        the end of a process is seen when it is over, and its connections are closed before.
         """
-        found = []
+        found: list[tuple[bool, int, int, dict[str, Any]]] = []
         for rank in range(self.ranks):
             report, end = self._read(f"rank-{rank}.json"), self.ended.get(rank)
             if report.get("state") == "failed":
-                found.append((int(report["at_ns"]), rank, report))
+                found.append((bool(report.get("unreached")), int(report["at_ns"]), rank, report))
             elif end is not None and end.status != 0:
-                found.append((end.at_ns, rank, {}))
-        return min(found, key=lambda each: each[:2], default=None)
+                found.append((False, end.at_ns, rank, {}))
+        first = min(found, key=lambda each: each[:3], default=None)
+        return None if first is None else first[1:]
 
     def _wrong(self, first: tuple[int, int, dict[str, Any]], grace_s: float) -> RanksEnded:
         """The first rank that did not end well; what it did to the others is not told."""
         notice = max(monotonic_ns() - first[0], 0) / 1e9
         if first[2]:
+            deadline = monotonic() + _UNREACHED_S
             self._wait(_TOGETHER_S)
-        first = self._first() or first
+            first = self._first() or first
+            while first[2].get("unreached") and monotonic() < deadline and len(self.ended) < len(self.holders):
+                self._wait(_LOOK_S)
+                first = self._first() or first
         self._end(signal.SIGTERM, grace_s)
         _, rank, report = first
         end, folder = self.ended.get(rank), self._result_folder()

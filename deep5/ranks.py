@@ -13,7 +13,7 @@ from deep5.canonical import canonical_hash
 from deep5.communicator import Communicator, SingleRank
 from deep5.distributed.joining import Launched, Report, compare_ranks, join, launched
 from deep5.distributed.mpi_waiting import SAME, end_job_at_exit
-from deep5.errors import Deep5Error, RunFailed, UsageError
+from deep5.errors import CommunicationError, Deep5Error, RunFailed, UsageError
 from deep5.rank_record import RankFailed, bare_reason, how_to_go_on
 from deep5.run import check_shares, execute_as_rank, progress
 
@@ -347,7 +347,8 @@ def _reporting(found: Launched, run: Callable[[], Result | None]) -> tuple[Resul
             own = isinstance(error, (Deep5Error, KeyboardInterrupt))
             message = str(error) or type(error).__name__ if own else f"{reason}; remedy: --debug shows where"
             trace = "".join(traceback.format_exception(error))
-            report.failed(message, status, reason=reason if failed else None, trace=trace)
+            unreached = isinstance(error, CommunicationError) or isinstance(error.__cause__, CommunicationError)
+            report.failed(message, status, reason=reason if failed else None, trace=trace, unreached=unreached)
             sys.exit(status)
         if isinstance(error, Exception) and found.kind == "mpi":
             # The message and the records come first; the others would wait for this rank until their limit is over.

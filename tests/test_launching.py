@@ -190,6 +190,54 @@ def test_a_launcher_that_fails_is_told(place: Path, tmp_path: Path, monkeypatch:
     assert ended.status == 3
 
 
+NO_LISTENER = """#!/bin/sh
+if [ "$1" != --version ] && [ $(cat {count} | wc -l) -lt {fails} ]
+then
+    echo once more >> {count}
+    echo "The PMIx server's listener thread failed to start." >&2
+    exit 213
+fi
+exec {mpiexec} "$@"
+"""
+
+
+@pytest.mark.parametrize(("fails", "status"), [(2, 0), (3, 3)])
+def test_a_launcher_that_found_no_network_is_tried_again(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int, status: int
+) -> None:
+    from deep5.launching import _mpiexec
+
+    count, mpiexec = tmp_path / "count", tmp_path / "mpiexec"
+    count.touch()
+    mpiexec.write_text(NO_LISTENER.format(count=count, fails=fails, mpiexec=_mpiexec()))
+    mpiexec.chmod(0o755)
+    monkeypatch.setattr("deep5.launching._mpiexec", lambda: str(mpiexec))
+    ended = start("mpiexec", "report.finished(0)")
+    assert ended.status == status, ended
+    assert ("listener thread failed to start" in str(ended.error)) == (status == 3)
+    assert len(count.read_text().splitlines()) == fails
+
+
+UNREACHED = """
+if me.rank == 0:
+    report.failed("rank 1 did not answer", reason="rank 1 did not answer", unreached=True)
+    sys.exit(3)
+time.sleep({seconds})
+os.kill(os.getpid(), signal.SIGABRT)
+"""
+
+
+@pytest.mark.parametrize(("seconds", "lost", "failed"), [(2.5, 1, None), (60, None, 0)])
+def test_a_rank_that_did_not_reach_another_is_named_where_nothing_ended_that(
+    place: Path, seconds: float, lost: int | None, failed: int | None
+) -> None:
+    """A process is over some time behind the end of its connections: the system may write its memory to a file."""
+    ended = start("mpiexec", UNREACHED.format(seconds=seconds))
+    assert (ended.status, ended.lost, ended.failed) == (3, lost, failed), ended
+    assert ended.signal == (signal.SIGABRT if lost else None)
+    assert (ended.error == "rank 1 did not answer") == (failed == 0)
+
+
 @pytest.mark.parametrize(("launcher", "number"), [("mpiexec", signal.SIGINT), ("torchrun", signal.SIGTERM)])
 def test_a_signal_at_the_parent_lets_the_ranks_save(place: Path, launcher: str, number: int) -> None:
     body = RANK + textwrap.dedent(

@@ -619,6 +619,7 @@ def test_close_ends_the_server() -> None:
             assert len(servers()) == 1
         own.barrier()
         made.close()
+        own.barrier()  # the server is rank 0's
         with pytest.raises(CommunicationError, match=r"was closed before|not finished within 3 s"):
             made.step(small(1, own.rank), d5.StepInfo(1, 0, 4))
         return True

@@ -305,7 +305,15 @@ class Report:
         """This rank is done, and ends with this status."""
         self._write("finished", status=status)
 
-    def failed(self, message: str, status: int = 3, *, reason: str | None = None, trace: str | None = None) -> None:
+    def failed(
+        self,
+        message: str,
+        status: int = 3,
+        *,
+        reason: str | None = None,
+        trace: str | None = None,
+        unreached: bool = False,
+    ) -> None:
         """This rank ends with an error.
 
         Args:
@@ -313,8 +321,9 @@ class Report:
             status: What this rank ends with.
             reason: The part of the message that says why, where the rank is to be named before it.
             trace: Where it was raised, as Python prints it.
+            unreached: Whether what failed is that this rank did not reach the others, of which one may have ended.
         """
-        self._write("failed", status=status, error=message, reason=reason, trace=trace)
+        self._write("failed", status=status, error=message, reason=reason, trace=trace, unreached=unreached)
 
     def _write(self, state: str, **more: int | str | None) -> None:
         if self.watched:
