@@ -57,7 +57,7 @@ test-all: $(VENV)/.complete ## Every test; the counts go to docs/test-counts.md,
 	export DEEP5_REQUIRE=$(DEEP5_REQUIRE); \
 	$(BIN)/python -m pytest -m "not timing" $(PARALLEL) --junitxml=$(VENV)/all.xml || status=$$?; \
 	$(BIN)/python -m pytest -m timing --junitxml=$(VENV)/timing.xml || status=$$?; \
-	$(BIN)/python tests/counts.py docs/test-counts.md $(VENV)/all.xml $(VENV)/timing.xml; \
+	$(BIN)/python tests/counts.py docs/test-counts.md --tests $(VENV)/all.xml --times $(VENV)/timing.xml; \
 	$(BIN)/python tests/longest.py tests/long_tests.txt $(VENV)/all.xml $(VENV)/timing.xml; \
 	exit $$status
 

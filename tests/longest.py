@@ -1,6 +1,6 @@
 """List the test functions that take their time: `python tests/longest.py OUT.txt all.xml timing.xml` (JUnit files).
 
-conftest.py draws from them for every day's suite.
+conftest.py draws from them for every day's suite. What the list says of functions that did not run stays.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SECONDS = 3
 """A function is listed if one of its cases took that long."""
 
 
-def longest(files: list[Path]) -> list[str]:
+def longest(files: list[Path], before: list[str]) -> list[str]:
     """The functions as `tests/test_x.py::test_name`, sorted."""
     took: dict[str, float] = defaultdict(float)
     for file in files:
@@ -24,8 +24,17 @@ def longest(files: list[Path]) -> list[str]:
             inside = f"Test{group}::" if group else ""
             name = f"{place.replace('.', '/')}.py::{inside}{(case.get('name') or '').partition('[')[0]}"
             took[name] = max(took[name], float(case.get("time", 0)))
-    return sorted(name for name, seconds in took.items() if seconds >= SECONDS)
+    kept = [name for name in before if name not in took and _is_there(name)]
+    return sorted([*kept, *(name for name, seconds in took.items() if seconds >= SECONDS)])
+
+
+def _is_there(name: str) -> bool:
+    file, *_, function = name.split("::")
+    path = Path(__file__).parent.parent / file
+    return path.is_file() and f"def {function}(" in path.read_text(encoding="utf-8")
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text("".join(f"{name}\n" for name in longest([Path(name) for name in sys.argv[2:]])))
+    out = Path(sys.argv[1])
+    names = longest([Path(name) for name in sys.argv[2:]], out.read_text().split() if out.is_file() else [])
+    out.write_text("".join(f"{name}\n" for name in names))
