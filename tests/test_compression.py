@@ -664,8 +664,12 @@ def test_no_element_is_met_by_python(compression: Compression) -> None:
             samples.append(time.perf_counter() - begin)
         return statistics.median(samples)
 
-    # 3 to 40 copies were found; a loop over elements takes some hundreds of copies for its counter alone.
-    assert seconds(there_and_back) < 120 * seconds(given.copy)
+    def met() -> None:
+        for _ in given:
+            pass
+
+    # Who meets each element in Python needs at least the loop that does nothing with it.
+    assert seconds(there_and_back) < seconds(met)
 
 
 # What is refused

@@ -18,7 +18,6 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from counts import table
 from deep5.plugins import KINDS
 from staging import ROOMS
 
@@ -152,21 +151,6 @@ def test_continuous_integration_runs_tests_and_lint() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert re.findall(r"^make .*", script.read_text(encoding="utf-8"), re.MULTILINE) == ["make test", "make lint"]
-
-
-def test_counts_are_summed_over_runs(tmp_path: Path) -> None:
-    first = """<testsuites><testsuite time="1.5"><testcase classname="tests.test_a" name="x"/>
-        <testcase classname="tests.test_a.TestB" name="y"><failure message="no"/></testcase>
-        <testcase classname="tests.test_c" name="z"><skipped type="pytest.skip" message="no gpu"/></testcase>
-        </testsuite></testsuites>"""
-    second = '<testsuites><testsuite time="2"><testcase classname="tests.test_a" name="t"/></testsuite></testsuites>'
-    (tmp_path / "1.xml").write_text(first, encoding="utf-8")
-    (tmp_path / "2.xml").write_text(second, encoding="utf-8")
-    text = table([tmp_path / "1.xml", tmp_path / "2.xml"])
-    assert "4 tests in 4 s" in text
-    assert "| test_a.py | 2 | 1 | 0 | 0 |" in text
-    assert "| **all** | **2** | **1** | **1** | **0** |" in text
-    assert "- 1 × no gpu" in text
 
 
 # The wheel
