@@ -30,65 +30,12 @@ from deep5.distributed.votes import Votes
 from deep5.errors import CommunicationError, Unsupported, UsageError
 from deep5.executors import ParameterGroup
 from deep5.training.checkpointer import Checkpointer
-from deep5.training.dataset import ArrayDataset
 from deep5.training.optimizer import RuleOptimizer
+from rank_trainers import BATCH, CLASSES, FEATURES, SAMPLES, network, samples, trained
 from ranks import as_processes, under_mpi
 
-SAMPLES, BATCH, FEATURES, CLASSES = 46, 9, 6, 3
 # Sums of a few dozen numbers in another order, in float64.
 CLOSE = 1e-9
-
-
-def network(dtype: str = "float64", seed: int = 3) -> Any:
-    return d5.networks.mlp(features=FEATURES, hidden=5, classes=CLASSES, dtype=dtype, seed=seed)
-
-
-def samples(count: int = SAMPLES, dtype: str = "float64") -> ArrayDataset:
-    draw = np.random.default_rng(1)
-    return ArrayDataset(
-        {
-            "input": draw.standard_normal((count, FEATURES)).astype(dtype),
-            "label": draw.integers(0, CLASSES, count),
-        }
-    )
-
-
-def trained(
-    communicator: Any,
-    scheme: Any,
-    optimizer: Any,
-    *,
-    framework: str = "reference",
-    epochs: int = 2,
-    batch: int = BATCH,
-    count: int = SAMPLES,
-    accumulate: int = 1,
-    dtype: str = "float64",
-    events: Any = (),
-    state: Any = None,
-    evaluate: bool = True,
-) -> tuple[Any, Any]:
-    """Train a rank's part; the trainer, and the parameters that the run is judged by."""
-    executor = d5.framework(framework).executor(network(dtype, seed=3 + communicator.rank))
-    data, rank, size = samples(count, dtype), communicator.rank, communicator.size
-    learn = ShardedSampler(d5.ShuffleSampler(data, batch, seed=5), rank, size)
-    judge = ShardedSampler(d5.OrderedSampler(data, 10), rank, size, borrow=False)
-    trainer = d5.Trainer(
-        executor,
-        scheme.wrap(optimizer, communicator, seed=11),
-        learn,
-        judge if evaluate else None,
-        communicator=communicator,
-        accumulate=accumulate,
-        seed=2,
-    )
-    if state is not None:
-        trainer.load_state_dict(state)
-    if epochs:
-        trainer.train(epochs, events)
-    with trainer.optimizer.averaged():
-        found = {name: np.array(value) for name, value in executor.state_dict().items()}
-    return trainer, found
 
 
 def one_rank(optimizer: Any, **options: Any) -> tuple[Any, Any]:

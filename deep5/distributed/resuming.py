@@ -23,9 +23,9 @@ def restore_ranks(
     """Put the trainers of all ranks where the last checkpoint stands that all of them can read; called by every rank.
 
     With the number of ranks that wrote it, every rank goes on from its own part, to the same bits. With another
-    number, ranks go on from the parts in turn, and from the mean of all ranks' parameters where the scheme lets them
-    differ; what a scheme keeps beside the optimizer (what compression has left out so far) is begun anew, and
-    so is what ranks other than the first have observed.
+    number, ranks go on from the parts in turn (those of a group that the scheme keeps equal, from the same part), and
+    from the mean of all ranks' parameters where the scheme lets them differ; what a scheme keeps beside the optimizer
+    (what compression has left out so far) is begun anew, and so is what ranks other than the first have observed.
 
     Args:
         trainer: This rank's; its optimizer is a `DistributedOptimizer`.
@@ -39,12 +39,15 @@ def restore_ranks(
     Raises:
         CheckpointError: There is none that all ranks can read, or it is of another network or optimizer.
     """
+    scheme = trainer.optimizer
+    in_groups = isinstance(scheme, DistributedOptimizer) and scheme.keeps_equal and not scheme.consistent
     for main in checkpoints(folder):
         part, told, path, is_first = None, "", main, communicator.rank == 0
         try:
             _, about = read_checkpoint(path)
             writers = int(about.get("ranks", 1))
-            path = folder / name_of(step_of(main), communicator.rank % writers)
+            source = scheme.members[0] if in_groups and writers != communicator.size else communicator.rank
+            path = folder / name_of(step_of(main), source % writers)
             part = read_checkpoint(path)
         except CheckpointError as error:
             told = str(error)
@@ -69,8 +72,7 @@ def restore_ranks(
             trainer.load_state_dict(state)
         except (Deep5Error, KeyError, TypeError) as error:
             raise CheckpointError(f"the checkpoint {main} is of another network or optimizer: {error}") from error
-        scheme = trainer.optimizer
-        if isinstance(scheme, DistributedOptimizer) and scheme.consistent:
+        if isinstance(scheme, DistributedOptimizer) and scheme.keeps_equal:
             scheme.verify("parameters of the checkpoint")
         return about, main
     raise CheckpointError(f"there is no checkpoint in {folder} that every rank can read; remedy: run it from the start")

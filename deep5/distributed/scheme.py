@@ -17,6 +17,7 @@ from deep5.distributed.agreement import check_agreement
 from deep5.distributed.borrowed import kept_statistics, without_samples
 from deep5.distributed.own_classes import check_initialised, check_method, telling
 from deep5.distributed.packed import Packed
+from deep5.distributed.scaled import finite, skips, unscaled
 from deep5.distributed.shared_executor import SharedExecutor, check_shareable, owns_step
 from deep5.distributed.synchronised import RankStatistics, check_synchronises, synchronise_batch_norm
 from deep5.errors import Unsupported, UsageError, brief
@@ -158,7 +159,7 @@ class DistributedOptimizer(ABC):
         made._optimizer = as_step_optimizer(optimizer)
         made.communicator, made.seed = communicator, seed
         if made.compression is not None:
-            made.compression = made.compression.bound(seed, rank=communicator.rank)
+            made.compression = made.compression.bound(seed, rank=communicator.rank, size=communicator.size)
         if made._shares:
             check_shareable(type(made).__name__, made.optimizer, compressed=made.compression is not None)
         made._prepare()
@@ -203,11 +204,13 @@ class DistributedOptimizer(ABC):
         self._packed = Packed.of(executor)
         self._moving = []
         if communicator.size > 1:
-            for packed in (*self._packed, *Packed.of(executor, buffers=True)):
+            given = [*self._packed, *Packed.of(executor, buffers=True)]
+            for packed in given:
                 buffer = packed.read()
                 communicator.broadcast(buffer, timeout_s=self.timeout_s)
                 packed.write(buffer)
-            self.verify("initial weights")
+            values = [packed.read() for packed in given]
+            check_agreement(communicator, values, "initial weights", timeout_s=self.timeout_s)
             if self.synchronise_batch_norm:
                 self._statistics = synchronise_batch_norm(self)
         self._bind_optimizer()
@@ -242,12 +245,13 @@ class DistributedOptimizer(ABC):
         """What a scheme does once it knows its network."""
 
     def verify(self, what: str = "parameters") -> None:
-        """See that all ranks hold the same parameters, by a checksum.
+        """See that ranks that are kept equal hold the same parameters, by a checksum.
 
         Raises:
             CommunicationError: They do not.
         """
-        check_agreement(self.communicator, [packed.read() for packed in self._packed], what, timeout_s=self.timeout_s)
+        values = [packed.read() for packed in self._packed]
+        check_agreement(self.sharers, values, what, ranks=self.members, timeout_s=self.timeout_s)
 
     def verify_in_turn(self, info: StepInfo) -> None:
         """`verify` after every `verify_every` steps; called behind a step by schemes that keep the ranks equal."""
@@ -255,11 +259,11 @@ class DistributedOptimizer(ABC):
             self.verify(f"parameters after step {info.step + 1}")
 
     def settle(self) -> None:
-        """Called by every rank behind the last step of an epoch: `verify` where the scheme keeps the ranks equal.
+        """Called by every rank behind the last step of an epoch: `verify` where the scheme keeps ranks equal.
 
         So a scheme that only says so is found out, however few its steps are.
         """
-        if self.verify_every and self.consistent and self.communicator.size > 1:
+        if self.verify_every and self.keeps_equal and self.communicator.size > 1:
             self.verify("parameters at the end of an epoch")
 
     def share(self, info: StepInfo) -> float:
@@ -303,8 +307,18 @@ class DistributedOptimizer(ABC):
 
     @property
     def sharers(self) -> Communicator:
-        """The ranks whose samples make up the gradient of a step."""
+        """The ranks whose samples make up the gradient of a step, and who are equal where the scheme keeps ranks so."""
         return self.communicator
+
+    @property
+    def members(self) -> Sequence[int]:
+        """The numbers of `sharers` among all ranks."""
+        return range(self.communicator.size)
+
+    @property
+    def keeps_equal(self) -> bool:
+        """Whether all `sharers` hold the same parameters after every step."""
+        return self.consistent
 
     def sum_for_all(self, buffer: np.ndarray, info: StepInfo) -> None:
         """`sum`, in place on every rank, whoever makes the update, and as it is: nothing is compressed."""
@@ -332,8 +346,7 @@ class DistributedOptimizer(ABC):
         found.begin(self.share(info))
         for name, gradient in gradients.items():
             found.put(name, gradient)
-        for index, buffer in enumerate(found.buffers):
-            self.sum(buffer, f"bucket-{index}", info)
+        self.sum_buckets(found.buffers, info)
         views: Arrays = found.views
         return views
 
@@ -342,7 +355,27 @@ class DistributedOptimizer(ABC):
         if self.compression is None:
             self.communicator.all_reduce(buffer, timeout_s=self.timeout_s)
         else:
-            self.compression.all_reduce(self.communicator, buffer, key=key, step=info.step, timeout_s=self.timeout_s)
+            with unscaled(self.compression, buffer, self.gradient_scale):
+                self.compression.all_reduce(
+                    self.communicator, buffer, key=key, step=info.step, timeout_s=self.timeout_s
+                )
+
+    def sum_buckets(self, buffers: Sequence[np.ndarray], info: StepInfo) -> None:
+        """`sum` of all gradients of a step; of one that the loss scale will skip, a compression keeps nothing."""
+        compression: Any = self.compression
+        may_skip = skips(compression, self.optimizer)
+        if may_skip:
+            compression.hold()
+        for index, buffer in enumerate(buffers):
+            self.sum(buffer, f"bucket-{index}", info)
+        if may_skip and not finite(buffers):
+            compression.take_back()
+
+    @property
+    def gradient_scale(self) -> float:
+        """What the gradients of this step are multiplied by: the optimizer's loss scale."""
+        scaled = getattr(getattr(self.optimizer, "pipeline", None), "loss_scale", None) is not None
+        return float(self.optimizer.loss_scale) if scaled else 1.0  # type: ignore[attr-defined]
 
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
         """The second half of the optimizer's step: the update from these gradients."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -22,7 +22,8 @@ _MOST_STEPS = 1000
 
 
 class Votes(Event):
-    """Asks all ranks, every quarter of a second and after every epoch, who wants to stop and whose checkpoint is due.
+    """Asks all ranks, every quarter of a second, before and after every epoch, who wants to stop and whose checkpoint
+    is due.
 
     What one rank alone finds out (a time that is up, a loss that is no number, a signal) must not end it while the
     others wait for it. So whatever its events raise to stop is kept until the next vote, and then ends all ranks at
@@ -44,6 +45,9 @@ class Votes(Event):
         timeout_s: float = 10 * TIMEOUT_S,
     ) -> None:
         self.communicator, self.keeper, self.lockstep, self.timeout_s = communicator, keeper, lockstep, timeout_s
+        if keeper is not None:
+            # A rank that is ahead keeps what the others still have: the last step that all of them wrote.
+            keeper.confirm = self._meet
         self._reason: str | None = None
         self._next = self._last_step = 0
         self._last_s = perf_counter()
@@ -64,17 +68,28 @@ class Votes(Event):
         return listen
 
     def before_training(self, trainer: Any) -> None:
-        """Get the folder of checkpoints ready."""
+        """Get the folder of checkpoints ready, before any rank writes."""
         if self.keeper is not None:
             self.keeper.before_training(trainer)
+            self._meet()
         self._next = self._last_step = trainer.step
         self._last_s = perf_counter()
+
+    def before_epoch(self, trainer: Any, epoch: int) -> None:
+        """Stop together before the first step, where an event of any rank wants to: one that judges evaluations."""
+        # Ranks that go on in the middle of an epoch have different events that were told of its begin.
+        if not trainer.batch:
+            wanted = np.array([self._reason is not None], np.float64)
+            self.communicator.all_reduce(wanted, op="max", timeout_s=self.timeout_s)
+            if wanted[0]:
+                self._stop()
 
     def after_all(self, trainer: Any) -> None:
         """Vote, where it is time."""
         keeper, ended = self.keeper, not trainer.batch
         if keeper is not None and (ended or self.lockstep):
-            keeper.judge(trainer)
+            # Of ranks that differ it is their mean, say, that was judged.
+            keeper.judge(trainer, getattr(trainer.optimizer, "averaged", nullcontext))
             if self.lockstep and keeper.due_by_steps(trainer):
                 keeper.write(trainer)
         if not ended and (not self.lockstep or trainer.step < self._next):
@@ -96,9 +111,16 @@ class Votes(Event):
         if interrupted:
             raise KeyboardInterrupt("another rank was interrupted")
         if stop:
-            told = gather_texts(self.communicator, self._reason or "", timeout_s=self.timeout_s)
-            self._reason = None
-            raise StopTraining(next(text for text in told if text))
+            self._stop()
+
+    def _stop(self) -> NoReturn:
+        """End all ranks, for the reason of the first that has told one."""
+        told = gather_texts(self.communicator, self._reason or "", timeout_s=self.timeout_s)
+        self._reason = None
+        raise StopTraining(next((text for text in told if text), "an event of a rank ended it, and told no reason"))
+
+    def _meet(self) -> None:
+        self.communicator.barrier(timeout_s=self.timeout_s)
 
     def state_dict(self) -> dict[str, Any]:
         """What the checkpoints' own event keeps."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -45,6 +45,8 @@ class Checkpointer(Event):
     Attributes:
         about: Gives what is written into each file beside its state, in JSON's types; a run puts in its own.
         rank: Whose part of the state is written: that of rank r > 0 goes to `step-<steps done>.rank-<r>.safetensors`.
+        confirm: Called when a checkpoint is written and older ones are not deleted yet: ranks wait here for each other,
+            so that all have a step in common, whenever one of them is lost.
         interruption: Ends the training once the next checkpoint, which does not wait, is written; None: nobody asked.
         written: Checkpoints written.
         seconds: What writing them took.
@@ -73,6 +75,7 @@ class Checkpointer(Event):
         self.every_steps, self.every_s, self.keep, self.best = every_steps, every_s, keep, best
         self.about: Callable[[], Mapping[str, Any]] = dict
         self.rank = 0
+        self.confirm: Callable[[], None] = _nobody_else
         self.interruption: Callable[[], None] | None = None
         self.written, self.seconds = 0, 0.0
         self.left_out: tuple[str, ...] = ()
@@ -150,8 +153,12 @@ class Checkpointer(Event):
         """Whether so many steps were done: what ranks in step agree on without a word."""
         return self.every_steps is not None and trainer.step - self._last_step >= self.every_steps
 
-    def judge(self, trainer: Any) -> None:
+    def judge(self, trainer: Any, judged: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
         """Write the best where the last evaluation, not judged yet, was the best so far.
+
+        Args:
+            trainer: As everywhere.
+            judged: While inside, the executor holds what was evaluated, where that is not what this rank trains on.
 
         Raises:
             UsageError: The best is asked for by an accuracy, and there is none.
@@ -163,8 +170,9 @@ class Checkpointer(Event):
             score = trainer.scores.get(self.best, math.nan)
             if not math.isnan(score) and (self._best_score is None or _BETTER[self.best](score, self._best_score)):
                 self._best_score = score
-                if not self.rank:
-                    self._write(trainer, BEST)
+                with judged():
+                    if not self.rank:
+                        self._write(trainer, BEST)
 
     def write(self, trainer: Any) -> Path:
         """Write a checkpoint now, and delete those that are too many.
@@ -174,6 +182,7 @@ class Checkpointer(Event):
         """
         path = self._write(trainer, name_of(trainer.step, self.rank))
         self._last_s, self._last_step = perf_counter(), trainer.step
+        self.confirm()
         for old in checkpoints(path.parent, self.rank)[self.keep :]:
             old.unlink(missing_ok=True)
         return path
@@ -204,6 +213,10 @@ class Checkpointer(Event):
                 path.unlink(missing_ok=True)
             with suppress(OSError):
                 self.folder.rmdir()
+
+
+def _nobody_else() -> None:
+    """There is one rank."""
 
 
 def name_of(step: int, rank: int = 0) -> str:

@@ -75,22 +75,26 @@ class Compression(ABC):
     def _unpack(self, message: np.ndarray, out: np.ndarray) -> None:
         """The values that a message stands for; its size was looked at."""
 
-    def bound(self, seed: int, *, rank: int = 0) -> Self:
+    def bound(self, seed: int, *, rank: int = 0, size: int = 1) -> Self:
         """A copy without state, for one rank's run.
 
         Args:
             seed: Of what is drawn at random; the same on all ranks.
             rank: Who encodes: ranks round independently. `all_reduce` takes its communicator's.
+            size: How many ranks encode, in the same way.
 
         Raises:
             UsageError: No whole numbers, or a class of one's own whose `__init__` does not call that of its base.
         """
         check_initialised(self, Compression, "_scratch")
         name = type(self).__name__
-        if not is_whole(seed) or not is_whole(rank) or rank < 0:
-            raise UsageError(f"{name}: got seed={brief(seed)}, rank={brief(rank)}; allowed: whole numbers, rank from 0")
+        if not is_whole(seed) or not is_whole(rank) or not is_whole(size) or rank < 0 or size < 1:
+            raise UsageError(
+                f"{name}: got seed={brief(seed)}, rank={brief(rank)}, size={brief(size)}; allowed: whole numbers, rank "
+                "from 0, size from 1"
+            )
         made = copy.copy(self)
-        made._seed, made._rank, made._size = seed, rank, 1
+        made._seed, made._rank, made._size = seed, rank, size
         made._residual, made._scratch = Kept("residual"), Scratch()
         made._start()
         return made
@@ -169,13 +173,28 @@ class Compression(ABC):
     def _fits(self, size_bytes: int, out: np.ndarray) -> bool:
         return size_bytes == self.message_bytes(out.size, out.dtype)
 
+    def hold(self) -> None:
+        """Remember what is kept from step to step, for `take_back`."""
+        for kept in self._keeps():
+            kept.hold()
+
+    def take_back(self) -> None:
+        """What is kept, as it was at `hold`: the step that was summed since is left out."""
+        for kept in self._keeps():
+            kept.take_back()
+
+    def _keeps(self) -> tuple[Kept, ...]:
+        """All that is kept from step to step."""
+        return (self._residual,)
+
     def state_dict(self) -> dict[str, np.ndarray]:
         """What is kept from step to step, by name: copies."""
-        return self._residual.state_dict()
+        return {name: array for kept in self._keeps() for name, array in kept.state_dict().items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict`: what follows repeats bit for bit."""
-        self._residual.load_state_dict(state)
+        for kept in self._keeps():
+            kept.load_state_dict(state)
 
     def describe(self) -> dict[str, Any]:
         """The compression and its parameters, in JSON's types."""

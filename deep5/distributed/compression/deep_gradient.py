@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ class DeepGradientCompression(Compression):
 
     The momentum is the scheme's: the optimizer around it is to have none (SGD). v is the residual of `Compression`,
     and error feedback always on. Clipping is by the norm of a buffer, each by itself; N is the number of
-    ranks, and 1 in `encode`, which knows of no others.
+    ranks: those of `all_reduce`, or that `bound` was told of.
 
     For the first `warm_up_steps` steps more is sent: of the share r, r^((1 + ⌊4 t / T⌋) / 5) at step t of T, that is,
     with r = 0.001, the paper's 25 %, 6.3 %, 1.6 %, 0.4 %, and behind them 0.1 %.
@@ -84,14 +83,9 @@ class DeepGradientCompression(Compression):
         """min(k · (4 + w), n · w) with k of this step."""
         return stream_bytes(count, share_of(count, self.share(step), None), dtype)
 
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """Residuals v and momenta u, by name: copies."""
-        return {**super().state_dict(), **self._velocity.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`: what follows repeats bit for bit."""
-        super().load_state_dict(state)
-        self._velocity.load_state_dict(state)
+    def _keeps(self) -> tuple[Kept, ...]:
+        """The residuals v, and the momenta u."""
+        return (*super()._keeps(), self._velocity)
 
     def _parameters(self) -> dict[str, Any]:
         # Always on: no parameter.

@@ -22,6 +22,7 @@ class Kept:
     def __init__(self, name: str) -> None:
         self._name = name
         self._arrays: dict[str, np.ndarray] = {}
+        self._held: dict[str, np.ndarray] = {}
 
     def of(self, key: str, values: np.ndarray) -> np.ndarray:
         """The array of a key, of the size and dtype of the values; to be changed in place.
@@ -38,6 +39,19 @@ class Kept:
                 "before; remedy: a key a buffer"
             )
         return found
+
+    def hold(self) -> None:
+        """Remember all arrays as they are."""
+        for key, array in self._arrays.items():
+            if key in self._held:
+                np.copyto(self._held[key], array)
+            else:
+                self._held[key] = array.copy()
+
+    def take_back(self) -> None:
+        """All arrays as they were at the last `hold`; one that was not there yet is zero."""
+        for key, array in self._arrays.items():
+            array[...] = self._held.get(key, 0)
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Copies, by `name/key`."""
@@ -58,7 +72,7 @@ class Kept:
                         f"{name} is {array.dtype}{list(array.shape)}; allowed: a flat array of float32 or float64"
                     )
                 arrays[name.removeprefix(f"{self._name}/")] = array
-        self._arrays = arrays
+        self._arrays, self._held = arrays, {}
 
 
 def all_finite(values: np.ndarray) -> bool:

@@ -88,8 +88,7 @@ class AllReduce(DistributedOptimizer):
             for name in buckets.views:
                 buckets.put(name, gradients[name])
         if start is None:
-            for index, buffer in enumerate(buckets.buffers):
-                self.sum(buffer, f"bucket-{index}", info)
+            self.sum_buckets(buckets.buffers, info)
         for request in requests:
             request.wait(self.timeout_s)
         self.apply(buckets.views, info)

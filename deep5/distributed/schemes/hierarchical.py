@@ -81,6 +81,7 @@ class Hierarchical(DistributedOptimizer):
                 "ranks step together"
             )
         self.groups = 1
+        self._members: tuple[int, ...] = (0,)
         self._group: Communicator = SingleRank()
         self._first_ones: Communicator = SingleRank()
         # Samples of this rank's group in the step under way; 0: nobody counts.
@@ -93,8 +94,9 @@ class Hierarchical(DistributedOptimizer):
             colors = [hosts.index(host) for host in hosts]
         else:
             colors = [rank // self.group_size for rank in range(communicator.size)]
-        self.groups = len(set(colors))
-        self._group = communicator.split(colors[communicator.rank])
+        self.groups, own = len(set(colors)), colors[communicator.rank]
+        self._members = tuple(rank for rank, color in enumerate(colors) if color == own)
+        self._group = communicator.split(own)
         # Every rank calls it; what the others get is for nothing.
         self._first_ones = communicator.split(min(self._group.rank, 1))
         # One group keeps all ranks equal, whatever H.
@@ -104,6 +106,21 @@ class Hierarchical(DistributedOptimizer):
     def sharers(self) -> Communicator:
         """See `DistributedOptimizer.sharers`: all ranks, or the group."""
         return self.communicator if self.consistent else self._group
+
+    @property
+    def members(self) -> Sequence[int]:
+        """See `DistributedOptimizer.members`."""
+        return super().members if self.consistent else self._members
+
+    @property
+    def keeps_equal(self) -> bool:
+        """Always: all ranks, or those of a group."""
+        return True
+
+    def settle(self) -> None:
+        """See `DistributedOptimizer.settle`."""
+        super().settle()
+        self._count()
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
         """Backward, the mean within the group or over all, the update; see `DistributedOptimizer.step`."""
@@ -164,10 +181,9 @@ class Hierarchical(DistributedOptimizer):
         return not self._samples
 
     def _between(self, info: StepInfo) -> None:
-        if self.consistent:
-            self.verify_in_turn(info)
-        elif not (info.step + 1) % self.every:
+        if not self.consistent and not (info.step + 1) % self.every:
             self.average_parameters()
+        self.verify_in_turn(info)
         self._count()
 
     def _count(self) -> None:

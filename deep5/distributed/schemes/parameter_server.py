@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from deep5.arguments import is_finite
 from deep5.communicator import TIMEOUT_S, Request
 from deep5.distributed.buckets import Buckets
+from deep5.distributed.scaled import skips, unscaled
 from deep5.distributed.served import ServedOptimizer
 from deep5.errors import UsageError, brief
 from deep5.events import StepInfo
@@ -76,18 +77,14 @@ class ParameterServer(ServedOptimizer):
             raise UsageError(f"ParameterServer: got bucket_mib={brief(bucket_mib)}; allowed: a number above 0")
         self.bucket_mib = float(bucket_mib)
 
-    def _prepare(self) -> None:
-        super()._prepare()
-        if self.compression is not None:
-            # Ranks round independently, and here it is they who encode, not a collective that knows them.
-            self.compression = self.compression.bound(self.seed, rank=self.communicator.rank)
-
     def _bound(self) -> None:
         most = round(self.bucket_mib * 2**20)
         self._buckets: Any = Buckets(self.trained, bucket_bytes=most, first_bytes=min(most, 1 << 20))
         self._early = "early_gradients" in self.executor.capabilities
         self._requests: list[Request] = []
         self._sent = False
+        # Whether the compression holds what it kept before the step under way, and how many were left out before it.
+        self._held, self._skipped = False, 0
 
     def settle(self) -> None:
         """Nothing is under way between two steps."""
@@ -110,8 +107,7 @@ class ParameterServer(ServedOptimizer):
             for name in buckets.views:
                 buckets.put(name, gradients[name])
         if start is None:
-            for index, buffer in enumerate(buckets.buffers):
-                self.sum(buffer, f"bucket-{index}", info)
+            self.sum_buckets(buckets.buffers, info)
         for request in requests:
             request.wait(self.timeout_s)
         self.apply(buckets.views, info)
@@ -126,17 +122,40 @@ class ParameterServer(ServedOptimizer):
         compression, communicator = self.compression, self.communicator
         if compression is None:
             communicator.reduce(buffer, root=self.root, timeout_s=self.timeout_s)
-        elif not self.serves:
-            communicator.send(compression.encode(buffer, key=key, step=info.step), self.root, timeout_s=self.timeout_s)
-        else:
-            message = np.empty(compression.message_bytes(buffer.size, buffer.dtype, step=info.step), np.uint8)
-            part = np.empty_like(buffer)
-            # The root's own needs no message; the others' are added in the order of the ranks, so that bits repeat.
+            return
+        with unscaled(compression, buffer, self.gradient_scale):
+            # The root's own goes nowhere, and is compressed all the same: what a compression makes of gradients (a
+            # momentum, a clipping) is to be the same for the samples of every rank.
+            message = compression.encode(buffer, key=key, step=info.step)
+            if not self.serves:
+                communicator.send(message, self.root, timeout_s=self.timeout_s)
+                return
+            arrived, part = np.empty_like(message), np.empty_like(buffer)
+            buffer[...] = 0
+            # In the order of the ranks, so that bits repeat.
             for rank in range(communicator.size):
                 if rank != self.root:
-                    communicator.receive(message, rank, timeout_s=self.timeout_s)
-                    compression.decode(message, part)
+                    communicator.receive(arrived, rank, timeout_s=self.timeout_s)
+                compression.decode(message if rank == self.root else arrived, part)
+                with np.errstate(all="ignore"):
                     buffer += part
+
+    def sum_buckets(self, buffers: Sequence[np.ndarray], info: StepInfo) -> None:
+        """See `DistributedOptimizer.sum_buckets`; whether the step is left out, the root says with the parameters."""
+        compression: Any = self.compression
+        self._held = self._memory is not None and skips(compression, self.optimizer)
+        if self._held:
+            compression.hold()
+        for index, buffer in enumerate(buffers):
+            self.sum(buffer, f"bucket-{index}", info)
+
+    @property
+    def gradient_scale(self) -> float:
+        """See `DistributedOptimizer.gradient_scale`; a dynamic one is the root's."""
+        optimizer: Any = self.optimizer
+        if self._memory is None or not optimizer.pipeline.dynamic:
+            return super().gradient_scale
+        return float(self.memory.block.reals[0])
 
     def sum_for_all(self, buffer: np.ndarray, info: StepInfo) -> None:
         """See `DistributedOptimizer.sum_for_all`: the root adds up, and sends the sum to all."""
@@ -149,6 +168,9 @@ class ParameterServer(ServedOptimizer):
             if self.serves:
                 self.optimizer.halves.apply(gradients, info)  # type: ignore[attr-defined]
             self._send_parameters()
+            if self._held and int(self.memory.block.head[1]) > self._skipped:
+                self.compression.take_back()  # type: ignore[union-attr]
+            self._held = False
             return
         if self.serves:
             super().apply(gradients, info)
@@ -162,6 +184,7 @@ class ParameterServer(ServedOptimizer):
         optimizer: Any = self.optimizer
         if self.serves:
             self.memory.block.reals[0] = optimizer.loss_scale
+            self.memory.block.head[1] = optimizer.skipped_steps
         self.share_out()
         self._sent = True
 
@@ -195,9 +218,10 @@ class ParameterServer(ServedOptimizer):
             if self.serves:
                 optimizer.halves.backprop({}, info)
             self.share_out()
+        self._skipped = int(self.memory.block.head[1])
         # A schedule sets a number on every rank alike; what the step finds by itself, the root has sent.
-        found = self.memory.block.reals[0] if optimizer.pipeline.dynamic else optimizer.pipeline.loss_scale or 1.0
-        return self.gradient(inputs, info, on_gradient, accumulate=accumulate, loss_scale=loss_scale * float(found))
+        scale = loss_scale * self.gradient_scale
+        return self.gradient(inputs, info, on_gradient, accumulate=accumulate, loss_scale=scale)
 
     def load_state_dict(self, state: Any) -> None:
         """Restore `state_dict`; called by every rank. The next step begins with the root's parameters."""

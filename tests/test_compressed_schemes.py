@@ -1,0 +1,128 @@
+"""What a compression keeps from step to step under a scheme: in whose units, of which steps, of whose samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deep5 as d5
+from deep5.distributed.schemes.all_reduce import AllReduce
+from deep5.distributed.schemes.parameter_server import ParameterServer
+from deep5.distributed.threads import run_in_threads
+from deep5.training.optimizer import RuleOptimizer
+from pipeline_cases import batch, executor, network
+from scheme_cases import flat, part, told
+
+KEEPING = [
+    d5.TopKSparsification(0.05),
+    d5.RandomKSparsification(0.1),
+    d5.OneBit(bucket=16),
+    d5.DeepGradientCompression(0.1, clip=0.5),
+]
+SCHEMES = {"all-reduce": AllReduce, "server": lambda **given: ParameterServer(1, **given)}
+STEPS = 12
+
+
+def weights(
+    scheme: Any,
+    size: int,
+    loss_scale: Any = None,
+    *,
+    changes: Mapping[int, float] | None = None,
+    poisoned: tuple[int, ...] = (),
+    without: tuple[int, ...] = (),
+    framework: str = "reference",
+    accumulate: int = 1,
+) -> np.ndarray:
+    """What ranks that are equal were left with.
+
+    Args:
+        scheme: Wraps nothing yet.
+        size: Number of ranks.
+        loss_scale: Of the optimizer, SGD.
+        changes: New loss scales by the step before which they are set.
+        poisoned: Steps in which the last rank has an input that is no number.
+        without: Steps that nobody takes.
+        framework: Of the executors.
+        accumulate: Micro-batches a step.
+    """
+
+    def work(communicator: Any) -> np.ndarray:
+        run = executor(framework, network("float64"))
+        own = scheme.wrap(RuleOptimizer(d5.SGD(0.1), loss_scale=loss_scale), communicator, seed=5)
+        own.bind(run)
+        for step in range(STEPS):
+            if step in (changes or {}):
+                own.set_hyper("loss_scale", changes[step])
+            if step in without:
+                continue
+            whole = batch(step, 8, "float64")
+            if step in poisoned:
+                whole["input"][-1] = np.nan
+            if accumulate > 1:
+                cut = np.array_split(np.arange(8), accumulate)
+                parts = [
+                    part({name: value[places] for name, value in whole.items()}, communicator.rank, size)
+                    for places in cut
+                ]
+                given = [inputs if samples else None for inputs, samples in parts]
+                own.accumulated_step(given, told(step, sum(samples for _, samples in parts), 8))
+                continue
+            inputs, samples = part(whole, communicator.rank, size)
+            own.step(inputs, told(step, samples, 8))
+        return flat(run)
+
+    first, *others = run_in_threads(size, work)
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+    return first
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("compression", KEEPING, ids=repr)
+def test_a_loss_scale_that_changes_leaves_what_is_kept_in_its_unit(scheme: str, compression: Any) -> None:
+    plain = weights(SCHEMES[scheme](compression=compression), 2)
+    changing = weights(SCHEMES[scheme](compression=compression), 2, 1024.0, changes={5: 1.0, 8: 65536.0})
+    # Powers of two: every product with them is exact.
+    np.testing.assert_array_equal(changing, plain)
+
+
+@pytest.mark.parametrize("feedback", [False, True])
+def test_half_precision_gets_the_scaled_gradients(feedback: bool) -> None:
+    def work(communicator: Any) -> tuple[float, float]:
+        scheme = AllReduce(compression=d5.HalfPrecision("float16", feedback=feedback))
+        own = scheme.wrap(RuleOptimizer(d5.SGD(0.1), loss_scale=65536.0), communicator)
+        own.bind(executor("reference", network("float64")))
+        # Zero in float16, the smallest number of which is 6e-8, but for the scale.
+        buffer = np.full(4, 1e-9 * 65536.0)
+        own.sum(buffer, "a", told(0, 4, 8))
+        return float(buffer[0] / 65536.0), float(buffer[-1])
+
+    for unscaled, last in run_in_threads(2, work):
+        # With feedback nothing is lost, so that it may be sent when it has grown.
+        assert last == 0.0 if feedback else unscaled == pytest.approx(2e-9, rel=1e-3)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(
+    "compression", [d5.TopKSparsification(0.05), d5.DeepGradientCompression(0.1), d5.OneBit(bucket=16)], ids=repr
+)
+def test_a_step_that_is_left_out_takes_nothing_of_what_is_kept(scheme: str, compression: Any, accumulate: int) -> None:
+    made = SCHEMES[scheme](compression=compression)
+    skipping = weights(made, 3, "dynamic", poisoned=(0, 4, 5), accumulate=accumulate)
+    assert np.isfinite(skipping).all()
+    np.testing.assert_array_equal(skipping, weights(made, 3, "dynamic", without=(0, 4, 5), accumulate=accumulate))
+
+
+@pytest.mark.parametrize("framework", ["reference", "pytorch", "tensorflow", "jax"])
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("compression", [*KEEPING[::3], d5.QSGD(3)], ids=repr)
+def test_a_server_does_what_ranks_without_one_do(compression: Any, size: int, framework: str) -> None:
+    """The root's own samples too: a momentum within the compression is of all ranks' gradients."""
+    found = [weights(scheme(compression=compression), size, framework=framework) for scheme in SCHEMES.values()]
+    # Messages are added in the order of the ranks; updates are made by other kernels, which round another way.
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-12, atol=1e-13)

@@ -1,0 +1,177 @@
+"""What ranks that train together decide together: to stop, which checkpoints to keep, and what a best one holds."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deep5 as d5
+from deep5.communicator import SingleRank
+from deep5.distributed.packed import Packed
+from deep5.distributed.resuming import restore_ranks
+from deep5.distributed.threads import run_in_threads
+from deep5.distributed.votes import Votes
+from deep5.events import Event, StopTraining
+from deep5.training.checkpoint_file import read_checkpoint
+from deep5.training.checkpointer import BEST, Checkpointer, checkpoints
+from rank_trainers import BATCH, SAMPLES, samples, trained
+
+STEPS = -(-SAMPLES // BATCH)
+
+
+def saving(folder: Path, own: Any, **options: Any) -> Checkpointer:
+    """A rank's checkpointer, as a run makes it."""
+    keeper = Checkpointer(folder, **options)
+    keeper.rank, keeper.about = own.rank, lambda: {"ranks": own.size}
+    return keeper
+
+
+@pytest.mark.parametrize("scheme", [d5.AllReduce, lambda: d5.LocalSGD(3), d5.AsynchronousParameterServer])
+@pytest.mark.parametrize(
+    "event", [lambda: d5.StopAtAccuracy(1.0), lambda: d5.EarlyStopping("loss", patience=1, min_delta=100.0)]
+)
+def test_an_evaluation_ends_all_ranks_before_the_next_step(scheme: Any, event: Any) -> None:
+    def work(own: Any) -> tuple[int, str]:
+        votes = Votes(own, None, lockstep=scheme().lockstep)
+        trainer, _ = trained(own, scheme(), d5.SGD(0.1), epochs=9, events=[event(), votes], deferred=votes.deferred)
+        return trainer.step, trainer.reason
+
+    alone, _ = trained(SingleRank(), d5.AllReduce(), d5.SGD(0.1), epochs=9, events=[event()])
+    assert alone.status == "stopped"
+    for steps, reason in run_in_threads(3, work):
+        assert steps == alone.step
+        assert reason.partition("after")[2][:3] == alone.reason.partition("after")[2][:3]
+
+
+class StopsOneRank(Event):
+    """Stops the second rank, before an epoch or within one."""
+
+    def __init__(self, rank: int, where: str, told: str) -> None:
+        self._rank, self._where, self._told = rank, where, told
+
+    def before_epoch(self, trainer: Any, epoch: int) -> None:
+        self._stop("epoch", epoch == 1)
+
+    def before_step(self, trainer: Any, info: d5.StepInfo) -> None:
+        self._stop("step", info.step == STEPS + 1)
+
+    def _stop(self, where: str, now: bool) -> None:
+        if self._rank == 1 and where == self._where and now:
+            raise StopTraining(*([self._told] if self._told else []))
+
+
+@pytest.mark.parametrize("told", ["enough", ""])
+@pytest.mark.parametrize("where", ["epoch", "step"])
+def test_one_rank_ends_all_with_its_reason_or_without_one(where: str, told: str) -> None:
+    def work(own: Any) -> tuple[int, str]:
+        votes = Votes(own, None, lockstep=True)
+        events = [StopsOneRank(own.rank, where, told), votes]
+        trainer, _ = trained(own, d5.AllReduce(), d5.SGD(0.1), epochs=4, events=events, deferred=votes.deferred)
+        assert trainer.status == "stopped"
+        return trainer.step, trainer.reason
+
+    first, *others = run_in_threads(3, work)
+    assert all(other == first for other in others)
+    assert first[0] == STEPS if where == "epoch" else STEPS < first[0] < 4 * STEPS
+    assert first[1] == (told or "an event of a rank ended it, and told no reason")
+
+
+class Lost(Event):
+    """The second rank is slow, and fails."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    def before_step(self, trainer: Any, info: d5.StepInfo) -> None:
+        if self._rank == 1:
+            time.sleep(0.01)
+            if info.step == 11:
+                raise RuntimeError("lost")
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+@pytest.mark.parametrize("scheme", [lambda: d5.LocalSGD(1000), d5.AllReduce])
+def test_a_lost_rank_leaves_a_step_that_all_have(scheme: Any, keep: int, tmp_path: Path) -> None:
+    def first(own: Any) -> None:
+        votes = Votes(own, saving(tmp_path, own, every_steps=4, keep=keep), lockstep=True)
+        trained(own, scheme(), d5.Momentum(0.1), count=1000, evaluate=False, events=[Lost(own.rank), votes])
+
+    with pytest.raises(RuntimeError, match="lost"):
+        run_in_threads(2, first)
+
+    def again(own: Any) -> int:
+        trainer, _ = trained(own, scheme(), d5.Momentum(0.1), epochs=0)
+        restore_ranks(trainer, tmp_path, own, tell=lambda told: None)
+        return trainer.step
+
+    assert run_in_threads(2, again) == [8, 8]
+    for rank in range(2):
+        assert len(checkpoints(tmp_path, rank)) <= keep + 1
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        d5.AllReduce,
+        lambda: d5.LocalSGD(7),
+        lambda: d5.ElasticAveraging(4),
+        d5.Gossip,
+        d5.Neighbourhood,
+        lambda: d5.Hierarchical(2, every=5),
+        d5.ParameterServer,
+        d5.AsynchronousParameterServer,
+    ],
+)
+def test_the_best_checkpoint_is_the_network_that_was_judged(scheme: Any, tmp_path: Path) -> None:
+    def first(own: Any) -> float | None:
+        keeper = saving(tmp_path, own, every_steps=1000, best="loss")
+        votes = Votes(own, keeper, lockstep=scheme().lockstep)
+        trained(own, scheme(), d5.Momentum(0.3, 0.9), count=88, epochs=3, events=[votes])
+        return keeper.state_dict()["best_score"]
+
+    best = run_in_threads(3, first)
+    assert best[1:] == best[:-1]
+    state, _ = read_checkpoint(tmp_path / BEST)
+    alone, _ = trained(SingleRank(), d5.AllReduce(), d5.SGD(0.1), epochs=0)
+    alone.executor.load_state_dict(state["executor"])
+    # The order in which some numbers are added up.
+    assert alone.evaluate(d5.OrderedSampler(samples(88), 10))["loss"] == pytest.approx(best[0], rel=1e-12)
+
+
+@pytest.mark.parametrize(("before", "behind"), [(3, 4), (5, 6), (4, 2)])
+def test_a_group_goes_on_as_one_whatever_the_number_of_ranks(before: int, behind: int, tmp_path: Path) -> None:
+    optimizer = d5.Momentum(0.1, 0.9)
+
+    def first(own: Any) -> None:
+        votes = Votes(own, saving(tmp_path, own, every_steps=1), lockstep=True)
+        trained(own, d5.Hierarchical(2, every=50), optimizer, events=[votes])
+
+    run_in_threads(before, first)
+
+    def again(own: Any) -> np.ndarray:
+        trainer, _ = trained(own, d5.Hierarchical(2, every=1000), optimizer, epochs=0)
+        restore_ranks(trainer, tmp_path, own, tell=lambda told: None)
+        trainer.train(2)
+        return np.concatenate([np.ravel(value) for value in trainer.executor.state_dict().values()])
+
+    found = run_in_threads(behind, again)
+    for rank in range(behind):
+        np.testing.assert_array_equal(found[rank], found[rank // 2 * 2])
+    # Groups differ: each learns from its own samples.
+    assert behind == 2 or (found[0] != found[2]).any()
+
+
+def test_a_group_whose_ranks_differ_is_found_out() -> None:
+    def work(own: Any) -> None:
+        trainer, _ = trained(own, d5.Hierarchical(2, every=1000, verify_every=3), d5.SGD(0.1), epochs=0)
+        if own.rank == 3:
+            (packed,) = Packed.of(trainer.executor)
+            packed.write(packed.read() + 0.5)
+        trainer.train(1)
+
+    with pytest.raises(d5.Deep5Error, match=r"the parameters after step 3 of rank 3 are not those of rank 2; allowed"):
+        run_in_threads(4, work)
