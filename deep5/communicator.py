@@ -180,6 +180,10 @@ class Communicator(Protocol):
         """
         ...
 
+    def exchange_start(self, buffer: np.ndarray, out: np.ndarray, neighbours: Sequence[int]) -> Request:
+        """`exchange` without waiting. It is made of messages of tag 0, which are taken in the order of their start."""
+        ...
+
     def barrier(self, *, timeout_s: float = TIMEOUT_S) -> None:
         """Return when every rank has come here."""
         ...
@@ -354,6 +358,11 @@ class SingleRank:
         if neighbours:
             raise UsageError(f"exchange with the ranks {list(neighbours)}; allowed: none, this is the only rank")
 
+    def exchange_start(self, buffer: np.ndarray, out: np.ndarray, neighbours: Sequence[int]) -> Request:
+        """As `exchange`."""
+        self.exchange(buffer, out, neighbours)
+        return _FINISHED
+
     def barrier(self, *, timeout_s: float = TIMEOUT_S) -> None:
         """Nobody to wait for."""
 
@@ -381,6 +390,11 @@ def check_buffer(buffer: Any, *, op: object = "sum") -> None:
         raise UsageError(
             f"got {type(buffer).__name__} as a buffer; allowed: a C-contiguous NumPy array of numbers; remedy: "
             "numpy.ascontiguousarray"
+        )
+    if not buffer.dtype.isnative:
+        raise UsageError(
+            f"got a buffer of {buffer.dtype.str}; allowed: numbers in this machine's order of bytes; remedy: "
+            "array.astype(array.dtype.newbyteorder('='))"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from deep5.arguments import is_whole
 from deep5.errors import UsageError, brief, suggestion
@@ -90,6 +90,9 @@ class Event:
 
     every_rank = True
     """False where one rank of several speaks for all, such as a progress bar: the first one's is the only one."""
+
+    kept_as: ClassVar[str | None] = None
+    """The name that this event's state has in a checkpoint; None: that of its class."""
 
     synchronous = False
     """True where `after_step` needs the device to have finished; the trainer then synchronises every step."""

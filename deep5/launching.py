@@ -33,6 +33,10 @@ Launcher = Literal["mpiexec", "torchrun"]
 _NO_LISTENER = "listener thread failed to start"
 _TRIES = 3
 
+# What a batch system says of its job. All ranks are on this machine, whatever that has given: a launcher that reads
+# this would start some on other machines, or refuse more ranks than the job has tasks.
+_BATCH = ("SLURM_", "PBS_", "LSB_", "FLUX_", "COBALT_", "PE_HOSTFILE")
+
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.distributed import holding; "
     "getattr(holding, sys.argv[2])(*json.loads(sys.argv[3]), sys.argv[4:])"
@@ -90,6 +94,8 @@ def _job(
     """One job from its start to its end, and whether any rank of it was started."""
     variables = dict(os.environ if environment is None else environment)
     with tempfile.TemporaryDirectory(prefix="deep5-ranks-", ignore_cleanup_errors=True) as name:
+        for foreign in [each for each in variables if each.startswith(_BATCH)]:
+            del variables[foreign]
         variables.update({FOLDER: name, LAUNCH: f"{launcher}:{ranks}"})
         start, variable, unset = _start(launcher, ranks, Path(name), variables)
         held = _own("hold", name, os.getpid(), variable, unset)

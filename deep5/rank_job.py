@@ -18,10 +18,14 @@ import psutil
 from deep5.distributed.holding import LIFELINE, OVER
 from deep5.rank_output import RankOutput, last_lines
 
-__all__ = ["START_S", "RankJob", "RanksEnded"]
+__all__ = ["BEGIN_S", "START_S", "RankJob", "RanksEnded"]
 
 START_S = 120.0
 """Until all ranks run, at most: a launcher that waits for a machine that does not answer says nothing."""
+
+BEGIN_S = 100.0
+"""From the first rank that is about to meet the others until the last one is, at most: the meeting itself has a limit
+that begins later, and that is a little longer."""
 
 _LOOK_S = 0.1
 # Where one rank failed, the others mostly fail by themselves of the same; then they say so.
@@ -29,6 +33,9 @@ _TOGETHER_S = 1.0
 # Where all that is known is that a rank could not reach the others, one of these mostly has ended, or is about to: the
 # system may write its memory to a file first.
 _UNREACHED_S = 5.0
+# A rank that reported ends the job of MPI a second later (`mpi_waiting.leave`), and the launcher the other ranks; an
+# end that was the cause of a report is seen within a fraction of that.
+_BEHIND_S = 0.8
 # Ranks that wait for a lost one have nothing to put in order for which it would be worth to wait.
 _LOST_GRACE_S = 3.0
 _LAUNCHER_S = 2.0
@@ -97,6 +104,7 @@ class RankJob:
         stdout: TextIO,
     ) -> None:
         self.folder, self.ranks, self.launcher = folder, ranks, launcher
+        self._all_begun = False
         self.ended: dict[int, _End] = {}
         self.holders: dict[int, tuple[psutil.Process, int]] = {}
         os.mkfifo(folder / LIFELINE)
@@ -129,6 +137,9 @@ class RankJob:
                 return self._interrupted(asked, grace_s)
             if (first := self._first()) is not None:
                 return self._wrong(first, min(grace_s, _LOST_GRACE_S))
+            if (late := self._late()) is not None:
+                self._end(signal.SIGTERM, _LOST_GRACE_S)
+                return RanksEnded(status=_FAILED, failed=late, error=self._not_begun(late))
             if len(self.ended) == self.ranks:
                 return RanksEnded(status=0, result_folder=self._result_folder())
             if self.process.poll() is not None:
@@ -143,6 +154,23 @@ class RankJob:
             else:
                 with suppress(subprocess.TimeoutExpired):
                     self.process.wait(_LOOK_S)
+
+    def _late(self) -> int | None:
+        """A rank that has not begun, long after another one has; who begins says so."""
+        if self._all_begun:
+            return None
+        begun = [self._read(f"rank-{rank}.json").get("at_ns") for rank in range(self.ranks)]
+        self._all_begun = None not in begun
+        told = [at_ns for at_ns in begun if at_ns is not None]
+        if self._all_begun or not told or monotonic_ns() - min(told) < BEGIN_S * 1e9:
+            return None
+        return begun.index(None)
+
+    def _not_begun(self, rank: int) -> str:
+        return (
+            f"rank {rank} of {self.ranks} has not begun within {BEGIN_S:g} s of the first one; remedy: look at what "
+            f"takes so long while its recipe is read{self._tail(rank)}"
+        )
 
     def _look(self) -> None:
         """Find who has started and who has ended."""
@@ -172,14 +200,19 @@ class RankJob:
 
         One that says that it failed counts from then on: until its process ends it may take longer than the others do
         to notice, and MPI's end may wait for them. One that failed because it could not reach the others comes last:
-        the end of a process is seen when it is over, and its connections are closed before.
+        the end of a process is seen when it is over, and its connections are closed before. Who goes without a word
+        some time behind a report was ended for it: by a launcher, when the rank that reported ended the job.
         """
+        reports = [self._read(f"rank-{rank}.json") for rank in range(self.ranks)]
+        told_ns = [int(report["at_ns"]) for report in reports if report.get("state") == "failed"]
         found: list[tuple[bool, int, int, dict[str, Any]]] = []
         for rank in range(self.ranks):
-            report, end = self._read(f"rank-{rank}.json"), self.ended.get(rank)
+            report, end = reports[rank], self.ended.get(rank)
             if report.get("state") == "failed":
                 found.append((bool(report.get("unreached")), int(report["at_ns"]), rank, report))
             elif end is not None and end.status != 0:
+                if end.signal == 0 and told_ns and end.at_ns > min(told_ns) + _BEHIND_S * 1e9:
+                    continue
                 found.append((False, end.at_ns, rank, {}))
         first = min(found, key=lambda each: each[:3], default=None)
         return None if first is None else first[1:]

@@ -107,6 +107,8 @@ def _write(stream: Any, block: bytes) -> None:
 
 def last_lines(said: bytes) -> str:
     """What a program said last, as the end of an error's message; empty where it said nothing."""
-    lines = [line.strip() for line in said[-_TOLD_BYTES:].decode(errors="replace").splitlines() if line.strip()]
+    text = said[-_TOLD_BYTES:].replace(b"\0", b"").decode(errors="replace")
+    # Without the rulers of boxes.
+    lines = [line.strip() for line in text.splitlines() if line.strip(" \t-=*_")]
     last = " | ".join(line[:200] for line in lines[-_TOLD_LINES:])
     return f"; it said: {last}" if last else ""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from deep5.errors import Deep5Error, UsageError
+from deep5.errors import Deep5Error, RecipeError, UsageError
 from deep5.events import Event
 from deep5.recipe import FULL, Recipe, defaults
 
@@ -198,6 +200,7 @@ def execute_as_rank(
     """
     recipe.describe()
     check_shares(recipe)
+    recipe = _own_objects(recipe, communicator)
     if recipe.timing:
         _check_trains(recipe, resume, checkpointer)
         from deep5.run_timing import time_code
@@ -214,6 +217,44 @@ def execute_as_rank(
 
     folder, listening = None if resume is None else Path(resume), tuple(events) if communicator.rank == 0 else ()
     return train(recipe, out, listening, quiet or communicator.rank > 0, folder, checkpointer, communicator)
+
+
+# Objects that a run changes: what listens, and what may own its step. Of update rules, copies are made in any case.
+_CHANGED = ("events", "optimizer")
+
+
+def _own_objects(recipe: Recipe, communicator: Communicator) -> Recipe:
+    """The recipe with objects of this rank's own, where ranks are threads and would share them; the first keeps the
+    given ones, which its caller may look at.
+
+    Raises:
+        RecipeError: One cannot be copied.
+    """
+    from deep5.distributed.threads import ThreadCommunicator
+
+    if not isinstance(communicator, ThreadCommunicator) or communicator.size == 1:
+        return recipe
+    try:
+        parts = [_with_copies(recipe, part) if communicator.rank else part for part in (recipe.fixed, recipe.mutable)]
+    finally:
+        # Nobody changes what others still copy.
+        communicator.barrier()
+    return replace(recipe, fixed=parts[0], mutable=parts[1])
+
+
+def _with_copies(recipe: Recipe, part: Mapping[str, Any]) -> dict[str, Any]:
+    copies = {}
+    for key in _CHANGED:
+        if key in part:
+            try:
+                copies[key] = copy.deepcopy(part[key])
+            except Exception as error:
+                raise RecipeError(
+                    f"{recipe.where(key)}{key!r} holds an object that ranks which are threads would share, and that "
+                    f"cannot be copied ({type(error).__name__}: {error}); remedy: its class or name with {key}_kwargs, "
+                    "or --launcher mpiexec"
+                ) from error
+    return {**part, **copies}
 
 
 def check_shares(recipe: Recipe) -> None:

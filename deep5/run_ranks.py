@@ -52,9 +52,17 @@ class Together:
         """The first rank's result folder, which it tells the others; they reach it under the same path."""
         return name_folder(self.communicator, path)
 
-    def go_on(self, run: RunRecord | RankRecord, folder: Path, tell: Callable[[str], None]) -> Mapping[str, Any]:
-        """Put the trainer where the last checkpoint of all ranks stands; what the checkpoint says that it is of."""
-        about, path = restore_ranks(self.trainer, folder, self.communicator, tell=tell)
+    def go_on(self, run: RunRecord | RankRecord, folder: Path, tell: Callable[[str], None]) -> Mapping[str, Any] | None:
+        """Put the trainer where the last checkpoint of all ranks stands; what the checkpoint says that it is of.
+
+        None where the run was ended before there was one: then it begins again.
+        """
+        if (found := restore_ranks(self.trainer, folder, self.communicator, tell=tell)) is None:
+            if not self.communicator.rank:
+                tell("the run was ended before all ranks had written their first checkpoint: it begins again")
+            run.went_on(None, None)
+            return None
+        about, path = found
         run.went_on(about, path)
         return about
 

@@ -16,7 +16,7 @@ from deep5.distributed.check import check_communicator
 from deep5.distributed.process_group import ProcessGroupCommunicator
 from deep5.distributed.threads import ThreadCommunicator, run_in_threads
 from deep5.errors import CommunicationError, MissingDependency, UsageError
-from ranks import as_processes, free_port, under_mpi
+from ranks import as_processes, free_port, mpi_version, under_mpi
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("mpi4py", reason="mpi4py is not installed")
@@ -191,6 +191,77 @@ def test_mpi_does_not_hang_where_a_rank_dies() -> None:
     ended = under_mpi(MPI + dedent(program), 3, timeout_s=40)
     # Open MPI gives the status of the lost one, MPICH that of those that it then killed.
     assert ended.status in (7, 9), ended
+
+
+def test_mpi_ends_where_a_rank_does_not_come_to_the_meeting() -> None:
+    program = """
+    import os, time
+    from deep5.distributed.mpi import MPICommunicator
+
+    if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "1":
+        time.sleep(60)
+    MPICommunicator.world(timeout_s=2.0)
+    """
+    begin = time.monotonic()
+    ended = under_mpi(program, 2)
+    assert time.monotonic() - begin < 40
+    assert ended.status in (1, 9), ended
+    assert "Timeout" in ended.errors
+    assert "_meet_all_other_ranks_or_end" in ended.errors
+
+
+def test_a_message_that_was_begun_and_does_not_end_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    if "Open MPI" not in mpi_version():
+        pytest.skip("only Open MPI is told by these variables to go by sockets")
+    # As between two hosts, where a large message is begun by both sides, and carried by neither without the other.
+    monkeypatch.setenv("OMPI_MCA_pml", "ob1")
+    monkeypatch.setenv("OMPI_MCA_btl", "self,tcp")
+    program = """
+    large, other = np.ones(5_000_000), np.ones(5_000_000)
+    if rank == 1:
+        communicator.send_start(large, 0)
+        communicator.send_start(large, 0, tag=1)
+        time.sleep(25)
+    begin = time.monotonic()
+    for wait in (
+        lambda: communicator.receive(large, 1, timeout_s=1.0),
+        lambda: communicator.exchange(large[:3], other[:3], [1], timeout_s=1.0),
+    ):
+        try:
+            wait()
+        except Exception as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+    print("after", time.monotonic() - begin, flush=True)
+    """
+    ended = under_mpi(MPI + dedent(program), 2)
+    assert "CommunicationError: receive from rank 1 was not finished within 1 s" in ended.output, ended
+    assert float(ended.output.split("after ")[1].split()[0]) < 10, ended
+    assert ended.status == 3, ended
+
+
+def test_mpi_looks_at_a_buffer_every_time() -> None:
+    program = """
+    values = np.ones(1000)
+    communicator.all_reduce(values)
+    sent = communicator.sent_bytes
+    values.flags.writeable = False
+    try:
+        communicator.all_reduce(values)
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+    assert communicator.sent_bytes == sent
+    """
+    ended = under_mpi(MPI + dedent(program), 2)
+    assert ended.output.count("UsageError: got a read-only array of float64[1000] for a result") == 2, ended
+    assert ended.status == 0, ended
+
+
+def test_numbers_in_another_order_of_bytes_are_refused() -> None:
+    def work(communicator: ThreadCommunicator) -> None:
+        communicator.all_reduce(np.ones(3, ">f8"))
+
+    with pytest.raises(UsageError, match="got a buffer of >f8; allowed: numbers in this machine's order of bytes"):
+        run_in_threads(2, work)
 
 
 def test_gloo_tells_who_waits_for_a_rank_that_dies() -> None:

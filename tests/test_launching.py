@@ -20,6 +20,7 @@ from deep5.distributed.joining import Launched, Report, compare_ranks, launched
 from deep5.distributed.threads import ThreadCommunicator, run_in_threads
 from deep5.errors import MissingDependency, UsageError
 from deep5.launching import RanksEnded, start_ranks
+from deep5.rank_output import last_lines
 
 LAUNCHERS = ["mpiexec", "torchrun"]
 # What a launcher or the one who pays for the machine has set already is not what is tested.
@@ -190,6 +191,45 @@ def test_a_launcher_that_fails_is_told(place: Path, tmp_path: Path, monkeypatch:
     assert ended.status == 3
 
 
+def test_a_rank_that_does_not_begin_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deep5.rank_job.BEGIN_S", 2.0)
+    program = RANK.replace(
+        "report.started()", "if me.rank == 1: print('reads', flush=True); time.sleep(60)\nreport.started()"
+    )
+    begin = time.monotonic()
+    ended = start_ranks([sys.executable, "-c", program + "time.sleep(60)"], ranks=2, launcher="mpiexec")
+    assert time.monotonic() - begin < 30
+    assert (ended.status, ended.failed) == (3, 1)
+    assert ended.error is not None
+    assert ended.error.startswith("rank 1 of 2 has not begun within 2 s of the first one; remedy: look at what takes")
+    assert ended.error.endswith("it said: reads")
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_what_a_batch_system_gave_is_not_asked(place: Path, launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One task on one node, and two ranks; ranks of deep5's own are all on this machine."""
+    for name, value in {
+        "SLURM_JOB_ID": "4711",
+        "SLURM_JOBID": "4711",
+        "SLURM_NNODES": "2",
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_NODELIST": "here,elsewhere",
+        "SLURM_JOB_NODELIST": "here,elsewhere",
+        "SLURM_TASKS_PER_NODE": "1(x2)",
+        "SLURM_NTASKS": "2",
+        "PBS_JOBID": "4711",
+        "PBS_NODEFILE": "/not/there",
+    }.items():
+        monkeypatch.setenv(name, value)
+    ended = start(launcher, "assert not [name for name in os.environ if name.startswith('SLURM_')]\nreport.finished(0)")
+    assert ended == RanksEnded(status=0), ended
+
+
+def test_of_what_a_launcher_says_boxes_are_left_out() -> None:
+    said = b"-----------\nThere are not enough slots\n\x00\nin the system\n------------\n  \n"
+    assert last_lines(said) == "; it said: There are not enough slots | in the system"
+
+
 NO_LISTENER = """#!/bin/sh
 if [ "$1" != --version ] && [ $(cat {count} | wc -l) -lt {fails} ]
 then
@@ -271,6 +311,8 @@ def test_ranks_end_with_a_parent_that_is_killed(place: Path, launcher: str, monk
     parent.kill()
     parent.wait()
     assert left(str(place), within_s=10.0) == []
+    # What the launcher and the ranks of MPI had there.
+    assert [path for path in (place / "t").iterdir() if path.name.startswith("ompi.")] == []
 
 
 def until(true: Callable[[], bool]) -> None:

@@ -193,7 +193,7 @@ def test_ranks_go_on_from_checkpoint_files(size: int, tmp_path: Any) -> None:
         told: list[str] = []
         trainer, _ = trained(own, AsynchronousParameterServer(), d5.Adam(lr=0.01), epochs=0)
         trainer.optimizer.timeout_s = 60.0
-        about, _ = restore_ranks(trainer, tmp_path, own, tell=told.append)
+        about, _ = restore_ranks(trainer, tmp_path, own, tell=told.append) or ({}, None)
         assert about["ranks"] == 2
         with trainer.optimizer.averaged():
             judged = {name: np.array(value) for name, value in trainer.executor.state_dict().items()}
@@ -765,3 +765,24 @@ except d5.errors.CommunicationError as error:
     assert ended.status != 0
     assert "rank 0 the parameter server has given up: rank 2 has sent nothing for 1 s" in ended.output, ended
     assert time.monotonic() - begin < 15.0
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_who_waits_for_a_slow_rank_is_seen_to_wait(slow: int) -> None:
+    """The root, too, though it waits for no message."""
+
+    class Waits(d5.Event):
+        def __init__(self, rank: int) -> None:
+            self._rank = rank
+
+        def before_step(self, trainer: Any, info: d5.StepInfo) -> None:
+            time.sleep(0.02 if self._rank == slow else 0.0)
+
+    def run(own: Any) -> float:
+        trained(own, StaleSynchronous(0), d5.SGD(0.1), evaluate=False, events=[Waits(own.rank)])
+        return float(own.waited_ns / 1e9)
+
+    waited = run_in_threads(2, run)
+    # 12 steps of 20 ms, of which the other one's own work takes little.
+    assert waited[1 - slow] > 0.12
+    assert waited[slow] < waited[1 - slow] / 2

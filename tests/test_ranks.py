@@ -327,6 +327,37 @@ def test_a_rank_that_fails_by_itself_is_named_and_shown(
     assert load(folder).document["reasons"] == [f"{who}ValueError: my own bug"]
 
 
+LATE = """
+import time
+
+import deep5 as d5
+
+
+class Late(d5.Event):
+    def before_step(self, trainer, info):
+        if trainer.communicator.rank == trainer.communicator.size - 1 and info.step == 5:
+            time.sleep(40)
+
+
+late = Late()
+"""
+
+
+@pytest.mark.parametrize("launcher", ["mpiexec", pytest.param("torchrun", marks=pytest.mark.slow)])
+def test_a_rank_that_is_late_is_not_said_to_be_lost(recipe: Path, tmp_path: Path, launcher: str) -> None:
+    (tmp_path / "late.py").write_text(LATE)
+    words = ("--set", f"events={tmp_path / 'late.py'}:late", "--set", "scheme_kwargs.timeout_s=3")
+    words = ("--ranks", "2", "--launcher", launcher, "--set", "scheme=all_reduce", *words)
+    begin = time.monotonic()
+    done = run(recipe, tmp_path / "out", "--quiet", *words)
+    assert done.returncode == 3
+    assert time.monotonic() - begin < 35
+    assert "all_reduce was not finished" in done.stderr
+    assert "within 3 s" in done.stderr
+    (reason,) = load(only(tmp_path / "out")).document["reasons"]
+    assert "all_reduce was not finished" in reason
+
+
 def test_what_a_rank_does_to_itself_is_not_from_outside(recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "schemes.py").write_text(SCHEMES)
     words = ("--ranks", "2", "--launcher", "torchrun", "--set", f"scheme={tmp_path / 'schemes.py'}:Aborts")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ import deep5 as d5
 from deep5.communicator import SingleRank
 from deep5.distributed.packed import Packed
 from deep5.distributed.resuming import restore_ranks
+from deep5.distributed.slow_rank import SlowRank
 from deep5.distributed.threads import run_in_threads
 from deep5.distributed.votes import Votes
 from deep5.events import Event, StopTraining
-from deep5.training.checkpoint_file import read_checkpoint
+from deep5.recipe import Recipe
+from deep5.run import execute_as_rank
+from deep5.training.checkpoint_file import read_checkpoint, write_checkpoint
 from deep5.training.checkpointer import BEST, Checkpointer, checkpoints
 from rank_trainers import BATCH, SAMPLES, samples, trained
 
@@ -175,3 +179,129 @@ def test_a_group_whose_ranks_differ_is_found_out() -> None:
 
     with pytest.raises(d5.Deep5Error, match=r"the parameters after step 3 of rank 3 are not those of rank 2; allowed"):
         run_in_threads(4, work)
+
+
+@pytest.mark.parametrize("torn", ["", "rank-2", "rank-1", "another run"])
+@pytest.mark.parametrize("behind", [1, 2, 4])
+def test_other_ranks_go_on_from_the_last_step_of_which_all_parts_are_there(
+    torn: str, behind: int, tmp_path: Path
+) -> None:
+    def first(own: Any) -> None:
+        votes = Votes(own, saving(tmp_path, own, every_steps=4), lockstep=True)
+        trained(own, d5.LocalSGD(3), d5.Momentum(0.1), evaluate=False, events=[votes])
+
+    run_in_threads(3, first)
+    last = checkpoints(tmp_path)[0]
+    if torn == "another run":
+        part = last.with_name(last.stem + ".rank-2.safetensors")
+        state, about = read_checkpoint(part)
+        write_checkpoint(part, state, {**about, "ranks": 5})
+    elif torn:
+        last.with_name(last.stem + f".{torn}.safetensors").unlink()
+    assert last.name == "step-0000000012.safetensors"
+
+    def again(own: Any) -> tuple[int, list[str]]:
+        told: list[str] = []
+        trainer, _ = trained(own, d5.LocalSGD(3), d5.Momentum(0.1), epochs=0)
+        restore_ranks(trainer, tmp_path, own, tell=told.append)
+        return trainer.step, told
+
+    found = run_in_threads(behind, again)
+    assert [step for step, _ in found] == [8 if torn else 12] * behind
+    assert not torn or any("the one before it is tried" in line for line in found[0][1])
+
+
+@pytest.mark.parametrize("behind", [1, 2, 3])
+def test_a_first_checkpoint_that_not_all_ranks_wrote_is_none(behind: int, tmp_path: Path) -> None:
+    def first(own: Any) -> None:
+        votes = Votes(own, saving(tmp_path, own, every_steps=8), lockstep=True)
+        trained(own, d5.AllReduce(), d5.Momentum(0.1), evaluate=False, events=[votes])
+
+    run_in_threads(2, first)
+    (only,) = checkpoints(tmp_path)
+    part = only.with_name(only.stem + ".rank-1.safetensors")
+    content = part.read_bytes()
+    part.unlink()
+
+    def again(own: Any) -> Any:
+        trainer, _ = trained(own, d5.AllReduce(), d5.Momentum(0.1), epochs=0)
+        found = restore_ranks(trainer, tmp_path, own, tell=lambda told: None)
+        assert trainer.step == (8 if found else 0)
+        return found
+
+    assert run_in_threads(behind, again) == [None] * behind
+    # One that is there and cannot be read is an error: nobody begins again for that.
+    part.write_bytes(content[:100])
+    with pytest.raises(d5.Deep5Error, match="that every rank can read"):
+        run_in_threads(behind, again)
+
+
+@pytest.mark.parametrize(("before", "behind"), [(2, 1), (1, 2), (2, 3)])
+def test_the_best_score_goes_on_with_any_number_of_ranks(before: int, behind: int, tmp_path: Path) -> None:
+    def work(own: Any, epochs: int, resumes: bool) -> float | None:
+        keeper = saving(tmp_path, own, every_steps=STEPS, best="loss")
+        saver = keeper if own.size == 1 else Votes(own, keeper, lockstep=True)
+        trainer, _ = trained(own, d5.AllReduce(), d5.SGD(0.1), epochs=0)
+        if resumes:
+            restore_ranks(trainer, tmp_path, own, tell=lambda told: None)
+        trainer.train(epochs, [saver])
+        return keeper.state_dict()["best_score"]
+
+    first = run_in_threads(before, lambda own: work(own, 2, False))
+    second = run_in_threads(behind, lambda own: work(own, 1, True))
+    assert first[0] is not None
+    assert second[0] is not None
+    assert second[0] <= first[0]
+
+
+class Counts(Event):
+    """Counts the steps that it was told of, by the thread that told it."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def after_batch(self, trainer: Any, info: d5.StepInfo, outputs: Any) -> None:
+        self.steps.append(trainer.communicator.rank)
+
+
+def recipe_of(**mutable: Any) -> Recipe:
+    return Recipe.make(
+        {"model": "lenet", "dataset": "digits", "dataset_kwargs": {"limit": 100}, "epochs": 1},
+        {"batch_size": 25, "framework": "reference", "optimizer": "sgd", "seed": 1, **mutable},
+        [(d5.TrainingLoss(), None)],
+        name="shared",
+    )
+
+
+def test_ranks_that_are_threads_have_events_of_their_own(tmp_path: Path) -> None:
+    counts = Counts()
+    recipe = recipe_of(events=[counts, SlowRank(rank=1, delay_ms=40)])
+    begin = time.monotonic()
+    run_in_threads(2, lambda own: execute_as_rank(recipe, own, quiet=True, out=tmp_path))
+    took_s = time.monotonic() - begin
+    # The caller may look at the first rank's.
+    assert set(counts.steps) == {0}
+    assert took_s > 0.04 * len(counts.steps)
+
+
+@pytest.mark.parametrize("scheme", ["all_reduce", "local_sgd"])
+def test_ranks_that_are_threads_have_optimizers_of_their_own(scheme: str, tmp_path: Path) -> None:
+    found = []
+    for optimizer in ("lbfgs", d5.LBFGS()):
+        recipe = recipe_of(optimizer=optimizer, scheme=scheme)
+        result = run_in_threads(2, lambda own: execute_as_rank(recipe, own, quiet=True, out=tmp_path))[0]  # noqa: B023
+        found.append(result.document["provenance"]["trained_weights"])
+    assert found[0] == found[1]
+
+
+def test_what_cannot_be_copied_for_threads_is_refused(tmp_path: Path) -> None:
+    class Holds(Event):
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def describe(self) -> dict[str, Any]:
+            return {"event": "holds"}
+
+    recipe = recipe_of(events=[Holds()])
+    with pytest.raises(d5.Deep5Error, match=r"'events' holds an object that ranks which are threads would share"):
+        run_in_threads(2, lambda own: execute_as_rank(recipe, own, quiet=True, out=tmp_path))

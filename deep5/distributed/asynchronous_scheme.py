@@ -174,8 +174,9 @@ class AsynchronousScheme(ServedOptimizer):
 
     def _push(self, kind: int, info: StepInfo) -> None:
         if self._server is not None:
-            gradients = self._sent if kind == PUSH else None
+            gradients, waited_ns = self._sent if kind == PUSH else None, self._server.waited_ns
             self._version, staleness, held_ns = self._server.push(gradients, self._version, info, self._newest)
+            self.communicator.waited_ns += self._server.waited_ns - waited_ns
             self._newest.write(self.executor)
         else:
             staleness, held_ns = self._ask(kind, info)
@@ -240,7 +241,7 @@ class AsynchronousScheme(ServedOptimizer):
         self._counted = now
         communicator.sent_bytes += sent_bytes
         communicator.messages += messages
-        # What the server waits for, the root does not.
+        # What the server's thread waits for, the root does not; what the root itself does, `_push` counts.
         communicator.waited_ns += 0 if self.serves else waited_ns
 
     def set_hyper(self, name: str, value: float) -> None:

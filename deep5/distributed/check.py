@@ -282,16 +282,19 @@ def _check_exchange(communicator: Communicator) -> None:
     ring = list(dict.fromkeys([(rank - 1) % size, (rank + 1) % size]))
     everybody = [other for other in reversed(range(size)) if other != rank]
     pair = [1 - rank] if rank < 2 else []
-    for neighbours, count in product((ring, everybody, pair), (0, 3, 40_001)):
-        _check_one_exchange(communicator, neighbours, count)
+    for neighbours, count, started in product((ring, everybody, pair), (0, 3, 40_001), (False, True)):
+        _check_one_exchange(communicator, neighbours, count, started)
 
 
-def _check_one_exchange(communicator: Communicator, neighbours: Sequence[int], count: int) -> None:
-    what = f"exchange of {count} numbers with the ranks {list(neighbours)}"
+def _check_one_exchange(communicator: Communicator, neighbours: Sequence[int], count: int, started: bool) -> None:
+    what = f"{'exchange_start' if started else 'exchange'} of {count} numbers with the ranks {list(neighbours)}"
     buffer, out = np.arange(count) + 100.0 * communicator.rank, np.zeros((len(neighbours), count))
     sent_bytes = len(neighbours) * buffer.nbytes
     with _counts(communicator, what, sent_bytes, len(neighbours) if sent_bytes else 0):
-        communicator.exchange(buffer, out, neighbours, timeout_s=_ENOUGH_S)
+        if started:
+            communicator.exchange_start(buffer, out, neighbours).wait(_ENOUGH_S)
+        else:
+            communicator.exchange(buffer, out, neighbours, timeout_s=_ENOUGH_S)
     expected = np.array([np.arange(count) + 100.0 * other for other in neighbours]).reshape(out.shape)
     _same(communicator, what, out, expected)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from time import monotonic, perf_counter_ns
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from deep5.arguments import is_whole
 from deep5.communicator import TIMEOUT_S, Communicator, Reduction, Request, check_buffer, check_pair, check_written
-from deep5.errors import UsageError, brief
+from deep5.errors import CommunicationError, UsageError, brief
 
 __all__ = ["CountedCommunicator", "take_over"]
 
@@ -196,17 +197,18 @@ class CountedCommunicator(ABC):
         self, buffer: np.ndarray, out: np.ndarray, neighbours: Sequence[int], *, timeout_s: float = TIMEOUT_S
     ) -> None:
         """Send the buffer to each neighbour and get theirs; see `Communicator.exchange`."""
+        self.exchange_start(buffer, out, neighbours).wait(timeout_s)
+
+    def exchange_start(self, buffer: np.ndarray, out: np.ndarray, neighbours: Sequence[int]) -> Request:
+        """`exchange` without waiting."""
         if len(set(neighbours)) < len(neighbours):
             raise UsageError(f"exchange: got the neighbours {list(neighbours)}; allowed: each once")
         check_pair(buffer, out, len(neighbours))
         check_written(out)
-        if not neighbours:
-            return
-        deadline, places = monotonic() + timeout_s, out.reshape(len(neighbours), -1)
+        places = out.reshape(len(neighbours), -1) if neighbours else ()
         waiting = [self.receive_start(place, other) for place, other in zip(places, neighbours, strict=True)]
         waiting += [self.send_start(buffer, other) for other in neighbours]
-        for request in waiting:
-            request.wait(max(deadline - monotonic(), 0.0))
+        return _Several(waiting)
 
     def barrier(self, *, timeout_s: float = TIMEOUT_S) -> None:
         """Return when every rank has come here."""
@@ -328,6 +330,34 @@ def take_over(whole: Communicator, part: Communicator) -> None:
     whole.messages += part.messages
     whole.waited_ns += part.waited_ns
     part.sent_bytes = part.messages = part.waited_ns = 0
+
+
+class _Several:
+    """A request that has finished when all of these have."""
+
+    __slots__ = ("_requests",)
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = requests
+
+    def wait(self, timeout_s: float = TIMEOUT_S) -> None:
+        """Return when all have finished; see `Request.wait`."""
+        deadline, left = monotonic() + timeout_s, list(self._requests)
+        try:
+            while left:
+                left.pop(0).wait(max(deadline - monotonic(), 0.0))
+        except CommunicationError:
+            # What is still to come has no memory any more to come to.
+            for request in left:
+                with suppress(CommunicationError):
+                    request.wait(0.0)
+            raise
+
+    def done(self) -> bool:
+        """Whether all have finished."""
+        # Each is asked: some go on only then.
+        found = [request.done() for request in self._requests]
+        return all(found)
 
 
 class _Waited:

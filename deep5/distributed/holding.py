@@ -34,8 +34,8 @@ _LOOK_MS = 10_000
 
 
 def follow(parent: int, command: Sequence[str]) -> NoReturn:
-    """Become the launcher, which ends with its parent."""
-    die_with_parent(parent)
+    """Become the launcher, which ends with its parent, and puts away the files and the shared memory of its job."""
+    die_with_parent(parent, by=signal.SIGTERM)
     os.execvp(command[0], list(command))  # noqa: S606 - there is no shell between
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import functools
+import os
 import queue
+import sys
 import threading
+from contextlib import nullcontext
+from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
@@ -20,7 +25,10 @@ from deep5.distributed.mpi_waiting import OPEN, finish, leave
 from deep5.errors import MissingDependency, UsageError, brief
 from deep5.plugins import install_command, missing_dependency
 
-__all__ = ["MPICommunicator"]
+__all__ = ["MEET_S", "MPICommunicator"]
+
+MEET_S = 120.0
+"""How long all ranks of MPI may take until they have met: Python and frameworks come from the same disk for all."""
 
 # Up to here a non-blocking operation takes less than a look at what the others do and the blocking one.
 SMALL_BYTES = 4096
@@ -64,18 +72,22 @@ class MPICommunicator(CountedCommunicator):
         self._usual: dict[tuple[np.dtype, int, str], tuple[int, bool, Any, Any, Any, Any]] = {}
 
     @classmethod
-    def world(cls) -> MPICommunicator:
+    def world(cls, *, timeout_s: float = MEET_S) -> MPICommunicator:
         """The communicator of all ranks of the job; without `mpiexec`, of one.
+
+        Args:
+            timeout_s: Limit of the meeting of all ranks. MPI cannot be interrupted while it begins, and keeps all other
+                threads of Python out: behind the limit this process says where it is, and ends with the status 1.
 
         Raises:
             MissingDependency: mpi4py, or the library of MPI, is not installed.
         """
-        return cls(_library().COMM_WORLD)
+        return _meet_all_other_ranks_or_end(cls, timeout_s)
 
     def all_reduce(self, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
         """Combine the buffers of all ranks in place; see `Communicator.all_reduce`."""
         usual = self._usual.get((buffer.dtype, buffer.nbytes, op)) if type(buffer) is _ARRAY else None
-        if usual is None or not buffer.flags.c_contiguous:
+        if usual is None or not buffer.flags.carray:
             super().all_reduce(buffer, op=op, timeout_s=timeout_s)
             if self.size > 1 and buffer.nbytes and buffer.dtype.char in _NATIVE and buffer.dtype.isnative:
                 self._remember(buffer, op)
@@ -231,6 +243,16 @@ class MPICommunicator(CountedCommunicator):
         if not any(OPEN):
             self._now.free()
             self._later.free()
+
+
+def _meet_all_other_ranks_or_end(kind: type[MPICommunicator], timeout_s: float) -> MPICommunicator:
+    """The communicator of all; the name of this function is what a process prints that ends here."""
+    with nullcontext(sys.__stderr__) if sys.__stderr__ else Path(os.devnull).open("w") as told:
+        faulthandler.dump_traceback_later(timeout_s, exit=True, file=told)
+        try:
+            return kind(_library().COMM_WORLD)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
 
 
 _STARTING = {

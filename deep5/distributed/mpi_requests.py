@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any
 
 from deep5.communicator import TIMEOUT_S
@@ -10,6 +11,10 @@ from deep5.distributed.mpi_waiting import SAME, finish, late
 from deep5.errors import CommunicationError
 
 __all__ = ["Letter", "Posted", "Started", "Told"]
+
+
+# How long a receive that is given up may take to say so.
+_CANCEL_S = 1.0
 
 
 class Told:
@@ -81,7 +86,10 @@ class Letter:
             if self._receives and self._request:
                 # The buffer is the caller's again.
                 self._request.Cancel()
-                self._request.Wait()
+                # One that the sender has begun is not taken back before the sender goes on; until then its memory is
+                # MPI's.
+                with suppress(CommunicationError):
+                    finish(self._request, self._what, _CANCEL_S)
             self._over = True
             raise
         self._arrive()

@@ -19,7 +19,7 @@ __all__ = ["restore_ranks"]
 
 def restore_ranks(
     trainer: Any, folder: Path, communicator: Communicator, *, tell: Callable[[str], None]
-) -> tuple[dict[str, Any], Path]:
+) -> tuple[dict[str, Any], Path] | None:
     """Put the trainers of all ranks where the last checkpoint stands that all of them can read; called by every rank.
 
     With the number of ranks that wrote it, every rank goes on from its own part, to the same bits. With another
@@ -34,26 +34,34 @@ def restore_ranks(
         tell: Takes a sentence about what cannot be read, or was begun anew; what all ranks know, the first one's alone.
 
     Returns:
-        What the checkpoint says that it is of, and the path of its first part.
+        What the checkpoint says that it is of, and the path of its first part; None where there is the first one alone,
+        and the run was ended before all ranks had written their parts of it.
 
     Raises:
         CheckpointError: There is none that all ranks can read, or it is of another network or optimizer.
     """
     scheme = trainer.optimizer
     in_groups = isinstance(scheme, DistributedOptimizer) and scheme.keeps_equal and not scheme.consistent
-    for main in checkpoints(folder):
+    candidates = checkpoints(folder)
+    for main in candidates:
         part, told, path, is_first = None, "", main, communicator.rank == 0
         try:
             _, about = read_checkpoint(path)
             writers = int(about.get("ranks", 1))
+            parts = [folder / name_of(step_of(main), rank) for rank in range(writers)]
             source = scheme.members[0] if in_groups and writers != communicator.size else communicator.rank
-            path = folder / name_of(step_of(main), source % writers)
-            part = read_checkpoint(path)
+            # With another number of ranks some parts are nobody's own, and have to be there all the same.
+            for path in parts[communicator.rank :: communicator.size] if writers != communicator.size else ():
+                _part(path, about)
+            path = parts[source % writers]
+            part = _part(path, about)
         except CheckpointError as error:
             told = str(error)
-        everyone = np.array([part is not None], np.int64)
+        everyone = np.array([part is not None, part is not None or path.exists()], np.int64)
         communicator.all_reduce(everyone, op="min", timeout_s=TIMEOUT_S)
         if not everyone[0]:
+            if len(candidates) == 1 and not everyone[1]:
+                return None
             if is_first or (told and path != main):
                 tell(f"{told or f'another rank cannot read its part of {main.name}'}; the one before it is tried")
             continue
@@ -65,9 +73,7 @@ def restore_ranks(
                     f"{'goes' if communicator.size == 1 else 'go'} on from it: the bits may differ, as sums are of "
                     "other parts"
                 )
-            state = _for_another_size(
-                trainer, state, communicator, [folder / name_of(step_of(main), rank) for rank in range(writers)]
-            )
+            state = _for_another_size(trainer, state, communicator, parts)
         try:
             trainer.load_state_dict(state)
         except (Deep5Error, KeyError, TypeError) as error:
@@ -76,6 +82,17 @@ def restore_ranks(
             scheme.verify("parameters of the checkpoint")
         return about, main
     raise CheckpointError(f"there is no checkpoint in {folder} that every rank can read; remedy: run it from the start")
+
+
+def _part(path: Path, about: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A rank's part of a checkpoint, of the same run and number of ranks as the first one's."""
+    state, own = read_checkpoint(path)
+    if other := [name for name in ("run_id", "ranks") if own.get(name) != about.get(name)]:
+        raise CheckpointError(
+            f"the checkpoint {path} has {other[0]} {own.get(other[0])!r}; allowed: {about.get(other[0])!r}, that of "
+            "rank 0; remedy: run it from the start, or from an earlier checkpoint"
+        )
+    return state, own
 
 
 def _for_another_size(

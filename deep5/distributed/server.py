@@ -52,6 +52,7 @@ class Server:
         updates: How many were made since training began: the version of the parameters.
         staleness: A counter a rank: gradients applied since the server was made, by how many updates were made between
             the parameters that they were computed at and them.
+        waited_ns: Nanoseconds that the root itself waited in `push`, for slower ranks and for others' updates.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Server:
         self._held: dict[int, tuple[int, int]] = {}
         self._heard, self._told = [now] * size, [now] * size
         self._error: Exception | None = None
+        self.waited_ns = 0
 
     def begin(self, info: StepInfo) -> int:
         """Start an epoch: the memory then holds the point of the first gradient. Called by the root's thread.
@@ -113,8 +115,10 @@ class Server:
         Raises:
             CommunicationError: The server has given up, or stands still.
         """
-        root = self._root
+        root, asked = self._root, perf_counter_ns()
         with self.lock:
+            # Others' updates are made by another thread, which had the lock.
+            self.waited_ns += perf_counter_ns() - asked
             self._check()
             staleness = 0 if gradients is None else self._apply(root, gradients, version, info)
             self._clocks[root] += 1
@@ -125,6 +129,7 @@ class Server:
                 self._check()
             del self._held[root]
             held_ns = perf_counter_ns() - begin
+            self.waited_ns += held_ns
             self._heard[root] = monotonic()
             newest.memory[...] = self._memory.block.memory
             return self.updates, staleness, held_ns

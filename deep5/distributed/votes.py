@@ -36,6 +36,9 @@ class Votes(Event):
         timeout_s: Limit of the wait for a vote.
     """
 
+    # One process goes on from the checkpoints of ranks, and ranks from those of one process.
+    kept_as = Checkpointer.__qualname__
+
     def __init__(
         self,
         communicator: Communicator,

@@ -209,11 +209,11 @@ class Trainer:
             self._elapsed_ns, self.origin_ns = self.elapsed_ns(), 0
 
     def _named_events(self) -> dict[str, Event]:
-        """The attached events by the name of their class and their place among its objects."""
+        """The attached events by the name of their class, or that they give, and their place among its objects."""
         counts: Counter[str] = Counter()
         named = {}
         for event in self.listeners.events:
-            kind = type(event).__qualname__
+            kind = event.kept_as or type(event).__qualname__
             named[f"{kind}-{counts[kind]}"] = event
             counts[kind] += 1
         return named
