@@ -23,7 +23,7 @@ def checksum(values: np.ndarray) -> tuple[int, int]:
         values: Contiguous, any dtype.
 
     Returns:
-        Two numbers from 0 to 2⁶⁴ - 1.
+        The bits of both sums, as int64 has them.
 
     >>> import numpy as np
     >>> checksum(np.array([1.0, 2.0])) == checksum(np.array([2.0, 1.0]))
@@ -46,7 +46,8 @@ def checksum(values: np.ndarray) -> tuple[int, int]:
     # What does not fill a word is one of its own.
     last[len(rest)] = int.from_bytes(content[whole:].tobytes(), "little")
     columns += last + (last >> _HALF) * _ODD
-    return int(columns.sum(dtype=np.uint64)), int((columns * _PLACES).sum(dtype=np.uint64))
+    sums = np.array([columns.sum(dtype=np.uint64), (columns * _PLACES).sum(dtype=np.uint64)]).view(np.int64)
+    return int(sums[0]), int(sums[1])
 
 
 _PRIME, _ROWS = 251, 64
@@ -77,8 +78,7 @@ def check_agreement(
     """
     if communicator.size == 1:
         return
-    # The bits of whole numbers without a sign, as those that every library sends.
-    own = np.array([number for part in values for number in checksum(part)], np.uint64).view(np.int64)
+    own = np.array([number for part in values for number in checksum(part)], np.int64)
     everyone = np.empty((communicator.size, len(own)), np.int64)
     communicator.all_gather(own, everyone, timeout_s=timeout_s)
     if (everyone != everyone[0]).any():
