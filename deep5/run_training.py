@@ -105,6 +105,8 @@ def train(
         resume=resume,
     )
     run.warn(*parts.warnings)
+    if communicator.size > 1 and (reason := _other_function(network, trainer.loss)) is not None:
+        _warn(run, reason, quiet=quiet)
     if communicator.size == 1 and recipe.value("scheme") is not None:
         run.warn("one process trained by itself, and the recipe's scheme had nothing to do; remedy: --ranks 2, say")
     if _how(trainer) == "numpy":
@@ -154,6 +156,18 @@ def train(
         if keeper is not None and not asked:
             keeper.clear()
         return result
+
+
+def _other_function(network: Any, loss: str) -> str | None:
+    """Why ranks that share a batch are not the same function as one process, where the network says so."""
+    from deep5.networks.labels import weighs_otherwise
+    from deep5.networks.network import Network
+
+    reason = weighs_otherwise(network, loss) if isinstance(network, Network) else None
+    return reason and (
+        f"{reason}, and ranks weigh their parts of a batch by samples: several ranks are another function than one; "
+        "remedy: a loss that is the mean over samples"
+    )
 
 
 def _keeper(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from deep5.distributed.slow_rank import SlowRank
 from deep5.distributed.threads import run_in_threads
 from deep5.distributed.votes import Votes
 from deep5.events import Event, StopTraining
+from deep5.networks.builder import NetworkBuilder
 from deep5.recipe import Recipe
 from deep5.run import execute_as_rank
 from deep5.training.checkpoint_file import read_checkpoint, write_checkpoint
@@ -305,3 +307,36 @@ def test_what_cannot_be_copied_for_threads_is_refused(tmp_path: Path) -> None:
     recipe = recipe_of(events=[Holds()])
     with pytest.raises(d5.Deep5Error, match=r"'events' holds an object that ranks which are threads would share"):
         run_in_threads(2, lambda own: execute_as_rank(recipe, own, quiet=True, out=tmp_path))
+
+
+def network_of(**attributes: Any) -> d5.Network:
+    """A layer on the pixels of the digits, with a loss of these attributes, or weights of classes, or a sum."""
+    build = NetworkBuilder("weighed", seed=1)
+    x, label = build.input("input", ("N", 1, 28, 28)), build.input("label", ("N",), "int64")
+    logits = build.op("Gemm", build.op("Flatten", x), build.parameter("weight", (784, 10)))
+    weights = [build.constant("classes", np.ones(10, np.float32))] if attributes.pop("weighs", False) else []
+    added = attributes.pop("adds", False)
+    loss = build.op("SoftmaxCrossEntropyLoss", logits, label, *weights, **attributes)
+    return build.network({"logits": logits, "loss": build.op("ReduceSum", loss, keepdims=0) if added else loss})
+
+
+@pytest.mark.parametrize(
+    ("attributes", "told"),
+    [
+        ({"reduction": "mean"}, None),
+        ({}, None),
+        ({"ignore_index": -1}, "leaves out labels with ignore_index"),
+        ({"reduction": "sum"}, "adds up over samples"),
+        ({"weighs": True}, "weighs classes"),
+        ({"reduction": "none", "adds": True}, "ReduceSum (node 'ReduceSum_1') adds up over samples"),
+    ],
+)
+def test_a_loss_that_is_no_mean_over_samples_is_told(
+    attributes: dict[str, Any], told: str | None, tmp_path: Path
+) -> None:
+    recipe = replace(recipe_of(), fixed={**recipe_of().fixed, "model": network_of(**attributes)})
+    result = run_in_threads(2, lambda own: execute_as_rank(recipe, own, quiet=True, out=tmp_path))[0]
+    assert result is not None
+    found = [line for line in result.document["warnings"] if "another function than one" in line]
+    assert len(found) == (told is not None)
+    assert told is None or told in found[0]

@@ -12,7 +12,7 @@ from deep5.errors import NetworkError
 from deep5.networks.gradients.window import attribute
 from deep5.networks.network import Network
 
-__all__ = ["LOSSES", "Labels", "label_inputs", "open_losses"]
+__all__ = ["LOSSES", "Labels", "label_inputs", "open_losses", "weighs_otherwise"]
 
 LOSSES = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 # Operators that keep all elements of their first input. (A Cast to fewer bits may make a class of what was none.)
@@ -84,6 +84,31 @@ def open_losses(network: Network) -> list[ir.Node]:
     names = {labels.name for labels in label_inputs(network)}
     losses = [node for node in network.nodes if node.op_type in LOSSES and not node.domain]
     return [node for node in losses if (label := _source(node.inputs[1])) is None or label.name not in names]
+
+
+def weighs_otherwise(network: Network, loss: str) -> str | None:
+    """Why a loss is known to be another mean than that over samples, or none; None where nothing says so.
+
+    Of such a loss the mean over parts of a batch, each by its number of samples, is not that of the batch.
+
+    Args:
+        network: The network.
+        loss: Name of its output.
+    """
+    for node in network.nodes:
+        if node.domain:
+            continue
+        what = f"{node.op_type} (node {node.name!r})"
+        if node.op_type == "ReduceSum" and any(value.name == loss for value in node.outputs):
+            return f"{what} adds up over samples"
+        if node.op_type in LOSSES:
+            if attribute(node, "reduction") == "sum":
+                return f"{what} adds up over samples"
+            if attribute(node, "ignore_index") is not None:
+                return f"{what} leaves out labels with ignore_index"
+            if len(node.inputs) > 2 and node.inputs[2] is not None:
+                return f"{what} weighs classes"
+    return None
 
 
 def _source(value: ir.Value | None) -> ir.Value | None:
