@@ -10,6 +10,7 @@ import pytest
 
 import deep5 as d5
 from deep5.distributed.schemes.all_reduce import AllReduce
+from deep5.distributed.schemes.hierarchical import Hierarchical
 from deep5.distributed.schemes.parameter_server import ParameterServer
 from deep5.distributed.threads import run_in_threads
 from deep5.training.optimizer import RuleOptimizer
@@ -22,7 +23,11 @@ KEEPING = [
     d5.OneBit(bucket=16),
     d5.DeepGradientCompression(0.1, clip=0.5),
 ]
-SCHEMES = {"all-reduce": AllReduce, "server": lambda **given: ParameterServer(1, **given)}
+SCHEMES = {
+    "all-reduce": AllReduce,
+    "server": lambda **given: ParameterServer(1, **given),
+    "groups": lambda **given: Hierarchical(1, **given),
+}
 STEPS = 12
 
 
@@ -121,8 +126,44 @@ def test_a_step_that_is_left_out_takes_nothing_of_what_is_kept(scheme: str, comp
 @pytest.mark.parametrize("framework", ["reference", "pytorch", "tensorflow", "jax"])
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("compression", [*KEEPING[::3], d5.QSGD(3)], ids=repr)
-def test_a_server_does_what_ranks_without_one_do(compression: Any, size: int, framework: str) -> None:
+def test_other_schemes_do_what_all_reduce_does(compression: Any, size: int, framework: str) -> None:
     """The root's own samples too: a momentum within the compression is of all ranks' gradients."""
     found = [weights(scheme(compression=compression), size, framework=framework) for scheme in SCHEMES.values()]
     # Messages are added in the order of the ranks; updates are made by other kernels, which round another way.
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-12, atol=1e-13)
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("compression", [*KEEPING, d5.QSGD(3), d5.SparseAllReduce(0.1)], ids=repr)
+def test_between_groups_of_several_the_first_ones_do_what_as_many_ranks_do(compression: Any) -> None:
+    # Four samples a group, in the same order: sums of two parts in place of one.
+    found = weights(Hierarchical(2, compression=compression), 4), weights(AllReduce(compression=compression), 2)
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("compression", [d5.TopKSparsification(0.1), d5.HalfPrecision()], ids=repr)
+def test_what_goes_between_groups_is_compressed_and_nothing_else(compression: Any) -> None:
+    def work(communicator: Any) -> tuple[int, int]:
+        run = executor("reference", network("float64"))
+        own = Hierarchical(2, compression=compression).wrap(d5.SGD(0.1), communicator)
+        own.bind(run)
+        before = communicator.sent_bytes
+        whole = batch(0, 8, "float64")
+        inputs, samples = part(whole, communicator.rank, 4)
+        own.step(inputs, told(0, samples, 8))
+        return communicator.sent_bytes - before, flat(run).size
+
+    for rank, (sent, count) in enumerate(run_in_threads(4, work)):
+        message = compression.message_bytes(count, np.float64)
+        assert sent == (count * 8 if rank % 2 else message + count * 8), rank
+
+
+def test_where_nothing_goes_between_groups_there_is_nothing_to_compress() -> None:
+    with pytest.raises(d5.UsageError, match=r"got a compression with every=3; allowed: with every=1"):
+        Hierarchical(2, every=3, compression=d5.OneBit())
+
+    def work(communicator: Any) -> None:
+        Hierarchical(4, compression=d5.OneBit()).wrap(d5.SGD(0.1), communicator)
+
+    with pytest.raises(d5.UsageError, match="there is one group; allowed: several; remedy: group_size=1"):
+        run_in_threads(2, work)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -12,11 +12,15 @@ from deep5.arguments import is_whole
 from deep5.communicator import TIMEOUT_S, Communicator, SingleRank
 from deep5.distributed.averaging import check_every
 from deep5.distributed.counted import take_over
+from deep5.distributed.scaled import unscaled
 from deep5.distributed.scheme import DistributedOptimizer
 from deep5.distributed.texts import gather_texts
 from deep5.errors import UsageError, brief
 from deep5.events import StepInfo
 from deep5.tensors import Arrays
+
+if TYPE_CHECKING:
+    from deep5.distributed.compression import Compression
 
 __all__ = ["Hierarchical"]
 
@@ -39,6 +43,8 @@ class Hierarchical(DistributedOptimizer):
     Args:
         group_size: Ranks in a group, neighbouring ones; the last group has what is left. None: ranks of one host.
         every: H, in steps.
+        compression: Of the gradients that go between groups, with `every` 1 alone: the first rank of each encodes its
+            group's, and has what is kept of them.
         verify_every: See `DistributedOptimizer`.
         timeout_s: See `DistributedOptimizer`.
         synchronise_batch_norm: See `DistributedOptimizer`; with `every` 1 alone.
@@ -55,6 +61,7 @@ class Hierarchical(DistributedOptimizer):
         SGD), for H above 1.
     """
 
+    compresses: ClassVar[bool] = True
     closures: ClassVar[bool] = True
     accumulates: ClassVar[bool] = True
     synchronises: ClassVar[bool] = True
@@ -64,11 +71,17 @@ class Hierarchical(DistributedOptimizer):
         group_size: int | None = None,
         *,
         every: int = 1,
+        compression: Compression | None = None,
         verify_every: int = 100,
         timeout_s: float = TIMEOUT_S,
         synchronise_batch_norm: bool = False,
     ) -> None:
-        super().__init__(verify_every=verify_every, timeout_s=timeout_s, synchronise_batch_norm=synchronise_batch_norm)
+        super().__init__(
+            compression=compression,
+            verify_every=verify_every,
+            timeout_s=timeout_s,
+            synchronise_batch_norm=synchronise_batch_norm,
+        )
         if group_size is not None and (not is_whole(group_size) or group_size < 1):
             raise UsageError(
                 f"Hierarchical: got group_size={brief(group_size)}; allowed: a whole number of at least 1, or None"
@@ -79,6 +92,11 @@ class Hierarchical(DistributedOptimizer):
             raise UsageError(
                 f"Hierarchical: got synchronise_batch_norm with every={self.every}; allowed: with every=1, where all "
                 "ranks step together"
+            )
+        if self.compression is not None and self.every > 1:
+            raise UsageError(
+                f"Hierarchical: got a compression with every={self.every}; allowed: with every=1, where gradients go "
+                "between groups, and not parameters"
             )
         self.groups = 1
         self._members: tuple[int, ...] = (0,)
@@ -96,6 +114,11 @@ class Hierarchical(DistributedOptimizer):
             colors = [rank // self.group_size for rank in range(communicator.size)]
         self.groups, own = len(set(colors)), colors[communicator.rank]
         self._members = tuple(rank for rank, color in enumerate(colors) if color == own)
+        if self.compression is not None and self.groups == 1 and communicator.size > 1:
+            raise UsageError(
+                "Hierarchical: got a compression of what goes between groups, and there is one group; allowed: "
+                "several; remedy: group_size=1, say, or d5.AllReduce"
+            )
         self._group = communicator.split(own)
         # Every rank calls it; what the others get is for nothing.
         self._first_ones = communicator.split(min(self._group.rank, 1))
@@ -156,7 +179,13 @@ class Hierarchical(DistributedOptimizer):
             group.all_reduce(buffer, timeout_s=limit)
         else:
             group.reduce(buffer, timeout_s=limit)
-            self._among_first_ones(buffer)
+            if self.compression is None:
+                self._among_first_ones(buffer)
+                return
+            if group.rank == 0:
+                with unscaled(self.compression, buffer, self.gradient_scale):
+                    self.compression.all_reduce(self._first_ones, buffer, key=key, step=info.step, timeout_s=limit)
+            group.broadcast(buffer, timeout_s=limit)
 
     def average_parameters(self) -> None:
         """Give every rank the mean of all ranks' parameters; those of a group are equal, so its first one speaks."""
