@@ -1,4 +1,4 @@
-"""A picture of all-reduce over sizes: time with its interval, and what the model says, and bus bandwidth below."""
+"""A picture of all-reduce over sizes: time with its interval, and what the model says, and both bandwidths below."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEIGHT, _RATE_HEIGHT = 240, 160
 
 
 def collective_chart(summary: CollectiveSummary, title: str = "") -> Any:
-    """Median times as lines with points and their intervals, modelled times dashed; below, bus bandwidth.
+    """Median times as lines with points and their intervals, modelled times dashed; below, both bandwidths.
 
     Args:
         summary: As `summarise_collectives` gives it.
@@ -39,7 +39,8 @@ def collective_chart(summary: CollectiveSummary, title: str = "") -> Any:
             "low": row.median_s if row.low_s is None else row.low_s,
             "high": row.median_s if row.high_s is None else row.high_s,
             "model": row.modelled_s,
-            "rate": row.bus_gbyte_s,
+            "algorithm bandwidth": row.algorithm_gbyte_s,
+            "bus bandwidth": row.bus_gbyte_s,
         }
         for row in summary.rows
     ]
@@ -57,11 +58,14 @@ def collective_chart(summary: CollectiveSummary, title: str = "") -> Any:
         height=_HEIGHT,
         title=f"{summary.ranks} ranks; line: median of the slowest rank, with its interval; dashed: model",
     )
-    rate = logarithmic(
-        alt, alt.Y, "rate:Q", [value["rate"] for value in values], "bus bandwidth (GB/s)", "", _RATE_HEIGHT
-    )
-    rates = data.mark_line(point=True, strokeWidth=1.8).encode(x=x, y=rate, color=colour)
-    return stacked(alt, [times, rates.properties(width=WIDTH, height=_RATE_HEIGHT)], title)
+    rates = []
+    for name in ("algorithm bandwidth", "bus bandwidth"):
+        rate = logarithmic(
+            alt, alt.Y, f"{name}:Q", [value[name] for value in values], f"{name} (GB/s)", "", _RATE_HEIGHT
+        )
+        drawn = data.mark_line(point=True, strokeWidth=1.8).encode(x=x, y=rate, color=colour)
+        rates.append(drawn.properties(width=WIDTH, height=_RATE_HEIGHT))
+    return stacked(alt, [times, *rates], title)
 
 
 def _like(alt: Any, axis: Any, field: str) -> Any:
