@@ -1,10 +1,13 @@
-"""Which graphics processors there are, by what each framework itself lists."""
+"""What this machine's processor has, and which graphics processors there are, by what each framework itself lists."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
 from pathlib import Path
+
+AVX512 = "avx512bw" in Path("/proc/cpuinfo").read_text(errors="replace")
+"""Whether this machine's processor has the instructions that some engines' kernels are written for, and others not."""
 
 FRAMEWORKS = ("pytorch", "tensorflow", "jax", "onnxruntime")
 

@@ -11,6 +11,7 @@ import pytest
 import deep5 as d5
 from deep5.errors import OperatorError, ShapeError
 from deep5.operators.cpp import CppOperator
+from processors import AVX512
 
 DOMAIN = "test.openvino"
 ENGINES = ("reference", "openvino")
@@ -97,10 +98,10 @@ def test_nan_is_lost_as_the_documentation_says(operator: d5.Operator, place: int
 
 
 def test_nan_is_greater_and_in_no_place_as_the_documentation_says() -> None:
-    """As above."""
+    """As above; it is its kernels for AVX-512 that take NaN for greater."""
     x = np.array([1, np.nan, 2], np.float32)
     executor = d5.framework("openvino").operator_executor
-    assert executor(d5.ONNXOperator("Greater")).inference(x, np.ones(3, np.float32))[0][1]
+    assert executor(d5.ONNXOperator("Greater")).inference(x, np.ones(3, np.float32))[0][1] == AVX512
     for name in ("ArgMax", "ArgMin"):
         assert executor(d5.ONNXOperator(name, axis=0, keepdims=0)).inference(x)[0] != 1
 

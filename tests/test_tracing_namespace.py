@@ -22,6 +22,7 @@ from deep5.networks.tracing.array import TracedArray
 from deep5.networks.tracing.extents import evaluated, leaf, product, quotient
 from deep5.networks.tracing.shapes import broadcast_shapes, named, sliced
 from deep5.tensors import TensorSpec
+from processors import AVX512
 from tracing_cases import CASES, Case, arrays
 
 
@@ -213,6 +214,8 @@ def test_a_wrong_mapping_is_caught(monkeypatch: pytest.MonkeyPatch, wrong: str) 
 @pytest.mark.parametrize("name", ["maximum", "greater"])
 def test_why_nan_is_not_left_to_an_engine(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """One node, on OpenVINO: a NaN that is lost, and one that every number is greater than."""
+    if name == "greater" and not AVX512:
+        pytest.skip("OpenVINO takes NaN for greater where the processor has AVX-512, and this one has none")
     careless = {"maximum": plain("Max"), "greater": plain("Greater", np.bool_)}[name]
     for function, nan_is_kept in ((namespace._FUNCTIONS[name], True), (careless, False)):
         monkeypatch.setitem(namespace._FUNCTIONS, name, function)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import torch
 
 from deep5.arguments import check_callable
@@ -17,7 +18,7 @@ from deep5.events import StepInfo
 from deep5.executors import ParameterGroup, TrainStep
 from deep5.frameworks.pytorch.host_step import HostStep
 from deep5.frameworks.pytorch.numerics import deterministic, tf32
-from deep5.frameworks.pytorch.short import from_numpy
+from deep5.frameworks.pytorch.short import from_numpy, through_float32
 from deep5.frameworks.pytorch.step import DeviceStep
 from deep5.networks.executor import NetworkExecutor
 from deep5.networks.labels import label_inputs
@@ -257,7 +258,7 @@ class TorchExecutor(NetworkExecutor):
 
     def _kernels(self, dtype: str) -> str:
         """The element type of the kernels that compute products of one."""
-        return "float32" if dtype == "float16" and self._place.type == "cpu" else dtype
+        return "float32" if through_float32(ir.DataType[dtype.upper()], self._place) else dtype
 
     def _locate(self, names: Sequence[str]) -> list[int] | None:
         """Where the gradients of the last call lie; None where one is not contiguous, or is not there."""

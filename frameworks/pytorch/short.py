@@ -1,4 +1,4 @@
-"""Short floating-point types: bfloat16, which NumPy has from another library, and float16's products on the host."""
+"""Short floating-point types: bfloat16, which NumPy has from another library, and short products on the host."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
+
+from deep5.processor import adds_bfloat16_in_float32
 
 __all__ = ["from_numpy", "in_float32", "tensor", "through_float32"]
 
@@ -29,18 +31,21 @@ def through_float32(kind: ir.DataType | None, place: torch.device) -> bool:
     """Whether products of this type are computed in float32, of operands as they are, and rounded at the end.
 
     On the host torch has kernels in float16 for most processors that take 20 to 40 times as long as float32's, and that
-    add the gradient of a convolution's weight up in float16, over the whole batch.
+    add the gradient of a convolution's weight up in float16, over the whole batch. Those in bfloat16 do the latter on
+    processors that have no instructions for it.
     """
-    return kind == ir.DataType.FLOAT16 and place.type == "cpu"
+    if place.type != "cpu":
+        return False
+    return kind == ir.DataType.FLOAT16 or (kind == ir.DataType.BFLOAT16 and not adds_bfloat16_in_float32())
 
 
 @functools.cache
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A product of float16's, computed in float32 and rounded once; its gradients likewise."""
+    """A product of a short type's, computed in float32 and rounded once; its gradients likewise."""
 
     @functools.wraps(function)
     def product(*operands: Any, **options: Any) -> Any:
         wide = [operand.float() if isinstance(operand, torch.Tensor) else operand for operand in operands]
-        return function(*wide, **options).half()
+        return function(*wide, **options).to(operands[0].dtype)
 
     return product

@@ -9,6 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from deep5.processor import adds_bfloat16_in_float32
+
 __all__ = ["in_float32", "through_float32", "with_bias", "xla_kernels"]
 
 
@@ -16,14 +18,17 @@ def through_float32(dtype: str, device: str, *, xla: bool) -> bool:
     """Whether products of this type are computed in float32, of operands as they are, and rounded at the end.
 
     TensorFlow's kernels in float16 on the host take seven times as long as float32's, and add the gradients of a
-    convolution up in float16. XLA's do neither.
+    convolution up in float16. Those in bfloat16 do the latter on processors that have no instructions for it. XLA's do
+    neither.
 
     Args:
         dtype: Element type of the product.
         device: As TensorFlow names it.
         xla: Whether XLA compiles it.
     """
-    return dtype == "float16" and "CPU" in device.upper() and not xla
+    if "CPU" not in device.upper() or xla:
+        return False
+    return dtype == "float16" or (dtype == "bfloat16" and not adds_bfloat16_in_float32())
 
 
 @functools.cache
@@ -39,12 +44,12 @@ def xla_kernels(dtype: str, device: str) -> str:
 
 @functools.cache
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A product of float16's, computed in float32 and rounded once; its gradients likewise."""
+    """A product of a short type's, computed in float32 and rounded once; its gradients likewise."""
 
     @functools.wraps(function)
     def product(*operands: Any) -> Any:
         wide = [tf.cast(value, tf.float32) if tf.is_tensor(value) else value for value in operands]
-        return tf.cast(function(*wide), tf.float16)
+        return tf.cast(function(*wide), operands[0].dtype)
 
     return product
 
