@@ -184,11 +184,14 @@ def _plain_scheme(recipe: Recipe) -> DistributedOptimizer:
         check_method(scheme, "step", DistributedOptimizer)
     except UsageError as error:
         raise RecipeError(f"{recipe.where('scheme')}'scheme': {error}") from error
+    if isinstance(compression, Compression) and scheme.compression is None and scheme.compresses:
+        # A class whose own __init__ does not know of it.
+        scheme.compression = compression
     if given and scheme.compression is None:
         takers = [name for name in registered("schemes") if getattr(load("schemes", name), "compresses", False)]
         raise RecipeError(
-            f"{recipe.where('compression')}{type(scheme).__name__} takes no compression; allowed: none, or one of the "
-            f"schemes that take one: {', '.join(takers)}"
+            f"{recipe.where('compression')}{type(scheme).__name__} takes no compression; allowed: None, or one of the "
+            f"schemes that take one: {', '.join(takers)}; remedy: --set compression=None"
         )
     return scheme
 

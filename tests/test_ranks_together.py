@@ -340,3 +340,39 @@ def test_a_loss_that_is_no_mean_over_samples_is_told(
     found = [line for line in result.document["warnings"] if "another function than one" in line]
     assert len(found) == (told is not None)
     assert told is None or told in found[0]
+
+
+class Scaled(d5.DistributedOptimizer):
+    """A scheme of one's own whose `__init__` knows nothing of compressions."""
+
+    consistent = compresses = True
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def step(self, inputs: Any, info: d5.StepInfo) -> Any:
+        outputs = self.backprop(inputs, info)
+        self.apply(self.mean(self.gradients(), info), info)
+        return outputs
+
+
+def test_a_scheme_of_ones_own_is_given_a_compression(tmp_path: Path) -> None:
+    recipe = recipe_of(scheme=Scaled, compression="half_precision", scheme_kwargs={"scale": 0.5})
+    result = run_in_threads(2, lambda own: execute_as_rank(recipe, own, quiet=True, out=tmp_path))[0]
+    assert result is not None
+    told = result.document["components"]["optimizer"]
+    assert (told["scale"], told["compression"]["compression"]) == (0.5, "HalfPrecision")
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "momentum"])
+def test_a_compression_with_a_momentum_goes_with_none(optimizer: str, tmp_path: Path) -> None:
+    recipe = recipe_of(optimizer=optimizer, compression="deep_gradient_compression")
+    with pytest.raises(d5.Deep5Error, match="allowed: an optimizer without a momentum of its own"):
+        run_in_threads(2, lambda own: execute_as_rank(recipe, own, quiet=True, out=tmp_path))
+
+
+def test_what_takes_no_compression_says_how_to_have_none(tmp_path: Path) -> None:
+    recipe = recipe_of(scheme="gossip", compression="top_k")
+    with pytest.raises(d5.Deep5Error, match=r"Gossip takes no compression; .*; remedy: --set compression=None"):
+        run_in_threads(2, lambda own: execute_as_rank(recipe, own, quiet=True, out=tmp_path))

@@ -97,8 +97,8 @@ def _look() -> None:
             begin_ns, timeout_s, name = blocked
             if perf_counter_ns() - begin_ns > (timeout_s + GRACE_S) * 1e9:
                 _print(
-                    f"{name}, which every rank had begun, was not finished within {timeout_s:g} s: another rank is "
-                    "lost; MPI cannot be interrupted, so that this process ends"
+                    f"{name} was not finished within {timeout_s:g} s: another rank is late, or lost; remedy: a longer "
+                    "timeout_s where ranks take so long; MPI cannot be interrupted, so that this process ends"
                 )
                 os._exit(3)
 

@@ -160,6 +160,8 @@ class DistributedOptimizer(ABC):
         made.communicator, made.seed = communicator, seed
         if made.compression is not None:
             made.compression = made.compression.bound(seed, rank=communicator.rank, size=communicator.size)
+            if hasattr(made.compression, "check_optimizer"):
+                made.compression.check_optimizer(optimizer)
         if made._shares:
             check_shareable(type(made).__name__, made.optimizer, compressed=made.compression is not None)
         made._prepare()

@@ -43,7 +43,7 @@ class SlowRank(Event):
         communicator = trainer.communicator
         size = 1 if communicator is None else communicator.size
         if self.rank >= size:
-            raise UsageError(f"SlowRank: got rank={self.rank} and there are {size}; allowed: from 0 to {size - 1}")
+            raise UsageError(f"SlowRank: got rank={self.rank} and {size} ranks; allowed: from 0 to {size - 1}")
         self._here = self.rank == (0 if communicator is None else communicator.rank)
 
     def before_step(self, trainer: Any, info: StepInfo) -> None:

@@ -173,6 +173,13 @@ class Compression(ABC):
     def _fits(self, size_bytes: int, out: np.ndarray) -> bool:
         return size_bytes == self.message_bytes(out.size, out.dtype)
 
+    def check_optimizer(self, optimizer: Any) -> None:  # noqa: B027 - most go with any
+        """Refuse an optimizer that the compression is not made for.
+
+        Raises:
+            UsageError: It is one.
+        """
+
     def hold(self) -> None:
         """Remember what is kept from step to step, for `take_back`."""
         for kept in self._keeps():

@@ -26,6 +26,10 @@ from deep5.errors import UsageError, brief
 __all__ = ["DeepGradientCompression"]
 
 
+# What momenta of update rules are called.
+_MOMENTA = ("momentum", "beta1", "momentum_decay")
+
+
 class DeepGradientCompression(Compression):
     """The largest elements of a velocity that every rank accumulates by itself.
 
@@ -82,6 +86,19 @@ class DeepGradientCompression(Compression):
     def message_bytes(self, count: int, dtype: Any, *, step: int | None = None) -> int:
         """min(k · (4 + w), n · w) with k of this step."""
         return stream_bytes(count, share_of(count, self.share(step), None), dtype)
+
+    def check_optimizer(self, optimizer: Any) -> None:
+        """Refuse an update rule that has a momentum, which would count twice.
+
+        Raises:
+            UsageError: It has one.
+        """
+        rule = getattr(optimizer, "rule", optimizer)
+        if found := [name for name in getattr(rule, "hyper", ()) if name in _MOMENTA]:
+            raise UsageError(
+                f"DeepGradientCompression: got {type(rule).__name__} as the optimizer, which has {found[0]}; allowed: "
+                "an optimizer without a momentum of its own, which this compression has; remedy: d5.SGD"
+            )
 
     def _keeps(self) -> tuple[Kept, ...]:
         """The residuals v, and the momenta u."""
