@@ -165,7 +165,7 @@ def training(scheme: Any, epochs: int = 1, **options: Any) -> None:
         ({"compression": "MuteHalf"}, r"'compression': MuteHalf\.__init__ did not call that of Compression"),
         (
             {"scheme": "gossip", "compression": "top_k"},
-            r"Gossip takes no compression; allowed: none, or one of the schemes that take one: all_reduce, parameter_s",
+            r"Gossip takes no compression; allowed: None, or one of the schemes that take one: all_reduce, hierarch",
         ),
     ],
 )

@@ -153,9 +153,10 @@ class ParameterServer(ServedOptimizer):
     def gradient_scale(self) -> float:
         """See `DistributedOptimizer.gradient_scale`; a dynamic one is the root's."""
         optimizer: Any = self.optimizer
-        if self._memory is None or not optimizer.pipeline.dynamic:
+        if self._memory is None:
             return super().gradient_scale
-        return float(self.memory.block.reals[0])
+        # A schedule sets a number on every rank alike; what the step finds by itself, the root has sent.
+        return float(self.memory.block.reals[0] if optimizer.pipeline.dynamic else optimizer.pipeline.loss_scale or 1.0)
 
     def sum_for_all(self, buffer: np.ndarray, info: StepInfo) -> None:
         """See `DistributedOptimizer.sum_for_all`: the root adds up, and sends the sum to all."""
@@ -219,7 +220,6 @@ class ParameterServer(ServedOptimizer):
                 optimizer.halves.backprop({}, info)
             self.share_out()
         self._skipped = int(self.memory.block.head[1])
-        # A schedule sets a number on every rank alike; what the step finds by itself, the root has sent.
         scale = loss_scale * self.gradient_scale
         return self.gradient(inputs, info, on_gradient, accumulate=accumulate, loss_scale=scale)
 
