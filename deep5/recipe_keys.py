@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deep5.errors import RecipeError, UsageError, suggestion
+from deep5.errors import RecipeError, UsageError, brief, suggestion
 from deep5.plugins import KINDS, mode_fault, registered
 
 __all__ = ["STUDIED", "WORKLOAD", "Key", "allowed_keys", "base", "check_parts", "keys_of"]
@@ -272,6 +272,10 @@ _COLLECTIVES = {
 }
 
 
+# Where these name no component there is none; where another key names none, one is taken by default.
+_ABSENT = ("compression", "gradient_modifier", "bare")
+
+
 def keys_of(*parts: Mapping[str, Any]) -> Mapping[str, Key]:
     """The keys of a recipe: it trains a network, times a candidate against a baseline, operators, or collectives."""
     if any("candidate" in part for part in parts):
@@ -323,6 +327,13 @@ def check_parts(fixed: Mapping[str, Any], mutable: Mapping[str, Any], where: Cal
             f"{where('')}the key {missing[0]!r} is missing; allowed: in FIXED or in MUTABLE, one of them; "
             f"remedy: add {missing[0]!r}"
         )
+    for key in _ABSENT:
+        for name in (f"{key}_args", f"{key}_kwargs"):
+            if both.get(key) is None and both.get(name):
+                raise RecipeError(
+                    f"{where(name)}{name!r} is {brief(both[name])}, and there is no {key!r}; allowed: none where there "
+                    f"is nothing to give them to; remedy: name the {key!r}, or leave {name!r} out"
+                )
     if keys is _TRAINING:
         given = [key for key in ("framework", "executor") if both.get(key) is not None]
         if len(given) != 1:

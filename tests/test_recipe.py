@@ -442,6 +442,17 @@ def test_a_new_component_does_not_get_the_old_ones_arguments() -> None:
         assert (changed.value("optimizer_args"), changed.value("optimizer_kwargs")) == ((), {"lr": 0.5})
 
 
+@pytest.mark.parametrize("key", ["compression_kwargs", "compression_args", "gradient_modifier_kwargs"])
+def test_arguments_of_what_is_not_there_are_refused(key: str) -> None:
+    given: Any = (0.1,) if key.endswith("_args") else {"ratio": 0.1}
+    with pytest.raises(RecipeError, match=f"'{key}' is .*, and there is no '{key.rpartition('_')[0]}'; allowed: none"):
+        recipe(mutable={key: given})
+    assert recipe(mutable={key: type(given)()}).value(key) == type(given)()
+    named = recipe(mutable={"scheme": "all_reduce", "compression": "top_k", "compression_kwargs": {"ratio": 0.1}})
+    assert recipe(mutable={"scheme_kwargs": {"timeout_s": 3}}).value("scheme") is None  # all-reduce
+    assert named.with_settings({"compression": None}).value("compression_kwargs") == {}
+
+
 def test_framework_takes_the_executors_place_and_its_device() -> None:
     mutable = {key: value for key, value in MUTABLE.items() if key != "framework"}
     made = Recipe.make(FIXED, {**mutable, "executor": "reference", "executor_kwargs": {"device": "cpu"}}, METRICS)

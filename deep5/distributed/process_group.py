@@ -91,6 +91,11 @@ class ProcessGroupCommunicator(CountedCommunicator):
             # needs one, so that it is carried out in its order.
             self._now = _group(backend, self._c10d.PrefixStore("now", self._store), rank, size, 2, timeout_s)
             self._later = _group(backend, self._c10d.PrefixStore("later", self._store), rank, size, 1, timeout_s)
+            if self._device is None:
+                # gloo ends a process that takes up a connection whose other end is gone already (pytorch/gloo, issue
+                # 514): nobody goes on, and may die, before all have taken up theirs.
+                for group in (self._now, self._later):
+                    group.barrier().wait()
         except RuntimeError as error:
             raise CommunicationError(
                 f"rank {rank} of {size} did not meet the others within {timeout_s:g} s: {_first(error)}"
