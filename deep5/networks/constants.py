@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-__all__ = ["FLOATS", "Role", "constant_tensor", "constant_value", "role"]
+__all__ = ["FLOATS", "Role", "constant_tensor", "constant_value", "role", "separate_roles"]
 
 Role = Literal["statistics", "setting", "value"]
 
@@ -78,3 +78,28 @@ def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
     if node is not None and "sparse_value" in node.attributes:
         return None
     return ir.convenience.get_const_tensor(value)
+
+
+def separate_roles(graph: ir.Graph) -> None:
+    """Give each role an initial value of its own.
+
+    Exporters store equal values once: the zeros of a bias and of a running mean, say, which part when training begins.
+    """
+    for value in list(graph.initializers.values()):
+        owner = None
+        for node, position in [(use.node, use.idx) for use in value.uses()]:
+            kind = role(node, position)
+            # Running statistics belong to their node alone; other roles share.
+            key = (kind, node) if kind == "statistics" else kind
+            owner = key if owner is None else owner
+            if key != owner:
+                copy = ir.Value(
+                    name=f"{value.name}/{node.name or node.op_type}/{position}",
+                    shape=value.shape,
+                    type=value.type,
+                    const_value=value.const_value,
+                )
+                while copy.name in graph.initializers:
+                    copy.name = f"{copy.name}'"
+                graph.initializers[str(copy.name)] = copy
+                node.replace_input_with(position, copy)

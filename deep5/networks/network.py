@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,7 +13,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from deep5.errors import NetworkError, OutputError
-from deep5.networks.constants import FLOATS, role
+from deep5.networks.constants import FLOATS, role, separate_roles
 from deep5.tensors import TensorSpec
 
 __all__ = ["Network"]
@@ -56,7 +57,7 @@ class Network:
         self.outputs: dict[str, TensorSpec] = {_name(value): _spec(value) for value in graph.outputs}
         self.parameters: dict[str, TensorSpec] = {}
         self.buffers: dict[str, TensorSpec] = {}
-        _separate(model)
+        separate_roles(model.graph)
         for node in graph.all_nodes():
             for position, value in enumerate(node.inputs):
                 if value is None or not value.is_initializer() or value.graph is not graph:
@@ -157,6 +158,153 @@ class Network:
         passes.RemoveUnusedNodesPass()(model)
         return Network(model)
 
+    def add_parameter(self, name: str, value: np.ndarray) -> Network:
+        """A copy with one more initial value: a parameter, where it is floating-point and a node uses it as one.
+
+        Args:
+            name: A name that no value has.
+            value: Numbers; copied.
+
+        Raises:
+            NetworkError: The name is taken, or these are no numbers.
+        """
+        from deep5.networks.editing import add_parameter
+
+        return add_parameter(self, name, value)
+
+    def add_node(
+        self,
+        op_type: str,
+        inputs: Sequence[str | None],
+        outputs: Sequence[str] | None = None,
+        *,
+        name: str | None = None,
+        domain: str = "",
+        **attributes: Any,
+    ) -> Network:
+        """A copy with one more node; nothing uses its outputs until `add_edge` or `with_outputs` says so.
+
+        Args:
+            op_type: An operator of ONNX's own set, or one that was registered.
+            inputs: Names of values; None for an input that is left out.
+            outputs: Names for what it computes; left out: one, named after the node.
+            name: The node's; left out: the operator and a number.
+            domain: Of a registered operator.
+            attributes: Of the node.
+
+        Raises:
+            NetworkError: No such operator or value, a name that is taken, or inputs that the operator does not take.
+        """
+        from deep5.networks.editing import add_node
+
+        return add_node(self, op_type, inputs, outputs, name, domain, attributes)
+
+    def remove_node(self, name: str, *, bypass: str | None = None) -> Network:
+        """A copy without a node, and without initial values that it alone used.
+
+        Args:
+            name: The node's.
+            bypass: The input of the node that those take who took its output; left out: nobody may take it.
+
+        Raises:
+            NetworkError: No such node or input, somebody would be left without an input, or the shapes do not fit.
+        """
+        from deep5.networks.editing import remove_node
+
+        return remove_node(self, name, bypass)
+
+    def add_edge(self, value: str, node: str, position: int | None = None) -> Network:
+        """A copy in which a node takes a value as an input, in place of what it took there.
+
+        Args:
+            value: What it takes.
+            node: Who takes it.
+            position: Which of the node's inputs; left out: one more, behind the others.
+
+        Raises:
+            NetworkError: No such value or node, a cycle, or an input that the operator does not take.
+        """
+        from deep5.networks.editing import add_edge
+
+        return add_edge(self, value, node, position)
+
+    def remove_edge(self, node: str, position: int) -> Network:
+        """A copy in which a node does without an input that is optional or one of a row, such as a bias.
+
+        Raises:
+            NetworkError: No such node or input, or the operator needs it.
+        """
+        from deep5.networks.editing import remove_edge
+
+        return remove_edge(self, node, position)
+
+    def replace_node(
+        self,
+        name: str,
+        op_type: str,
+        inputs: Sequence[str | None] | None = None,
+        *,
+        domain: str = "",
+        **attributes: Any,
+    ) -> Network:
+        """A copy in which another operator computes what a node did; names of node and outputs stay.
+
+        Args:
+            name: The node's.
+            op_type: The other operator.
+            inputs: Names of values; left out: those of the node.
+            domain: Of a registered operator.
+            attributes: Of the new node; the old one's are not taken over.
+
+        Raises:
+            NetworkError: No such node, operator or value, a cycle, or shapes that do not fit.
+        """
+        from deep5.networks.editing import replace_node
+
+        return replace_node(self, name, op_type, inputs, domain, attributes)
+
+    def rename(self, old: str, new: str) -> Network:
+        """A copy in which a value (an input, output, parameter or one between), else a node, has another name.
+
+        Raises:
+            NetworkError: Nothing has the old name, or something has the new one.
+        """
+        from deep5.networks.editing import rename
+
+        return rename(self, old, new)
+
+    def add_loss(
+        self, scores: str = "logits", loss: str = "cross_entropy", *, label: str = "label", name: str = "loss"
+    ) -> Network:
+        """A copy with a loss, the mean over the batch or, of the squared error, over all elements, as its last output.
+
+        Args:
+            scores: A value (N, classes, …), or, for the squared error, of any shape.
+            loss: `"cross_entropy"` or `"mean_squared_error"`.
+            label: An input of the network; one that is not there is declared: (N, …) int64, or as the scores.
+            name: Of the loss.
+
+        Raises:
+            NetworkError: No such value, an unknown loss, a name that is taken, or shapes that do not fit.
+        """
+        from deep5.networks.subnetwork import add_loss
+
+        return add_loss(self, scores, loss, label, name)
+
+    def subnetwork(self, inputs: Sequence[str], outputs: Sequence[str]) -> Network:
+        """What computes some values from others, as a network of its own, with the parameters that it uses.
+
+        Args:
+            inputs: Values where it begins, all that it needs; they become its inputs.
+            outputs: Values where it ends; they become its outputs.
+
+        Raises:
+            NetworkError: No such value, or an input of the network goes into it that is not named.
+        """
+        from deep5.networks.subnetwork import subnetwork
+
+        return subnetwork(self, inputs, outputs)
+
     def to_onnx(self) -> onnx.ModelProto:
         """The network as an `onnx.ModelProto`, all weights inside.
 
@@ -240,32 +388,6 @@ class Network:
             lines.append(f"{node.domain}:{node.op_type} {sources} {[v.name for v in node.outputs]} {attributes}")
         lines += [f"output {name}" for name in self.outputs]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _separate(model: ir.Model) -> None:
-    """Give each role an initial value of its own.
-
-    Exporters store equal values once: the zeros of a bias and of a running mean, say, which part when training begins.
-    """
-    graph = model.graph
-    for value in list(graph.initializers.values()):
-        owner = None
-        for node, position in [(use.node, use.idx) for use in value.uses()]:
-            kind = role(node, position)
-            # Running statistics belong to their node alone; other roles share.
-            key = (kind, node) if kind == "statistics" else kind
-            owner = key if owner is None else owner
-            if key != owner:
-                copy = ir.Value(
-                    name=f"{value.name}/{node.name or node.op_type}/{position}",
-                    shape=value.shape,
-                    type=value.type,
-                    const_value=value.const_value,
-                )
-                while copy.name in graph.initializers:
-                    copy.name = f"{copy.name}'"
-                graph.initializers[str(copy.name)] = copy
-                node.replace_input_with(position, copy)
 
 
 def _attribute(attribute: ir.Attr) -> str:

@@ -1,0 +1,251 @@
+"""Edits of networks: each gives a valid network or refuses, and leaves the network as it was."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+import deep5 as d5
+from deep5.errors import NetworkError
+from deep5.networks import Network, NetworkBuilder, lenet, mlp, resnet, zeros
+
+
+@pytest.fixture
+def small() -> Network:
+    """x -> Gemm_1 -> Relu_1 -> Gemm_2, and the sum of both halves' inputs."""
+    build = NetworkBuilder("small", dtype="float64", seed=0)
+    x = build.input("x", ("N", 4))
+    y = build.op("Gemm", x, build.parameter("w1", (4, 4)), build.parameter("b1", (4,), zeros), transB=1)
+    z = build.op("Relu", y)
+    return build.network({"out": build.op("Gemm", z, build.parameter("w2", (4, 4)), transB=1), "hidden": z})
+
+
+def run(network: Network, **feed: np.ndarray) -> dict[str, np.ndarray]:
+    proto = network.to_onnx()
+    onnx.checker.check_model(proto, full_check=True)
+    return dict(zip(network.outputs, ReferenceEvaluator(proto).run(None, feed), strict=True))
+
+
+def x_of(size: int = 3) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((size, 4))
+
+
+def unchanged(network: Network, edit: Callable[[], Any], message: str) -> None:
+    before = network.structure_hash(), network.weights_hash(), network.to_onnx().SerializeToString()
+    with pytest.raises(NetworkError, match=re.escape(message)):
+        edit()
+    assert (network.structure_hash(), network.weights_hash(), network.to_onnx().SerializeToString()) == before
+
+
+def test_a_node_is_put_between_two(small: Network) -> None:
+    before = small.structure_hash()
+    longer = small.add_node("Tanh", ["hidden"], ["bent"]).add_edge("bent", "Gemm_2", 0)
+    x = x_of()
+    old, new = run(small, x=x), run(longer, x=x)
+    np.testing.assert_array_equal(old["hidden"], new["hidden"])
+    np.testing.assert_allclose(new["out"], np.tanh(old["hidden"]) @ small.initial("w2").T, rtol=1e-12)
+    assert small.structure_hash() == before != longer.structure_hash()
+    assert [node.op_type for node in longer.nodes] == ["Gemm", "Relu", "Tanh", "Gemm"]
+    assert longer.nodes[2].name == "Tanh_1"
+
+
+def test_a_layer_with_parameters_is_added(small: Network) -> None:
+    weight = np.eye(4)[:3]
+    wider = (
+        small.add_parameter("w3", weight)
+        .add_node("Gemm", ["hidden", "w3"], ["third"], name="third", transB=1)
+        .with_outputs(["out", "third"])
+    )
+    assert wider.parameters["w3"].shape == (3, 4)
+    assert wider.outputs["third"].shape == ("N", 3)
+    result = run(wider, x=x_of())
+    np.testing.assert_array_equal(result["third"], run(small, x=x_of())["hidden"][:, :3])
+    weight[...] = 0.0
+    assert wider.initial("w3").any()  # a copy
+
+
+def test_a_node_is_removed(small: Network) -> None:
+    linear = small.remove_node("Relu_1", bypass="Gemm_1_output")
+    x = x_of()
+    np.testing.assert_allclose(run(linear, x=x)["hidden"], x @ small.initial("w1").T, rtol=1e-12)
+    assert list(linear.outputs) == ["out", "hidden"]
+    headless = small.with_outputs(["hidden"]).add_node("Abs", ["hidden"]).remove_node("Abs_1")
+    assert [node.op_type for node in headless.nodes] == ["Gemm", "Relu"]
+    assert list(small.with_outputs(["out"]).remove_node("Relu_1", bypass="Gemm_1_output").parameters) == [
+        "w1",
+        "b1",
+        "w2",
+    ]
+
+
+def test_edges_are_removed(small: Network) -> None:
+    without = small.remove_edge("Gemm_1", 2)
+    assert list(without.parameters) == ["w1", "w2"]
+    assert "b1" not in without.model.graph.initializers
+    build = NetworkBuilder("row", dtype="float64")
+    a, b = build.input("a", ("N", 2)), build.input("b", ("N", 2))
+    row = build.network({"joined": build.op("Concat", a, b, a, axis=1)})
+    assert row.remove_edge("Concat_1", 1).outputs["joined"].shape == ("N", 4)
+    assert row.add_edge("b", "Concat_1").outputs["joined"].shape == ("N", 8)
+    shorter = row.remove_edge("Concat_1", 0).remove_edge("Concat_1", 1)
+    unchanged(shorter, lambda: shorter.remove_edge("Concat_1", 0), "Concat node 'Concat_1' needs its input 0, 'b'")
+
+
+def test_an_optional_input_in_the_middle_leaves_a_gap() -> None:
+    build = NetworkBuilder("clip", dtype="float64")
+    x = build.input("x", ("N", 2))
+    y = build.op("Clip", x, build.scalar(-1.0), build.scalar(1.0))
+    network = build.network({"y": y}).remove_edge("Clip_1", 1)
+    np.testing.assert_array_equal(run(network, x=np.array([[-5.0, 5.0]]))["y"], [[-5.0, 1.0]])
+
+
+def test_renamed(small: Network, tmp_path: Path) -> None:
+    named = small.rename("w1", "first.weight").rename("hidden", "between").rename("Relu_1", "act").rename("x", "input")
+    assert list(named.parameters) == ["first.weight", "b1", "w2"]
+    assert list(named.outputs) == ["out", "between"]
+    assert list(named.inputs) == ["input"]
+    assert named.nodes[1].name == "act"
+    x = x_of()
+    np.testing.assert_array_equal(run(named, input=x)["out"], run(small, x=x)["out"])
+    named.save(tmp_path / "named.onnx")
+    again = Network.from_onnx(tmp_path / "named.onnx")
+    assert again.structure_hash() == named.structure_hash()
+    assert again.weights_hash() == named.weights_hash()
+
+
+def test_a_node_is_replaced(small: Network) -> None:
+    other = small.replace_node("Relu_1", "Gelu", approximate="tanh")
+    assert [node.op_type for node in other.nodes] == ["Gemm", "Gelu", "Gemm"]
+    assert list(other.outputs) == ["out", "hidden"]
+    turned = small.replace_node("Gemm_2", "MatMul")
+    x = x_of()
+    np.testing.assert_allclose(run(turned, x=x)["out"], run(small, x=x)["hidden"] @ small.initial("w2"), rtol=1e-12)
+    swapped = small.replace_node("Relu_1", "Add", ["Gemm_1_output", "x"])
+    np.testing.assert_allclose(run(swapped, x=x)["hidden"], x @ small.initial("w1").T + x, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["cross_entropy", "mean_squared_error"])
+def test_a_loss_is_added(small: Network, kind: str) -> None:
+    network = small.add_loss("out", kind)
+    assert list(network.outputs) == ["out", "hidden", "loss"]
+    assert network.outputs["loss"].shape == ()
+    x = x_of()
+    label = np.array([0, 3, 1]) if kind == "cross_entropy" else np.ones((3, 4))
+    assert network.inputs["label"].dtype == str(label.dtype)
+    result = run(network, x=x, label=label)
+    out = result["out"]
+    expected = (
+        -(out - np.log(np.exp(out).sum(1, keepdims=True)))[np.arange(3), label].mean()
+        if kind == "cross_entropy"
+        else np.square(out - label).mean()
+    )
+    np.testing.assert_allclose(result["loss"], expected, rtol=1e-12)
+    step = d5.framework("reference").executor(network).train_step(d5.SGD(0.1))
+    losses = [float(step({"x": x, "label": label}, d5.StepInfo(step=i, batch_size=3))["loss"]) for i in range(3)]
+    assert losses[0] > losses[2]
+
+
+def test_a_second_loss_takes_the_same_label() -> None:
+    network = mlp(features=4, hidden=3, classes=2).add_loss("logits", name="again")
+    assert list(network.inputs) == ["input", "label"]
+    assert list(network.outputs) == ["logits", "loss", "again"]
+
+
+def test_a_sub_network_is_cut_out() -> None:
+    network = lenet(dtype="float64")
+    body = network.subnetwork(["input"], ["Flatten_1_output"])
+    head = network.subnetwork(["Flatten_1_output"], ["logits"])
+    assert list(head.inputs) == ["Flatten_1_output"]
+    assert not body.parameters.keys() & head.parameters.keys()
+    assert body.parameters.keys() | head.parameters.keys() == network.parameters.keys()
+    feed = np.random.default_rng(0).standard_normal((2, 1, 28, 28))
+    between = run(body, input=feed)["Flatten_1_output"]
+    logits = run(network.with_outputs(["logits"]), input=feed, label=np.zeros(2, np.int64))["logits"]
+    np.testing.assert_array_equal(run(head, Flatten_1_output=between)["logits"], logits)
+    unchanged(network, lambda: network.subnetwork(["Flatten_1_output"], ["loss"]), "'label' goes into it, too; remedy")
+
+
+def test_edits_of_a_real_network_train_everywhere() -> None:
+    """The last layer of a residual network for 10 classes becomes one for 3."""
+    body = resnet(depth=8).subnetwork(["input"], ["Flatten_1_output"])
+    weight = np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32) * 0.1
+    small = (
+        body.add_parameter("head.weight", weight)
+        .add_node("Gemm", ["Flatten_1_output", "head.weight"], ["logits"], transB=1)
+        .with_outputs(["logits"])
+        .add_loss()
+    )
+    feed = {
+        "input": np.random.default_rng(1).standard_normal((4, 3, 32, 32)).astype(np.float32),
+        "label": np.array([0, 1, 2, 0]),
+    }
+    losses = {}
+    for name in ("reference", "pytorch", "jax", "onnxruntime"):
+        pytest.importorskip({"pytorch": "torch", "reference": "numpy"}.get(name, name))
+        step = d5.framework(name).executor(small).train_step(d5.SGD(0.1))
+        losses[name] = [float(d5.to_numpy(step(feed, d5.StepInfo(step=i, batch_size=4))["loss"])) for i in range(2)]
+    for values in losses.values():
+        # Two steps of some forty float32 operations with batch normalisations.
+        np.testing.assert_allclose(values, losses["reference"], rtol=1e-4)
+
+
+def test_refusals(small: Network) -> None:
+    for edit, message in (
+        (lambda: small.add_node("Rellu", ["x"]), "add_node: No Op registered for Rellu"),
+        (lambda: small.add_node("Relu", ["y"]), "add_node: no value 'y' in the network; allowed: x, w1"),
+        (lambda: small.add_node("Relu", ["hiden"]), "did you mean 'hidden'?"),
+        (lambda: small.add_node("Relu", ["x"], ["hidden"]), "the name 'hidden' is taken by another value"),
+        (lambda: small.add_node("Relu", ["x"], name="Relu_1"), "the name 'Relu_1' is taken by another node"),
+        (lambda: small.add_node("Relu", "x"), "got 'x' as inputs; allowed: a list of names"),
+        (lambda: small.add_node("Split", ["x"], ["a", "a"]), "the outputs ['a', 'a'] clash"),
+        (lambda: small.add_parameter("w1", np.ones(2)), "the name 'w1' is taken by another value"),
+        (lambda: small.add_parameter("w9", [1.0]), "got [1.0] as 'w9'; allowed: a NumPy array of numbers"),  # type: ignore[arg-type]
+        (lambda: small.remove_node("Relu"), "no node 'Relu' in the network; allowed: Gemm_1, Relu_1, Gemm_2"),
+        (lambda: small.remove_node("Relu_1"), "'hidden' of node 'Relu_1' goes to node 'Gemm_2', which would dangle"),
+        (lambda: small.remove_node("Gemm_2"), "'out' of node 'Gemm_2' goes to the network, whose output it is"),
+        (
+            lambda: small.remove_node("Relu_1", bypass="x"),
+            "node 'Relu_1' has no input 'x'; allowed as bypass: 'Gemm_1_",
+        ),
+        (
+            lambda: small.add_edge("out", "Gemm_1", 0),
+            "'out' depends on node 'Gemm_1': to feed it there would make a cycle",
+        ),
+        (lambda: small.add_edge("out", "Gemm_2", 0), "would make a cycle"),
+        (lambda: small.add_edge("x", "Gemm_3", 0), "no node 'Gemm_3'"),
+        (lambda: small.add_edge("x", "Gemm_1", -1), "got position -1"),
+        (lambda: small.remove_edge("Gemm_1", 1), "Gemm node 'Gemm_1' needs its input 1, 'w1'"),
+        (lambda: small.remove_edge("Gemm_1", 3), "node 'Gemm_1' has no input 3; allowed: 0, 1, 2"),
+        (lambda: small.rename("w1", "w2"), "the name 'w2' is taken by another value"),
+        (lambda: small.rename("w9", "w8"), "no value or node 'w9'"),
+        (lambda: small.rename("w1", ""), "got '' as a name"),
+        (lambda: small.replace_node("Relu_1", "Relu", ["out"]), "would make a cycle"),
+        (lambda: small.add_loss("out", "hinge"), "unknown loss 'hinge'; allowed: cross_entropy, mean_squared_error"),
+        (lambda: small.add_loss("out", name="x"), "the name 'x' is taken by another value"),
+        (lambda: small.subnetwork(["hidden"], ["x"]), "no node computes 'x'"),
+    ):
+        unchanged(small, edit, message)  # type: ignore[arg-type]
+
+
+def test_shapes_that_an_edit_breaks_are_told_by_node(small: Network) -> None:
+    wrong = small.add_parameter("w5", np.ones((5, 5)))
+    unchanged(wrong, lambda: wrong.add_edge("w5", "Gemm_2", 1), "Gemm_2")
+    unchanged(wrong, lambda: wrong.replace_node("Relu_1", "MatMul", ["Gemm_1_output", "w5"]), "Relu_1")
+
+
+def test_a_removed_output_keeps_its_name_only_where_another_can_take_it(small: Network) -> None:
+    network = small.with_outputs(["hidden"])
+    both = small.add_node("Neg", ["hidden"], ["minus"]).with_outputs(["hidden", "minus"])
+    unchanged(
+        both,
+        lambda: both.remove_node("Neg_1", bypass="hidden"),
+        "'minus' of node 'Neg_1' is an output of the network, and 'hidden' cannot take its name",
+    )
+    assert list(network.remove_node("Relu_1", bypass="Gemm_1_output").outputs) == ["hidden"]
