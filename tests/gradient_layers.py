@@ -192,6 +192,30 @@ def layer_row(x: tuple[int, ...], axis: int, *, bias: bool = True) -> Row:
     )
 
 
+def local_row(x: tuple[int, ...], size: int) -> Row:
+    """PyTorch adds the larger half of an even size before a channel, where ONNX adds it behind."""
+    alpha, beta, bias, before = 0.25, 0.75, 1.5, (size - 1) // 2
+
+    def jax(m: Any, x: Any) -> Any:
+        around = [(0, 0), (before, size // 2), *[(0, 0)] * (x.ndim - 2)]
+        padded = m.numpy.pad(x * x, around)
+        total = sum(padded[:, at : at + x.shape[1]] for at in range(size))
+        return x / (bias + alpha / size * total) ** beta
+
+    def tensorflow(m: Any, x: Any) -> Any:
+        padded = m.pad(x * x, [[0, 0], [before, size // 2], *[[0, 0]] * (len(x.shape) - 2)])
+        total = m.add_n([padded[:, at : at + x.shape[1]] for at in range(size)])
+        return x / (bias + alpha / size * total) ** beta
+
+    return Row(
+        (x,),
+        lambda g, x: g.op("LRN", x, size=size, alpha=alpha, beta=beta, bias=bias),
+        (lambda m, x: m.nn.functional.local_response_norm(x, size, alpha, beta, bias)) if size % 2 else None,
+        jax,
+        tensorflow,
+    )
+
+
 def loss_row(op: str, x: tuple[int, ...], reduction: str, *, weighted: bool = False, ignored: int | None = None) -> Row:
     """Labels of every class, some of them ignored; what each counts is written out for JAX and TensorFlow."""
     space = (x[0], *x[2:])
@@ -273,6 +297,12 @@ LAYERS: dict[str, list[Row]] = {
         gemm_row((4, 3), (5, 4), (), beta=0.25),
     ],
     "GlobalAveragePool": [global_row((2, 3, 4, 5)), global_row((2, 3, 4)), global_row((1, 2, 3, 2, 2))],
+    "LRN": [
+        local_row((2, 5, 3, 2), 3),
+        local_row((2, 3, 4, 1), 5),
+        local_row((2, 5, 3, 2), 4),
+        local_row((3, 4, 6), 1),
+    ],
     "LayerNormalization": [layer_row((4, 3, 5), -1), layer_row((4, 3, 5), 1), layer_row((4, 6), 0, bias=False)],
     "MatMul": [
         matmul_row((3, 4), (4, 5)),

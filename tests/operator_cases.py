@@ -173,6 +173,9 @@ CASES: list[Case] = [
         for c in ((), (1,), (4,), (2, 1), (1, 4), (2, 4))
     ),
     *((f"Global{kind}Pool", (normal(*s),), {}) for kind in ("Average", "Max") for s in ((2, 3, 4, 5), (2, 3, 4))),
+    # ONNX Runtime takes odd sizes alone.
+    *(("LRN", (normal(2, 4, 2, 3),), {"size": size, "alpha": 0.3, "beta": 0.6, "bias": 1.5}) for size in (1, 3, 7)),
+    ("LRN", (normal(3, 3, 2, 2),), {"size": 5}),
     *(
         ("LayerNormalization", (normal(2, 3, 4), normal(*s), normal(*s)), {"axis": axis})
         for axis, s in ((-1, (4,)), (1, (3, 4)), (0, (2, 3, 4)))

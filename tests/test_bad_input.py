@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from command import Answer, Command
 from deep5.errors import NetworkError
-from deep5.networks import Network, lenet, lstm, mlp, resnet18, transformer
+from deep5.networks import Network, lenet, lstm, mlp, resnet18_small, transformer
 
 RECIPE = """\
 import deep5 as d5
@@ -600,7 +600,7 @@ def small_networks() -> list[bytes]:
         mlp(features=3, hidden=2, classes=2, dropout=0.1),
         lstm(features=2, hidden=2, length=3, classes=2),
         transformer(vocabulary=5, length=4, width=4, heads=2, layers=1, classes=2),
-        resnet18(width=1, image=8, classes=2),
+        resnet18_small(width=1, image=8, classes=2),
     )
     return [network.to_onnx().SerializeToString() for network in networks]
 

@@ -28,7 +28,7 @@ import ctypes, gc, sys
 import numpy as np, psutil
 import deep5 as d5
 
-framework, network = d5.framework(sys.argv[1]), d5.networks.resnet18()
+framework, network = d5.framework(sys.argv[1]), d5.networks.resnet18_small()
 framework.set_threads(1)  # each has memory of its own
 # What loads with the first calls is no copy of the weights.
 small, info = framework.executor(d5.networks.mlp(features=3, hidden=2, classes=2)), d5.StepInfo(batch_size=1)

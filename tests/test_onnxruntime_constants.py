@@ -14,7 +14,7 @@ pytest.importorskip("onnxruntime")
 
 
 def network() -> d5.Network:
-    return d5.networks.resnet18(width=4, image=16, classes=4)
+    return d5.networks.resnet18_small(width=4, image=16, classes=4)
 
 
 def batch(size: int = 3) -> dict[str, np.ndarray]:

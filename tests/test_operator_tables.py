@@ -45,6 +45,18 @@ def test_operator_against_onnxruntime(
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_local_response_normalization_over_an_even_number_of_channels(framework: str) -> None:
+    """Which ONNX Runtime does not have: against the definition."""
+    x = np.random.default_rng(0).standard_normal((2, 5, 3, 2)).astype(np.float32)
+    network = single("LRN", {"x": x}, size=4, alpha=0.3, beta=0.6, bias=1.5)
+    ((_, got),) = d5.framework(framework).executor(network).inference({"x": x}).items()
+    squares = np.pad(np.square(x.astype(np.float64)), ((0, 0), (1, 2), (0, 0), (0, 0)))
+    total = sum(squares[:, at : at + 5] for at in range(4))
+    # Five float32 operations.
+    np.testing.assert_allclose(got.numpy(), x / (1.5 + 0.3 / 4 * total) ** 0.6, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_operator_of_the_table_is_tried(framework: str) -> None:
     table = import_module(f"deep5.frameworks.{framework}.operators").OPERATORS
     assert {op for op, _, _ in cases(framework)} | {"Constant"} == table.keys()

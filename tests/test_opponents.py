@@ -21,7 +21,7 @@ from deep5.tensors import array_namespace
 SEED, BATCH, STEPS = 3, 4, 4
 HAND: dict[str, Any] = {"pytorch": pytorch_by_hand, "tensorflow": tensorflow_by_hand, "jax": jax_by_hand}
 NETWORKS: dict[str, Callable[..., d5.Network]] = {
-    name: getattr(d5.networks, name) for name in ("mlp", "lenet", "resnet18", "transformer")
+    name: getattr(d5.networks, name) for name in ("mlp", "lenet", "resnet18_small", "transformer")
 }
 # Of an encoder layer of torch's, in the order in which it holds its parameters; in the network's names.
 _TORCH_LAYER = (
@@ -132,15 +132,15 @@ def compare(framework: str, name: str) -> None:
     work = opponent(framework, name, "training_step")
     for index in range(STEPS):
         # Adam divides a gradient by its own size: where that is rounding alone, two right steps may be opposite.
-        tolerance = 1e-5 if index == 0 else {"resnet18": 5e-3}.get(name, 2e-5)
+        tolerance = 1e-5 if index == 0 else {"resnet18_small": 5e-3}.get(name, 2e-5)
         check(work(), step(batch, d5.StepInfo(step=index, batch_size=BATCH)), tolerance, f"step {index}")
 
 
 OPPONENTS = [
     ("pytorch", "mlp"),
     *((framework, name) for framework in HAND for name in ("lenet", "transformer")),
-    ("pytorch", "resnet18"),
-    *(pytest.param(framework, "resnet18", marks=pytest.mark.slow) for framework in ("tensorflow", "jax")),
+    ("pytorch", "resnet18_small"),
+    *(pytest.param(framework, "resnet18_small", marks=pytest.mark.slow) for framework in ("tensorflow", "jax")),
 ]
 
 
@@ -175,7 +175,7 @@ ONNXRUNTIME = [
     ("lenet", 1),
     ("lenet", 64),
     ("transformer", 8),
-    pytest.param("resnet18", 8, marks=pytest.mark.slow),
+    pytest.param("resnet18_small", 8, marks=pytest.mark.slow),
 ]
 
 
@@ -237,7 +237,7 @@ def another_gelu(patch: pytest.MonkeyPatch) -> None:
 
 
 def statistics_of_evaluation(patch: pytest.MonkeyPatch) -> None:
-    right = pytorch_by_hand._MODULES["resnet18"]
+    right = pytorch_by_hand._MODULES["resnet18_small"]
 
     def wrong() -> Any:
         model = right()
@@ -245,7 +245,7 @@ def statistics_of_evaluation(patch: pytest.MonkeyPatch) -> None:
         model.bn1.training = False
         return model
 
-    patch.setitem(pytorch_by_hand._MODULES, "resnet18", wrong)
+    patch.setitem(pytorch_by_hand._MODULES, "resnet18_small", wrong)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def statistics_of_evaluation(patch: pytest.MonkeyPatch) -> None:
     [
         (relu_for_tanh, "lenet", "inference: logits"),
         (another_gelu, "transformer", "step 0: logits"),
-        (statistics_of_evaluation, "resnet18", "step 0: logits"),
+        (statistics_of_evaluation, "resnet18_small", "step 0: logits"),
         (another_rate, "lenet", "step 1: logits"),
         (another_rate, "transformer", "step 1: logits"),
     ],

@@ -306,10 +306,10 @@ LIMIT = 1.15
 
 @pytest.mark.slow
 def test_a_training_takes_the_memory_of_one_by_hand_and_more_is_seen() -> None:
-    found = memory.measure("pytorch", "resnet18", 16)
+    found = memory.measure("pytorch", "resnet18_small", 16)
     assert found.deep5 <= LIMIT * found.by_hand
     assert found.deep5 <= LIMIT * found.parts
     planted = round(0.3 * found.parts)
-    more = memory.measure("pytorch", "resnet18", 16, planted_mib=planted)
+    more = memory.measure("pytorch", "resnet18_small", 16, planted_mib=planted)
     assert more.deep5 > LIMIT * more.by_hand
     assert more.deep5 - found.deep5 == pytest.approx(planted, rel=0.3)

@@ -25,7 +25,7 @@ from deep5.executors import GraphExecutor, StepOptimizer
 from deep5.frameworks.pytorch.executor import PyTorchExecutor, _class_check
 from deep5.frameworks.pytorch.framework import PyTorch, from_model
 from deep5.frameworks.pytorch.operators import OPERATORS
-from deep5.networks import Network, NetworkBuilder, lenet, lstm, mlp, ones, resnet, resnet18, transformer
+from deep5.networks import Network, NetworkBuilder, lenet, lstm, mlp, ones, resnet, resnet18_small, transformer
 from deep5.networks.check import check_executor
 from deep5.networks.labels import Labels
 from deep5.networks.onnx_operator import ONNXOperator
@@ -464,7 +464,7 @@ def test_what_is_not_differentiated_by_costs_nothing() -> None:
 
 @pytest.mark.timing
 def test_an_executor_is_built_fast_and_keeps_one_copy_of_the_weights() -> None:
-    network = resnet18()
+    network = resnet18_small()
     begin = time.perf_counter()
     run = executor(network)
     assert len(run.source) > 1000

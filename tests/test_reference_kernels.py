@@ -91,6 +91,11 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
         ("ScatterND", (X, np.array([[0, 1], [1, 2], [0, 1]]), RNG.standard_normal((3, 4))), {"reduction": reduction})
         for reduction in ("add", "mul", "min", "max")
     ),
+    # As many samples as channels: onnx 1.23's own evaluator normalises no more channels than there are samples.
+    *(
+        ("LRN", (RNG.standard_normal((4, 4, 2, 3)),), {"size": size, "alpha": 0.3, "beta": 0.6, "bias": 1.5})
+        for size in (1, 2, 3, 7)
+    ),
     *(
         ("LayerNormalization", (X, scale, *bias), {"axis": axis, "epsilon": 1e-3})
         for axis, scale in ((-1, RNG.standard_normal(4)), (1, RNG.standard_normal((3, 4))), (1, RNG.standard_normal(4)))
@@ -100,7 +105,7 @@ CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 
 
 # In float64 ONNX's own reference computes these, or reads an attribute of theirs, in float32.
-ROUNDED = ("Erf", "Gelu", "HardSigmoid", "HardSwish", "LayerNormalization", "LeakyRelu")
+ROUNDED = ("Erf", "Gelu", "HardSigmoid", "HardSwish", "LRN", "LayerNormalization", "LeakyRelu")
 # Without their second input as a constant, ONNX does not infer so much as the rank of the result.
 SHAPING = ("ReduceL2", "ReduceMean", "ReduceMin", "ReduceSumSquare", "Split", "Tile")
 

@@ -1009,11 +1009,15 @@ def test_without_soft_placement_nothing_falls_back_to_the_host() -> None:
 @pytest.mark.skipif(not tf.test.is_built_with_cuda(), reason="this TensorFlow has no kernels for graphics processors")
 @pytest.mark.parametrize(
     "name",
-    ["mlp", "lenet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("lstm", "resnet18", "transformer"))],
+    [
+        "mlp",
+        "lenet",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("lstm", "resnet18_small", "transformer")),
+    ],
 )
 def test_operators_of_the_zoo_have_kernels_for_graphics_processors(name: str) -> None:
     """By the list of kernels in the library, which is the same on every machine."""
-    small: dict[str, Any] = {"mlp": {"dropout": 0.1}, "lstm": {"length": 3}, "resnet18": {"width": 1}}
+    small: dict[str, Any] = {"mlp": {"dropout": 0.1}, "lstm": {"length": 3}, "resnet18_small": {"width": 1}}
     network = getattr(d5.networks, name)(**small.get(name, {}))
     run = executor(network)
     graphs = [run.graph, run._forward(training=True).graph]

@@ -142,7 +142,7 @@ def test_images_stay_channels_last() -> None:
     # One channel: the input only changes shape. What is left is Flatten, forward and backward.
     assert transposes(small.graph) == 1
     assert transposes(small.train_step(d5.Adam()).graph) == 2
-    for network in (resnet(depth=8), d5.networks.resnet18(width=4, image=16), d5.networks.inception(width=8)):
+    for network in (resnet(depth=8), d5.networks.resnet18_small(width=4, image=16), d5.networks.inception(width=8)):
         run = executor(network)
         assert transposes(run.graph) == 1  # the input; the global average is a vector already
         assert transposes(run.train_step(d5.SGD()).graph) == 1

@@ -25,7 +25,7 @@ NETWORKS: dict[str, tuple[Callable[..., d5.Network], bool]] = {
     "mlp": (lambda **kw: d5.networks.mlp(features=12, hidden=9, classes=CLASSES, dropout=0.2, **kw), True),
     "lenet": (lambda **kw: d5.networks.lenet(classes=CLASSES, **kw), True),
     "lenet_relu": (lambda **kw: d5.networks.lenet(classes=CLASSES, activation="relu", pooling="max", **kw), False),
-    "resnet18": (lambda **kw: d5.networks.resnet18(width=4, image=16, classes=CLASSES, **kw), False),
+    "resnet18_small": (lambda **kw: d5.networks.resnet18_small(width=4, image=16, classes=CLASSES, **kw), False),
     "inception": (lambda **kw: d5.networks.inception(width=8, image=8, classes=CLASSES, **kw), False),
     "transformer": (
         lambda **kw: d5.networks.transformer(
@@ -64,7 +64,7 @@ SAMPLE = {
     (name, list(RULES)[index % 2], LOSSES[index // 2 % 2])
     for index, name in enumerate(NETWORKS)
     # Those of many layers take longest, by far.
-    if name not in ("resnet18", "resnet", "inception", "transformer_causal")
+    if name not in ("resnet18_small", "resnet", "inception", "transformer_causal")
 }
 CASES = [
     pytest.param(name, rule, loss, marks=() if (name, rule, loss) in SAMPLE else pytest.mark.slow)

@@ -4,36 +4,66 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from deep5.networks.analysis import Layer as Layer
+    from deep5.networks.analysis import NetworkAnalysis as NetworkAnalysis
+    from deep5.networks.analysis import analyse as analyse
     from deep5.networks.builder import NetworkBuilder as NetworkBuilder
     from deep5.networks.builder import glorot_uniform as glorot_uniform
     from deep5.networks.builder import he_normal as he_normal
     from deep5.networks.builder import ones as ones
     from deep5.networks.builder import zeros as zeros
+    from deep5.networks.microbatching import micro_batched as micro_batched
     from deep5.networks.network import Network as Network
     from deep5.networks.precision import with_precision as with_precision
+    from deep5.networks.zoo import alexnet as alexnet
+    from deep5.networks.zoo import densenet121 as densenet121
+    from deep5.networks.zoo import googlenet as googlenet
+    from deep5.networks.zoo import gpt as gpt
     from deep5.networks.zoo import inception as inception
     from deep5.networks.zoo import lenet as lenet
     from deep5.networks.zoo import lstm as lstm
+    from deep5.networks.zoo import lstm_language_model as lstm_language_model
     from deep5.networks.zoo import mlp as mlp
+    from deep5.networks.zoo import mobilenet_v2 as mobilenet_v2
     from deep5.networks.zoo import resnet as resnet
     from deep5.networks.zoo import resnet18 as resnet18
+    from deep5.networks.zoo import resnet18_small as resnet18_small
+    from deep5.networks.zoo import resnet34 as resnet34
     from deep5.networks.zoo import resnet50 as resnet50
+    from deep5.networks.zoo import squeezenet as squeezenet
     from deep5.networks.zoo import transformer as transformer
+    from deep5.networks.zoo import vgg as vgg
+    from deep5.networks.zoo import wide_resnet as wide_resnet
 
 _HOME = {
+    "Layer": "deep5.networks.analysis",
     "Network": "deep5.networks.network",
+    "NetworkAnalysis": "deep5.networks.analysis",
     "NetworkBuilder": "deep5.networks.builder",
+    "alexnet": "deep5.networks.zoo",
+    "analyse": "deep5.networks.analysis",
+    "densenet121": "deep5.networks.zoo",
     "glorot_uniform": "deep5.networks.builder",
+    "googlenet": "deep5.networks.zoo",
+    "gpt": "deep5.networks.zoo",
     "he_normal": "deep5.networks.builder",
     "inception": "deep5.networks.zoo",
     "lenet": "deep5.networks.zoo",
     "lstm": "deep5.networks.zoo",
+    "lstm_language_model": "deep5.networks.zoo",
+    "micro_batched": "deep5.networks.microbatching",
     "mlp": "deep5.networks.zoo",
+    "mobilenet_v2": "deep5.networks.zoo",
     "ones": "deep5.networks.builder",
     "resnet": "deep5.networks.zoo",
     "resnet18": "deep5.networks.zoo",
+    "resnet18_small": "deep5.networks.zoo",
+    "resnet34": "deep5.networks.zoo",
     "resnet50": "deep5.networks.zoo",
+    "squeezenet": "deep5.networks.zoo",
     "transformer": "deep5.networks.zoo",
+    "vgg": "deep5.networks.zoo",
+    "wide_resnet": "deep5.networks.zoo",
     "with_precision": "deep5.networks.precision",
     "zeros": "deep5.networks.builder",
 }

@@ -211,6 +211,15 @@ def layer_normalization(x: Array, scale: Array, bias: Array | None, first: int, 
     return y if bias is None else y + bias
 
 
+def local_response_normalization(x: Array, size: int, alpha: float, beta: float, bias: float) -> Array:
+    """ONNX's LRN, channels last: x / (bias + alpha / size sum of x^2 over `size` channels around each) ^ beta."""
+    around = [(0, 0)] * (x.ndim - 1) + [((size - 1) // 2, size // 2)]
+    window = (*(1,) * (x.ndim - 1), size)
+    # A number that JAX knows to be zero: only then does it see a sum, which it can differentiate.
+    total = lax.reduce_window(jnp.square(x), np.zeros((), x.dtype), lax.add, window, (1,) * x.ndim, around)
+    return x * jnp.power(total * (alpha / size) + bias, -beta)
+
+
 def gemm(a: Array, b: Array, c: Array | None, alpha: float, beta: float, turn_a: bool, turn_b: bool) -> Array:
     """ONNX's Gemm: alpha A B + beta C."""
     y = jnp.matmul(a.T if turn_a else a, b.T if turn_b else b)

@@ -103,6 +103,13 @@ def _layer_normalization(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node.outputs[0], f"{emitter.bind(kernels.layer_normalization)}({inputs}, {how})")
 
 
+@operator("LRN", _check_global)
+def _lrn(emitter: Emitter, node: ir.Node) -> None:
+    alpha, beta, bias = (number(node, *each) for each in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
+    how = f"{emitter.last(node.inputs[0], rank(node))}, {attribute(node, 'size', 1)}, {alpha}, {beta}, {bias}"
+    emitter.assign(node.outputs[0], f"{emitter.bind(kernels.local_response_normalization)}({how})", last=True)
+
+
 _REDUCTIONS = {"mean": "'mean'", "none": "'none'", "sum": "'sum'"}
 
 

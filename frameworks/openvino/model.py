@@ -18,6 +18,7 @@ from deep5.frameworks.openvino.guards import guarded
 from deep5.frameworks.openvino.integers import LARGEST, reason
 from deep5.frameworks.openvino.library import openvino
 from deep5.frameworks.openvino.shapes import check_shapes, explanation
+from deep5.networks.attributes import attribute
 from deep5.networks.custom import is_custom
 from deep5.networks.engine import answered, engine_model, node_model
 from deep5.networks.network import Network
@@ -249,6 +250,8 @@ def supports(node: ir.Node) -> Support:
     if is_custom(node):
         return supports_custom(node)
     refused = reason(node)
+    if node.op_type == "LRN" and attribute(node, "bias", 1.0) != 1.0:
+        refused = f"got bias={attribute(node, 'bias', 1.0)}, and OpenVINO computes with 1; allowed: 1"
     if refused is not None:
         return Support(False, refused)
     return answered(_ANSWERS, node, _tried)

@@ -228,6 +228,27 @@ def _layer_normalization(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{emitter.function(F.layer_norm)}({x}, {shape}, {scale}, {bias}, {epsilon})")
 
 
+def _local_response_norm(x: torch.Tensor, size: int, alpha: float, beta: float, bias: float) -> torch.Tensor:
+    """x / (bias + alpha / size sum of x^2 over `size` channels around each) ^ beta."""
+    squares = F.pad((x * x).flatten(2).unsqueeze(1), (0, 0, (size - 1) // 2, size // 2))
+    mean = F.avg_pool2d(squares, (size, 1), 1).squeeze(1).reshape(x.shape)
+    return x * (mean * alpha + bias).pow(-beta)
+
+
+def _check_local(node: ir.Node) -> str | None:
+    return None if rank(node) > 2 else "no spatial axes"
+
+
+@operator("LRN", _check_local)
+def _lrn(emitter: Emitter, node: ir.Node) -> None:
+    size = attribute(node, "size")
+    alpha, beta, bias = (number(attribute(node, *each)) for each in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
+    x = emitter.name(node.inputs[0])
+    # torch's own adds the larger half before a channel, ONNX behind it: of an odd size they are one.
+    function = F.local_response_norm if size % 2 else _local_response_norm
+    emitter.assign(node, f"{emitter.function(function)}({x}, {size}, {alpha}, {beta}, {bias})")
+
+
 # Gates are put in another order at every call, for two or three times what a step reads.
 _SHORT = 4
 

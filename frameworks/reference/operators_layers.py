@@ -104,6 +104,17 @@ def _layer_normalization(site: Site) -> Call:
     )
 
 
+def _lrn(site: Site) -> Call:
+    function = partial(
+        normalization.local_response_normalization,
+        size=site.attribute("size"),
+        alpha=site.attribute("alpha", 1e-4),
+        beta=site.attribute("beta", 0.75),
+        bias=site.attribute("bias", 1.0),
+    )
+    return Call(function, (0,))
+
+
 OPERATORS: dict[str, Operator] = {
     "AveragePool": Operator(_average_pool),
     "BatchNormalization": Operator(_batch_normalization),
@@ -111,6 +122,7 @@ OPERATORS: dict[str, Operator] = {
     "ConvTranspose": Operator(_conv_transpose, refusal=_conv_transpose_refusal),
     "Gemm": Operator(_gemm),
     "GlobalAveragePool": plain(pooling.global_average_pool),
+    "LRN": Operator(_lrn),
     "LayerNormalization": Operator(_layer_normalization),
     "MaxPool": Operator(_max_pool, refusal=_max_pool_refusal),
     "MaxUnpool": Operator(lambda site: Call(pooling.max_unpool, (0, 1, 2)), refusal=_max_unpool_refusal),

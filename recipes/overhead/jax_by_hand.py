@@ -188,7 +188,7 @@ class _Transformer:
         return dense(norm(x, parameters["norm"]).mean(1), parameters["head"]), statistics
 
 
-_NETWORKS: dict[str, Any] = {"lenet": _LeNet, "resnet18": _ResNet18, "transformer": _Transformer}
+_NETWORKS: dict[str, Any] = {"lenet": _LeNet, "resnet18_small": _ResNet18, "transformer": _Transformer}
 
 
 def _adam(parameters: Tree, state: Tree, gradients: Tree) -> tuple[Tree, Tree]:

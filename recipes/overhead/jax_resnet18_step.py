@@ -5,9 +5,9 @@ from deep5.recipes.overhead import by_deep5, jax_by_hand
 
 FIXED = {
     "candidate": by_deep5.training_step,
-    "candidate_kwargs": {"framework": "jax", "network": d5.networks.resnet18, "batch_size": 8},
+    "candidate_kwargs": {"framework": "jax", "network": d5.networks.resnet18_small, "batch_size": 8},
     "baseline": jax_by_hand.training_step,
-    "baseline_kwargs": {"network": d5.networks.resnet18, "batch_size": 8},
+    "baseline_kwargs": {"network": d5.networks.resnet18_small, "batch_size": 8},
     "steps": 2,
     "rounds": 30,
     "threads": 1,

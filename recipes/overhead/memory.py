@@ -136,7 +136,7 @@ def main() -> None:
     """Print the table, or what one process measures."""
     parser = argparse.ArgumentParser(description="Memory of a training, deep5's and by hand.")
     parser.add_argument("frameworks", nargs="*", default=list(FRAMEWORKS), metavar="FRAMEWORK")
-    parser.add_argument("--network", default="resnet18")
+    parser.add_argument("--network", default="resnet18_small")
     parser.add_argument("--batch-size", type=int, nargs="*", default=[1, 64])
     parser.add_argument("--process", nargs=5, help=argparse.SUPPRESS)
     given = parser.parse_args()

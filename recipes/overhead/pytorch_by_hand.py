@@ -99,7 +99,7 @@ def _transformer() -> Any:
     return Encoder()
 
 
-_MODULES = {"mlp": _mlp, "lenet": _lenet, "resnet18": _resnet18, "transformer": _transformer}
+_MODULES = {"mlp": _mlp, "lenet": _lenet, "resnet18_small": _resnet18, "transformer": _transformer}
 
 
 def _prepared(

@@ -5,9 +5,9 @@ from deep5.recipes.overhead import by_deep5, pytorch_by_hand
 
 FIXED = {
     "candidate": by_deep5.inference,
-    "candidate_kwargs": {"framework": "pytorch", "network": d5.networks.resnet18, "batch_size": 8},
+    "candidate_kwargs": {"framework": "pytorch", "network": d5.networks.resnet18_small, "batch_size": 8},
     "baseline": pytorch_by_hand.inference,
-    "baseline_kwargs": {"network": d5.networks.resnet18, "batch_size": 8},
+    "baseline_kwargs": {"network": d5.networks.resnet18_small, "batch_size": 8},
     "steps": 4,
     "rounds": 30,
     "threads": 1,

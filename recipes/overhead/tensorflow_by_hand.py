@@ -157,7 +157,7 @@ def _transformer(layers: _Layers) -> Callable[[Any, bool], Any]:
     return call
 
 
-_NETWORKS = {"lenet": _lenet, "resnet18": _resnet18, "transformer": _transformer}
+_NETWORKS = {"lenet": _lenet, "resnet18_small": _resnet18, "transformer": _transformer}
 
 
 def _prepared(

@@ -131,4 +131,49 @@ def _layer_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradie
     return [dx, dscale, dbias][: len(node.inputs)]
 
 
-RULES: dict[str, Rule] = {"BatchNormalization": _batch_normalization, "LayerNormalization": _layer_normalization}
+def _local_response_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = x s^-beta, s = bias + alpha / size sum of x^2 over `size` channels around each:
+    dx = dy s^-beta - 2 alpha beta / size x (sum of dy x s^(-beta - 1) over the channels that see this one).
+
+    References:
+        ONNX, LRN-13. Krizhevsky, Sutskever and Hinton, ImageNet classification with deep convolutional neural networks,
+        NeurIPS 2012, section 3.3.
+    """
+    (x,), dy = operands(node, 1), grads[0]
+    size = attribute(node, "size")
+    alpha, beta = attribute(node, "alpha", 1e-4), attribute(node, "beta", 0.75)
+    before, after = (size - 1) // 2, size // 2
+    mean = _channel_mean(b, b.op("Mul", x, x), x, size, (before, after))
+    scale = b.op("Add", b.op("Mul", mean, b.like(alpha, x)), b.like(attribute(node, "bias", 1.0), x))
+    power = b.op("Pow", scale, b.like(-beta, x))
+    direct = b.op("Mul", dy, power)
+    # The channels that see this one are as many on the other side.
+    seen = _channel_mean(b, b.op("Div", b.op("Mul", direct, x), scale), x, size, (after, before))
+    return [b.op("Sub", direct, b.op("Mul", b.op("Mul", x, seen), b.like(2.0 * alpha * beta, x)))]
+
+
+def _channel_mean(b: Backward, value: ir.Value, x: ir.Value, size: int, pads: tuple[int, int]) -> ir.Value:
+    """The sum over `size` channels around each, divided by `size`; what lies outside counts as zero."""
+    rows = b.op(
+        "Reshape",
+        value,
+        b.op(
+            "Concat", b.op("Shape", x, start=0, end=1), b.ints(1), b.op("Shape", x, start=1, end=2), b.ints(-1), axis=0
+        ),
+    )
+    mean = b.op(
+        "AveragePool",
+        rows,
+        kernel_shape=[size, 1],
+        strides=[1, 1],
+        pads=[pads[0], 0, pads[1], 0],
+        count_include_pad=1,
+    )
+    return b.op("Reshape", mean, b.shape(x))
+
+
+RULES: dict[str, Rule] = {
+    "BatchNormalization": _batch_normalization,
+    "LRN": _local_response_normalization,
+    "LayerNormalization": _layer_normalization,
+}

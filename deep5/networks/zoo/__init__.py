@@ -1,9 +1,34 @@
 """Networks by name, each a function of its sizes, loss, dtype and seed."""
 
-from deep5.networks.zoo.branched import inception
+from deep5.networks.zoo.branched import googlenet, inception
 from deep5.networks.zoo.classical import lenet, mlp
+from deep5.networks.zoo.compact import mobilenet_v2, squeezenet
+from deep5.networks.zoo.decoder import gpt
+from deep5.networks.zoo.dense import densenet121
 from deep5.networks.zoo.encoder import transformer
-from deep5.networks.zoo.recurrent import lstm
-from deep5.networks.zoo.residual import resnet, resnet18, resnet50
+from deep5.networks.zoo.plain import alexnet, vgg
+from deep5.networks.zoo.recurrent import lstm, lstm_language_model
+from deep5.networks.zoo.residual import resnet18, resnet34, resnet50
+from deep5.networks.zoo.residual_small import resnet, resnet18_small, wide_resnet
 
-__all__ = ["inception", "lenet", "lstm", "mlp", "resnet", "resnet18", "resnet50", "transformer"]
+__all__ = [
+    "alexnet",
+    "densenet121",
+    "googlenet",
+    "gpt",
+    "inception",
+    "lenet",
+    "lstm",
+    "lstm_language_model",
+    "mlp",
+    "mobilenet_v2",
+    "resnet",
+    "resnet18",
+    "resnet18_small",
+    "resnet34",
+    "resnet50",
+    "squeezenet",
+    "transformer",
+    "vgg",
+    "wide_resnet",
+]

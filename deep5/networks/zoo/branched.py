@@ -1,23 +1,113 @@
-"""Networks whose layers branch and join."""
+"""Networks of inception modules: GoogLeNet, and a small one for small images."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from deep5.networks.zoo.parts import check_arguments, convolution, finished, label_of, linear
+from deep5.errors import UsageError
+from deep5.networks.zoo.parts import (
+    check_arguments,
+    conv_relu,
+    dropped,
+    finished,
+    halved,
+    label_of,
+    linear,
+    loss_of,
+    pooled_flat,
+)
 
 if TYPE_CHECKING:
     from deep5.networks.builder import NetworkBuilder
     from deep5.networks.network import Network
 
-__all__ = ["inception"]
+__all__ = ["googlenet", "inception"]
 
-# Rows 3a, 3b and 4a of the paper's table 1: 1x1; 1x1 before 3x3, 3x3; 1x1 before 5x5, 5x5; 1x1 behind the pooling.
+# The paper's table 1: 1x1; 1x1 before 3x3, 3x3; 1x1 before 5x5, 5x5; 1x1 behind the pooling.
 _MODULES = {
     "module3a": (64, 96, 128, 16, 32, 32),
     "module3b": (128, 128, 192, 32, 96, 64),
     "module4a": (192, 96, 208, 16, 48, 64),
+    "module4b": (160, 112, 224, 24, 64, 64),
+    "module4c": (128, 128, 256, 24, 64, 64),
+    "module4d": (112, 144, 288, 32, 64, 64),
+    "module4e": (256, 160, 320, 32, 128, 128),
+    "module5a": (256, 160, 320, 32, 128, 128),
+    "module5b": (384, 192, 384, 48, 128, 128),
 }
+_SMALL = ("module3a", "module3b", "module4a")
+# A maximum pooling is before these, an auxiliary classifier behind those.
+_HALVED = ("module4a", "module5a")
+_AUXILIARY = {"module4a": "auxiliary1", "module4d": "auxiliary2"}
+_AUXILIARY_SHARE = 0.3
+_AUXILIARY_IMAGE = 65
+"""The least extent of an image of which the auxiliary classifiers, at a sixteenth, see 5 x 5 pixels."""
+
+
+def googlenet(
+    *,
+    classes: int = 1000,
+    width: int = 64,
+    image: int = 224,
+    auxiliary: bool = True,
+    dropout: float = 0.4,
+    loss: str = "cross_entropy",
+    dtype: str = "float32",
+    seed: int = 0,
+) -> Network:
+    """GoogLeNet (Inception-v1) for photographs: nine inception modules and two auxiliary classifiers.
+
+    Args:
+        classes: Number of classes.
+        width: Channels of the first convolution, 64 in the paper; all others in proportion, at least 1.
+        image: Extent of the square images; with auxiliary classifiers at least 65.
+        auxiliary: Whether there are the two classifiers behind modules 4a and 4d, whose losses count 0.3 each. The
+            output `loss` has them in evaluation, too; `logits` is the last classifier's.
+        dropout: Share that training drops before the last classifier; before an auxiliary one it is 0.7, or none where
+            this is none.
+        loss: As for `lenet`.
+        dtype: Element type of parameters and images.
+        seed: Of the initial weights. The paper does not give them: convolutions He-normal, as every one feeds a ReLU,
+            fully connected layers Glorot-uniform, biases zero.
+
+    Returns:
+        Inputs `input` (N, 3, image, image) and `label`; outputs `logits` (N, classes) and the scalar `loss`.
+
+    Raises:
+        UsageError: An unknown loss or dtype, a size that is no whole number of at least 1, a share outside [0, 1), or
+            an image too small for the auxiliary classifiers.
+
+    References:
+        Szegedy et al., Going deeper with convolutions, CVPR 2015, table 1, figures 2b and 3, section 5.
+    """
+    from deep5.networks.builder import NetworkBuilder, glorot_uniform
+
+    check_arguments(dtype, loss, dropout=dropout, classes=classes, width=width, image=image)
+    if auxiliary and image < _AUXILIARY_IMAGE:
+        raise UsageError(
+            f"got image = {image} with auxiliary classifiers; allowed: at least {_AUXILIARY_IMAGE}; remedy: "
+            "auxiliary=False"
+        )
+    build = NetworkBuilder("googlenet", dtype=dtype, seed=seed)
+    x, label = build.input("input", ("N", 3, image, image)), label_of(build, loss, classes)
+
+    def scaled(channels: int) -> int:
+        return max(1, channels * width // 64)
+
+    x = halved(build, conv_relu(build, x, "conv1", (width, 3, 7, 7), stride=2))
+    x = conv_relu(build, _local(build, x), "conv2.reduce", (width, width, 1, 1))
+    x = halved(build, _local(build, conv_relu(build, x, "conv2", (scaled(192), width, 3, 3))))
+    into, losses = scaled(192), []
+    for name, row in _MODULES.items():
+        x = halved(build, x) if name in _HALVED else x
+        x, into = _module(build, x, name, into, [scaled(channels) for channels in row])
+        if auxiliary and name in _AUXILIARY:
+            extent = (-(-image // 16) - 5) // 3 + 1
+            sizes = into, scaled(128), scaled(128) * extent**2, scaled(1024), classes
+            scores = _auxiliary(build, x, _AUXILIARY[name], sizes, 0.7 if dropout else 0.0)
+            losses.append(build.op("Mul", loss_of(build, scores, label, loss), build.scalar(_AUXILIARY_SHARE)))
+    x = linear(build, dropped(build, pooled_flat(build, x), dropout), "fc", (classes, into), glorot_uniform)
+    return finished(build, x, label, loss, losses)
 
 
 def inception(
@@ -32,7 +122,7 @@ def inception(
     """A small GoogLeNet for small colour images: a stem, three inception modules, global average pooling.
 
     The stem's first convolution is 3 x 3 with stride 1 instead of 7 x 7 with stride 2 and pooling; the modules are the
-    paper's 3a, 3b and 4a; there are no auxiliary classifiers and no dropout.
+    paper's 3a, 3b and 4a; there are no auxiliary classifiers, no local response normalisation and no dropout.
 
     Args:
         classes: Number of classes.
@@ -61,54 +151,41 @@ def inception(
     def scaled(channels: int) -> int:
         return max(1, channels * width // 64)
 
-    x = _conv_relu(build, x, "conv1", (width, 3), 3)
-    x = _conv_relu(build, x, "conv2.reduce", (width, width), 1)
-    x = _halved(build, _conv_relu(build, x, "conv2", (scaled(192), width), 3))
+    x = conv_relu(build, x, "conv1", (width, 3, 3, 3))
+    x = conv_relu(build, x, "conv2.reduce", (width, width, 1, 1))
+    x = halved(build, conv_relu(build, x, "conv2", (scaled(192), width, 3, 3)))
     into = scaled(192)
-    for name, row in _MODULES.items():
-        x = _halved(build, x) if name == "module4a" else x
-        x, into = _module(build, x, name, into, [scaled(channels) for channels in row])
-    x = build.op("Flatten", build.op("GlobalAveragePool", x), axis=1)
-    return finished(build, linear(build, x, "fc", (classes, into), glorot_uniform), label, loss)
+    for name in _SMALL:
+        x = halved(build, x) if name in _HALVED else x
+        x, into = _module(build, x, name, into, [scaled(channels) for channels in _MODULES[name]])
+    return finished(build, linear(build, pooled_flat(build, x), "fc", (classes, into), glorot_uniform), label, loss)
 
 
 def _module(build: NetworkBuilder, x: Any, name: str, into: int, row: list[int]) -> tuple[Any, int]:
     one, before_three, three, before_five, five, pooled = row
+    three_reduced = conv_relu(build, x, f"{name}.three.reduce", (before_three, into, 1, 1))
+    five_reduced = conv_relu(build, x, f"{name}.five.reduce", (before_five, into, 1, 1))
+    largest = build.op("MaxPool", x, kernel_shape=[3, 3], pads=[1] * 4, strides=[1, 1])
     branches = [
-        _conv_relu(build, x, f"{name}.one", (one, into), 1),
-        _conv_relu(
-            build,
-            _conv_relu(build, x, f"{name}.three.reduce", (before_three, into), 1),
-            f"{name}.three",
-            (three, before_three),
-            3,
-        ),
-        _conv_relu(
-            build,
-            _conv_relu(build, x, f"{name}.five.reduce", (before_five, into), 1),
-            f"{name}.five",
-            (five, before_five),
-            5,
-        ),
-        _conv_relu(
-            build,
-            build.op("MaxPool", x, kernel_shape=[3, 3], pads=[1] * 4, strides=[1, 1]),
-            f"{name}.pooled",
-            (pooled, into),
-            1,
-        ),
+        conv_relu(build, x, f"{name}.one", (one, into, 1, 1)),
+        conv_relu(build, three_reduced, f"{name}.three", (three, before_three, 3, 3)),
+        conv_relu(build, five_reduced, f"{name}.five", (five, before_five, 5, 5)),
+        conv_relu(build, largest, f"{name}.pooled", (pooled, into, 1, 1)),
     ]
     return build.op("Concat", *branches, axis=1), one + three + five + pooled
 
 
-def _conv_relu(build: NetworkBuilder, x: Any, name: str, channels: tuple[int, int], kernel: int) -> Any:
-    """A convolution that keeps the extents, with bias and ReLU; `channels` is (out, in)."""
-    from deep5.networks.builder import he_normal, zeros
-
-    weight = build.parameter(f"{name}.weight", (*channels, kernel, kernel), he_normal)
-    bias = build.parameter(f"{name}.bias", channels[:1], zeros)
-    return build.op("Relu", convolution(build, x, weight, bias, pad=kernel // 2))
+def _local(build: NetworkBuilder, x: Any) -> Any:
+    """Local response normalisation with the constants of Krizhevsky et al., NeurIPS 2012, section 3.3."""
+    return build.op("LRN", x, size=5, alpha=1e-4, beta=0.75, bias=1.0)
 
 
-def _halved(build: NetworkBuilder, x: Any) -> Any:
-    return build.op("MaxPool", x, kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2])
+def _auxiliary(build: NetworkBuilder, x: Any, name: str, sizes: tuple[int, ...], dropout: float) -> Any:
+    """The scores of a classifier on a module's output; sizes: channels, reduced, flat, hidden, classes."""
+    from deep5.networks.builder import glorot_uniform
+
+    channels, reduced, flat, hidden, classes = sizes
+    x = build.op("AveragePool", x, kernel_shape=[5, 5], strides=[3, 3])
+    x = build.op("Flatten", conv_relu(build, x, f"{name}.conv", (reduced, channels, 1, 1)), axis=1)
+    x = build.op("Relu", linear(build, x, f"{name}.fc1", (hidden, flat), glorot_uniform))
+    return linear(build, dropped(build, x, dropout), f"{name}.fc2", (classes, hidden), glorot_uniform)

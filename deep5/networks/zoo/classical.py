@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from deep5.networks.zoo.parts import (
     check_arguments,
-    check_ratio,
     choice,
     convolution,
     dropped,
@@ -93,8 +92,7 @@ def mlp(
 
     nonlinear = choice("activation", activation, {"tanh": "Tanh", "relu": "Relu"})
     init = glorot_uniform if activation == "tanh" else he_normal
-    check_arguments(dtype, loss, features=features, hidden=hidden, classes=classes)
-    check_ratio(dropout)
+    check_arguments(dtype, loss, dropout=dropout, features=features, hidden=hidden, classes=classes)
     build = NetworkBuilder("mlp", dtype=dtype, seed=seed)
     x, label = build.input("input", ("N", features)), label_of(build, loss, classes)
     x = build.op(nonlinear, linear(build, x, "fc1", (hidden, features), init))

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from deep5.errors import UsageError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from deep5.networks.builder import Initializer, NetworkBuilder
     from deep5.networks.network import Network
 
-__all__ = ["check_arguments", "check_ratio", "choice", "convolution", "dropped", "finished", "label_of", "linear"]
+__all__ = [
+    "check_arguments",
+    "choice",
+    "conv_bn",
+    "conv_relu",
+    "convolution",
+    "dropped",
+    "finished",
+    "halved",
+    "hundredth",
+    "label_of",
+    "language_model",
+    "linear",
+    "loss_of",
+    "normalised",
+    "pooled_flat",
+]
 
 _LOSSES = ("cross_entropy", "mean_squared_error")
 
 
-def check_arguments(dtype: str, loss: str, **sizes: int) -> None:
-    """Refuse an unknown dtype or loss, and sizes that are no whole numbers of at least 1.
+def check_arguments(dtype: str, loss: str, dropout: float = 0.0, **sizes: int) -> None:
+    """Refuse an unknown dtype or loss, sizes that are no whole numbers of at least 1, and a share outside [0, 1).
 
     Raises:
         UsageError: Which argument, and what is allowed.
@@ -29,14 +47,6 @@ def check_arguments(dtype: str, loss: str, **sizes: int) -> None:
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise UsageError(f"got {name} = {size!r}; allowed: a whole number of at least 1")
-
-
-def check_ratio(dropout: float) -> None:
-    """Refuse a share of dropped values outside [0, 1).
-
-    Raises:
-        UsageError: Got, and what is allowed.
-    """
     if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0.0 <= dropout < 1.0:
         raise UsageError(f"got dropout = {dropout!r}; allowed: a number from 0 up to, not including, 1")
 
@@ -60,11 +70,64 @@ def linear(build: NetworkBuilder, x: Any, name: str, sizes: tuple[int, int], ini
     return build.op("Gemm", x, weight, bias, transB=1)
 
 
-def convolution(build: NetworkBuilder, x: Any, weight: Any, bias: Any = None, *, stride: int = 1, pad: int = 0) -> Any:
+def convolution(
+    build: NetworkBuilder, x: Any, weight: Any, bias: Any = None, *, stride: int = 1, pad: int = 0, group: int = 1
+) -> Any:
     """A convolution with a square kernel, whose extent the weight's shape says."""
     kernel = [int(extent) for extent in weight.shape[2:]]
     inputs = (x, weight) if bias is None else (x, weight, bias)
-    return build.op("Conv", *inputs, kernel_shape=kernel, pads=[pad] * 4, strides=[stride] * 2)
+    grouped: dict[str, Any] = {} if group == 1 else {"group": group}
+    return build.op("Conv", *inputs, kernel_shape=kernel, pads=[pad] * 4, strides=[stride] * 2, **grouped)
+
+
+def conv_relu(
+    build: NetworkBuilder, x: Any, name: str, shape: tuple[int, ...], *, stride: int = 1, pad: int | None = None
+) -> Any:
+    """A convolution with bias and ReLU, He-normal; `shape` is (out, in, k, k), the padding k // 2 unless given."""
+    from deep5.networks.builder import he_normal, zeros
+
+    weight = build.parameter(f"{name}.weight", shape, he_normal)
+    bias = build.parameter(f"{name}.bias", shape[:1], zeros)
+    pad = shape[2] // 2 if pad is None else pad
+    return build.op("Relu", convolution(build, x, weight, bias, stride=stride, pad=pad))
+
+
+def conv_bn(
+    build: NetworkBuilder,
+    x: Any,
+    name: str,
+    shape: tuple[int, ...],
+    stride: int = 1,
+    *,
+    group: int = 1,
+    scale: Initializer | None = None,
+) -> Any:
+    """A convolution without bias, padded by k // 2, He-normal, and the batch normalisation after it."""
+    from deep5.networks.builder import he_normal
+
+    weight = build.parameter(f"{name}.weight", shape, he_normal)
+    x = convolution(build, x, weight, stride=stride, pad=shape[2] // 2, group=group)
+    return normalised(build, x, name, shape[0], scale=scale)
+
+
+def normalised(build: NetworkBuilder, x: Any, name: str, channels: int, *, scale: Initializer | None = None) -> Any:
+    """A batch normalisation, whose scale begins with ones unless said otherwise."""
+    from deep5.networks.builder import ones, zeros
+
+    shape = (channels,)
+    affine = build.parameter(f"{name}.scale", shape, scale or ones), build.parameter(f"{name}.bias", shape, zeros)
+    statistics = build.parameter(f"{name}.mean", shape, zeros), build.parameter(f"{name}.variance", shape, ones)
+    return build.op("BatchNormalization", x, *affine, *statistics, epsilon=1e-5, momentum=0.9)
+
+
+def halved(build: NetworkBuilder, x: Any) -> Any:
+    """The largest of 3 x 3 pixels, every second one: extents of n become ceil(n / 2)."""
+    return build.op("MaxPool", x, kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2])
+
+
+def pooled_flat(build: NetworkBuilder, x: Any) -> Any:
+    """The mean over all pixels of each channel: (N, C, H, W) becomes (N, C)."""
+    return build.op("Flatten", build.op("GlobalAveragePool", x), axis=1)
 
 
 def dropped(build: NetworkBuilder, x: Any, ratio: float) -> Any:
@@ -77,11 +140,31 @@ def label_of(build: NetworkBuilder, loss: str, classes: int) -> Any:
     return build.input("label", ("N",), "int64") if loss == "cross_entropy" else build.input("label", ("N", classes))
 
 
-def finished(build: NetworkBuilder, logits: Any, label: Any, loss: str) -> Network:
-    """The network with the outputs `logits` and `loss`, a scalar: the mean over the batch, or over all elements."""
+def loss_of(build: NetworkBuilder, scores: Any, label: Any, loss: str) -> Any:
+    """The loss of some scores, a scalar: the mean over the batch, or, of the squared error, over all elements."""
     if loss == "cross_entropy":
-        value = build.op("SoftmaxCrossEntropyLoss", logits, label, reduction="mean")
-    else:
-        difference = build.op("Sub", logits, label)
-        value = build.op("ReduceMean", build.op("Mul", difference, difference), keepdims=0)
+        return build.op("SoftmaxCrossEntropyLoss", scores, label, reduction="mean")
+    difference = build.op("Sub", scores, label)
+    return build.op("ReduceMean", build.op("Mul", difference, difference), keepdims=0)
+
+
+def finished(build: NetworkBuilder, logits: Any, label: Any, loss: str, others: Sequence[Any] = ()) -> Network:
+    """The network with the outputs `logits` and `loss`, to which the other losses are added."""
+    value = loss_of(build, logits, label, loss)
+    for other in others:
+        value = build.op("Add", value, other)
     return build.network({"logits": logits, "loss": value})
+
+
+def language_model(build: NetworkBuilder, logits: Any, label: Any, vocabulary: int) -> Network:
+    """The network with the outputs `logits` (N, length, vocabulary) and `loss`, the mean over all tokens."""
+    import numpy as np
+
+    rows = build.op("Reshape", logits, build.constant("loss.rows", np.array([-1, vocabulary])))
+    tokens = build.op("Reshape", label, build.constant("loss.tokens", np.array([-1])))
+    return build.network({"logits": logits, "loss": loss_of(build, rows, tokens, "cross_entropy")})
+
+
+def hundredth(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Normal with deviation 0.01."""
+    return 0.01 * rng.standard_normal(shape)

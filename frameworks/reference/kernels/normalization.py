@@ -6,7 +6,12 @@ import numpy as np
 
 from deep5.frameworks.reference.kernels.memory import Array
 
-__all__ = ["batch_normalization", "batch_normalization_in_training", "layer_normalization"]
+__all__ = [
+    "batch_normalization",
+    "batch_normalization_in_training",
+    "layer_normalization",
+    "local_response_normalization",
+]
 
 
 def batch_normalization(x: Array, scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float) -> Array:
@@ -85,3 +90,30 @@ def layer_normalization(
     if bias is not None:
         y += bias
     return y, mean.astype(np.float32, copy=False), inverse.astype(np.float32, copy=False)
+
+
+def local_response_normalization(x: Array, *, size: int, alpha: float, beta: float, bias: float) -> Array:
+    """ONNX LRN: x / (bias + alpha / size sum of x^2 over `size` channels around each) ^ beta.
+
+    Args:
+        x: (N, C, *space).
+        size: Channels of a sum, (size - 1) // 2 of them before each.
+        alpha: Of the mean of the squares.
+        beta: The exponent.
+        bias: Added to that.
+
+    References:
+        Krizhevsky, Sutskever and Hinton, ImageNet classification with deep convolutional neural networks, NeurIPS 2012,
+        section 3.3.
+    """
+    before, channels = (size - 1) // 2, x.shape[1]
+    squares = np.square(x)
+    total = np.zeros_like(x)
+    for shift in range(-before, size - before):
+        here, there = slice(max(0, -shift), channels - max(0, shift)), slice(max(0, shift), channels + min(0, shift))
+        if here.start < here.stop:
+            total[:, here] += squares[:, there]
+    total *= x.dtype.type(alpha / size)
+    total += x.dtype.type(bias)
+    y: Array = x * total ** x.dtype.type(-beta)
+    return y

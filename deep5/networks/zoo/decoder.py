@@ -1,0 +1,84 @@
+"""A transformer decoder that predicts the next token, as GPT-2 does."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from deep5.networks.zoo.attention import Blocks, check_positions, fiftieth
+from deep5.networks.zoo.parts import check_arguments, dropped, language_model
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from deep5.networks.network import Network
+
+__all__ = ["gpt"]
+
+
+def gpt(
+    *,
+    vocabulary: int = 50257,
+    length: int = 1024,
+    width: int = 768,
+    heads: int = 12,
+    layers: int = 12,
+    positions: int | None = None,
+    dropout: float = 0.1,
+    dtype: str = "float32",
+    seed: int = 0,
+) -> Network:
+    """A decoder of causal attention over token ids; its default sizes are the smallest GPT-2's.
+
+    Learned positions; blocks as those of `transformer`, with the GELU's tanh form; scores by the embedding itself,
+    which is one parameter with the last layer.
+
+    Args:
+        vocabulary: Number of different tokens.
+        length: Tokens a sequence.
+        width: Features a token.
+        heads: Attention heads; they divide the width.
+        layers: Blocks.
+        positions: Rows of the table of positions, of which the first `length` are used. None: one a token.
+        dropout: Share that training drops of the embeddings, of the attention's weights and of every residual.
+        dtype: Element type of parameters.
+        seed: Of the initial weights: normal with deviation 0.02, of the layers that end in a residual divided by the
+            square root of their number; biases zero, layer normalisation the identity.
+
+    Returns:
+        Inputs `input` (N, length) int64, each in [0, vocabulary), and `label`, the tokens that follow, of the same
+        shape; outputs `logits` (N, length, vocabulary) and the scalar `loss`, the mean over all tokens.
+
+    Raises:
+        UsageError: An unknown dtype, a size that is no whole number of at least 1, a width that the heads do not
+            divide, fewer positions than tokens, or a share outside [0, 1).
+
+    References:
+        Radford et al., Language models are unsupervised multitask learners, 2019, section 2.3 and table 2.
+    """
+    from deep5.networks.builder import NetworkBuilder
+
+    sizes = {"length": length, "width": width, "heads": heads}
+    check_arguments(
+        dtype,
+        "cross_entropy",
+        dropout,
+        vocabulary=vocabulary,
+        layers=layers,
+        **sizes,
+        **({} if positions is None else {"positions": positions}),
+    )
+    check_positions(positions, length)
+    build = NetworkBuilder("gpt", dtype=dtype, seed=seed)
+
+    def residual(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        return fiftieth(rng, shape) / math.sqrt(2 * layers)
+
+    blocks = Blocks(build, **sizes, dropout=dropout, causal=True, gelu="tanh", residual=residual)
+    tokens = build.input("input", ("N", length), "int64")
+    label = build.input("label", ("N", length), "int64")
+    embedding = build.parameter("embedding", (vocabulary, width), fiftieth)
+    x = build.op("Add", build.op("Gather", embedding, tokens, axis=0), blocks.position(length, positions))
+    x = blocks.layers(dropped(build, x, dropout), layers)
+    logits = build.op("MatMul", x, build.op("Transpose", embedding, perm=[1, 0]))
+    return language_model(build, logits, label, vocabulary)

@@ -1,0 +1,92 @@
+"""DenseNet: every layer of a block sees the outputs of all before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from deep5.errors import UsageError, brief
+from deep5.networks.zoo.parts import (
+    check_arguments,
+    convolution,
+    finished,
+    halved,
+    hundredth,
+    label_of,
+    linear,
+    normalised,
+    pooled_flat,
+)
+
+if TYPE_CHECKING:
+    from deep5.networks.network import Network
+
+__all__ = ["densenet121"]
+
+
+def densenet121(
+    *,
+    classes: int = 1000,
+    growth: int = 32,
+    image: int = 224,
+    blocks: Sequence[int] = (6, 12, 24, 16),
+    loss: str = "cross_entropy",
+    dtype: str = "float32",
+    seed: int = 0,
+) -> Network:
+    """DenseNet-121 for photographs: four dense blocks with bottlenecks, halved channels between them (DenseNet-BC).
+
+    Args:
+        classes: Number of classes.
+        growth: Channels that each layer adds; the first convolution has twice as many, bottlenecks four times.
+        image: Extent of the square images; the first layers quarter it, three transitions halve it.
+        blocks: Layers a block: (6, 12, 32, 32) is DenseNet-169, (6, 12, 48, 32) DenseNet-201.
+        loss: As for `lenet`.
+        dtype: Element type of parameters and images.
+        seed: Of the initial weights: convolutions He-normal, batch normalisation the identity, the last layer normal
+            with deviation 0.01 and zero bias.
+
+    Returns:
+        Inputs `input` (N, 3, image, image) and `label`; outputs `logits` (N, classes) and the scalar `loss`.
+
+    Raises:
+        UsageError: An unknown loss or dtype, a size that is no whole number of at least 1, an image that the
+            transitions leave no pixel of, or `blocks` that are no list of such numbers.
+
+    References:
+        Huang et al., Densely connected convolutional networks, CVPR 2017, table 1 and section 3.
+    """
+    from deep5.networks.builder import NetworkBuilder, he_normal
+
+    check_arguments(dtype, loss, classes=classes, growth=growth, image=image)
+    if not isinstance(blocks, (list, tuple)) or not blocks:
+        raise UsageError(f"got blocks = {brief(blocks)}; allowed: whole numbers, such as (6, 12, 24, 16)")
+    for count in blocks:
+        check_arguments(dtype, loss, blocks=count)
+    least = 4 * (1 << (len(blocks) - 1)) - 3
+    if image < least:
+        raise UsageError(f"got image = {image} for {len(blocks)} dense blocks; allowed: at least {least}")
+    build = NetworkBuilder(f"densenet{2 * sum(blocks) + len(blocks) + 1}", dtype=dtype, seed=seed)
+    x, label = build.input("input", ("N", 3, image, image)), label_of(build, loss, classes)
+
+    def convolved(x: Any, name: str, shape: tuple[int, ...], stride: int = 1) -> Any:
+        weight = build.parameter(f"{name}.weight", shape, he_normal)
+        return convolution(build, x, weight, stride=stride, pad=shape[2] // 2)
+
+    def activated(x: Any, name: str, channels: int) -> Any:
+        return build.op("Relu", normalised(build, x, name, channels))
+
+    into = 2 * growth
+    x = halved(build, activated(convolved(x, "conv0", (into, 3, 7, 7), 2), "norm0", into))
+    for block, count in enumerate(blocks, start=1):
+        for layer in range(count):
+            name = f"block{block}.layer{layer}"
+            y = convolved(activated(x, f"{name}.norm1", into), f"{name}.conv1", (4 * growth, into, 1, 1))
+            y = convolved(activated(y, f"{name}.norm2", 4 * growth), f"{name}.conv2", (growth, 4 * growth, 3, 3))
+            x, into = build.op("Concat", x, y, axis=1), into + growth
+        if block < len(blocks):
+            name = f"transition{block}"
+            x = convolved(activated(x, f"{name}.norm", into), f"{name}.conv", (into // 2, into, 1, 1))
+            x, into = build.op("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2]), into // 2
+    x = pooled_flat(build, activated(x, "norm", into))
+    return finished(build, linear(build, x, "fc", (classes, into), hundredth), label, loss)
