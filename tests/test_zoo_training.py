@@ -12,7 +12,9 @@ import deep5 as d5
 from deep5.errors import MissingDependency
 from test_zoo import LANGUAGE, SMALL, batch
 
-FRAMEWORKS = ("jax", "onnxruntime", "openvino", "pytorch", "pytorch:compiled", "tensorflow", "tensorflow:xla")
+FRAMEWORKS = ("jax", "onnxruntime", "openvino", "pytorch", "tensorflow")
+# They compile for minutes.
+MODES = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("pytorch:compiled", "tensorflow:xla")]
 NETWORKS = {**SMALL, **LANGUAGE}
 # Their convolutions exist in float32 alone.
 SINGLE = ("onnxruntime", "openvino")
@@ -36,7 +38,7 @@ def right(name: str) -> list[float]:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", [*FRAMEWORKS, *MODES])
 def test_trains_with_equal_losses(framework: str, name: str) -> None:
     try:
         d5.framework(framework)
