@@ -230,6 +230,9 @@ def test_refusals(small: Network) -> None:
         (lambda: small.add_loss("out", "hinge"), "unknown loss 'hinge'; allowed: cross_entropy, mean_squared_error"),
         (lambda: small.add_loss("out", name="x"), "the name 'x' is taken by another value"),
         (lambda: small.subnetwork(["hidden"], ["x"]), "no node computes 'x'"),
+        (lambda: small.subnetwork(["x", "w1"], ["out"]), "'w1' is an initial value and goes along where it is used"),
+        (lambda: small.subnetwork(["x", "x"], ["out"]), "the inputs 'x', 'x' clash; allowed: every value once"),
+        (lambda: small.subnetwork(["x"], ["out", "out"]), "the outputs 'out', 'out' clash"),
     ):
         unchanged(small, edit, message)  # type: ignore[arg-type]
 

@@ -55,7 +55,10 @@ def edited(network: Network, what: str, change: Change) -> Network:
     model = network.model.clone()
     touched = change(model)
     _forget_shapes(touched)
-    model.graph.sort()
+    try:
+        model.graph.sort()
+    except ValueError as error:  # by way of a nested graph, which uses values from around it
+        raise NetworkError(f"{what} has a cycle; allowed: values that do not depend on the node they go to") from error
     infer_shapes(model, what)
     check_element_types(model, what)
     check_axes(model, what)

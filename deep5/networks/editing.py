@@ -184,8 +184,6 @@ def rename(network: Network, old: str, new: str) -> Network:
             if value.is_initializer():
                 del graph.initializers[old]
                 value.name = new
-                if value.const_value is not None:
-                    value.const_value.name = new
                 graph.initializers[new] = value
             else:
                 value.name = new

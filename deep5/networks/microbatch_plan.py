@@ -17,6 +17,7 @@ from deep5.errors import UsageError
 
 __all__ = ["Cost", "Division", "divide", "divisions", "share"]
 
+_ATTEMPTS = 1000
 SIZES = ("undivided", "powers", "any")
 """What parts a minibatch may be divided into: itself alone, powers of two, or any sizes that were measured."""
 
@@ -120,16 +121,24 @@ def share(layers: Mapping[str, Sequence[Division]], limit_bytes: int) -> dict[st
     one = np.array([[name == layer for name, _ in every] for layer in layers], dtype=np.float64)
     # In units of the limit and of the slowest choice: the solver's tolerances are absolute.
     scale = max(float(limit_bytes), 1.0)
-    solved = milp(
-        seconds / (seconds.max() or 1.0),
-        constraints=[LinearConstraint(memory / scale, ub=limit_bytes / scale), LinearConstraint(one, 1.0, 1.0)],
-        integrality=np.ones(len(every)),
-        bounds=Bounds(0.0, 1.0),
-        options={"mip_rel_gap": 0.0},
-    )
-    if solved.x is None:
-        raise UsageError(f"the division of {limit_bytes} bytes among {len(layers)} layers failed: {solved.message}")
-    return {name: division for (name, division), taken in zip(every, solved.x, strict=True) if taken > 0.5}
+    rules = [LinearConstraint(memory / scale, ub=limit_bytes / scale), LinearConstraint(one, 1.0, 1.0)]
+    for _ in range(_ATTEMPTS):
+        solved = milp(
+            seconds / (seconds.max() or 1.0),
+            constraints=rules,
+            integrality=np.ones(len(every)),
+            bounds=Bounds(0.0, 1.0),
+            options={"mip_rel_gap": 0.0},
+        )
+        if solved.x is None:
+            break
+        taken = solved.x > 0.5
+        chosen = [choice for choice, here in zip(every, taken, strict=True) if here]
+        if sum(division.workspace_bytes for _, division in chosen) <= limit_bytes:
+            return dict(chosen)
+        # Within its tolerance, and some bytes too much: any choice but this one.
+        rules.append(LinearConstraint(taken.astype(np.float64)[None], ub=len(layers) - 1.0))
+    raise UsageError(f"the division of {limit_bytes} bytes among {len(layers)} layers failed: {solved.message}")
 
 
 def _allowed(costs: Mapping[int, Cost], batch: int, sizes: str) -> list[int]:

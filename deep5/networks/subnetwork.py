@@ -17,6 +17,7 @@ from deep5.networks.edited import (
     listed,
     made_node,
     name_of,
+    names_of,
     nodes_of,
     unused,
     values_of,
@@ -73,9 +74,18 @@ def subnetwork(network: Network, inputs: Sequence[str], outputs: Sequence[str]) 
         graph, values = model.graph, values_of(model)
         begin = [known(name, values, "value", "subnetwork") for name in listed(inputs, "inputs", "subnetwork")]
         end = [known(name, values, "value", "subnetwork") for name in listed(outputs, "outputs", "subnetwork")]
+        for which, named in (("inputs", begin), ("outputs", end)):
+            if len(set(named)) < len(named):
+                raise NetworkError(f"subnetwork: the {which} {names_of(named)} clash; allowed: every value once")
+        for value in begin:
+            if value.is_initializer():
+                raise NetworkError(
+                    f"subnetwork: {value.name!r} is an initial value and goes along where it is used; allowed as "
+                    "inputs: what a node computes or the network is fed"
+                )
         kept = _between(begin, end)
         for value in begin:
-            if value.is_initializer() or value in graph.inputs:
+            if value in graph.inputs:
                 continue
             # What ends at the beginning stays outside: an input of the same name, shape and type takes its place.
             if value.shape is None or value.type is None:
@@ -90,8 +100,7 @@ def subnetwork(network: Network, inputs: Sequence[str], outputs: Sequence[str]) 
         for value in end:
             if value.producer() is None:
                 raise NetworkError(f"subnetwork: no node computes {value.name!r}; allowed: what a node computes")
-        chosen = {str(name) for name in inputs}
-        wanted = [value for value in graph.inputs if value.name in chosen]
+        wanted = [value for value in graph.inputs if value.name in inputs]
         needed = [
             value for value in graph.inputs if value not in wanted and any(use.node in kept for use in value.uses())
         ]

@@ -11,7 +11,7 @@ from deep5.networks.zoo.parts import (
     dropped,
     finished,
     halved,
-    label_of,
+    images,
     linear,
     loss_of,
     pooled_flat,
@@ -80,7 +80,7 @@ def googlenet(
     References:
         Szegedy et al., Going deeper with convolutions, CVPR 2015, table 1, figures 2b and 3, section 5.
     """
-    from deep5.networks.builder import NetworkBuilder, glorot_uniform
+    from deep5.networks.builder import glorot_uniform
 
     check_arguments(dtype, loss, dropout=dropout, classes=classes, width=width, image=image)
     if auxiliary and image < _AUXILIARY_IMAGE:
@@ -88,8 +88,7 @@ def googlenet(
             f"got image = {image} with auxiliary classifiers; allowed: at least {_AUXILIARY_IMAGE}; remedy: "
             "auxiliary=False"
         )
-    build = NetworkBuilder("googlenet", dtype=dtype, seed=seed)
-    x, label = build.input("input", ("N", 3, image, image)), label_of(build, loss, classes)
+    build, x, label = images("googlenet", image, classes, loss, dtype, seed)
 
     def scaled(channels: int) -> int:
         return max(1, channels * width // 64)
@@ -142,11 +141,10 @@ def inception(
     References:
         Szegedy et al., Going deeper with convolutions, CVPR 2015, figure 2b and table 1.
     """
-    from deep5.networks.builder import NetworkBuilder, glorot_uniform
+    from deep5.networks.builder import glorot_uniform
 
     check_arguments(dtype, loss, classes=classes, width=width, image=image)
-    build = NetworkBuilder("inception", dtype=dtype, seed=seed)
-    x, label = build.input("input", ("N", 3, image, image)), label_of(build, loss, classes)
+    build, x, label = images("inception", image, classes, loss, dtype, seed)
 
     def scaled(channels: int) -> int:
         return max(1, channels * width // 64)

@@ -14,7 +14,7 @@ from deep5.networks.zoo.parts import (
     dropped,
     finished,
     hundredth,
-    label_of,
+    images,
     linear,
     pooled_flat,
 )
@@ -71,7 +71,7 @@ def squeezenet(
         Iandola et al., SqueezeNet: AlexNet-level accuracy with 50x fewer parameters and < 0.5 MB model size,
         arXiv:1602.07360, table 1 and figure 2. The last convolution has no ReLU here: its means are the logits.
     """
-    from deep5.networks.builder import NetworkBuilder, zeros
+    from deep5.networks.builder import zeros
 
     check_arguments(dtype, loss, dropout, classes=classes, width=width, image=image)
     if image < _SQUEEZENET_IMAGE:
@@ -79,8 +79,7 @@ def squeezenet(
             f"got image = {image} for SqueezeNet; allowed: at least {_SQUEEZENET_IMAGE}, of which its layers leave a "
             "pixel"
         )
-    build = NetworkBuilder("squeezenet", dtype=dtype, seed=seed)
-    x, label = build.input("input", ("N", 3, image, image)), label_of(build, loss, classes)
+    build, x, label = images("squeezenet", image, classes, loss, dtype, seed)
 
     def scaled(channels: int) -> int:
         return max(1, channels * width // 96)
@@ -138,33 +137,31 @@ def mobilenet_v2(
     References:
         Sandler et al., MobileNetV2: Inverted residuals and linear bottlenecks, CVPR 2018, tables 1 and 2.
     """
-    from deep5.networks.builder import NetworkBuilder
 
     check_arguments(dtype, loss, dropout, classes=classes, image=image)
     if not is_finite(multiplier) or multiplier <= 0:
         raise UsageError(f"got multiplier = {brief(multiplier)}; allowed: a number above 0")
-    build = NetworkBuilder("mobilenet_v2", dtype=dtype, seed=seed)
-    x, label = build.input("input", ("N", 3, image, image)), label_of(build, loss, classes)
+    build, x, label = images("mobilenet_v2", image, classes, loss, dtype, seed)
     bounds = {"low": build.scalar(0.0), "high": build.scalar(6.0)}
 
-    def convolved(x: Any, name: str, shape: tuple[int, ...], stride: int = 1, group: int = 1) -> Any:
+    def relu6(x: Any, name: str, shape: tuple[int, ...], stride: int = 1, group: int = 1) -> Any:
         """With batch normalisation and ReLU6."""
         return build.op("Clip", conv_bn(build, x, name, shape, stride, group=group), bounds["low"], bounds["high"])
 
     into = _eighths(32 * multiplier)
-    x = convolved(x, "conv0", (into, 3, 3, 3), 2)
+    x = relu6(x, "conv0", (into, 3, 3, 3), 2)
     number = 0
     for expansion, channels, blocks, first in _BOTTLENECKS:
         out = _eighths(channels * multiplier)
         for block in range(blocks):
             name, stride, wide = f"block{number}", first if block == 0 else 1, into * expansion
-            y = convolved(x, f"{name}.expand", (wide, into, 1, 1)) if expansion > 1 else x
-            y = convolved(y, f"{name}.depthwise", (wide, 1, 3, 3), stride, group=wide)
+            y = relu6(x, f"{name}.expand", (wide, into, 1, 1)) if expansion > 1 else x
+            y = relu6(y, f"{name}.depthwise", (wide, 1, 3, 3), stride, group=wide)
             y = conv_bn(build, y, f"{name}.project", (out, wide, 1, 1))
             x = build.op("Add", x, y) if stride == 1 and into == out else y
             into, number = out, number + 1
     last = _eighths(1280 * max(1.0, multiplier))
-    x = dropped(build, pooled_flat(build, convolved(x, "conv1", (last, into, 1, 1))), dropout)
+    x = dropped(build, pooled_flat(build, relu6(x, "conv1", (last, into, 1, 1))), dropout)
     return finished(build, linear(build, x, "fc", (classes, last), hundredth), label, loss)
 
 

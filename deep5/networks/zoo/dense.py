@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deep5.errors import UsageError, brief
 from deep5.networks.zoo.parts import (
+    activated,
     check_arguments,
-    convolution,
+    convolved,
     finished,
     halved,
     hundredth,
-    label_of,
+    images,
     linear,
-    normalised,
     pooled_flat,
 )
 
@@ -56,7 +56,6 @@ def densenet121(
     References:
         Huang et al., Densely connected convolutional networks, CVPR 2017, table 1 and section 3.
     """
-    from deep5.networks.builder import NetworkBuilder, he_normal
 
     check_arguments(dtype, loss, classes=classes, growth=growth, image=image)
     if not isinstance(blocks, (list, tuple)) or not blocks:
@@ -66,27 +65,21 @@ def densenet121(
     least = 4 * (1 << (len(blocks) - 1)) - 3
     if image < least:
         raise UsageError(f"got image = {image} for {len(blocks)} dense blocks; allowed: at least {least}")
-    build = NetworkBuilder(f"densenet{2 * sum(blocks) + len(blocks) + 1}", dtype=dtype, seed=seed)
-    x, label = build.input("input", ("N", 3, image, image)), label_of(build, loss, classes)
-
-    def convolved(x: Any, name: str, shape: tuple[int, ...], stride: int = 1) -> Any:
-        weight = build.parameter(f"{name}.weight", shape, he_normal)
-        return convolution(build, x, weight, stride=stride, pad=shape[2] // 2)
-
-    def activated(x: Any, name: str, channels: int) -> Any:
-        return build.op("Relu", normalised(build, x, name, channels))
+    build, x, label = images(f"densenet{2 * sum(blocks) + len(blocks) + 1}", image, classes, loss, dtype, seed)
 
     into = 2 * growth
-    x = halved(build, activated(convolved(x, "conv0", (into, 3, 7, 7), 2), "norm0", into))
+    x = halved(build, activated(build, convolved(build, x, "conv0", (into, 3, 7, 7), 2), "norm0", into))
     for block, count in enumerate(blocks, start=1):
         for layer in range(count):
             name = f"block{block}.layer{layer}"
-            y = convolved(activated(x, f"{name}.norm1", into), f"{name}.conv1", (4 * growth, into, 1, 1))
-            y = convolved(activated(y, f"{name}.norm2", 4 * growth), f"{name}.conv2", (growth, 4 * growth, 3, 3))
+            y = convolved(build, activated(build, x, f"{name}.norm1", into), f"{name}.conv1", (4 * growth, into, 1, 1))
+            y = convolved(
+                build, activated(build, y, f"{name}.norm2", 4 * growth), f"{name}.conv2", (growth, 4 * growth, 3, 3)
+            )
             x, into = build.op("Concat", x, y, axis=1), into + growth
         if block < len(blocks):
             name = f"transition{block}"
-            x = convolved(activated(x, f"{name}.norm", into), f"{name}.conv", (into // 2, into, 1, 1))
+            x = convolved(build, activated(build, x, f"{name}.norm", into), f"{name}.conv", (into // 2, into, 1, 1))
             x, into = build.op("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2]), into // 2
-    x = pooled_flat(build, activated(x, "norm", into))
+    x = pooled_flat(build, activated(build, x, "norm", into))
     return finished(build, linear(build, x, "fc", (classes, into), hundredth), label, loss)

@@ -14,15 +14,18 @@ if TYPE_CHECKING:
     from deep5.networks.network import Network
 
 __all__ = [
+    "activated",
     "check_arguments",
     "choice",
     "conv_bn",
     "conv_relu",
     "convolution",
+    "convolved",
     "dropped",
     "finished",
     "halved",
     "hundredth",
+    "images",
     "label_of",
     "language_model",
     "linear",
@@ -92,6 +95,19 @@ def conv_relu(
     return build.op("Relu", convolution(build, x, weight, bias, stride=stride, pad=pad))
 
 
+def convolved(build: NetworkBuilder, x: Any, name: str, shape: tuple[int, ...], stride: int = 1, group: int = 1) -> Any:
+    """A convolution without bias, He-normal; `shape` is (out, in, k, k), the padding k // 2."""
+    from deep5.networks.builder import he_normal
+
+    weight = build.parameter(f"{name}.weight", shape, he_normal)
+    return convolution(build, x, weight, stride=stride, pad=shape[2] // 2, group=group)
+
+
+def activated(build: NetworkBuilder, x: Any, name: str, channels: int) -> Any:
+    """A batch normalisation and ReLU."""
+    return build.op("Relu", normalised(build, x, name, channels))
+
+
 def conv_bn(
     build: NetworkBuilder,
     x: Any,
@@ -102,12 +118,8 @@ def conv_bn(
     group: int = 1,
     scale: Initializer | None = None,
 ) -> Any:
-    """A convolution without bias, padded by k // 2, He-normal, and the batch normalisation after it."""
-    from deep5.networks.builder import he_normal
-
-    weight = build.parameter(f"{name}.weight", shape, he_normal)
-    x = convolution(build, x, weight, stride=stride, pad=shape[2] // 2, group=group)
-    return normalised(build, x, name, shape[0], scale=scale)
+    """`convolved`, and the batch normalisation after it."""
+    return normalised(build, convolved(build, x, name, shape, stride, group), name, shape[0], scale=scale)
 
 
 def normalised(build: NetworkBuilder, x: Any, name: str, channels: int, *, scale: Initializer | None = None) -> Any:
@@ -133,6 +145,14 @@ def pooled_flat(build: NetworkBuilder, x: Any) -> Any:
 def dropped(build: NetworkBuilder, x: Any, ratio: float) -> Any:
     """A Dropout node, which drops this share of the values in training; no node where the share is zero."""
     return build.op("Dropout", x, build.scalar(ratio)) if ratio else x
+
+
+def images(name: str, image: int, classes: int, loss: str, dtype: str, seed: int) -> tuple[NetworkBuilder, Any, Any]:
+    """What a classifier of square colour images begins with: the builder, `input` (N, 3, image, image) and `label`."""
+    from deep5.networks.builder import NetworkBuilder
+
+    build = NetworkBuilder(name, dtype=dtype, seed=seed)
+    return build, build.input("input", ("N", 3, image, image)), label_of(build, loss, classes)
 
 
 def label_of(build: NetworkBuilder, loss: str, classes: int) -> Any:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from deep5.errors import UsageError
-from deep5.networks.zoo.parts import check_arguments, conv_relu, dropped, finished, hundredth, label_of, linear
+from deep5.networks.zoo.parts import (
+    check_arguments,
+    conv_relu,
+    dropped,
+    finished,
+    hundredth,
+    images,
+    linear,
+)
 
 if TYPE_CHECKING:
     from deep5.networks.builder import NetworkBuilder
@@ -59,12 +67,10 @@ def alexnet(
         Krizhevsky, One weird trick for parallelizing convolutional neural networks, arXiv:1404.5997, section 5, after
         Krizhevsky, Sutskever and Hinton, ImageNet classification with deep convolutional neural networks, NeurIPS 2012.
     """
-    from deep5.networks.builder import NetworkBuilder
 
     check_arguments(dtype, loss, dropout=dropout, classes=classes, width=width, image=image)
     _check_image("AlexNet", image, _ALEXNET_IMAGE)
-    build = NetworkBuilder("alexnet", dtype=dtype, seed=seed)
-    x, label = build.input("input", ("N", 3, image, image)), label_of(build, loss, classes)
+    build, x, label = images("alexnet", image, classes, loss, dtype, seed)
     into, extent = 3, image
     for index, (channels, kernel, stride, pad) in enumerate(_ALEXNET):
         out = max(1, channels * width // 64)
@@ -113,14 +119,12 @@ def vgg(
         Simonyan and Zisserman, Very deep convolutional networks for large-scale image recognition, ICLR 2015, table 1;
         initial weights: He et al., ICCV 2015, equation 10.
     """
-    from deep5.networks.builder import NetworkBuilder
 
     check_arguments(dtype, loss, dropout=dropout, depth=depth, classes=classes, width=width, image=image)
     if depth not in _VGG:
         raise UsageError(f"a vgg of depth {depth} does not exist; allowed: {', '.join(map(str, _VGG))}")
     _check_image("VGG", image, _VGG_IMAGE)
-    build = NetworkBuilder(f"vgg{depth}", dtype=dtype, seed=seed)
-    x, label = build.input("input", ("N", 3, image, image)), label_of(build, loss, classes)
+    build, x, label = images(f"vgg{depth}", image, classes, loss, dtype, seed)
     into = 3
     for stage, count in enumerate(_VGG[depth], start=1):
         out = width << min(stage - 1, 3)

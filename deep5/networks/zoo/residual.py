@@ -12,7 +12,7 @@ from deep5.networks.zoo.parts import (
     finished,
     halved,
     hundredth,
-    label_of,
+    images,
     linear,
     pooled_flat,
 )
@@ -100,15 +100,14 @@ def resnet50(
         place of the stride and initial weights: Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1
         hour, arXiv:1706.02677, section 5.1.
     """
-    from deep5.networks.builder import NetworkBuilder, zeros
+    from deep5.networks.builder import zeros
 
     check_arguments(dtype, loss, classes=classes, width=width, image=image)
     if not isinstance(blocks, (list, tuple)) or len(blocks) != 4:
         raise UsageError(f"got blocks = {brief(blocks)}; allowed: four whole numbers, such as (3, 4, 6, 3)")
     for count in blocks:
         check_arguments(dtype, loss, blocks=count)
-    build = NetworkBuilder(f"resnet{2 + 3 * sum(blocks)}", dtype=dtype, seed=seed)
-    x, label = build.input("input", ("N", 3, image, image)), label_of(build, loss, classes)
+    build, x, label = images(f"resnet{2 + 3 * sum(blocks)}", image, classes, loss, dtype, seed)
     x, into = _stem(build, x, width), width
     for stage, count in enumerate(blocks, start=1):
         narrow = width << (stage - 1)
@@ -149,11 +148,9 @@ def basic_stages(build: NetworkBuilder, x: Any, blocks: Sequence[int], width: in
 def _of_basic_blocks(
     name: str, blocks: Sequence[int], classes: int, width: int, image: int, loss: str, dtype: str, seed: int
 ) -> Network:
-    from deep5.networks.builder import NetworkBuilder
 
     check_arguments(dtype, loss, classes=classes, width=width, image=image)
-    build = NetworkBuilder(name, dtype=dtype, seed=seed)
-    x, label = build.input("input", ("N", 3, image, image)), label_of(build, loss, classes)
+    build, x, label = images(name, image, classes, loss, dtype, seed)
     x, into = basic_stages(build, _stem(build, x, width), blocks, width)
     return finished(build, linear(build, pooled_flat(build, x), "fc", (classes, into), hundredth), label, loss)
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.errors import UsageError
 from deep5.networks.zoo.parts import (
+    activated,
     check_arguments,
     conv_bn,
-    convolution,
+    convolved,
     dropped,
     finished,
-    label_of,
+    images,
     linear,
-    normalised,
     pooled_flat,
 )
 from deep5.networks.zoo.residual import basic_stages
@@ -48,13 +48,12 @@ def resnet(
         He et al., Deep residual learning for image recognition, CVPR 2016, section 4.2 (option A shortcuts:
         every second pixel, missing channels zero).
     """
-    from deep5.networks.builder import NetworkBuilder, glorot_uniform
+    from deep5.networks.builder import glorot_uniform
 
     check_arguments(dtype, loss, depth=depth, classes=classes)
     if depth < 8 or (depth - 2) % 6:
         raise UsageError(f"a resnet of depth {depth!r} does not exist; allowed: 6n + 2, such as 8, 20, 44, 110")
-    build = NetworkBuilder(f"resnet{depth}", dtype=dtype, seed=seed)
-    x, label = build.input("input", ("N", 3, 32, 32)), label_of(build, loss, classes)
+    build, x, label = images(f"resnet{depth}", 32, classes, loss, dtype, seed)
     x = build.op("Relu", conv_bn(build, x, "conv0", (16, 3, 3, 3)))
     into = 16
     for stage, out in enumerate((16, 32, 64), start=1):
@@ -101,11 +100,10 @@ def resnet18_small(
         He et al., Deep residual learning for image recognition, CVPR 2016, table 1 (18 layers), option B shortcuts;
         initial weights: He et al., ICCV 2015, equation 10.
     """
-    from deep5.networks.builder import NetworkBuilder, glorot_uniform
+    from deep5.networks.builder import glorot_uniform
 
     check_arguments(dtype, loss, classes=classes, width=width, image=image)
-    build = NetworkBuilder("resnet18_small", dtype=dtype, seed=seed)
-    x, label = build.input("input", ("N", 3, image, image)), label_of(build, loss, classes)
+    build, x, label = images("resnet18_small", image, classes, loss, dtype, seed)
     x = build.op("Relu", conv_bn(build, x, "conv0", (width, 3, 3, 3)))
     x, into = basic_stages(build, x, (2, 2, 2, 2), width)
     return finished(build, linear(build, pooled_flat(build, x), "fc", (classes, into), glorot_uniform), label, loss)
@@ -148,34 +146,26 @@ def wide_resnet(
         Zagoruyko and Komodakis, Wide residual networks, BMVC 2016, table 1 and figure 1d; order of the layers: He et
         al., Identity mappings in deep residual networks, ECCV 2016, figure 4e.
     """
-    from deep5.networks.builder import NetworkBuilder, glorot_uniform, he_normal
+    from deep5.networks.builder import glorot_uniform
 
     check_arguments(dtype, loss, dropout, depth=depth, widen=widen, classes=classes, width=width, image=image)
     if depth < 10 or (depth - 4) % 6:
         raise UsageError(f"a wide resnet of depth {depth} does not exist; allowed: 6n + 4, such as 10, 16, 28, 40")
-    build = NetworkBuilder(f"wide_resnet{depth}_{widen}", dtype=dtype, seed=seed)
-    x, label = build.input("input", ("N", 3, image, image)), label_of(build, loss, classes)
+    build, x, label = images(f"wide_resnet{depth}_{widen}", image, classes, loss, dtype, seed)
 
-    def convolved(x: Any, name: str, shape: tuple[int, ...], stride: int = 1) -> Any:
-        weight = build.parameter(f"{name}.weight", shape, he_normal)
-        return convolution(build, x, weight, stride=stride, pad=shape[2] // 2)
-
-    def activated(x: Any, name: str, channels: int) -> Any:
-        return build.op("Relu", normalised(build, x, name, channels))
-
-    x, into = convolved(x, "conv0", (width, 3, 3, 3)), width
+    x, into = convolved(build, x, "conv0", (width, 3, 3, 3)), width
     for stage in range(1, 4):
         out = (width << (stage - 1)) * widen
         for block in range((depth - 4) // 6):
             name, stride = f"stage{stage}.block{block}", 2 if stage > 1 and block == 0 else 1
-            before = activated(x, f"{name}.norm1", into)
-            y = convolved(before, f"{name}.conv1", (out, into, 3, 3), stride)
-            y = dropped(build, activated(y, f"{name}.norm2", out), dropout)
-            y = convolved(y, f"{name}.conv2", (out, out, 3, 3))
+            before = activated(build, x, f"{name}.norm1", into)
+            y = convolved(build, before, f"{name}.conv1", (out, into, 3, 3), stride)
+            y = dropped(build, activated(build, y, f"{name}.norm2", out), dropout)
+            y = convolved(build, y, f"{name}.conv2", (out, out, 3, 3))
             if into != out or stride != 1:
-                x = convolved(before, f"{name}.shortcut", (out, into, 1, 1), stride)
+                x = convolved(build, before, f"{name}.shortcut", (out, into, 1, 1), stride)
             x, into = build.op("Add", y, x), out
-    x = pooled_flat(build, activated(x, "norm", into))
+    x = pooled_flat(build, activated(build, x, "norm", into))
     return finished(build, linear(build, x, "fc", (classes, into), glorot_uniform), label, loss)
 
 
