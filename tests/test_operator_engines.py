@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import statistics
 import threading
 import time
 import warnings
@@ -805,14 +806,15 @@ def _fastest(call: Any, repeat: int = 1000) -> float:
 
 @pytest.mark.timing
 def test_what_deep5_adds_to_a_call() -> None:
-    """Of one element, the fastest of some runs: on NumPy 10 µs beyond the arithmetic, C++ 2 µs in all; in a session
-    5 µs beyond a native node, of which a tenth is used."""
+    """Of one element, the fastest of some runs: on NumPy 10 µs beyond the arithmetic, C++ 8 times the arithmetic, which
+    is 2 µs where that takes 0.25; in a session 5 µs beyond a native node, of which a tenth is used."""
     x = np.ones(1, np.float32)
     python = NUMPY.operator(PyPow(2))
     slower = slowness()
     assert _fastest(lambda: python(x)) - _fastest(lambda: x**2) < 10e-6 * slower
     compiled = NUMPY.operator(CppPow(2))
-    assert _fastest(lambda: compiled(x)) < 2e-6 * slower
+    rounds = [(_fastest(lambda: compiled(x), 200), _fastest(lambda: x**2, 200)) for _ in range(15)]
+    assert statistics.median(ours / plain for ours, plain in rounds) < 8
     times = []
     for operator, inputs in ((CppPow(2), (x,)), (ONNXOperator("Mul"), (x, x))):
         made = executor("onnxruntime", operator)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import statistics
 import subprocess
 import sys
 import timeit
@@ -32,7 +33,6 @@ from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
 from deep5.operators.registry import register_operator
 from memory_cases import Where, addresses
-from pace import slowness
 
 TORCH, COMPILED = PyTorch(), PyTorch("compiled")
 RNG = np.random.default_rng(4)
@@ -525,18 +525,43 @@ def test_an_operator_without_inputs() -> None:
     assert torch.equal(torch.compile(lambda x: x + run(), fullgraph=True)(torch.ones(3)), torch.arange(3.0) + 1)
 
 
+class _ByHand(torch.autograd.Function):
+    """What somebody writes who does without deep5."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return gradients[0] * 3 * x**2
+
+
 @pytest.mark.timing
 def test_a_call_costs_little() -> None:
-    def best_us(call: Callable[[], Any]) -> float:
-        return min(timeit.repeat(call, number=2000, repeat=20)) / 2000 * 1e6
-
+    """In turns with what is written by hand: a processor that changes its speed meets all. Microseconds are judged by
+    the recipes of overhead."""
     x, leaf = torch.ones(1), torch.ones(1, requires_grad=True)
     cpp, python, bare = TORCH.operator(CppPow(3)), TORCH.operator(PyPow(3)), PyPow(3).forward
-    slower = slowness()
-    assert best_us(lambda: cpp(x)) <= 8 * slower
-    assert best_us(lambda: cpp(leaf)) <= 8 * slower
-    assert best_us(lambda: python(x)) - best_us(lambda: bare(x)) <= 10 * slower
-    assert best_us(lambda: python(leaf)) - best_us(lambda: bare(leaf)) <= 10 * slower
+    calls: dict[str, Callable[[], Any]] = {
+        "cpp": lambda: cpp(x),
+        "cpp, leaf": lambda: cpp(leaf),
+        "python": lambda: python(x),
+        "python, leaf": lambda: python(leaf),
+        "bare": lambda: bare(x),
+        "bare, leaf": lambda: bare(leaf),
+        "by hand": lambda: _ByHand.apply(x),
+        "by hand, leaf": lambda: _ByHand.apply(leaf),
+    }
+    rounds = [{name: timeit.timeit(call, number=500) * 2000 for name, call in calls.items()} for _ in range(41)]
+    assert statistics.median(us["cpp"] / us["by hand"] for us in rounds) <= 1.0
+    # Autograd's own node in C++ is entered from Python through torch's dispatcher.
+    assert statistics.median(us["cpp, leaf"] / us["by hand, leaf"] for us in rounds) <= 2.0
+    # An operator in Python adds less than what is written by hand takes, and twice that with a gradient.
+    assert statistics.median((us["python"] - us["bare"]) / us["by hand"] for us in rounds) <= 1.0
+    assert statistics.median((us["python, leaf"] - us["bare, leaf"]) / us["by hand, leaf"] for us in rounds) <= 2.0
 
 
 def test_what_torch_cannot_trace_is_refused_with_the_reason() -> None:
