@@ -52,7 +52,9 @@ def of_a_network(executor: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(executor)
     def checked(self: Any, network: Any, **options: Any) -> Any:
         # By what it has: this module knows the class of networks for its types alone.
-        if isinstance(network, type) or not all(hasattr(network, part) for part in ("inputs", "outputs", "parameters")):
+        if isinstance(network, type) or not all(
+            hasattr(network, part) for part in ("inputs", "outputs", "parameter_specs")
+        ):
             raise UsageError(_no_network(network))
         return executor(self, network, **options)
 

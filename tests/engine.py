@@ -178,7 +178,7 @@ class EngineSuite:
         places = []
         for size in (6, 6, 5, 6):
             step(feed(network, size), StepInfo(batch_size=size))
-            places.append(list(executor._locate(list(network.parameters))))
+            places.append(list(executor._locate(list(network.parameter_specs))))
         assert all(place == places[0] for place in places)
 
     def test_parameters_are_read_where_they_lie(self) -> None:
@@ -268,7 +268,7 @@ class EngineSuite:
         for _ in range(2):  # the point of the gradient is another than the parameter: it does not stay there
             with pytest.raises(KeyError):
                 step(feed(network), StepInfo(batch_size=6))
-            for name in network.parameters:
+            for name in network.parameter_specs:
                 np.testing.assert_array_equal(executor._values[name], before[name])
 
     def test_misshapen_inputs_are_refused(self) -> None:

@@ -47,7 +47,7 @@ def dot_network(
 
 def run(network: Network, feeds: dict[str, np.ndarray], moved: dict[str, np.ndarray] | None = None) -> dict[str, Any]:
     """Run a network, expanded where need be, by the reference's kernels; `moved` replaces initial values."""
-    values = {name: network.initial(name) for name in (*network.parameters, *network.buffers)}
+    values = {name: network.initial(name) for name in (*network.parameter_specs, *network.buffer_specs)}
     network = lowered(network, supports)
     program = compile_network(network, {**values, **(moved or {})}, Scratch())
     results = program.run(*(feeds[name] for name in network.inputs), None)

@@ -84,7 +84,7 @@ class ByHand:
     def __init__(self) -> None:
         self._run = d5.framework("reference").executor(network("float64"))
         start = network()
-        for name in start.parameters:
+        for name in start.parameter_specs:
             self._run.write([name], np.array(start.initial(name), np.float64).reshape(-1))
         self.values = parameters(self._run)
 

@@ -41,8 +41,8 @@ def flat(run: Any) -> np.ndarray:
 
 
 def put(run: Any, values: np.ndarray) -> None:
-    names = list(run.network.parameters)
-    run.write(names, values.astype(run.network.parameters[names[0]].dtype))
+    names = list(run.network.parameter_specs)
+    run.write(names, values.astype(run.network.parameter_specs[names[0]].dtype))
 
 
 def part(inputs: Values, rank: int, size: int) -> tuple[Values, int]:

@@ -148,7 +148,7 @@ def test_every_operator_of_the_zoo_is_known(make: Any) -> None:
     found = analyse(network, batch=2)
     assert not found.unknown
     assert sum(layer.parameters for layer in found.layers) == found.parameters
-    assert found.parameters == sum(spec.size for spec in network.parameters.values())
+    assert found.parameters == sum(spec.size for spec in network.parameter_specs.values())
     assert all(layer.outputs for layer in found.layers)
 
 

@@ -351,7 +351,7 @@ class IgnoresWrt(Wrapped):
 
 class ForgetsACallback(Wrapped):
     def inference_and_backprop(self, inputs: Any, loss: str = "loss", **keywords: Any) -> Any:
-        call, first = keywords.get("on_gradient"), next(iter(self.network.parameters))
+        call, first = keywords.get("on_gradient"), next(iter(self.network.parameter_specs))
         if call is not None:
             keywords["on_gradient"] = lambda name, value: call(name, value) if name != first else None
         return self.inner.inference_and_backprop(inputs, loss, **keywords)
@@ -368,7 +368,7 @@ class CallsBackTooEarly(Wrapped):
 class ChangesTheNetwork(Wrapped):
     def inference_and_backprop(self, inputs: Any, loss: str = "loss", **keywords: Any) -> Any:
         values = self.network.model.graph.initializers
-        name = next(iter(self.network.parameters))
+        name = next(iter(self.network.parameter_specs))
         import onnx_ir
 
         values[name].const_value = onnx_ir.tensor(self.network.initial(name) * 1.5, name=name)
@@ -389,7 +389,7 @@ class StaleGradients(Wrapped):
         try:
             return self.inner.gradients()
         except d5.Deep5Error:
-            return {name: np.zeros(1) for name in self.network.parameters}
+            return {name: np.zeros(1) for name in self.network.parameter_specs}
 
 
 class AcceptsAnything(Wrapped):
@@ -508,7 +508,7 @@ class OnlySingle(Wrapped):
     """A back-end without float64."""
 
     def __init__(self, network: Any) -> None:
-        if any(spec.dtype == "float64" for spec in network.parameters.values()):
+        if any(spec.dtype == "float64" for spec in network.parameter_specs.values()):
             raise d5.Deep5Error("no float64")
         super().__init__(network)
         self.capabilities = frozenset({"early_gradients"})

@@ -47,7 +47,7 @@ class Own:
 
     def bind(self, executor):
         self.executor = executor
-        self.m = {name: np.zeros(spec.shape, spec.dtype) for name, spec in executor.network.parameters.items()}
+        self.m = {name: np.zeros(spec.shape, spec.dtype) for name, spec in executor.network.parameter_specs.items()}
 
     def step(self, inputs, info):
         outputs = self.executor.inference_and_backprop(inputs, info=info)

@@ -63,7 +63,7 @@ def test_a_layer_with_parameters_is_added(small: Network) -> None:
         .add_node("Gemm", ["hidden", "w3"], ["third"], name="third", transB=1)
         .with_outputs(["out", "third"])
     )
-    assert wider.parameters["w3"].shape == (3, 4)
+    assert wider.parameter_specs["w3"].shape == (3, 4)
     assert wider.outputs["third"].shape == ("N", 3)
     result = run(wider, x=x_of())
     np.testing.assert_array_equal(result["third"], run(small, x=x_of())["hidden"][:, :3])
@@ -78,7 +78,7 @@ def test_a_node_is_removed(small: Network) -> None:
     assert list(linear.outputs) == ["out", "hidden"]
     headless = small.with_outputs(["hidden"]).add_node("Abs", ["hidden"]).remove_node("Abs_1")
     assert [node.op_type for node in headless.nodes] == ["Gemm", "Relu"]
-    assert list(small.with_outputs(["out"]).remove_node("Relu_1", bypass="Gemm_1_output").parameters) == [
+    assert list(small.with_outputs(["out"]).remove_node("Relu_1", bypass="Gemm_1_output").parameter_specs) == [
         "w1",
         "b1",
         "w2",
@@ -87,7 +87,7 @@ def test_a_node_is_removed(small: Network) -> None:
 
 def test_edges_are_removed(small: Network) -> None:
     without = small.remove_edge("Gemm_1", 2)
-    assert list(without.parameters) == ["w1", "w2"]
+    assert list(without.parameter_specs) == ["w1", "w2"]
     assert "b1" not in without.model.graph.initializers
     build = NetworkBuilder("row", dtype="float64")
     a, b = build.input("a", ("N", 2)), build.input("b", ("N", 2))
@@ -108,7 +108,7 @@ def test_an_optional_input_in_the_middle_leaves_a_gap() -> None:
 
 def test_renamed(small: Network, tmp_path: Path) -> None:
     named = small.rename("w1", "first.weight").rename("hidden", "between").rename("Relu_1", "act").rename("x", "input")
-    assert list(named.parameters) == ["first.weight", "b1", "w2"]
+    assert list(named.parameter_specs) == ["first.weight", "b1", "w2"]
     assert list(named.outputs) == ["out", "between"]
     assert list(named.inputs) == ["input"]
     assert named.nodes[1].name == "act"
@@ -163,8 +163,8 @@ def test_a_sub_network_is_cut_out() -> None:
     body = network.subnetwork(["input"], ["Flatten_1_output"])
     head = network.subnetwork(["Flatten_1_output"], ["logits"])
     assert list(head.inputs) == ["Flatten_1_output"]
-    assert not body.parameters.keys() & head.parameters.keys()
-    assert body.parameters.keys() | head.parameters.keys() == network.parameters.keys()
+    assert not body.parameter_specs.keys() & head.parameter_specs.keys()
+    assert body.parameter_specs.keys() | head.parameter_specs.keys() == network.parameter_specs.keys()
     feed = np.random.default_rng(0).standard_normal((2, 1, 28, 28))
     between = run(body, input=feed)["Flatten_1_output"]
     logits = run(network.with_outputs(["logits"]), input=feed, label=np.zeros(2, np.int64))["logits"]

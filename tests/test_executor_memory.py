@@ -36,7 +36,7 @@ batch = {"input": np.zeros((1, 3), np.float32), "label": np.zeros(1, np.int64)}
 small.inference(batch)
 small.train_step(d5.SGD(lr=0.0))(batch, info)
 small.synchronize()
-weights = 4 * sum(spec.size for spec in network.parameters.values())
+weights = 4 * sum(spec.size for spec in network.parameter_specs.values())
 assert weights > 44e6
 process, trim = psutil.Process(), ctypes.CDLL("libc.so.6").malloc_trim
 

@@ -85,7 +85,7 @@ def test_nothing_leaves_the_framework_by_another_call(framework: str, name: str)
     (info, first), (_, second) = [(info, native(own, batch)) for info, batch in batches(network, 2)]
     executor = d5.framework(framework).executor(network)
     step = executor.train_step(d5.AcceleGrad(lr=0.01), modifier=lambda name, param, grad: grad + 0.1 * param)
-    wrt, told = ["input", *list(network.parameters)[-2:]], dict[str, Any]()
+    wrt, told = ["input", *list(network.parameter_specs)[-2:]], dict[str, Any]()
 
     def run() -> tuple[Any, list[Any]]:
         executor.inference(first, training=True, info=info)
@@ -102,7 +102,7 @@ def test_nothing_leaves_the_framework_by_another_call(framework: str, name: str)
         run()
     with poisoned(own):
         sums, outputs = run()
-    assert set(told) == {"input", *network.parameters}
+    assert set(told) == {"input", *network.parameter_specs}
     assert set(sums) == set(wrt)
     for value in (*told.values(), *sums.values(), *(output["loss"] for output in outputs)):
         assert np.isfinite(d5.to_numpy(value)).all()
@@ -153,7 +153,9 @@ def test_pytorch_applies_gradients_from_wherever_they_come_alike() -> None:
     import torch
 
     network = NETWORKS["mlp"][0]()
-    own = {name: torch.randn(*spec.shape, generator=torch.manual_seed(0)) for name, spec in network.parameters.items()}
+    own = {
+        name: torch.randn(*spec.shape, generator=torch.manual_seed(0)) for name, spec in network.parameter_specs.items()
+    }
     name = "fc1.weight"
     turned = own[name].t().contiguous().t()
     negated = torch.complex(own[name], -own[name]).conj().imag  # a view whose sign is a note
@@ -467,7 +469,7 @@ def test_an_executor_of_resnet18_is_built_in_a_second_with_one_copy_of_the_weigh
     )
     took, grown = map(float, done.stdout.split())
     assert took <= 1.0 * slowness()
-    weights = sum(spec.size for spec in d5.networks.resnet18_small().parameters.values()) * 4
+    weights = sum(spec.size for spec in d5.networks.resnet18_small().parameter_specs.values()) * 4
     assert weights > 44e6
     # Code and graphs take some; a second copy would take 2.
     assert grown < 1.5 * weights

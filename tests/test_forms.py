@@ -80,7 +80,7 @@ def test_evaluation_has_neither_masks_nor_new_statistics() -> None:
     assert "Dropout" not in {node.op_type for node in form.nodes}
     assert list(form.inputs) == ["input", "label"]
     assert list(form.outputs) == ["logits", "loss"]
-    assert list(form.parameters) == list(network.parameters)
+    assert list(form.parameter_specs) == list(network.parameter_specs)
 
 
 def test_training_takes_masks_and_gives_statistics() -> None:
@@ -91,7 +91,7 @@ def test_training_takes_masks_and_gives_statistics() -> None:
     assert list(form.network.inputs) == ["input", "label", mask.name]
     assert form.statistics == {"mean": "new:mean", "variance": "new:variance"}
     assert list(form.network.outputs) == ["logits", "loss", "new:mean", "new:variance"]
-    assert list(form.network.parameters) == list(network.parameters)
+    assert list(form.network.parameter_specs) == list(network.parameter_specs)
     (drawn,) = form.draw({"N": 6}, d5.StepInfo(step=3, seed=7))
     np.testing.assert_array_equal(
         drawn, dropout_mask((6, 32), ratio=0.25, seed=7, step=3, node=mask.node, dtype="float32")

@@ -438,7 +438,9 @@ def test_networks_without_batch_normalisation_in_training_stay() -> None:
 def test_resnet_in_training_against_onnxruntime() -> None:
     network = training(resnet(depth=8))
     graph = gradient_network(network)
-    assert [name for name in graph.outputs if name.startswith("new:")] == [f"new:{name}" for name in network.buffers]
+    assert [name for name in graph.outputs if name.startswith("new:")] == [
+        f"new:{name}" for name in network.buffer_specs
+    ]
     rng = np.random.default_rng(3)
     feeds = {
         "input": rng.standard_normal((6, 3, 32, 32)).astype(np.float32),

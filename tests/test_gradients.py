@@ -299,9 +299,9 @@ def test_the_graph_is_valid_onnx_and_ends_in_gradients() -> None:
     gradients = gradient_network(network)
     onnx.checker.check_model(gradients.to_onnx(), full_check=True)
     assert list(gradients.inputs) == ["input", "label", "loss_scale"]
-    assert list(gradients.outputs) == ["logits", "loss", *(f"grad:{name}" for name in network.parameters)]
-    assert {name: gradients.outputs[f"grad:{name}"] for name in network.parameters} == network.parameters
-    assert gradients.parameters == network.parameters
+    assert list(gradients.outputs) == ["logits", "loss", *(f"grad:{name}" for name in network.parameter_specs)]
+    assert {name: gradients.outputs[f"grad:{name}"] for name in network.parameter_specs} == network.parameter_specs
+    assert gradients.parameter_specs == network.parameter_specs
 
 
 def test_gradients_are_named_as_soon_as_they_are_known() -> None:

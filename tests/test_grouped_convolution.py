@@ -106,7 +106,7 @@ def separable(dtype: str) -> Network:
 
 def torchs(network: Network, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Gradients of the same network as torch's user writes it, by all parameters and by the input, in float64."""
-    names = [*network.parameters, "input"]
+    names = [*network.parameter_specs, "input"]
     start = {name: feeds[name] if name == "input" else network.initial(name) for name in names}
     leaves = {name: torch.tensor(value, dtype=torch.float64, requires_grad=True) for name, value in start.items()}
     x = F.pad(leaves["input"], (0, 1, 1, 0))

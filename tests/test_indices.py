@@ -187,7 +187,7 @@ def test_the_gradients_of_a_label_that_is_no_class(
     x = np.random.default_rng(0).standard_normal((3, 3), dtype=np.float32)
 
     def gradients(run: Any, label: list[int]) -> dict[str, np.ndarray]:
-        outputs = run.inference_and_backprop({"x": x, "label": np.array(label)}, wrt=[*network.parameters, "x"])
+        outputs = run.inference_and_backprop({"x": x, "label": np.array(label)}, wrt=[*network.parameter_specs, "x"])
         return {name: d5.to_numpy(value) for name, value in {**outputs, **run.gradients()}.items()}
 
     for wrong in (4, -1, -8, 10**6):

@@ -440,7 +440,7 @@ def test_the_order_of_axes_is_nobodys_business() -> None:
     for name, value in arrays(reference.inference(feed)).items():
         np.testing.assert_allclose(executor.inference(feed)[name], value, rtol=1e-12, atol=1e-12)
     for one in (executor, reference):
-        one.inference_and_backprop(feed, wrt=[*network.parameters, "input", "mask"])
+        one.inference_and_backprop(feed, wrt=[*network.parameter_specs, "input", "mask"])
     for name, value in arrays(reference.gradients()).items():
         got = executor.gradients()[name]
         assert got.shape == value.shape
@@ -527,7 +527,7 @@ def test_two_halves_are_a_whole_step(name: str) -> None:
             feed, info = batch_of(network, seed=index), d5.StepInfo(step=index, batch_size=4)
             if halves:
                 step.backprop(feed, info, lambda key, _, seen=seen: seen.append(key))
-                assert sorted(seen[-len(network.parameters) :]) == sorted(network.parameters)
+                assert sorted(seen[-len(network.parameter_specs) :]) == sorted(network.parameter_specs)
                 step.apply(arrays(executor.gradients()), info)
             else:
                 step(feed, info)
@@ -577,7 +577,7 @@ def test_the_modifier_is_traced_with_onnx_shapes() -> None:
     executor.inference_and_backprop(batch_of(network))
     gradients = arrays(executor.gradients())
     step(batch_of(network), d5.StepInfo(batch_size=4))
-    assert shapes == {name: spec.shape for name, spec in network.parameters.items()}
+    assert shapes == {name: spec.shape for name, spec in network.parameter_specs.items()}
     for name, value in executor.state_dict().items():
         if name.endswith("weight"):
             gradients[name][(0,) * (value.ndim - 1) + (1,)] = 0.0
@@ -620,7 +620,7 @@ def test_states_are_refused_or_restored_as_a_whole() -> None:
     for key, value in again.state_dict().items():
         np.testing.assert_array_equal(value, kept[key])
         assert value.flags.owndata
-        assert value.shape == executor.network.parameters[key.partition("/")[2]].shape
+        assert value.shape == executor.network.parameter_specs[key.partition("/")[2]].shape
     with pytest.raises(ShapeError, match="missing or unknown"):
         again.load_state_dict({})
 
@@ -1000,7 +1000,7 @@ def test_native_networks_are_described() -> None:
     network: Any = executor.network
     assert isinstance(network, NativeNetwork)
     assert network.outputs == {"logits": TensorSpec(shape=("N", 3)), "loss": TensorSpec(shape=())}
-    assert network.parameters["dense/kernel"] == TensorSpec(shape=(6, 5))
+    assert network.parameter_specs["dense/kernel"] == TensorSpec(shape=(6, 5))
     with pytest.raises(Unsupported, match=r"'dense/kernel' .* is not kept: .*remedy: keep executor\.state_dict\(\)"):
         network.initial("dense/kernel")
     again: Any = from_jax(classify, initial(), inputs=SPECS).network
@@ -1139,4 +1139,4 @@ def test_the_opponent_computes_the_same_lenet() -> None:
     for made in (network, d5.networks.resnet18_small()):
         own, _ = _NETWORKS["lenet" if made is network else "resnet18_small"]().init(0)
         count = sum(leaf.size for leaf in jax.tree.leaves(own))
-        assert count == sum(spec.size for spec in made.parameters.values())
+        assert count == sum(spec.size for spec in made.parameter_specs.values())

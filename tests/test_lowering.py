@@ -52,8 +52,8 @@ def run(network: Network, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
 def same(network: Network, low: Network) -> None:
     """The same interface and, on one batch, the same numbers."""
     onnx.checker.check_model(low.to_onnx(), full_check=True)
-    assert (low.inputs, low.outputs, low.buffers) == (network.inputs, network.outputs, network.buffers)
-    assert low.parameters == network.parameters  # dictionaries: an expansion may use them in another order
+    assert (low.inputs, low.outputs, low.buffer_specs) == (network.inputs, network.outputs, network.buffer_specs)
+    assert low.parameter_specs == network.parameter_specs  # dictionaries: an expansion may use them in another order
     for node in low.nodes:
         for value in node.outputs:
             assert value.shape is not None, value
@@ -156,7 +156,7 @@ def test_losses(reduction: str, weighted: bool) -> None:
     network = build.network({"y": build.op("SoftmaxCrossEntropyLoss", x, label, *weight, reduction=reduction)})
     low = lowered(network, without("SoftmaxCrossEntropyLoss", "LogSoftmax"))
     same(network, low)
-    assert list(low.parameters) == ["scale"]  # the weights of classes are no parameters, in the body neither
+    assert list(low.parameter_specs) == ["scale"]  # the weights of classes are no parameters, in the body neither
 
 
 def test_shapes_that_contain_the_batch_are_computed_beforehand() -> None:

@@ -125,7 +125,7 @@ def test_outputs_and_gradients_are_the_same(framework: str) -> None:
     plain = network()
     divided = micro_batched(plain, {"Conv_1": [3, 2, 1], "Conv_2": [4, 2]})
     assert sum(node.op_type == "Conv" for node in divided.nodes) == 5
-    assert divided.parameters == plain.parameters
+    assert divided.parameter_specs == plain.parameter_specs
     assert divided.inputs["input"].shape == (6, 3, 8, 8)
     draw = np.random.default_rng(0)
     feed = {"input": draw.standard_normal((6, 3, 8, 8)), "label": draw.integers(0, 5, 6)}

@@ -94,11 +94,11 @@ def test_what_stays_as_it_was(name: str, dtype: str) -> None:
     assert network.structure_hash() == before
     assert mixed.inputs == network.inputs
     assert mixed.outputs == network.outputs
-    assert mixed.parameters == network.parameters
-    assert mixed.buffers == network.buffers
+    assert mixed.parameter_specs == network.parameter_specs
+    assert mixed.buffer_specs == network.buffer_specs
     assert mixed.weights_hash() == network.weights_hash()
     again = Network.from_onnx(mixed.to_onnx())  # valid ONNX, with types that its schemas allow
-    assert {**again.parameters, **again.outputs} == {**mixed.parameters, **mixed.outputs}
+    assert {**again.parameter_specs, **again.outputs} == {**mixed.parameter_specs, **mixed.outputs}
 
 
 @ALL
@@ -269,7 +269,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "native code": (
         lambda: with_precision(
             NativeNetwork(
-                name="own", inputs={}, outputs={}, buffers={}, structure="", parameters={"w": TensorSpec(shape=(2,))}
+                name="own",
+                inputs={},
+                outputs={},
+                buffer_specs={},
+                structure="",
+                parameter_specs={"w": TensorSpec(shape=(2,))},
             ),
             "bfloat16",
         ),
@@ -350,7 +355,7 @@ def spread(network: Network, inputs: dict[str, np.ndarray]) -> Spread:
     """The logits of a mixed network of fully connected layers, convolutions and pooling, to first order."""
     torch = pytest.importorskip("torch")
     known = {name: Spread(array.astype(np.float64), np.zeros(array.shape)) for name, array in inputs.items()}
-    for name in network.parameters:
+    for name in network.parameter_specs:
         value = network.initial(name).astype(np.float64)
         known[name] = Spread(value, np.zeros(value.shape))
 
@@ -570,7 +575,7 @@ def test_a_network_in_a_short_type_throughout(dtype: str, framework: str) -> Non
     inputs = {"input": np.random.default_rng(0).standard_normal((6, 5)).astype(kind)}
     outputs, gradients = differentiated(network, framework, inputs)
     assert {value.dtype for value in (*outputs.values(), *gradients.values())} == {kind}
-    values = {name: network.initial(name).astype(np.float64) for name in network.parameters}
+    values = {name: network.initial(name).astype(np.float64) for name in network.parameter_specs}
     wide_h = np.tanh(inputs["input"].astype(np.float64) @ values["w"].T + values["b"])
     want = wide_h @ values["m"] / 2
     # tanh's argument is rounded twice, its value once, the product and its half once each; weights are given.
@@ -580,11 +585,11 @@ def test_a_network_in_a_short_type_throughout(dtype: str, framework: str) -> Non
     assert far({"b": gradients["b"]}, {"b": (d_h * (1 - wide_h**2)).sum(0)}) <= 8 * ROUNDOFF[dtype]
     executor = d5.framework(framework).executor(network)
     state = executor.state_dict()
-    packed = np.empty(sum(spec.size for spec in network.parameters.values()), kind)
-    executor.read(list(network.parameters), packed)
-    executor.write(list(network.parameters), packed + packed)
+    packed = np.empty(sum(spec.size for spec in network.parameter_specs.values()), kind)
+    executor.read(list(network.parameter_specs), packed)
+    executor.write(list(network.parameter_specs), packed + packed)
     executor.load_state_dict(state)
-    for name in network.parameters:
+    for name in network.parameter_specs:
         assert np.array_equal(executor.export().initial(name), network.initial(name))
 
 
@@ -596,9 +601,11 @@ def test_with_precision_there_and_back(name: str) -> None:
     network = SMALL[name]()
     assert with_precision(network, "float32") is network
     wide = with_precision(network, "float64")
-    kinds = {spec.dtype for spec in {**wide.inputs, **wide.outputs, **wide.parameters, **wide.buffers}.values()}
+    kinds = {
+        spec.dtype for spec in {**wide.inputs, **wide.outputs, **wide.parameter_specs, **wide.buffer_specs}.values()
+    }
     assert kinds <= {"float64", "int64"}
-    for parameter in network.parameters:
+    for parameter in network.parameter_specs:
         np.testing.assert_array_equal(wide.initial(parameter), network.initial(parameter).astype(np.float64))
     back = with_precision(wide, "float32")
     assert back.structure_hash() == network.structure_hash()

@@ -372,7 +372,7 @@ def test_the_weights_of_a_model_are_not_held_twice(made: Maker) -> None:
     with pytest.raises(
         Unsupported, match=r"is not kept: it would be a second copy.*; remedy: keep executor.state_dict\(\)"
     ):
-        run.network.initial(next(iter(run.network.parameters)))
+        run.network.initial(next(iter(run.network.parameter_specs)))
     with pytest.raises(NetworkError, match="no initial value 'x'; allowed: "):
         run.network.initial("x")
 

@@ -60,8 +60,8 @@ def test_a_module_meets_the_interface_and_describes_itself() -> None:
         "logits": "float32[N, 3]",
         "loss": "float32[]",
     }
-    assert list(network.parameters) == ["0.weight", "0.bias", "1.weight", "1.bias", "4.weight", "4.bias"]
-    assert list(network.buffers) == ["1.running_mean", "1.running_var", "1.num_batches_tracked"]
+    assert list(network.parameter_specs) == ["0.weight", "0.bias", "1.weight", "1.bias", "4.weight", "4.bias"]
+    assert list(network.buffer_specs) == ["1.running_mean", "1.running_var", "1.num_batches_tracked"]
     assert network.weights_hash() == executor().network.weights_hash() != executor(module(2)).network.weights_hash()
     assert network.structure_hash() == executor(module(2)).network.structure_hash()
     assert network.structure_hash() != executor(module(1, 0.5)).network.structure_hash()
@@ -160,7 +160,7 @@ def test_options_of_a_backward_pass(kind: str, dtype: str) -> None:
 
     run.inference_and_backprop(batch, on_gradient=tell)
     first = kept()
-    assert set(told) == set(first) == set(run.network.parameters)
+    assert set(told) == set(first) == set(run.network.parameter_specs)
     for name, value in first.items():
         np.testing.assert_array_equal(told[name], value)
         assert np.abs(value).max() > 0 or kind == "module"  # the bias before a normalization has none
@@ -169,7 +169,7 @@ def test_options_of_a_backward_pass(kind: str, dtype: str) -> None:
     close = {"float64": {"rtol": 1e-12, "atol": 1e-15}, "float32": {"rtol": 1e-5, "atol": 1e-7}}[dtype]
     for name, value in kept().items():
         np.testing.assert_allclose(value, 3 * first[name], **close)
-    last = list(run.network.parameters)[-1]
+    last = list(run.network.parameter_specs)[-1]
     run.inference_and_backprop(batch, wrt=["input", last])
     found = kept()
     assert list(found) == ["input", last]
@@ -249,7 +249,7 @@ def test_a_trainer_trains_a_module_as_it_trains_the_network() -> None:
         *(nn.Flatten(), nn.Linear(400, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, 10)),
     )
     with torch.no_grad():
-        for value, name in zip(made.parameters(), network.parameters, strict=True):
+        for value, name in zip(made.parameters(), network.parameter_specs, strict=True):
             value.copy_(torch.from_numpy(network.initial(name)))
     data = ArrayDataset({"input": RNG.standard_normal((20, 1, 28, 28)).astype(np.float32), "label": np.arange(20) % 10})
     scores = []
@@ -267,8 +267,8 @@ def test_parameters_that_require_no_gradient_are_left_alone() -> None:
     made = module()
     made[0].weight.requires_grad_(False)  # type: ignore[index]
     run = executor(made)
-    assert "0.weight" not in run.network.parameters
-    assert "0.weight" in run.network.buffers
+    assert "0.weight" not in run.network.parameter_specs
+    assert "0.weight" in run.network.buffer_specs
     before = run.state_dict()["0.weight"]
     run.train_step(d5.SGD(lr=0.1))(feed(), info(0))
     np.testing.assert_array_equal(run.state_dict()["0.weight"], before)
@@ -492,8 +492,8 @@ def test_a_keras_model_describes_itself(keras: Any) -> None:
         "logits": "float32[N, 3]",
         "loss": "float32[]",
     }
-    assert len(run.network.parameters) == 6
-    assert list(run.network.buffers) == ["4.moving_mean", "5.moving_variance"]
+    assert len(run.network.parameter_specs) == 6
+    assert list(run.network.buffer_specs) == ["4.moving_mean", "5.moving_variance"]
     again = keras_executor(keras)
     assert run.network.weights_hash() == again.network.weights_hash()
     assert run.network.structure_hash() == again.network.structure_hash()
@@ -547,7 +547,7 @@ def test_a_whole_step_is_its_two_halves(keras: Any, rule: Any) -> None:
 def test_a_restored_keras_model_draws_on_from_where_it_was(keras: Any) -> None:
     batches = [feed() for _ in range(6)]
     whole = keras_executor(keras, dropout=0.5)
-    assert any("seed" in name for name in whole.network.buffers)
+    assert any("seed" in name for name in whole.network.buffer_specs)
     step = whole.train_step(d5.Adam())
     for number, batch in enumerate(batches):
         if number == 3:

@@ -264,7 +264,7 @@ def check_accumulates(name: str, framework: str, trained: d5.Network, flat: bool
         assert states[0].pop("hyper") == states[1].pop("hyper")
         assert states[0].keys() == states[1].keys()
         assert not states[1] or distance(*states) <= ROUNDED  # plain SGD has none on PyTorch
-    assert distance(one.state_dict(), {key: trained.initial(key) for key in trained.parameters}) > 1e-4
+    assert distance(one.state_dict(), {key: trained.initial(key) for key in trained.parameter_specs}) > 1e-4
     return optimizer
 
 

@@ -24,7 +24,7 @@ CHILD_TIMEOUT_S = 60  # imports of onnx take a second; the rest is slack for a l
 
 
 def count(network: Network) -> int:
-    return sum(spec.size for spec in network.parameters.values())
+    return sum(spec.size for spec in network.parameter_specs.values())
 
 
 def model(nodes: list[Any], inputs: Any, outputs: Any, initial: dict[str, np.ndarray], opset: int = 20) -> Any:
@@ -63,7 +63,7 @@ def test_a_network_is_read_from_a_path_and_from_a_model(tmp_path: Path) -> None:
     for network in (of_model, Network.from_onnx(tmp_path / "a.onnx"), Network.from_onnx(str(tmp_path / "a.onnx"))):
         assert {name: str(spec) for name, spec in network.inputs.items()} == {"x": "float32[N, 3]"}
         assert {name: str(spec) for name, spec in network.outputs.items()} == {"y": "float32[N, 2]"}
-        assert list(network.parameters) == ["w", "b"]
+        assert list(network.parameter_specs) == ["w", "b"]
         assert network.structure_hash() == of_model.structure_hash()
         assert network.weights_hash() == of_model.weights_hash()
         assert network.opset == 20
@@ -129,7 +129,7 @@ def test_constant_nodes_become_initial_values() -> None:
     network = Network.from_onnx(proto)
     assert [node.op_type for node in network.nodes] == ["Reshape"]
     assert network.constants["shape"].tolist() == [0, -1]
-    assert not network.parameters
+    assert not network.parameter_specs
 
 
 def test_a_value_that_exporters_share_between_roles_is_separated() -> None:
@@ -144,9 +144,9 @@ def test_a_value_that_exporters_share_between_roles_is_separated() -> None:
         {"zero": zero, "one": one},
     )
     network = Network.from_onnx(proto)
-    assert not network.parameters.keys() & network.buffers.keys()
-    assert set(network.parameters) == {"one", "zero"}  # scale and bias stay shared, as the file has them
-    assert len(network.buffers) == 4
+    assert not network.parameter_specs.keys() & network.buffer_specs.keys()
+    assert set(network.parameter_specs) == {"one", "zero"}  # scale and bias stay shared, as the file has them
+    assert len(network.buffer_specs) == 4
     onnx.checker.check_model(network.to_onnx(), full_check=True)
 
 
@@ -156,7 +156,7 @@ def test_settings_are_not_parameters() -> None:
     x = build.op("Clip", x, build.constant("low", np.float32(-1)), build.constant("high", np.float32(1)))
     weight = build.constant("class_weight", np.ones(4, np.float32))
     network = build.network({"loss": build.op("SoftmaxCrossEntropyLoss", x, label, weight)})
-    assert not network.parameters
+    assert not network.parameter_specs
     assert set(network.constants) == {"low", "high", "class_weight"}
 
 
@@ -193,8 +193,8 @@ def test_older_opsets_are_raised_and_compute_the_same(opset: int) -> None:
     )
     network = Network.from_onnx(proto)
     assert network.opset == max(20, opset)
-    assert list(network.parameters) == ["s", "b"]
-    assert list(network.buffers) == ["m", "v"]
+    assert list(network.parameter_specs) == ["s", "b"]
+    assert list(network.buffer_specs) == ["m", "v"]
     x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
     hidden = x / np.sqrt(2 + 1e-5) + np.arange(3)
     expected = np.exp(hidden) / np.exp(hidden).sum(axis=1, keepdims=True)
@@ -209,7 +209,7 @@ def test_initial_values_that_old_files_list_as_inputs_are_no_inputs() -> None:
         proto.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     network = Network.from_onnx(proto)
     assert list(network.inputs) == ["x"]
-    assert list(network.parameters) == ["w", "b"]
+    assert list(network.parameter_specs) == ["w", "b"]
     assert network.to_onnx().ir_version >= 10
 
 
@@ -230,7 +230,7 @@ def test_weights_written_as_constants_are_parameters_and_numbers_are_not() -> No
         {},
     )
     network = Network.from_onnx(proto)
-    assert list(network.parameters) == ["w", "b"]
+    assert list(network.parameter_specs) == ["w", "b"]
     assert [node.op_type for node in network.nodes] == ["Constant", "Gemm", "Mul"]
     np.testing.assert_array_equal(network.initial("b"), np.ones(3))
     x = np.ones((2, 3), np.float32)
@@ -249,7 +249,7 @@ def test_a_file_of_gigabytes_is_not_drawn_up_before_it_is_asked_for() -> None:
         {"shape": numpy_helper.to_array(shape)},
     )
     network = Network.from_onnx(proto)
-    assert network.parameters["w"].size == 1 << 40
+    assert network.parameter_specs["w"].size == 1 << 40
     with pytest.raises(NetworkError, match=r"the weights take 4398046511104 bytes; allowed in one ONNX model: less"):
         network.to_onnx()
 
@@ -278,7 +278,7 @@ def test_what_follows_from_shapes_is_computed_beforehand() -> None:
     network = Network.from_onnx(proto)
     assert [node.op_type for node in network.nodes] == ["Reshape", "Constant", "Div"]
     assert [array.tolist() for array in network.constants.values()] == [[-1, 36]]
-    assert not network.parameters
+    assert not network.parameter_specs
     x = np.arange(72, dtype=np.float32).reshape(2, 3, 12)
     np.testing.assert_array_equal(run(network, x=x)["y"], x.reshape(2, 36) / 6)
 
@@ -297,7 +297,7 @@ def test_parameters_and_what_varies_are_not_folded() -> None:
     )
     network = Network.from_onnx(proto)
     assert [node.op_type for node in network.nodes] == ["Transpose", "Shape", "Slice", "MatMul"]
-    assert list(network.parameters) == ["w"]
+    assert list(network.parameter_specs) == ["w"]
 
 
 def test_functions_of_the_model_are_inlined() -> None:
@@ -376,7 +376,7 @@ def test_external_weights_are_read_when_asked_for(tmp_path: Path, one_file: bool
     path = external(tmp_path, all_tensors_to_one_file=one_file)
     network = Network.from_onnx(path)
     # Shapes, structure and outputs are known without them.
-    assert str(network.parameters["w"]) == "float32[2, 3]"
+    assert str(network.parameter_specs["w"]) == "float32[2, 3]"
     data = next(file for file in tmp_path.iterdir() if file != path and file.stat().st_size >= 24)
     changed = bytearray(data.read_bytes())
     changed[:4] = np.float32(7).tobytes()
@@ -480,7 +480,7 @@ def test_to_onnx_is_valid_and_runs() -> None:
     network = mlp(**SMALL, seed=3)
     session = onnxruntime.InferenceSession(network.to_onnx().SerializeToString())
     x, label = np.ones((2, 4), np.float32), np.array([0, 1])
-    w1, b1, w2, b2 = map(network.initial, network.parameters)
+    w1, b1, w2, b2 = map(network.initial, network.parameter_specs)
     expected = np.tanh(x @ w1.T + b1) @ w2.T + b2
     # A dozen float32 products of size one.
     np.testing.assert_allclose(session.run(["logits"], {"input": x, "label": label})[0], expected, atol=1e-6)
@@ -533,7 +533,7 @@ def test_with_outputs() -> None:
         "Tanh_2_output": ("N", 16, 10, 10),
         "Tanh_1_output": ("N", 6, 28, 28),
     }
-    assert list(cut.parameters) == ["conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias"]
+    assert list(cut.parameter_specs) == ["conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias"]
     assert list(network.outputs) == ["logits", "loss"]
     onnx.checker.check_model(cut.to_onnx(), full_check=True)
     with pytest.raises(NetworkError, match=r"no value 'conv1.weight' in the network; allowed: Conv_1_output"):
@@ -548,7 +548,9 @@ def test_hashes_see_what_they_should() -> None:
     assert network.structure_hash() == mlp(**SMALL, seed=1).structure_hash()
     assert network.weights_hash() != mlp(**SMALL, seed=1).weights_hash()
     assert network.weights_hash() == mlp(**SMALL).weights_hash()
-    relu = mlp(**SMALL, activation="relu").with_values({name: network.initial(name) for name in network.parameters})
+    relu = mlp(**SMALL, activation="relu").with_values(
+        {name: network.initial(name) for name in network.parameter_specs}
+    )
     assert relu.weights_hash() == network.weights_hash()
     assert relu.structure_hash() != network.structure_hash()
     assert mlp(features=4, hidden=2, classes=2).structure_hash() != network.structure_hash()
@@ -591,9 +593,9 @@ def test_building_draws_nothing() -> None:
     x = build.input("x", ("N", 3))
     y = build.op("Gemm", x, build.parameter("w", (2, 3), counting), build.parameter("b", (2,), counting), transB=1)
     network = build.network({"y": y})
-    assert (network.structure_hash(), network.with_outputs(["y"]).parameters) == (
+    assert (network.structure_hash(), network.with_outputs(["y"]).parameter_specs) == (
         network.structure_hash(),
-        network.parameters,
+        network.parameter_specs,
     )
     assert drawn == []
     first = network.initial("w")
@@ -603,7 +605,7 @@ def test_building_draws_nothing() -> None:
 
 def test_both_dtypes_start_at_the_same_point() -> None:
     single, double = lenet(seed=2), lenet(seed=2, dtype="float64")
-    for name in single.parameters:
+    for name in single.parameter_specs:
         assert double.initial(name).dtype == np.float64
         np.testing.assert_array_equal(single.initial(name), double.initial(name).astype(np.float32))
     assert double.inputs["input"].dtype == "float64"
@@ -630,7 +632,7 @@ def test_a_scalar_is_a_constant_of_the_network_and_no_parameter() -> None:
     build = NetworkBuilder("scaled", dtype="float64")
     x = build.op("Mul", build.input("x", ("N",)), build.scalar(0.125))
     network = build.network({"y": build.op("Add", x, build.scalar(3.0))})
-    assert not network.parameters
+    assert not network.parameter_specs
     assert [node.op_type for node in network.nodes] == ["Constant", "Mul", "Constant", "Add"]
     assert str(network.outputs["y"]) == "float64[N]"
     assert constant_value(network.nodes[0].outputs[0]) == 0.125

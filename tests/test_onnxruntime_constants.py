@@ -130,5 +130,5 @@ def test_the_model_of_constants_holds_no_weight() -> None:
 
     wide = d5.networks.mlp(features=784, hidden=500)
     data = engine_model(wide, fixed=True)
-    assert len(data) < 0.05 * sum(spec.size * 4 for spec in wide.parameters.values())
+    assert len(data) < 0.05 * sum(spec.size * 4 for spec in wide.parameter_specs.values())
     assert wide.initial("fc1.weight").any()  # the network itself keeps its own

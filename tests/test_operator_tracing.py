@@ -224,7 +224,7 @@ def results(framework: str, network: Network, batch: int) -> dict[str, np.ndarra
     feed = feed_of(network, batch)
     outputs = executor.inference(feed)
     made = {name: np.array(d5.to_numpy(value)) for name, value in outputs.items()}
-    executor.inference_and_backprop(feed, wrt=["x", *network.parameters])
+    executor.inference_and_backprop(feed, wrt=["x", *network.parameter_specs])
     return made | {f"grad {name}": np.array(d5.to_numpy(value)) for name, value in executor.gradients().items()}
 
 
@@ -273,7 +273,7 @@ def test_the_engine_runs_it_and_python_does_not() -> None:
     network = network_with(lambda build, x: build.op("Counted", x, domain=DOMAIN))
     low = lowered(network, lambda node: Support(not node.domain, "ONNX alone"))
     assert all(not node.domain for node in low.nodes)
-    assert (low.inputs, low.outputs, low.parameters) == (network.inputs, network.outputs, network.parameters)
+    assert (low.inputs, low.outputs, low.parameter_specs) == (network.inputs, network.outputs, network.parameter_specs)
     for engine in ENGINES:
         executor = d5.framework(engine).executor(network)
         executor.inference_and_backprop(feed_of(network, 3))
@@ -348,7 +348,7 @@ def test_inputs_and_constants_may_be_outputs(engine: str) -> None:
     network = build.network({f"y{number}": value for number, value in enumerate(made)})
     x = RNG.standard_normal((3, 2)).astype(np.float32)
     executor = d5.framework(engine).executor(network)
-    assert list(network.parameters) == []
+    assert list(network.parameter_specs) == []
     got = executor.inference({"x": x})
     for name, value in zip(got, (x, x, Plain.table, Plain.table), strict=True):
         np.testing.assert_array_equal(got[name], value)

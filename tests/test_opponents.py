@@ -38,7 +38,7 @@ def torch_weights(name: str) -> Iterator[tuple[str, np.ndarray]]:
     torch.manual_seed(SEED)
     model = pytorch_by_hand._MODULES[name]()
     values = {key: value.detach().numpy() for key, value in model.named_parameters()}
-    names: list[str] = list(NETWORKS[name]().parameters)
+    names: list[str] = list(NETWORKS[name]().parameter_specs)
     if name == "transformer":
         places, words = values.pop("places"), values.pop("words.weight")
         values = {"words": words, "places": places[0], **values}
@@ -52,7 +52,9 @@ def torch_weights(name: str) -> Iterator[tuple[str, np.ndarray]]:
 def tensorflow_weights(name: str) -> Iterator[tuple[str, np.ndarray]]:
     layers = tensorflow_by_hand._Layers(SEED)
     tensorflow_by_hand._NETWORKS[name](layers)
-    blocks = itertools.groupby(NETWORKS[name]().parameters, key=lambda key: re.split(r"\.(?:conv|shortcut)", key)[0])
+    blocks = itertools.groupby(
+        NETWORKS[name]().parameter_specs, key=lambda key: re.split(r"\.(?:conv|shortcut)", key)[0]
+    )
     # The opponent makes a block's shortcut before the block.
     names = [key for _, block in blocks for key in sorted(block, key=lambda key: ".shortcut." not in key)]
     yield from channels_first(name, names, [variable.numpy() for variable in layers.trained])
@@ -64,7 +66,7 @@ def jax_weights(name: str) -> Iterator[tuple[str, np.ndarray]]:
             yield from leaves(value) if isinstance(value, dict) else [value]
 
     parameters, _ = jax_by_hand._NETWORKS[name]().init(SEED)
-    yield from channels_first(name, NETWORKS[name]().parameters, leaves(parameters))
+    yield from channels_first(name, NETWORKS[name]().parameter_specs, leaves(parameters))
 
 
 def channels_first(name: str, names: Iterable[str], values: Iterable[np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
@@ -86,7 +88,7 @@ def executor_at(framework: str, name: str) -> Any:
     executor = d5.framework("pytorch").executor(NETWORKS[name]())
     weights = dict(WEIGHTS[framework](name))
     assert {key: value.shape for key, value in weights.items()} == {
-        key: spec.shape for key, spec in executor.network.parameters.items()
+        key: spec.shape for key, spec in executor.network.parameter_specs.items()
     }
     executor.load_state_dict({**executor.state_dict(), **weights})
     return executor

@@ -30,7 +30,7 @@ def jax_weights(name: str) -> Iterator[tuple[str, np.ndarray]]:
     """As of `test_opponents`, whose opponent keeps what it was given; a donated one is gone."""
     parameters, _ = jax_by_hand._NETWORKS[name]().init(SEED)
     leaves = (value for layer in parameters.values() for value in layer.values())
-    yield from channels_first(name, d5.networks.lenet().parameters, leaves)
+    yield from channels_first(name, d5.networks.lenet().parameter_specs, leaves)
 
 
 WEIGHTS = {"pytorch": torch_weights, "tensorflow": tensorflow_weights, "jax": jax_weights}

@@ -111,8 +111,8 @@ def test_only_the_root_has_the_optimizer_s_state() -> None:
 
 def test_the_synchronous_server_counts_its_bytes() -> None:
     steps = 2 * -(-SAMPLES // BATCH)
-    held = sum(spec.size for spec in network().parameters.values()) * 8
-    block = Block(network().parameters).memory.nbytes
+    held = sum(spec.size for spec in network().parameter_specs.values()) * 8
+    block = Block(network().parameter_specs).memory.nbytes
     assert block == 8 * HEAD + held
 
     def counted(own: Any) -> Any:
@@ -300,7 +300,7 @@ def in_order(scheme: type[AsynchronousScheme], order: list[int], size: int, **op
 def simulated(order: list[int], size: int) -> tuple[dict[str, np.ndarray], list[Counter[int]]]:
     """The same in NumPy: w ← w − lr u, u ← momentum u + g(what that rank got at last)."""
     executor = d5.framework("reference").executor(network())
-    names = list(executor.network.parameters)
+    names = list(executor.network.parameter_specs)
     now = {name: np.array(executor.state_dict()[name]) for name in names}
     held, velocity = [dict(now) for _ in range(size)], {name: np.zeros_like(now[name]) for name in names}
     versions, counts, steps = [0] * size, [Counter[int]() for _ in range(size)], [0] * size
@@ -410,7 +410,7 @@ def test_what_is_sent_follows_the_formula() -> None:
         made.settle()
         return own.sent_bytes - before[0], own.messages - before[1]
 
-    size, block = 3, Block(network().parameters).memory.nbytes
+    size, block = 3, Block(network().parameter_specs).memory.nbytes
     # A gradient a step, and a word at the beginning and the end of an epoch; the server answers each.
     said = 7 + 2
     root = (size - 1) * said

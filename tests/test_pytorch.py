@@ -59,7 +59,7 @@ def test_numbers_that_are_constant_nodes(op: str, dtype: str) -> None:
             "both": build.op(op, two, two, **options),
         }
     )
-    assert not network.parameters
+    assert not network.parameter_specs
     feed = {"x": np.array([[1, 2, 3], [4, 5, 6]], dtype)}
     run = executor(network)
     for got, want in zip(
@@ -246,7 +246,7 @@ def test_lenet_against_torch_by_hand(dtype: str) -> None:
     x, label = RNG.standard_normal((3, 1, 28, 28)).astype(dtype), np.array([1, 5, 9])
     run = executor(network)
     outputs = run.inference_and_backprop({"input": x, "label": label})
-    w = {name: torch.from_numpy(network.initial(name)).requires_grad_() for name in network.parameters}
+    w = {name: torch.from_numpy(network.initial(name)).requires_grad_() for name in network.parameter_specs}
     h = F.avg_pool2d(torch.tanh(F.conv2d(torch.from_numpy(x), w["conv1.weight"], w["conv1.bias"], padding=2)), 2)
     h = F.avg_pool2d(torch.tanh(F.conv2d(h, w["conv2.weight"], w["conv2.bias"])), 2).flatten(1)
     for name in ("fc1", "fc2"):
@@ -348,7 +348,7 @@ def test_training_and_evaluation_are_chosen_a_call() -> None:
     inputs += [build.constant(n, v) for n, v in zip("sbmv", (scale, bias, mean, variance), strict=True)]
     y = build.op("BatchNormalization", *inputs, epsilon=1e-3, momentum=0.7)
     network = build.network({"y": y})
-    assert list(network.buffers) == ["m", "v"]
+    assert list(network.buffer_specs) == ["m", "v"]
     run = executor(network)
     before = run.inference({"x": x})["y"].numpy()
     proto = network.to_onnx()
@@ -453,12 +453,12 @@ def test_what_is_not_differentiated_by_costs_nothing() -> None:
         run.inference_and_backprop(feed)
         assert few < sum(saved) / 100  # the last layer alone keeps what it read
     torch.testing.assert_close(run.gradients()["fc.weight"], want)
-    assert len(run.gradients()) == len(run.network.parameters)
+    assert len(run.gradients()) == len(run.network.parameter_specs)
     group = d5.ParameterGroup(lambda name: not name.startswith("fc"), frozen=True)
     step, before = run.train_step(d5.SGD(lr=0.1), groups=(group,)), run.state_dict()
     step(feed, d5.StepInfo(batch_size=4))
     assert run.gradients().keys() == {"fc.weight", "fc.bias"}
-    changed = {name for name in run.network.parameters if (run.state_dict()[name] != before[name]).any()}
+    changed = {name for name in run.network.parameter_specs if (run.state_dict()[name] != before[name]).any()}
     assert changed == {"fc.weight", "fc.bias"}
 
 
@@ -807,7 +807,7 @@ def test_native_optimizers_are_torchs_bit_for_bit(name: str) -> None:
     run = executor(network)
     optimizer: Any = TORCH.optimizer(name)(**NATIVE[name])
     optimizer.bind(run)
-    w = [torch.from_numpy(network.initial(key)).clone().requires_grad_() for key in network.parameters]
+    w = [torch.from_numpy(network.initial(key)).clone().requires_grad_() for key in network.parameter_specs]
     theirs = BY_HAND[name](w)
     for number, feed in enumerate(feeds):
         loss = optimizer.step(feed, d5.StepInfo(step=number))["loss"]
@@ -933,7 +933,7 @@ def traced(made: Any) -> Any:
 def test_any_number_of_sets_of_leaves_is_compiled() -> None:
     network = mlp(**SMALL, seed=3)
     run, plain, feed = traced(compiled(network)), executor(network), batch()
-    names = [*network.parameters, "input"]
+    names = [*network.parameter_specs, "input"]
     chosen = [names[first:last] for first in range(5) for last in range(first + 1, 6)]
     assert len(chosen) > 8  # torch compiles a function eight times
     for wrt in (*chosen, *chosen[:3]):

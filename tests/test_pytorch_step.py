@@ -141,7 +141,7 @@ def test_groups_frozen_parameters_and_a_modifier() -> None:
         ),
         "modifier": lambda name, param, grad: grad + 0.1 * param,
     }
-    names = list(network().parameters)
+    names = list(network().parameter_specs)
     assert "fc1.weight" in names
     assert any(name.endswith("bias") for name in names)
     for name in ("accelegrad", "adam"):
@@ -163,7 +163,7 @@ def test_a_step_that_fails_changes_nothing() -> None:
         step({"input": batch(0)["input"][:, :2], "label": batch(0)["label"]}, INFO)
     with pytest.raises(ShapeError, match=r"no gradient of 'fc\d"):
         step.apply({}, INFO)
-    good = {name: np.zeros(spec.shape, np.float32) for name, spec in run.network.parameters.items()}
+    good = {name: np.zeros(spec.shape, np.float32) for name, spec in run.network.parameter_specs.items()}
     with pytest.raises(ShapeError, match=r"the gradient of 'fc1\.weight': got .*float64"):
         step.apply({**good, "fc1.weight": good["fc1.weight"].astype("float64")}, INFO)
     with step.averaged(), pytest.raises(UsageError, match="inside averaged"):

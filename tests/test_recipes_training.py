@@ -63,7 +63,7 @@ def test_scales_and_biases_have_no_weight_decay() -> None:
     assert group.hyper == {"weight_decay": 0.0}
     made = resnet50(width=2, image=32)
     shapes = {True: set[int](), False: set[int]()}
-    for name, spec in made.parameters.items():
+    for name, spec in made.parameter_specs.items():
         shapes[group.match(name)].add(len(spec.shape))
     assert shapes == {True: {1}, False: {2, 4}}, "vectors have none, matrices and kernels have some"
 

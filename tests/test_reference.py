@@ -243,7 +243,7 @@ def test_gradient_networks_against_onnxruntime(options: dict[str, str]) -> None:
     feeds = {"input": normal(9, 1, 28, 28).astype(np.float32), "label": RNG.integers(0, 10, 9)}
     feeds["loss_scale"] = np.array(2.0, np.float32)
     # sums over 9 * 784 products in float32
-    against_onnxruntime(gradient_network(network, wrt=[*network.parameters, "input"]), feeds, 1e-4)
+    against_onnxruntime(gradient_network(network, wrt=[*network.parameter_specs, "input"]), feeds, 1e-4)
 
 
 def test_float64_is_kept_by_every_operator_of_a_step() -> None:
@@ -278,7 +278,7 @@ def test_lenet_against_torch_written_by_hand(batch: int) -> None:
     network, feeds = lenet(dtype="float64", seed=4), images(batch, "float64")
     executor = Reference().executor(network)
     outputs = executor.inference_and_backprop(feeds)
-    values = {name: torch.tensor(network.initial(name), requires_grad=True) for name in network.parameters}
+    values = {name: torch.tensor(network.initial(name), requires_grad=True) for name in network.parameter_specs}
     logits, loss = torch_lenet(values, torch.tensor(feeds["input"]), torch.tensor(feeds["label"]))
     loss.backward()
     # float64 over five layers: 1e-16 times sums of 50 thousand terms stays below 1e-10
@@ -293,7 +293,7 @@ def test_the_executor_keeps_the_interface() -> None:
     assert isinstance(executor, GraphExecutor)
     assert executor.capabilities == {"early_gradients", "float64"}
     assert str(executor.device) == "cpu"
-    assert list(executor.parameters()) == list(executor.network.parameters)
+    assert list(executor.parameters()) == list(executor.network.parameter_specs)
     for value in executor.parameters().values():
         assert value.flags.c_contiguous
         assert value.ctypes.data % 64 == 0

@@ -56,7 +56,7 @@ def test_every_framework_takes_the_same_steps(name: str) -> None:
 
 def _initial(dtype: str) -> dict[str, Any]:
     start = network(dtype)
-    return {key: start.initial(key) for key in start.parameters}
+    return {key: start.initial(key) for key in start.parameter_specs}
 
 
 @pytest.mark.parametrize("framework", ["reference", "pytorch", "tensorflow", "jax", "onnxruntime"])

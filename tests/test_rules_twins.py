@@ -59,7 +59,7 @@ def compared(
     apart = distance(one.state_dict(), two.state_dict())
     assert np.isfinite(apart)
     # Both have learned something: nothing would be told from a network that stays where it is.
-    assert distance(one.state_dict(), {key: one.network.initial(key) for key in one.network.parameters}) > 1e-2
+    assert distance(one.state_dict(), {key: one.network.initial(key) for key in one.network.parameter_specs}) > 1e-2
     with averaged(ours), averaged(theirs):
         return apart, distance(one.state_dict(), two.state_dict())
 

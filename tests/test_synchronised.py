@@ -146,7 +146,7 @@ def test_short_types_come_near_one_rank(framework: str) -> None:
 def test_gradients_add_up_to_those_of_the_whole_batch(framework: str, size: int) -> None:
     whole, count = batch(0, 5), 5
     alone = d5.framework(framework).executor(network())
-    alone.inference_and_backprop(whole, wrt=("input", *alone.network.parameters))
+    alone.inference_and_backprop(whole, wrt=("input", *alone.network.parameter_specs))
     expected = {name: d5.to_numpy(value) for name, value in alone.gradients().items()}
 
     def work(communicator: Any) -> tuple[float, State]:
@@ -156,7 +156,7 @@ def test_gradients_add_up_to_those_of_the_whole_batch(framework: str, size: int)
         begin, end = part_of(count, communicator.rank, communicator.size)
         info = d5.StepInfo(batch_size=end - begin, global_batch_size=count)
         inputs = {name: value[begin:end] for name, value in whole.items()}
-        run.inference_and_backprop(inputs, info=info, wrt=("input", *run.network.parameters))
+        run.inference_and_backprop(inputs, info=info, wrt=("input", *run.network.parameter_specs))
         return own.share(info), {name: d5.to_numpy(value) for name, value in run.gradients().items()}
 
     found = run_in_threads(size, work)

@@ -329,7 +329,7 @@ def test_gradients_by_an_input_add_up_over_batches_of_one_size_only() -> None:
     np.testing.assert_array_equal(run.gradients()["fc1.weight"], first["fc1.weight"])
     # By parameters, batches of any size add up, and what was found by inputs stays.
     run.inference_and_backprop(batch(5), accumulate=True)
-    assert set(run.gradients()) == {"input", *run.network.parameters}
+    assert set(run.gradients()) == {"input", *run.network.parameter_specs}
     assert tuple(run.gradients()["input"].shape) == (1, 4)
 
 
@@ -493,7 +493,7 @@ def test_a_modifier_sees_onnx_order_and_is_checked() -> None:
     step, before = run.train_step(d5.SGD(lr=0.1), modifier=modify), run.state_dict()
     feed = {"input": normal(2, 1, 28, 28), "label": np.array([0, 2])}
     step(feed, info(0, 2))
-    assert seen == {name: (spec.shape, spec.shape) for name, spec in run.network.parameters.items()}
+    assert seen == {name: (spec.shape, spec.shape) for name, spec in run.network.parameter_specs.items()}
     unchanged = {name for name, value in run.state_dict().items() if np.array_equal(value, before[name])}
     assert unchanged == {"conv2.weight"}
     for bad, message in (
@@ -775,7 +775,7 @@ def test_native_optimizers_are_keras_own(name: str) -> None:
     run = executor(network)
     optimizer: Any = TF.optimizer(name)(**NATIVE[name])
     optimizer.bind(run)
-    w = [tf.Variable(network.initial(key)) for key in network.parameters]
+    w = [tf.Variable(network.initial(key)) for key in network.parameter_specs]
     by_hand: dict[str, Callable[[], Any]] = {
         "sgd": lambda: keras.optimizers.SGD(0.05),
         "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.8, nesterov=True),
@@ -1021,7 +1021,7 @@ def test_operators_of_the_zoo_have_kernels_for_graphics_processors(name: str) ->
     network = getattr(d5.networks, name)(**small.get(name, {}))
     run = executor(network)
     graphs = [run.graph, run._forward(training=True).graph]
-    graphs.append(run.traced_gradients("loss", list(network.parameters)).graph)
+    graphs.append(run.traced_gradients("loss", list(network.parameter_specs)).graph)
     shapes = {key: [2 if isinstance(e, str) else e for e in spec.shape] for key, spec in network.inputs.items()}
     given = {key: np.zeros(shape, network.inputs[key].dtype) for key, shape in shapes.items()}
     for rule in (d5.Adam(), d5.AcceleGrad(), d5.plugins.load("optimizers", "lars")()):

@@ -199,7 +199,7 @@ def test_what_follows_an_image(name: str) -> None:
     feed = {"input": RNG.standard_normal((3, 2, 6, 5))}
     ours, reference = executor(network), d5.framework("reference").executor(network)
     for run in (ours, reference):
-        run.inference_and_backprop(feed, wrt=["input", *network.parameters])
+        run.inference_and_backprop(feed, wrt=["input", *network.parameter_specs])
     # float64 sums of some hundred products of size one.
     np.testing.assert_allclose(
         ours.inference(feed)["y"].numpy(), reference.inference(feed)["y"], rtol=1e-12, atol=1e-13

@@ -462,7 +462,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", [None, *ARGUMENTS])
 def test_training_sends_the_bytes_of_the_formula(name: str | None, scheme: Any) -> None:
     steps, network = 6, d5.networks.lenet(seed=1)
-    count = sum(math.prod(spec.shape) for spec in network.parameters.values())
+    count = sum(math.prod(spec.shape) for spec in network.parameter_specs.values())
     whole = count * 4
     wanted = whole if name is None else bytes_of(name, count, 4)
 

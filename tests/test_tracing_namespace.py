@@ -368,7 +368,7 @@ def test_numbers_and_arrays_of_numpy_may_stand_on_either_side() -> None:
     call = lambda xp, x: table * x + x / table - np.float32(3) + np.sqrt(2.0) * x  # noqa: E731
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     network, _ = network_of(call, of([x]))
-    assert list(network.parameters) == []  # what an operator holds is not trained
+    assert list(network.parameter_specs) == []  # what an operator holds is not trained
     got = on_onnxruntime(network, [x])[0]
     np.testing.assert_allclose(got, table * x + x / table - 3 + np.float32(math.sqrt(2)) * x, rtol=1e-6)  # float32
 

@@ -104,7 +104,7 @@ def test_steps_that_differ_are_seen() -> None:
         outputs = learn(inputs, info)
         calls.append(info.step)
         if calls.count(1) == 2 and info.step == 1:
-            name = next(iter(trainer.executor.network.parameters))
+            name = next(iter(trainer.executor.network.parameter_specs))
             trainer.executor.parameters()[name][...] *= np.float32(1 + 1e-6)
         return outputs
 

@@ -178,7 +178,7 @@ class Wrong:
 
 def _output_off(executor: Any) -> None:
     """An executor whose network computes something else: one weight is off by 0.1 %."""
-    name = next(iter(executor.network.parameters))
+    name = next(iter(executor.network.parameter_specs))
     executor.load_state_dict({**executor.state_dict(), name: executor.state_dict()[name] * 1.001})
 
 

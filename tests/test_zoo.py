@@ -88,7 +88,7 @@ class LRN(OpRun):
 
 
 def count(network: Network) -> int:
-    return sum(spec.size for spec in network.parameters.values())
+    return sum(spec.size for spec in network.parameter_specs.values())
 
 
 def batch(network: Network, size: int = 3) -> dict[str, np.ndarray]:
@@ -114,7 +114,7 @@ def test_two_runtimes_agree(name: str, loss: str) -> None:
         onnx.checker.check_model(proto, full_check=True)
         assert list(network.inputs) == ["input", "label"]
         assert {key: spec.shape for key, spec in network.outputs.items()} == {"logits": ("N", 3), "loss": ()}
-        assert {spec.dtype for spec in network.parameters.values()} == {dtype}
+        assert {spec.dtype for spec in network.parameter_specs.values()} == {dtype}
         session: Any = (
             onnxruntime.InferenceSession(proto.SerializeToString())
             if dtype == "float32"
@@ -188,7 +188,7 @@ def test_mlp_and_resnet_are_the_published_ones() -> None:
     network = resnet(depth=44)
     assert sum(node.op_type == "Conv" for node in network.nodes) + 1 == 44
     assert network.outputs["logits"].shape == ("N", 10)
-    assert len(network.buffers) == 2 * 43
+    assert len(network.buffer_specs) == 2 * 43
     assert resnet(depth=8, classes=100).outputs["logits"].shape == ("N", 100)
 
 
@@ -214,7 +214,7 @@ def test_resnet50_is_the_published_one() -> None:
     assert count(network) == 25_557_032
     kinds = Counter(node.op_type for node in network.nodes)
     assert (kinds["Conv"], kinds["Add"], kinds["MaxPool"]) == (49 + 4, 16, 1)
-    assert len(network.buffers) == 2 * 53
+    assert len(network.buffer_specs) == 2 * 53
     extents = {
         node.inputs[1].name: [int(extent) for extent in node.outputs[0].shape[1:]]
         for node in network.nodes
@@ -266,10 +266,10 @@ def test_options_of_the_transformer_change_its_form_alone() -> None:
     """A longer table of positions and a written-out GELU compute the same from the same weights."""
     sizes: dict[str, Any] = {"width": 8, "length": 5, "heads": 2, "layers": 2, "vocabulary": 7, "dtype": "float64"}
     plain, formed = transformer(**sizes), transformer(**sizes, positions=9, gelu="erf")
-    assert formed.parameters["position"].shape == (9, 8)
+    assert formed.parameter_specs["position"].shape == (9, 8)
     kinds = Counter(node.op_type for node in formed.nodes)
     assert (kinds["Slice"], kinds["Erf"], kinds["Gelu"]) == (1, 2, 0)
-    weights = {name: formed.initial(name) for name in formed.parameters}
+    weights = {name: formed.initial(name) for name in formed.parameter_specs}
     feed = {"input": batch(plain)["input"], **weights}
     got = ReferenceEvaluator(formed.with_outputs(["logits"]).to_onnx()).run(["logits"], feed)[0]
     feed["position"] = weights["position"][:5]
@@ -295,7 +295,7 @@ def test_attention_is_the_equation() -> None:
 def test_lstm_reads_the_sequence_in_order() -> None:
     """The cell of Gers et al., written out, in float64."""
     network = lstm(features=3, hidden=4, length=5, classes=3, dtype="float64", seed=2)
-    w, r, b, fc, bias = map(network.initial, network.parameters)
+    w, r, b, fc, bias = map(network.initial, network.parameter_specs)
     x = batch(network)["input"]
     h = c = np.zeros((3, 4))
     for step in range(5):
@@ -306,7 +306,7 @@ def test_lstm_reads_the_sequence_in_order() -> None:
     got = ReferenceEvaluator(network.to_onnx()).run(["logits"], batch(network))[0]
     np.testing.assert_allclose(got, h @ fc.T + bias, rtol=1e-12, atol=1e-12)  # float64, some fifty operations
     # Uniform within 1/sqrt(hidden).
-    assert all(np.abs(network.initial(name)).max() <= 0.5 for name in network.parameters)
+    assert all(np.abs(network.initial(name)).max() <= 0.5 for name in network.parameter_specs)
 
 
 def test_initial_weights_of_the_transformer() -> None:
@@ -354,7 +354,7 @@ def test_language_models_are_the_published_ones() -> None:
     assert count(network) - 2 * 4 * 650 == 2 * 10_000 * 650 + 10_000 + 2 * (4 * 650 * 1300 + 4 * 650)
     # The encoder of BERT's base model: twelve blocks of 768 features.
     blocks = transformer(vocabulary=1, length=1, width=768, heads=12, layers=12)
-    assert sum(spec.size for name, spec in blocks.parameters.items() if name.startswith("block")) == 85_054_464
+    assert sum(spec.size for name, spec in blocks.parameter_specs.items() if name.startswith("block")) == 85_054_464
 
 
 def test_googlenet_has_the_layers_of_the_paper() -> None:

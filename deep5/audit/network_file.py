@@ -51,7 +51,7 @@ def _checked(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> str | N
         if ledger.hold(14, weights is not None, f"there is no {_WEIGHTS}") and weights is not None:
             own = network.with_weights(weights).weights_hash()
             ledger.same(14, f"the hash of {_WEIGHTS}", provenance["trained_weights"], own)
-    dtypes = Counter(spec.dtype for spec in network.parameters.values())
+    dtypes = Counter(spec.dtype for spec in network.parameter_specs.values())
     return dtypes.most_common(1)[0][0] if dtypes else None
 
 

@@ -264,7 +264,7 @@ def _restarts(network: Any) -> int:
 
     A place holds parameters, gradients, and some two states of an optimizer, in float64.
     """
-    size = sum(math.prod(int(extent) for extent in spec.shape) for spec in network.parameters.values())
+    size = sum(math.prod(int(extent) for extent in spec.shape) for spec in network.parameter_specs.values())
     return max(2, min(_RESTARTS, (1 << 30) // max(1, 4 * 8 * size)))
 
 

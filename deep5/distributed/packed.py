@@ -24,13 +24,13 @@ class Packed:
 
     def __init__(self, executor: GraphExecutor, names: Sequence[str], dtype: str) -> None:
         self._executor, self.names, self.dtype = executor, tuple(names), dtype
-        specs = {**executor.network.parameters, **executor.network.buffers}
+        specs = {**executor.network.parameter_specs, **executor.network.buffer_specs}
         self._memory: np.ndarray = aligned_empty((sum(specs[name].size for name in names),), numpy_dtype(dtype))
 
     @classmethod
     def of(cls, executor: GraphExecutor, *, buffers: bool = False) -> list[Packed]:
         """All parameters, or all buffers, one `Packed` a dtype, in the network's order."""
-        specs: dict[str, Any] = dict(executor.network.buffers if buffers else executor.network.parameters)
+        specs: dict[str, Any] = dict(executor.network.buffer_specs if buffers else executor.network.parameter_specs)
         groups: dict[str, list[str]] = {}
         for name, spec in specs.items():
             groups.setdefault(spec.dtype, []).append(name)

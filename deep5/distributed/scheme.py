@@ -411,7 +411,7 @@ class DistributedOptimizer(ABC):
         """Specifications of the parameters that the optimizer changes, by name: those that have a gradient."""
         from deep5.training.optimizer import RuleOptimizer
 
-        specs = dict(self.executor.network.parameters)
+        specs = dict(self.executor.network.trained_specs)
         optimizer = self.optimizer
         if isinstance(optimizer, RuleOptimizer):
             return {name: spec for name, spec in specs.items() if name not in optimizer.frozen()}

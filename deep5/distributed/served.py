@@ -94,7 +94,9 @@ class ServedOptimizer(DistributedOptimizer):
         self._prepares = rule.prepare_param is not UpdateRule.prepare_param
         self._averages = rule.eval_param is not UpdateRule.eval_param
         # Frozen parameters have no gradient; where there are none, the executor's fast path asks no questions.
-        self._wrt: dict[str, Any] = {} if len(trained) == len(executor.network.parameters) else {"wrt": tuple(trained)}
+        self._wrt: dict[str, Any] = (
+            {} if len(trained) == len(executor.network.trained_specs) else {"wrt": tuple(trained)}
+        )
 
     @property
     def memory(self) -> ServerMemory:

@@ -73,7 +73,7 @@ class Server:
         self._clear()
 
     def _specs(self) -> Any:
-        parameters = self._memory.network.parameters
+        parameters = self._memory.network.parameter_specs
         return {name: parameters[name] for name in self._memory.block.views}
 
     def _clear(self) -> None:

@@ -99,7 +99,7 @@ class ServerMemory:
 
     def parameters(self) -> Arrays:
         """The live parameters; those that are not trained have none here."""
-        return {name: self.block.views.get(name, _NOTHING) for name in self.network.parameters}
+        return {name: self.block.views.get(name, _NOTHING) for name in self.network.parameter_specs}
 
     def inference_and_backprop(self, inputs: Arrays, loss: str = "loss", **options: Any) -> Arrays:
         """Nothing: the gradients are the workers'."""

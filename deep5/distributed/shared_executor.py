@@ -79,7 +79,7 @@ class SharedExecutor:
         self.capabilities = self.own.capabilities & {"float64"}
         outputs = self.network.outputs.items()
         self._scalars = [name for name, spec in outputs if spec.shape == () and "float" in spec.dtype]
-        self._buckets = Buckets(self.network.parameters)
+        self._buckets = Buckets(self.network.trained_specs)
         self._given: tuple[str, ...] | None = None
         # Of the step under way, and what this rank's first pass of it gave.
         self._info: StepInfo | None = None
@@ -117,7 +117,7 @@ class SharedExecutor:
         Raises:
             Unsupported: `wrt` names an input: samples differ from rank to rank.
         """
-        if other := [name for name in wrt or () if name not in self.network.parameters]:
+        if other := [name for name in wrt or () if name not in self.network.trained_specs]:
             raise Unsupported(
                 f"gradients by {', '.join(map(str, other))} cannot be added up over ranks, each of which has its own "
                 "samples; allowed: parameters"

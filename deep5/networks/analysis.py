@@ -143,7 +143,7 @@ def analyse(network: Network, batch: int | None = None, *, extents: Mapping[str,
     chosen = _extents(network, batch, extents or {})
     model = _concrete(network, chosen)
     specs = _specs(model)
-    parameters = network.parameters
+    parameters = network.parameter_specs
     nodes = [node for node in model.graph if node.op_type != "Constant" or node.domain]
     layers: list[Layer] = []
     seen: set[str] = set()
@@ -173,7 +173,7 @@ def analyse(network: Network, batch: int | None = None, *, extents: Mapping[str,
             )
         )
     held = sum(map(_bytes, parameters.values()))
-    buffers = sum(map(_bytes, network.buffers.values()))
+    buffers = sum(map(_bytes, network.buffer_specs.values()))
     return NetworkAnalysis(
         name=str(model.graph.name),
         extents=chosen,

@@ -77,7 +77,7 @@ class NetworkBuilder:
     >>> x = build.input("x", ("N", 3))
     >>> y = build.op("Gemm", x, build.parameter("w", (1, 3)), build.parameter("b", (1,), zeros), transB=1)
     >>> network = build.network({"y": y})
-    >>> network.parameters["w"].shape, network.outputs["y"].shape
+    >>> network.parameter_specs["w"].shape, network.outputs["y"].shape
     ((1, 3), ('N', 1))
     """
 

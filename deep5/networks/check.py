@@ -78,7 +78,7 @@ class _Suite:
         self.executor: GraphExecutor = framework.executor(network)
         self.reference: GraphExecutor = plugins.framework("reference").executor(network)
         self.feed, self.other = self.batch(0), self.batch(1)
-        self.names = list(network.parameters)
+        self.names = list(network.parameter_specs)
 
     def batch(self, step: int, size: int = 4) -> dict[str, np.ndarray]:
         draw = generator(0, "check_executor", step)

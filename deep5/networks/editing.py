@@ -28,6 +28,7 @@ from deep5.networks.edited import (
     unused,
     values_of,
 )
+from deep5.networks.freezing import renamed_frozen
 from deep5.networks.network import Network
 
 __all__ = [
@@ -185,6 +186,7 @@ def rename(network: Network, old: str, new: str) -> Network:
                 del graph.initializers[old]
                 value.name = new
                 graph.initializers[new] = value
+                renamed_frozen(model, old, new)
             else:
                 value.name = new
         else:

@@ -43,7 +43,7 @@ def engine_model(network: Network, *, fixed: bool = False) -> bytes:
     """
     model = network.model.clone()
     graph = model.graph
-    for name, spec in {**network.parameters, **network.buffers}.items():
+    for name, spec in {**network.parameter_specs, **network.buffer_specs}.items():
         if fixed:
             value = graph.initializers[name]
             length = spec.size * np.dtype(spec.dtype).itemsize
@@ -62,7 +62,7 @@ def engine_model(network: Network, *, fixed: bool = False) -> bytes:
         if value not in graph.inputs:
             graph.inputs.append(value)
     for name, value in graph.initializers.items():
-        live = name in network.parameters or name in network.buffers
+        live = name in network.parameter_specs or name in network.buffer_specs
         if isinstance(value.const_value, ir.ExternalTensor) and not live:
             value.const_value = ir.Tensor(value.const_value.numpy().copy(), name=name)
     data: bytes = ir.to_proto(model).SerializeToString()

@@ -50,7 +50,7 @@ class NetworkExecutor(ABC):
             raise UsageError(f"seed: got {brief(seed)}; allowed: a whole number from 0 to 2**63 - 1; remedy: seed=0")
         self.network: Network | NativeNetwork = network
         self.device, self.seed = device, seed
-        self._specs: dict[str, TensorSpec] = {**network.parameters, **network.buffers}
+        self._specs: dict[str, TensorSpec] = {**network.parameter_specs, **network.buffer_specs}
         self._inputs = [(name, self._dtype(spec.dtype)) for name, spec in network.inputs.items()]
         # Shapes that were found to fit, and the symbolic extents they give: a look costs less than a check.
         self._fitting: dict[tuple[Any, ...], dict[str, int]] = {}
@@ -213,18 +213,23 @@ class NetworkExecutor(ABC):
     def _check_wrt(self, wrt: Sequence[str] | None) -> tuple[str, ...]:
         """The names to differentiate by."""
         if wrt is None:
-            return tuple(self.network.parameters)
+            if self.network.frozen and not self.network.trained_specs:
+                raise UsageError(
+                    f"wrt: nothing to differentiate by: all {len(self.network.frozen)} parameters are frozen; allowed: "
+                    "names of parameters and inputs; remedy: network.unfreeze()"
+                )
+            return tuple(self.network.trained_specs)
         if isinstance(wrt, str) or not isinstance(wrt, Collection) or not len(wrt):
             raise UsageError(
-                f"wrt: nothing to differentiate by, got {brief(wrt)}; allowed: None (all parameters), or a sequence of "
-                "names"
+                f"wrt: nothing to differentiate by, got {brief(wrt)}; allowed: None (all parameters that are not "
+                "frozen), or a sequence of names"
             )
         for name in wrt:
             if not isinstance(name, str):
                 raise UsageError(f"wrt: got {brief(name)} in it; allowed: names of parameters and inputs")
-            spec = self.network.parameters.get(name) or self.network.inputs.get(name)
+            spec = self.network.parameter_specs.get(name) or self.network.inputs.get(name)
             if spec is None:
-                raise UnknownName("parameter or input", name, [*self.network.parameters, *self.network.inputs])
+                raise UnknownName("parameter or input", name, [*self.network.parameter_specs, *self.network.inputs])
             if not spec.dtype.startswith(("float", "bfloat")):
                 raise Unsupported(f"no gradient by {name!r}, which is {spec}; allowed: floating-point inputs")
         return tuple(dict.fromkeys(wrt))

@@ -180,7 +180,7 @@ def training_form(network: Network) -> TrainingForm:
             node.attributes["training_mode"] = ir.AttrInt64("training_mode", 1)
             node.resize_outputs(3)
             for buffer, value in zip(node.inputs[3:5], node.outputs[1:], strict=True):
-                if buffer is None or buffer.name not in network.buffers:
+                if buffer is None or buffer.name not in network.buffer_specs:
                     raise Unsupported(
                         f"node {node.name!r} (BatchNormalization) computes its running statistics; allowed: initial "
                         "values, which training updates"

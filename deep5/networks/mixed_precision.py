@@ -78,7 +78,7 @@ def mixed_precision(network: Network, dtype: str) -> Network:
     >>> mixed = mixed_precision(mlp(features=4, hidden=3, classes=2), "bfloat16")
     >>> [(node.op_type, str(node.outputs[0].dtype)) for node in mixed.nodes][3:6]
     [('Gemm', 'BFLOAT16'), ('Tanh', 'BFLOAT16'), ('Cast', 'BFLOAT16')]
-    >>> mixed.parameters["fc1.weight"].dtype, mixed.outputs["logits"].dtype
+    >>> mixed.parameter_specs["fc1.weight"].dtype, mixed.outputs["logits"].dtype
     ('float32', 'float32')
     """
     if not isinstance(network, Network):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from deep5.errors import NetworkError, Unsupported
+from deep5.networks.initial_values import InitialValues
 from deep5.tensors import TensorSpec
 
 __all__ = ["NativeNetwork", "hash_of_values"]
@@ -22,8 +23,8 @@ class NativeNetwork:
         name: What messages call it.
         inputs: Specifications of the inputs that a caller feeds, by name.
         outputs: Specifications of the outputs, by name.
-        parameters: Specifications of what is trained, by name.
-        buffers: Specifications of values that training changes without a gradient, by name.
+        parameter_specs: Specifications of what is trained, by name.
+        buffer_specs: Specifications of values that training changes without a gradient, by name.
         structure: A text that differs where the computation differs, such as a listing of its operations.
         weights: What `weights_hash` gives where there are no values.
         values: The value of every parameter and buffer; none where they are not kept, as by an executor, which would
@@ -33,11 +34,29 @@ class NativeNetwork:
     name: str
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
-    parameters: Mapping[str, TensorSpec]
-    buffers: Mapping[str, TensorSpec]
+    parameter_specs: Mapping[str, TensorSpec]
+    buffer_specs: Mapping[str, TensorSpec]
     structure: str
     weights: str = ""
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def frozen(self) -> frozenset[str]:
+        """Parameters that no gradient is taken by: none, for what the native code does not train is a buffer."""
+        return frozenset()
+
+    @property
+    def trained_specs(self) -> Mapping[str, TensorSpec]:
+        """Specifications of the parameters that gradients are taken by: of all."""
+        return self.parameter_specs
+
+    def parameters(self) -> Mapping[str, np.ndarray]:
+        """The initial values of the parameters by name, each read when it is asked for."""
+        return InitialValues(self.initial, self.parameter_specs)
+
+    def buffers(self) -> Mapping[str, np.ndarray]:
+        """The initial values of the buffers by name, likewise."""
+        return InitialValues(self.initial, self.buffer_specs)
 
     def initial(self, name: str) -> np.ndarray:
         """The initial value of a parameter or buffer; a fresh, writable array.
@@ -46,8 +65,10 @@ class NativeNetwork:
             NetworkError: Nothing has that name.
             Unsupported: The values are not kept.
         """
-        if name not in self.parameters and name not in self.buffers:
-            raise NetworkError(f"no initial value {name!r}; allowed: {', '.join((*self.parameters, *self.buffers))}")
+        if name not in self.parameter_specs and name not in self.buffer_specs:
+            raise NetworkError(
+                f"no initial value {name!r}; allowed: {', '.join((*self.parameter_specs, *self.buffer_specs))}"
+            )
         if name not in self.values:
             raise Unsupported(
                 f"the initial value {name!r} of the network {self.name!r}, which is native code, is not kept: it would "
@@ -71,13 +92,14 @@ class NativeNetwork:
         """SHA-256 over names, shapes, dtypes and bytes of all initial parameters and buffers."""
         if not self.values:
             return self.weights
-        return hash_of_values({**self.parameters, **self.buffers}, self.initial)
+        return hash_of_values({**self.parameter_specs, **self.buffer_specs}, self.initial)
 
     def structure_hash(self) -> str:
         """SHA-256 over the structure's text and all specifications, without the weights."""
         lines = [f"native {self.structure}"]
-        for kind in ("inputs", "outputs", "parameters", "buffers"):
-            lines += [f"{kind} {name} {spec}" for name, spec in getattr(self, kind).items()]
+        parts = {"inputs": self.inputs, "outputs": self.outputs, "parameters": self.parameter_specs}
+        for kind, specs in {**parts, "buffers": self.buffer_specs}.items():
+            lines += [f"{kind} {name} {spec}" for name, spec in specs.items()]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 

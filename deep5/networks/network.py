@@ -14,6 +14,8 @@ from onnx_ir.passes import common as passes
 
 from deep5.errors import NetworkError, OutputError
 from deep5.networks.constants import FLOATS, role, separate_roles
+from deep5.networks.freezing import frozen_names
+from deep5.networks.initial_values import InitialValues
 from deep5.tensors import TensorSpec
 
 __all__ = ["Network"]
@@ -44,8 +46,10 @@ class Network:
         model: The `onnx_ir.Model`.
         inputs: Specifications of the inputs that a caller feeds, by name.
         outputs: Specifications of the outputs, by name.
-        parameters: Specifications of the trainable initial values, in the order of first use.
-        buffers: Specifications of values that training changes without a gradient (running statistics).
+        parameter_specs: Specifications of the trainable initial values, in the order of first use.
+        frozen: Names of the parameters that no gradient is taken by and that optimizers leave as they are.
+        trained_specs: `parameter_specs` without those that are frozen.
+        buffer_specs: Specifications of values that training changes without a gradient (running statistics).
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -55,8 +59,8 @@ class Network:
             _name(value): _spec(value) for value in graph.inputs if value.name not in graph.initializers
         }
         self.outputs: dict[str, TensorSpec] = {_name(value): _spec(value) for value in graph.outputs}
-        self.parameters: dict[str, TensorSpec] = {}
-        self.buffers: dict[str, TensorSpec] = {}
+        self.parameter_specs: dict[str, TensorSpec] = {}
+        self.buffer_specs: dict[str, TensorSpec] = {}
         separate_roles(model.graph)
         for node in graph.all_nodes():
             for position, value in enumerate(node.inputs):
@@ -64,9 +68,11 @@ class Network:
                     continue
                 kind = role(node, position)
                 if kind == "statistics":
-                    self.buffers[_name(value)] = _spec(value)
+                    self.buffer_specs[_name(value)] = _spec(value)
                 elif kind == "value" and value.dtype in FLOATS:
-                    self.parameters[_name(value)] = _spec(value)
+                    self.parameter_specs[_name(value)] = _spec(value)
+        self.frozen: frozenset[str] = frozen_names(model, self.parameter_specs)
+        self.trained_specs = {name: spec for name, spec in self.parameter_specs.items() if name not in self.frozen}
 
     @classmethod
     def from_onnx(cls, path_or_model: str | Path | onnx.ModelProto) -> Network:
@@ -95,8 +101,16 @@ class Network:
     @property
     def constants(self) -> dict[str, np.ndarray]:
         """Initial values that are neither parameters nor buffers (shapes, axes, indices), by name."""
-        owned = self.parameters.keys() | self.buffers.keys()
+        owned = self.parameter_specs.keys() | self.buffer_specs.keys()
         return {name: self.initial(name) for name in self.model.graph.initializers if name not in owned}
+
+    def parameters(self) -> Mapping[str, np.ndarray]:
+        """The initial values of the parameters by name, in the order of first use, each read when it is asked for."""
+        return InitialValues(self.initial, self.parameter_specs)
+
+    def buffers(self) -> Mapping[str, np.ndarray]:
+        """The initial values of the buffers by name, likewise."""
+        return InitialValues(self.initial, self.buffer_specs)
 
     def initial(self, name: str) -> np.ndarray:
         """The initial value of a parameter, buffer or constant; a fresh, writable array.
@@ -273,6 +287,28 @@ class Network:
 
         return rename(self, old, new)
 
+    def freeze(self, *patterns: str) -> Network:
+        """A copy in which parameters are frozen; they stay parameters.
+
+        No gradient is taken by them unless `wrt` names them, and no optimizer changes them. A file that `save` writes
+        says so.
+
+        Args:
+            patterns: Names of parameters, with `*`, `?` and `[…]` as in file names; none: all parameters.
+
+        Raises:
+            NetworkError: A pattern that matches no parameter.
+        """
+        from deep5.networks.freezing import freeze
+
+        return freeze(self, patterns)
+
+    def unfreeze(self, *patterns: str) -> Network:
+        """A copy in which parameters are trained again; see `freeze`. Raises as that."""
+        from deep5.networks.freezing import unfreeze
+
+        return unfreeze(self, patterns)
+
     def add_loss(
         self, scores: str = "logits", loss: str = "cross_entropy", *, label: str = "label", name: str = "loss"
     ) -> Network:
@@ -371,7 +407,7 @@ class Network:
     def weights_hash(self) -> str:
         """SHA-256 over names, shapes, dtypes and bytes of all initial parameters and buffers."""
         digest = hashlib.sha256()
-        for name, spec in {**self.parameters, **self.buffers}.items():
+        for name, spec in {**self.parameter_specs, **self.buffer_specs}.items():
             digest.update(f"{name} {spec}\n".encode())
             digest.update(self.initial(name).tobytes())
         return digest.hexdigest()
@@ -380,13 +416,14 @@ class Network:
         """SHA-256 over opset, nodes, attributes, inputs and outputs, without the weights."""
         lines = [f"opset {domain} {version}" for domain, version in sorted(self.model.graph.opset_imports.items())]
         lines += [f"input {name} {spec}" for name, spec in self.inputs.items()]
-        lines += [f"parameter {name} {spec}" for name, spec in {**self.parameters, **self.buffers}.items()]
+        lines += [f"parameter {name} {spec}" for name, spec in {**self.parameter_specs, **self.buffer_specs}.items()]
         lines += [f"constant {name} {array.dtype} {array.tolist()}" for name, array in self.constants.items()]
         for node in self.nodes:
             attributes = sorted(f"{key}={_attribute(value)}" for key, value in node.attributes.items())
             sources = [value.name if value is not None else "" for value in node.inputs]
             lines.append(f"{node.domain}:{node.op_type} {sources} {[v.name for v in node.outputs]} {attributes}")
         lines += [f"output {name}" for name in self.outputs]
+        lines += [f"frozen {name}" for name in sorted(self.frozen)]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 

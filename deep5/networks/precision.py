@@ -48,7 +48,7 @@ def with_precision(network: Network | NativeNetwork, precision: str) -> Network:
 
     >>> from deep5.networks import mlp
     >>> network = with_precision(mlp(features=4, hidden=3, classes=2), "float64")
-    >>> str(network.inputs["input"]), str(network.parameters["fc1.weight"])
+    >>> str(network.inputs["input"]), str(network.parameter_specs["fc1.weight"])
     ('float64[N, 4]', 'float64[3, 4]')
     """
     if not isinstance(precision, str) or precision not in PRECISIONS:
@@ -64,7 +64,9 @@ def with_precision(network: Network | NativeNetwork, precision: str) -> Network:
 
 def _native(network: NativeNetwork, precision: str) -> Network:
     """Nothing: there is no graph to change."""
-    found = sorted({spec.dtype for spec in network.parameters.values() if spec.dtype.startswith(("float", "bfloat"))})
+    found = sorted(
+        {spec.dtype for spec in network.parameter_specs.values() if spec.dtype.startswith(("float", "bfloat"))}
+    )
     raise Unsupported(
         f"precision {precision!r} of the network {network.name!r}, which is native code in "
         f"{', '.join(found) or 'no floating-point type'}; allowed: networks of ONNX's operators; remedy: leave the "

@@ -108,7 +108,7 @@ def read_weights(network: Network, path: str | Path) -> dict[str, np.ndarray]:
 
 
 def _specs(network: Network) -> dict[str, TensorSpec]:
-    return {**network.parameters, **network.buffers}
+    return {**network.parameter_specs, **network.buffer_specs}
 
 
 def _problems(specs: Mapping[str, TensorSpec], values: Mapping[str, np.ndarray]) -> list[str]:

@@ -279,11 +279,11 @@ class GradientExecutor(NetworkExecutor):
 
     def parameters(self) -> Arrays:
         """The live parameters: C-contiguous NumPy arrays, 64-byte aligned; write into them in place."""
-        return {name: self._values[name] for name in self.network.parameters}
+        return {name: self._values[name] for name in self.network.parameter_specs}
 
     def buffers(self) -> Arrays:
         """The live running statistics, as `parameters`."""
-        return {name: self._values[name] for name in self.network.buffers}
+        return {name: self._values[name] for name in self.network.buffer_specs}
 
     def train_step(
         self,

@@ -102,8 +102,9 @@ class RuleOptimizer:
 
     def frozen(self) -> frozenset[str]:
         """Names of the parameters that stay as they are, which have no gradient."""
-        owned = owners(self._bound().network.parameters, self._groups)
-        return frozenset(name for name, own in owned.items() if own >= 0 and self._groups[own].frozen)
+        network = self._bound().network
+        owned = owners(network.trained_specs, self._groups)
+        return network.frozen.union(name for name, own in owned.items() if own >= 0 and self._groups[own].frozen)
 
     def _bound(self) -> GraphExecutor:
         if self._executor is None:
@@ -252,7 +253,7 @@ class RuleOptimizer:
         """The rule, what is around it, and how it runs; in JSON's types."""
         found = {**self.rule.describe(), **self.pipeline.describe()}
         if self._groups:
-            names = [] if self._executor is None else list(self._executor.network.parameters)
+            names = [] if self._executor is None else list(self._executor.network.trained_specs)
             owned = owners(names, self._groups)
             found["groups"] = [
                 {
@@ -288,7 +289,7 @@ class RuleOptimizer:
 
     def _split(self, name: str, value: float, match: Match) -> bool:
         """Give the parameters that match a value of their own; whether groups are not what they were."""
-        owned = owners(self._bound().network.parameters, self._groups)
+        owned = owners(self._bound().network.trained_specs, self._groups)
         chosen = {parameter for parameter in owned if matches(match, parameter, "predicate")}
         if not chosen - self.frozen():
             raise RuleError(f"set_parameter: match matches no parameter that is trained; allowed: {', '.join(owned)}")
@@ -313,11 +314,11 @@ class RuleOptimizer:
     def _hyper_state(self) -> dict[str, Any]:
         """`values` of the rule and the pipeline, and `groups`; whether a loss scale is dynamic is no value."""
         own = {name: value for name, value in plain(self.hyper).items() if not isinstance(value, str)}
-        return {"values": own, "groups": group_values(self._bound().network.parameters, self._groups)}
+        return {"values": own, "groups": group_values(self._bound().network.trained_specs, self._groups)}
 
     def _check_held(self, held: Mapping[str, Any]) -> None:
         """Look at all of what a state holds before anything changes."""
-        values, names = held["values"], self._bound().network.parameters
+        values, names = held["values"], self._bound().network.trained_specs
         check_names(values, self.rule.hyper, self.changeable[len(self.rule.hyper) :])
         for name, value in values.items():
             self._check(name, value)
@@ -339,7 +340,7 @@ class RuleOptimizer:
         for name in STAGES:
             if name not in self.rule.hyper and not (name == "loss_scale" and pipeline.dynamic):
                 setattr(pipeline, name, values.get(name))
-        groups = regrouped(self._bound().network.parameters, self._groups, held.get("groups", ()))
+        groups = regrouped(self._bound().network.trained_specs, self._groups, held.get("groups", ()))
         if groups is not None:
             self._groups = groups
         if groups is not None or asked != [getattr(pipeline, name) is not None for name in STAGES]:

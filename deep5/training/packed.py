@@ -33,7 +33,7 @@ class Packed:
     """
 
     def __init__(self, executor: GraphExecutor, loss: str, owner: str) -> None:
-        specs = executor.network.parameters
+        specs = executor.network.trained_specs
         dtypes = sorted({spec.dtype for spec in specs.values()})
         if len(dtypes) != 1 or dtypes[0] not in ("float32", "float64"):
             raise UsageError(
@@ -44,7 +44,7 @@ class Packed:
         self._sizes = [spec.size for spec in specs.values()]
         self.size = sum(self._sizes)
         self._buffers = {
-            name: np.empty(spec.size, spec.dtype) for name, spec in executor.network.buffers.items() if spec.size
+            name: np.empty(spec.size, spec.dtype) for name, spec in executor.network.buffer_specs.items() if spec.size
         }
 
     def read(self) -> np.ndarray:

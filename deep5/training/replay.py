@@ -292,7 +292,7 @@ def _gradient(executor: GraphExecutor, inputs: Mapping[str, np.ndarray], info: S
     """All gradients as one float64 vector, in the order of the network's parameters; and the loss."""
     loss = _loss(executor.inference_and_backprop(inputs, info=info))
     found = executor.gradients()
-    names = executor.network.parameters
+    names = executor.network.trained_specs
     return np.concatenate([np.asarray(to_numpy(found[name]), np.float64).ravel() for name in names]), loss
 
 

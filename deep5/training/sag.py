@@ -97,10 +97,11 @@ class SAG:
         self._batched = [
             name for name, spec in executor.network.inputs.items() if len(spec.shape) and isinstance(spec.shape[0], str)
         ]
-        if self.unit == "sample" and executor.network.buffers:
+        if self.unit == "sample" and executor.network.buffer_specs:
             raise UsageError(
                 f"SAG with unit='sample' cannot train a network that keeps statistics of batches "
-                f"({', '.join(list(executor.network.buffers)[:3])} …): a sample alone has none; remedy: unit='batch'"
+                f"({', '.join(list(executor.network.buffer_specs)[:3])} …): a sample alone has none; "
+                "remedy: unit='batch'"
             )
         if self.unit == "sample" and not self._batched:
             raise UsageError(

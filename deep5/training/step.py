@@ -72,7 +72,7 @@ class KernelStep:
         rule, live = self.rule, self._live
         kernels = [
             bind_groups(rule, parts, threads=self._threads, pipeline=pipeline, fused=self._modifier is None)
-            for parts in by_dtype(partition(self._executor.network.parameters, groups, live))
+            for parts in by_dtype(partition(self._executor.network.trained_specs, groups, live))
         ]
         for kernel in kernels:
             kernel.attach({name: to_numpy(live[name]) for name in kernel.names})
@@ -82,7 +82,7 @@ class KernelStep:
         self._kernels, self.pipeline = kernels, pipeline
         self._traced += max((kernel.traces for kernel in kernels), default=0)
         # Frozen parameters have no gradient; where there are none, the executor's fast path asks no questions.
-        self._wrt: dict[str, Any] = {} if len(names) == len(live) else {"wrt": names}
+        self._wrt: dict[str, Any] = {} if len(names) == len(self._executor.network.trained_specs) else {"wrt": names}
         self._clips_norm = any(kernel.clips_norm for kernel in kernels)
         # What runs over the model runs over all kernels; each alone knows only its own part.
         self._shared = len(kernels) > 1 and (rule.scope == "model" or self._clips_norm)

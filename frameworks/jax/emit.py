@@ -241,7 +241,7 @@ class GraphProgram:
             if (operator := operator_of(node)) is not None:
                 check_operator(operator, device)
                 self.fallible |= is_compiled(operator)
-        self._names = tuple(network.parameters), tuple(network.buffers), tuple(network.outputs)
+        self._names = tuple(network.parameter_specs), tuple(network.buffer_specs), tuple(network.outputs)
         self._flat = find_flat(self._forms.evaluation)
         self.stored = find_storage(self._forms.evaluation, self._flat)
 

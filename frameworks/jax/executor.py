@@ -106,12 +106,13 @@ class JAXExecutor(NetworkExecutor):
         self._place = find_device(device)
         self.program = program
         self.source = program.evaluation.source
-        self._names, self._outputs = tuple(network.parameters), tuple(network.outputs)
+        self._names, self._outputs = tuple(network.parameter_specs), tuple(network.outputs)
+        self._trained = tuple(network.trained_specs)
         self._index = {name: at for at, name in enumerate(self._names)}
-        self._buffer_index = {name: at for at, name in enumerate(network.buffers)}
+        self._buffer_index = {name: at for at, name in enumerate(network.buffer_specs)}
         self._inputs_index = {name: at for at, name in enumerate(network.inputs)}
         self._values = tuple(self.store(name, network.initial(name)) for name in self._names)
-        self._buffers = tuple(self.store(name, network.initial(name)) for name in network.buffers)
+        self._buffers = tuple(self.store(name, network.initial(name)) for name in network.buffer_specs)
         self._evaluate = jax.jit(self._evaluation)
         self._train = jax.jit(self._training)
         self._backward: dict[tuple[Any, ...], Callable[..., Any]] = {}
@@ -217,7 +218,7 @@ class JAXExecutor(NetworkExecutor):
             UsageError: Names that are none, a `loss_scale` that is no finite number, an `info` that is no `StepInfo`,
                 an `on_gradient` that is no function.
         """
-        names = self._names if wrt is None else self._check_wrt(wrt)
+        names = self._trained if wrt is None and self._trained else self._check_wrt(wrt)
         return self.backpropagate(
             inputs, loss, names, self._values, info, (accumulate, loss_scale), on_gradient=on_gradient
         )

@@ -97,8 +97,8 @@ def from_jax(
         name=said_of(apply),
         inputs=specs,
         outputs=found,
-        parameters={name: _spec(value) for name, value in values.items()},
-        buffers={name: _spec(value) for name, value in held.items()},
+        parameter_specs={name: _spec(value) for name, value in values.items()},
+        buffer_specs={name: _spec(value) for name, value in held.items()},
         structure=program.structure,
         values={name: np.asarray(value) for name, value in {**values, **held}.items()},
     )

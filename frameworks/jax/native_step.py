@@ -68,14 +68,15 @@ class NativeStep:
         numbers: Mapping[str, float],
     ) -> None:
         self._executor, self._apply, self.numbers = executor, update, dict(numbers)
-        self._names, self._outputs = tuple(executor.network.parameters), tuple(executor.network.outputs)
+        self._all, self._outputs = tuple(executor.network.parameter_specs), tuple(executor.network.outputs)
+        self._names = tuple(executor.network.trained_specs)
         self._loss = self._outputs.index(loss)
         self._differentiated = executor.differentiated(loss, self._names)
         self.traces = 0
         self._whole = jax.jit(self._trace, donate_argnums=() if executor.program.fallible else (0, 1, 2))
         self._update = jax.jit(self._trace_update, donate_argnums=(0, 1))
         with jax.enable_x64(True):
-            states = initial(dict(zip(self._names, executor._values, strict=True)), self.numbers)
+            states = initial(self._own(executor._values), self.numbers)
             # Copied: a state may be the parameter itself, which is donated beside it. Committed to the device as the
             # parameters are: else the second step would compile again.
             self._states = jax.tree.map(lambda value: jax.device_put(np.array(value), executor._place), states)
@@ -112,23 +113,32 @@ class NativeStep:
 
         def function(own: Values) -> Any:
             # A line search may come with 64-bit numbers, which the network is not of.
-            given = [own[name].astype(value.dtype) for name, value in zip(self._names, values, strict=True)]
+            pairs = zip(self._all, values, strict=True)
+            given = [own[name].astype(value.dtype) if name in own else value for name, value in pairs]
             with executor.types():
                 found, _ = executor.program.training.call(given, buffers, list(feed))
             return found[self._loss]
 
-        point = Point(self._named(values), self._named(gradients), outputs[self._loss], function)
+        point = Point(self._own(values), self._named(gradients), outputs[self._loss], function)
         new, new_states = self._apply(point, states, numbers)
-        return outputs, tuple(new[name] for name in self._names), new_buffers, new_states
+        return outputs, self._changed(values, new), new_buffers, new_states
 
     def _trace_update(self, values: Any, states: Tree, gradients: Any, numbers: Any) -> Any:
         self.traces += 1
         found = {name: self._executor.turn(name, gradient) for name, gradient in self._named(gradients).items()}
-        new, new_states = self._apply(Point(self._named(values), found), states, numbers)
-        return tuple(new[name] for name in self._names), new_states
+        new, new_states = self._apply(Point(self._own(values), found), states, numbers)
+        return self._changed(values, new), new_states
 
-    def _named(self, values: Any) -> Values:
-        return dict(zip(self._names, values, strict=True))
+    def _named(self, gradients: Any) -> Values:
+        return dict(zip(self._names, gradients, strict=True))
+
+    def _own(self, values: Any) -> Values:
+        """Those of the parameters that are trained."""
+        return {name: value for name, value in zip(self._all, values, strict=True) if name in self._names}
+
+    def _changed(self, values: Any, new: Values) -> Any:
+        """All parameters, with the new values of those that are trained."""
+        return tuple(new.get(name, value) for name, value in zip(self._all, values, strict=True))
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """The state as NumPy arrays, `"<where>/<parameter>"` in the network's order of axes, or `"<where>"`."""
@@ -172,7 +182,7 @@ class NativeStep:
         """The name of a leaf of the state, and of the parameter whose it is."""
         words, name = [], ""
         for part in path:
-            if isinstance(part, jax.tree_util.DictKey) and part.key in self._executor.network.parameters:
+            if isinstance(part, jax.tree_util.DictKey) and part.key in self._executor.network.parameter_specs:
                 name = str(part.key)
             else:
                 words.append(str(getattr(part, "name", getattr(part, "idx", getattr(part, "key", part)))))
@@ -183,4 +193,4 @@ class NativeStep:
         """Whether a leaf lies as its parameter is stored."""
         if not name:
             return False
-        return tuple(value.shape) == tuple(self._executor._values[self._names.index(name)].shape)
+        return tuple(value.shape) == tuple(self._executor._values[self._all.index(name)].shape)

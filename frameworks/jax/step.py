@@ -92,7 +92,7 @@ class JAXStep:
         check_callable("modifier", modifier, "(name, param, grad) -> grad")
         self._executor, self._loss, self._modifier = executor, loss, modifier
         self.rule, self._loss_dtype = rule, executor.network.outputs[loss].dtype
-        self._names, self._outputs = tuple(executor.network.parameters), tuple(executor.network.outputs)
+        self._names, self._outputs = tuple(executor.network.parameter_specs), tuple(executor.network.outputs)
         self._traces, self._inside = 0, False
         self._build(groups, pipeline or GradientPipeline())
 
@@ -100,7 +100,7 @@ class JAXStep:
         executor = self._executor
         self._rule = FunctionalRule(
             self.rule,
-            executor.network.parameters,
+            executor.network.trained_specs,
             _Functions(),
             groups=groups,
             pipeline=pipeline,
@@ -265,7 +265,7 @@ class JAXStep:
     def _checked(self, name: str, gradients: Arrays) -> Any:
         if name not in gradients:
             raise ShapeError(f"no gradient of {name!r}; got: {', '.join(gradients)}")
-        value, spec = gradients[name], self._executor.network.parameters[name]
+        value, spec = gradients[name], self._executor.network.parameter_specs[name]
         value = value if isinstance(value, jax.Array) else np.array(to_numpy(value))
         if reason := spec.mismatch(tuple(value.shape), str(value.dtype)):
             raise ShapeError(f"the gradient of {name!r}: {reason}")

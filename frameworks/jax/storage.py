@@ -73,7 +73,7 @@ def find_storage(network: Network, flat: dict[str, tuple[int, ...]]) -> dict[str
         flat: What `find_flat` found.
     """
     found = {}
-    for name, spec in network.parameters.items():
+    for name, spec in network.parameter_specs.items():
         uses = _readers(network.model.graph.initializers[name])
         shape = tuple(map(int, spec.shape))
         if uses and all(_kind(use.node) == "Conv" and use.idx == 1 for use in uses):
@@ -96,7 +96,7 @@ def _is_layer(network: Network, node: ir.Node, *, alone: bool = False) -> bool:
         alone: Whether the node must be the only one that reads it, row by row.
     """
     weight = _origin(node.inputs[1]) if _kind(node) == "Gemm" else None
-    if weight is None or weight.name not in network.parameters or weight.is_graph_output():
+    if weight is None or weight.name not in network.parameter_specs or weight.is_graph_output():
         return False
     uses = _readers(weight)
     kinds = {(_kind(use.node), use.idx, attribute(use.node, "transB", 0)) for use in uses}

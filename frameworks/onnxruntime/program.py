@@ -64,7 +64,7 @@ class Program:
         numerics: Numerics = EXACT,
     ) -> None:
         self._name = network.model.graph.name
-        self._values = {name: on_memory(values[name]) for name in (*network.parameters, *network.buffers)}
+        self._values = {name: on_memory(values[name]) for name in (*network.parameter_specs, *network.buffer_specs)}
         # The kernels of compiled operators live as long as the session that calls them.
         suited, self._kernels = with_kernels(guarded(network), device)
         try:

@@ -96,7 +96,7 @@ class Program:
         # An input that no node reads is none of the compiled model.
         known = {name for port in self.model.inputs for name in port.names}
         self._read = [(name, number) for number, name in enumerate(self._inputs) if name in known]
-        self._values = {name: values[name] for name in (*network.parameters, *network.buffers)}
+        self._values = {name: values[name] for name in (*network.parameter_specs, *network.buffer_specs)}
         self._fitting: set[tuple[tuple[int, ...], ...]] = set()
         self._lock = threading.Lock()
         self._begin()

@@ -56,6 +56,8 @@ class TorchExecutor(NetworkExecutor):
         super().__init__(network, device=device, seed=seed)
         self._place = torch.device(str(device))
         self._parameters, self._buffers = parameters, buffers
+        # One object where nothing is frozen: `targets is self._leaves` says that all is asked for.
+        self._leaves = {name: parameters[name] for name in network.trained_specs} if network.frozen else parameters
         self._outputs = tuple(network.outputs)
         self._seeds: dict[tuple[Any, ...], Any] = {}
         self._wrt: dict[str, Any] | None = None
@@ -125,7 +127,7 @@ class TorchExecutor(NetworkExecutor):
         if type(loss) is not str or loss not in self._losses:
             self._check_loss(loss)
         loss_scale = self._check_scale(loss, loss_scale)
-        targets = self._parameters if wrt is None else self._targets(wrt, feed)
+        targets = self._leaves if wrt is None else self._targets(wrt, feed)
         if wrt is not None or on_gradient is not None:
             self._asked(targets)
         before = self._wrt if accumulate and not self._spent else None
@@ -190,8 +192,8 @@ class TorchExecutor(NetworkExecutor):
         return {name: tensor.detach() for name, tensor in self._parameters.items()}
 
     def leaves(self) -> dict[str, Any]:
-        """The parameters as torch's optimizers take them: leaves that carry `.grad`."""
-        return self._parameters
+        """The trained parameters as torch's optimizers take them: leaves that carry `.grad`."""
+        return self._leaves
 
     def buffers(self) -> Arrays:
         """The live running statistics; see `GraphExecutor.buffers`."""

@@ -59,20 +59,20 @@ class PyTorchExecutor(TorchExecutor):
         # clone: torch's own allocation, aligned as its kernels like it.
         live = {
             name: from_numpy(network.initial(name)).clone().to(place)
-            for name in (*network.parameters, *network.buffers)
+            for name in (*network.parameter_specs, *network.buffer_specs)
         }
         super().__init__(
             network,
-            {name: live[name].requires_grad_() for name in network.parameters},
-            {name: live[name] for name in network.buffers},
+            {name: live[name].requires_grad_(name not in network.frozen) for name in network.parameter_specs},
+            {name: live[name] for name in network.buffer_specs},
             device=device,
             seed=seed,
         )
         self._known, self._compiler = live, compiler
         if compiler is not None:
             self.capabilities = self.capabilities - {"early_gradients"}
-            compiler.leaves = frozenset(self._parameters)
-        self._active: Collection[str] = self._parameters
+            compiler.leaves = frozenset(self._leaves)
+        self._active: Collection[str] = self._leaves
         self._ranks: RankStatistics | None = None
 
     @property
@@ -169,7 +169,7 @@ class PyTorchExecutor(TorchExecutor):
                     tensor.requires_grad_(name in wanted)
                 if self._compiler is not None:
                     self._compiler.leaves = frozenset(wanted)
-            self._active = targets if targets is self._parameters else wanted
+            self._active = targets if targets is self._leaves else wanted
 
 
 def _class_check(labels: Labels, dtype: str) -> Callable[[Any], None]:

@@ -17,7 +17,7 @@ class HostStep(KernelStep):
     """`KernelStep` that reads torch's own gradients where they lie, and a modifier's, without a view of NumPy's."""
 
     def _found(self, kernel: RuleKernel, gradients: Arrays) -> list[tuple[int, Any]]:
-        specs, live = self._executor.network.parameters, self._live
+        specs, live = self._executor.network.parameter_specs, self._live
         tensors = [_fitting(gradients.get(name), specs[name], live[name]) for name in kernel.names]
         if all(tensor is not None for tensor in tensors):
             return [(tensor.data_ptr(), tensor) for tensor in tensors]

@@ -73,7 +73,7 @@ def from_module(
     >>> from deep5.tensors import TensorSpec
     >>> inputs = {"input": TensorSpec(shape=("N", 4)), "label": TensorSpec(shape=("N",), dtype="int64")}
     >>> executor = from_module(torch.nn.Linear(4, 3), torch.nn.functional.cross_entropy, inputs=inputs)
-    >>> executor.network.outputs["logits"].shape, list(executor.network.parameters)
+    >>> executor.network.outputs["logits"].shape, list(executor.network.parameter_specs)
     (('N', 3), ['weight', 'bias'])
     """
     if not isinstance(module, torch.nn.Module) or not callable(loss):
@@ -111,8 +111,8 @@ class ModuleExecutor(TorchExecutor):
             name=type(module).__name__,
             inputs=inputs,
             outputs=found,
-            parameters={name: specs[name] for name in parameters},
-            buffers={name: specs[name] for name in buffers},
+            parameter_specs={name: specs[name] for name in parameters},
+            buffer_specs={name: specs[name] for name in buffers},
             structure=_structure(module, loss),
             weights=hash_of_values(specs, lambda name: live[name].detach().cpu().numpy()),
         )
@@ -126,7 +126,7 @@ class ModuleExecutor(TorchExecutor):
             value = self.module.get_parameter(name) if name in self._frozen else self.module.get_buffer(name)
         except AttributeError:
             value = None
-        spec = self.network.buffers[name]
+        spec = self.network.buffer_specs[name]
         if value is None or (reason := spec.mismatch(tuple(value.shape), str(value.dtype).removeprefix("torch."))):
             raise NetworkError(
                 f"the module's buffer {name!r}: {'got none' if value is None else reason}; allowed: {spec}, as it was "

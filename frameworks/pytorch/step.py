@@ -140,7 +140,7 @@ class DeviceStep:
         self._build(groups, pipeline or GradientPipeline())
 
     def _build(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
-        rule, specs, functions = self.rule, self._executor.network.parameters, _Functions(self._place)
+        rule, specs, functions = self.rule, self._executor.network.trained_specs, _Functions(self._place)
         options: dict[str, Any] = {"pipeline": pipeline, "modified": self._modifier is not None}
         # By the parameters' own names: what may be asked for and what a state holds.
         self._named = FunctionalRule(rule, specs, functions, groups=groups, **options)
@@ -342,7 +342,7 @@ class DeviceStep:
     def _checked(self, name: str, gradients: Arrays) -> Any:
         if name not in gradients:
             raise ShapeError(f"no gradient of {name!r}; got: {', '.join(gradients)}")
-        value, spec = gradients[name], self._executor.network.parameters[name]
+        value, spec = gradients[name], self._executor.network.parameter_specs[name]
         if not isinstance(value, torch.Tensor):
             value = torch.from_numpy(np.array(to_numpy(value)))
         if reason := spec.mismatch(tuple(value.shape), str(value.dtype).removeprefix("torch.")):

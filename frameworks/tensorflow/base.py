@@ -97,7 +97,7 @@ class TracedExecutor(TracedNetwork):
             names = self._check_wrt(wrt)
             function = self._functions[key] = self.traced_gradients(loss, names)
         scale = self.scale(loss, self._check_scale(loss, loss_scale))
-        added = None if not accumulate else self.network.parameters if wrt is None else wrt
+        added = None if not accumulate else self.network.trained_specs if wrt is None else wrt
         return self.run_backprop(function, inputs, info, scale, added=added, on_gradient=on_gradient)
 
     def run_backprop(
@@ -165,11 +165,11 @@ class TracedExecutor(TracedNetwork):
 
     def parameters(self) -> Arrays:
         """The live parameters: variables, or views of those that lie in another order; change them by `assign`."""
-        return {name: self.live[name].native() for name in self.network.parameters}
+        return {name: self.live[name].native() for name in self.network.parameter_specs}
 
     def buffers(self) -> Arrays:
         """The live running statistics, variables."""
-        return {name: self.live[name].native() for name in self.network.buffers}
+        return {name: self.live[name].native() for name in self.network.buffer_specs}
 
     def train_step(
         self,

@@ -43,7 +43,9 @@ class Program(NamedTuple):
 
 def preferred_orders(network: Network) -> dict[str, Order]:
     """The order in which each parameter and buffer should lie, by name: ONNX's, but for the weights of convolutions."""
-    orders = {name: onnx_order(len(spec.shape)) for name, spec in {**network.parameters, **network.buffers}.items()}
+    orders = {
+        name: onnx_order(len(spec.shape)) for name, spec in {**network.parameter_specs, **network.buffer_specs}.items()
+    }
     for node in network.nodes:
         weight = node.inputs[1] if node.op_type == "Conv" and not is_custom(node) else None
         while weight is not None and (cast := weight.producer()) is not None and cast.op_type == "Cast":

@@ -45,9 +45,9 @@ class TensorFlowExecutor(TracedExecutor):
         with tf.device(placed(device)):
             live = {
                 name: Live(
-                    network.initial(name), self._orders[name], trainable=name in network.parameters, name=f"p{i}"
+                    network.initial(name), self._orders[name], trainable=name in network.parameter_specs, name=f"p{i}"
                 )
-                for i, name in enumerate((*network.parameters, *network.buffers))
+                for i, name in enumerate((*network.parameter_specs, *network.buffer_specs))
             }
         super().__init__(network, live, device=device, seed=seed, xla=xla)
 

@@ -117,8 +117,8 @@ class KerasExecutor(TracedExecutor):
             name=model.name,
             inputs=inputs,
             outputs=found,
-            parameters={name: specs[name] for name in parameters},
-            buffers={name: specs[name] for name in buffers},
+            parameter_specs={name: specs[name] for name in parameters},
+            buffer_specs={name: specs[name] for name in buffers},
             structure=_structure(model, loss),
             weights=hash_of_values(specs, lambda name: np.asarray(own[name].value.numpy())),
         )
@@ -134,7 +134,7 @@ class KerasExecutor(TracedExecutor):
 
     @cached_property
     def _form(self) -> TrainingForm:
-        return TrainingForm(self.network, (), {name: f"new:{name}" for name in self.network.buffers})  # type: ignore[arg-type]
+        return TrainingForm(self.network, (), {name: f"new:{name}" for name in self.network.buffer_specs})  # type: ignore[arg-type]
 
     def _stateless(
         self, training: bool, own: Mapping[str, Any], parameters: Sequence[str], buffers: Sequence[str]

@@ -82,7 +82,7 @@ class KerasOptimizer(NativeOptimizer):
             )
         import tensorflow as tf
 
-        names, specs = list(executor.network.parameters), executor.network.parameters
+        names, specs = list(executor.network.trained_specs), executor.network.trained_specs
         variables = [live[name].variable for name in names]
         try:
             optimizer = self.native(_keras_optimizers())
@@ -124,7 +124,7 @@ class KerasOptimizer(NativeOptimizer):
         return outputs
 
     def _apply(self, gradients: Arrays) -> None:
-        self._other_half(*(gradients[name] for name in self._executor.network.parameters))
+        self._other_half(*(gradients[name] for name in self._executor.network.trained_specs))
 
     @property
     def changeable(self) -> tuple[str, ...]:

@@ -108,7 +108,7 @@ class TensorFlowStep:
         self._build(groups, pipeline or GradientPipeline())
 
     def _build(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
-        executor, specs = self._executor, self._executor.network.parameters
+        executor, specs = self._executor, self._executor.network.trained_specs
         modified = self._modifier is not None
         self._rule = FunctionalRule(
             self.rule, specs, self._functions, groups=groups, pipeline=pipeline, modified=modified
@@ -205,7 +205,7 @@ class TensorFlowStep:
         """
         if self._inside:
             self._refuse_inside()
-        specs, given = self._executor.network.parameters, []
+        specs, given = self._executor.network.parameter_specs, []
         for name in self._rule.names:
             if name not in gradients:
                 raise ShapeError(f"no gradient of {name!r}; allowed: one a parameter, {', '.join(self._rule.names)}")
@@ -356,12 +356,12 @@ class TensorFlowStep:
     def _modified(self, modifier: Modifier, name: str, param: Any, gradient: Any) -> Any:
         live = self._executor.live[name]
         made = tf.convert_to_tensor(modified(modifier, name, live.to_onnx(param), live.to_onnx(gradient)))
-        spec = self._executor.network.parameters[name]
+        spec = self._executor.network.parameter_specs[name]
         if reason := spec.mismatch(tuple(made.shape), made.dtype.name):
             raise ShapeError(f"the modified gradient of {name!r}: {reason}")
         return live.to_variable(made)
 
     def _signature(self, width: int) -> list[Any]:
-        specs = self._executor.network.parameters
+        specs = self._executor.network.parameter_specs
         shapes = [tf.TensorSpec(specs[name].shape, tf.as_dtype(specs[name].dtype)) for name in self._rule.names]
         return [*shapes, tf.TensorSpec([width], tf.float64)]

@@ -68,7 +68,7 @@ def sum_of_parts(network: d5.Network, batch_size: int) -> float:
     """Weights, gradients, Adam's states, activations and the batches that the timing recipes prepare, in MiB."""
     from deep5.recipes.overhead.by_deep5 import BATCHES
 
-    weights = sum(spec.size * numpy_dtype(spec.dtype).itemsize for spec in network.parameters.values())
+    weights = sum(spec.size * numpy_dtype(spec.dtype).itemsize for spec in network.parameter_specs.values())
     samples = sum(_size(spec.shape, batch_size) * numpy_dtype(spec.dtype).itemsize for spec in network.inputs.values())
     activations = sum(
         4 * _size(value.shape, batch_size)

@@ -88,7 +88,7 @@ def by_distributed_data_parallel(
     network = d5.networks.resnet(depth=depth, seed=seed)
     model = _module(depth)
     with torch.no_grad():
-        for parameter, name in zip(model.parameters(), network.parameters, strict=True):
+        for parameter, name in zip(model.parameters(), network.parameter_specs, strict=True):
             parameter.copy_(torch.from_numpy(network.initial(name)))
     parallel = DistributedDataParallel(model, process_group=gloo_group(communicator.size))
     update = torch.optim.SGD(parallel.parameters(), lr=RATE, momentum=MOMENTUM, fused=True)

@@ -59,7 +59,7 @@ def gradient_network(network: Network, loss: str = "loss", wrt: Sequence[str] | 
     """
     if loss not in network.outputs:
         raise UnknownName("loss", loss, network.outputs)
-    names = list(network.parameters) if wrt is None else list(dict.fromkeys(wrt))
+    names = list(network.trained_specs) if wrt is None else list(dict.fromkeys(wrt))
     root = next(value for value in network.model.graph.outputs if value.name == loss)
     if root.dtype not in FLOATS or network.outputs[loss].shape != ():
         raise NetworkError(f"the loss {loss!r} is {network.outputs[loss]}; allowed: a floating-point scalar")
@@ -182,10 +182,10 @@ def _has_rule(node: ir.Node) -> bool:
 
 def _source(network: Network, graph: ir.Graph, name: str) -> ir.Value:
     """The value in the copied graph that a name in `wrt` stands for."""
-    if name in network.parameters:
+    if name in network.parameter_specs:
         return graph.initializers[name]
     if name not in network.inputs:
-        raise UnknownName("parameter or input", name, [*network.parameters, *network.inputs])
+        raise UnknownName("parameter or input", name, [*network.parameter_specs, *network.inputs])
     value = next(value for value in graph.inputs if value.name == name)
     if value.dtype not in FLOATS:
         raise Unsupported(f"no gradient by {name!r}, which is {network.inputs[name]}; allowed: floating-point inputs")
