@@ -20,9 +20,6 @@ from deep5.tensors import TensorSpec
 
 __all__ = ["Network"]
 
-# The most that protobuf, and so an ONNX file, can hold.
-_LARGEST_BYTES = 1 << 31
-
 
 class Network:
     """A graph of ONNX operators with its initial weights.
@@ -347,12 +344,9 @@ class Network:
         Raises:
             NetworkError: It is larger than the 2 GiB that such a model can be.
         """
-        size = sum(value.const_value.nbytes for value in self.model.graph.initializers.values() if value.const_value)
-        if size >= _LARGEST_BYTES:
-            raise NetworkError(
-                f"the weights take {size} bytes; allowed in one ONNX model: less than {_LARGEST_BYTES}; remedy: "
-                "network.save_weights(PATH)"
-            )
+        from deep5.networks.writing import check_size
+
+        check_size(self)
         model = self.model.clone()
         for name, value in model.graph.initializers.items():
             if isinstance(value.const_value, ir.ExternalTensor):
@@ -360,21 +354,23 @@ class Network:
         return ir.to_proto(model)
 
     def save(self, path: str | Path) -> None:
-        """Write the network as one ONNX file, atomically.
+        """Write the network as one ONNX file, atomically and weight by weight.
 
         Args:
             path: A file that ends in `.onnx`: `with_weights` tells the formats apart by that.
 
         Raises:
             UsageError: Another ending, or no path.
+            NetworkError: It is larger than the 2 GiB that such a file can be.
             OutputError: It cannot be written.
         """
         from deep5.files import write_atomically
         from deep5.networks.weights import check_path
+        from deep5.networks.writing import write_model
 
         check_path(path, "the network", ".onnx", "save_weights")
         try:
-            write_atomically(path, self.to_onnx().SerializeToString(deterministic=True))
+            write_atomically(path, lambda file: write_model(self, file))
         except OSError as error:
             raise OutputError(
                 f"the network cannot be written to {path} ({error.strerror}); allowed: a writable file"
@@ -421,7 +417,9 @@ class Network:
         for node in self.nodes:
             attributes = sorted(f"{key}={_attribute(value)}" for key, value in node.attributes.items())
             sources = [value.name if value is not None else "" for value in node.inputs]
-            lines.append(f"{node.domain}:{node.op_type} {sources} {[v.name for v in node.outputs]} {attributes}")
+            # A file need not name an output that nothing takes.
+            made = [value.name if value.uses() or value.is_graph_output() else "" for value in node.outputs]
+            lines.append(f"{node.domain}:{node.op_type} {sources} {made} {attributes}")
         lines += [f"output {name}" for name in self.outputs]
         lines += [f"frozen {name}" for name in sorted(self.frozen)]
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
