@@ -12,6 +12,7 @@ import pytest
 
 import deep5 as d5
 from deep5.backend import Support
+from deep5.distributed.threads import run_in_threads
 from deep5.errors import NetworkError, UsageError
 from deep5.networks import Network, mlp
 from deep5.networks.lowering import lowered
@@ -173,3 +174,38 @@ def test_a_file_that_names_what_is_not_there() -> None:
     model = mlp(**SMALL).to_onnx()
     onnx.helper.set_model_props(model, {"deep5.frozen": '["fc1.bias", "other"]'})
     assert Network.from_onnx(model).frozen == {"fc1.bias"}
+
+
+SCHEMES: dict[str, Callable[[], Any]] = {
+    "all_reduce": d5.AllReduce,
+    "parameter_server": d5.ParameterServer,
+    "local_sgd": lambda: d5.LocalSGD(every=2),
+    "gossip": d5.Gossip,
+    "neighbourhood": d5.Neighbourhood,
+    "hierarchical": lambda: d5.Hierarchical(group_size=1),
+    "elastic_averaging": lambda: d5.ElasticAveraging(every=1),
+}
+
+
+@pytest.mark.parametrize("name", [*SCHEMES, "closure"])
+@pytest.mark.parametrize("framework", ["reference", "pytorch"])
+def test_ranks_leave_frozen_parameters_as_they_are(name: str, framework: str) -> None:
+    scheme = SCHEMES.get(name, d5.AllReduce)()
+
+    def work(communicator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        run = d5.framework(framework).executor(frozen())
+        before = {key: value.copy() for key, value in run.state_dict().items()}
+        own = scheme.wrap(d5.LBFGS() if name == "closure" else RuleOptimizer(d5.Adam(lr=0.1)), communicator, seed=0)
+        own.bind(run)
+        for step in range(2):
+            whole = feed(6)
+            count = 6 // communicator.size
+            mine = {key: value[communicator.rank * count :][:count] for key, value in whole.items()}
+            own.step(mine, d5.StepInfo(step=step, batch_size=count, global_batch_size=6))
+        with own.averaged():
+            pass
+        return before, run.state_dict()
+
+    for before, after in run_in_threads(3, work):
+        for key, value in before.items():
+            assert np.array_equal(value, after[key]) == (key in FROZEN), key
