@@ -441,7 +441,7 @@ class Executor:
         grads = draw({name: value.shape for name, value in parameters.items()}, 3)
         self.grads = {name: grad.astype(parameters[name].dtype) for name, grad in grads.items()}
         specs = {n: TensorSpec(shape=v.shape, dtype=str(v.dtype)) for n, v in parameters.items()}
-        self.network = SimpleNamespace(parameters=specs)
+        self.network = SimpleNamespace(trained_specs=specs)
 
     def parameters(self) -> Any:
         return self.live
