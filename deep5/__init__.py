@@ -88,6 +88,9 @@ if TYPE_CHECKING:
     from deep5.metrics.utilisation import Utilisation as Utilisation
     from deep5.networks.builder import NetworkBuilder as NetworkBuilder
     from deep5.networks.check import check_executor as check_executor
+    from deep5.networks.equivalence import Transformation as Transformation
+    from deep5.networks.equivalence import check_equivalence as check_equivalence
+    from deep5.networks.equivalence import check_transformation as check_transformation
     from deep5.networks.network import Network as Network
     from deep5.networks.onnx_operator import ONNXOperator as ONNXOperator
     from deep5.operators.check import check_forward as check_forward
@@ -228,6 +231,9 @@ _LEVELS = {
     "NetworkBuilder": "networks.builder",
     "networks": "networks",
     "check_executor": "networks.check",
+    "Transformation": "networks.equivalence",
+    "check_equivalence": "networks.equivalence",
+    "check_transformation": "networks.equivalence",
     # Level 2
     "ArrayDataset": "training.dataset",
     "Dataset": "training.dataset",
