@@ -20,7 +20,7 @@ import deep5 as d5
 from deep5.arguments import THREADS
 from deep5.compiler import CPP, compiler
 from deep5.errors import OperatorError, ShapeError, Unsupported, UsageError
-from deep5.operators import zoo
+from deep5.operators import timing, zoo
 from deep5.operators.registry import make_operator
 from deep5.operators.zoo import ConvDirect, ConvFFT, ConvIm2Col, ConvWinograd, MatMulBlocked, problems, work
 from deep5.operators.zoo.work import FILTERING, Convolution
@@ -71,6 +71,7 @@ CASES = [
 ALGORITHMS = {
     "direct": ConvDirect,
     "im2col": ConvIm2Col,
+    "im2col whole": functools.partial(ConvIm2Col, whole=True),
     "fft": ConvFFT,
     "winograd2": functools.partial(ConvWinograd, tile=2),
     "winograd4": functools.partial(ConvWinograd, tile=4),
@@ -78,7 +79,7 @@ ALGORITHMS = {
 
 
 def takes(algorithm: str, case: Case) -> bool:
-    if algorithm in ("direct", "im2col"):
+    if algorithm in ("direct", "im2col", "im2col whole"):
         return True
     return case.strides == (1, 1) and (algorithm == "fft" or case.weight[2:] == (3, 3))
 
@@ -204,6 +205,43 @@ def test_narrow_numbers_are_computed_with_as_float32() -> None:
         assert found.dtype == "float16"
         # Sums of at most 1170 terms in float32, then one rounding.
         assert excess(found, expected, ROUNDING["float16"] * abs(expected) + sum_bound(1170, size, "float32")) <= 1
+
+
+@pytest.mark.parametrize(
+    ("op", "least"),
+    [
+        # R S times the input's.
+        (ConvIm2Col(pads=2, whole=True), 8 * 96 * 25 * 27 * 27 * 4),
+        # X, W and Y at all frequencies.
+        (ConvFFT(pads=2), 544 * (4 * 8 * 96 + 2 * 96 * 64 + 2 * 8 * 64) * 4),
+    ],
+)
+def test_the_workspace_that_is_counted_is_the_memory_that_is_taken(op: d5.CppOperator, least: int) -> None:
+    draw = np.random.default_rng(0)
+    x, weight = draw.standard_normal((8, 96, 27, 27), np.float32), draw.standard_normal((64, 96, 5, 5), np.float32)
+    op.forward(x[:1], weight)
+    y = op.forward(x, weight)
+    counted = op.report()["workspace bytes"]
+    assert least <= counted <= 1.1 * least + (4 << 20)
+    ctypes.CDLL(None).malloc_trim(0)  # memory that the process holds already and uses again does not show
+    grown = timing.peak_growth_bytes(lambda: op.forward(x, weight))
+    if grown is None:
+        pytest.skip("the system does not let the mark of the largest resident memory be set back")
+    assert abs(grown - counted - y.nbytes) <= 0.15 * counted
+    op.report()
+    op.backward([y], [x, weight], [y], [True, True])
+    assert 0 < op.report()["workspace bytes"] < 0.1 * least, "gradients are computed in blocks"
+
+
+def test_the_workspace_is_that_of_the_largest_call() -> None:
+    op = ConvIm2Col(whole=True)
+    weight = np.ones((1, 1, 2, 2))
+    sizes = []
+    for batches in ((1,), (5,), (1, 5, 2)):
+        for batch in batches:
+            op.forward(np.ones((batch, 1, 40, 40)), weight)
+        sizes.append(op.report()["workspace bytes"])
+    assert sizes[0] < sizes[1] == sizes[2]
 
 
 def test_gradients_that_nobody_wants_are_not_computed() -> None:

@@ -10,22 +10,9 @@
 #include <vector>
 
 #include "product.h"
+#include "workspace.h"
 
 namespace zoo {
-
-// Memory that is not set to zeros when it is made.
-template <typename T>
-class Memory {
- public:
-  explicit Memory(int64_t size) : data_(new T[static_cast<size_t>(std::max<int64_t>(size, 1))]) {}
-  ~Memory() { delete[] data_; }
-  Memory(const Memory &) = delete;
-  Memory &operator=(const Memory &) = delete;
-  T *data() const { return data_; }
-
- private:
-  T *data_;
-};
 
 inline int threads() {
 #if defined(_OPENMP)
@@ -246,14 +233,19 @@ class Narrowed {
   Memory<S> memory_;
 };
 
-// An algorithm is a class with `void compute(const Problem &, const S *x, const S *weight, S *y)`.
+// The counter that holds the most temporary memory of a call, forward or backward, in bytes.
+constexpr const char *kWorkspace = "workspace bytes";
+
+// An algorithm is an operator with `void compute(const Problem &, const S *x, const S *weight, S *y)`.
 template <typename T, typename Algorithm>
 void convolve(Algorithm &algorithm, const Problem &p, deep5::Tensor<const T> x, deep5::Tensor<const T> weight,
               deep5::Tensor<T> y) {
+  Workspace::begin();
   Widened<T> from(x), by(weight);
   Narrowed<T> to(y);
   if (y.size()) algorithm.compute(p, from.data(), by.data(), to.data());
   to.write();
+  algorithm.report_largest(kWorkspace, Workspace::peak());
 }
 
 // The gradients of all four algorithms, by patches and our own matrix product: they are those of the convolution, which
@@ -262,6 +254,7 @@ template <typename T>
 void adjoint(deep5::Operator &op, const Problem &p, deep5::Tensor<const T> dy, deep5::Tensor<const T> x,
              deep5::Tensor<const T> weight, deep5::Tensor<T> dx, deep5::Tensor<T> dw) {
   using S = Wide<T>;
+  Workspace::begin();
   Widened<T> grad(dy);
   double multiplications = 0;
   if (dx) {
@@ -277,6 +270,7 @@ void adjoint(deep5::Operator &op, const Problem &p, deep5::Tensor<const T> dy, d
     to.write();
   }
   op.report("multiplications backward", multiplications);
+  op.report_largest(kWorkspace, Workspace::peak());
 }
 
 }  // namespace zoo

@@ -1,8 +1,9 @@
 """Convolution of images by four algorithms: direct, im2col, FFT and Winograd's minimal filtering.
 
 All compute the same sum, ONNX's Conv of one group without bias and dilation; they differ in the multiplications that
-they do (`deep5.operators.zoo.work`) and in the digits that they lose. Their gradients are those of the convolution,
-exact to rounding, and computed the same way for all four: by patches and our own matrix product.
+they do (`deep5.operators.zoo.work`), in the memory that they need and in the digits that they lose. Their gradients are
+those of the convolution, exact to rounding, and computed the same way for all four: by patches and our own matrix
+product.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class ConvDirect(CppOperator):
 
     Inputs are an image [N, C, H, W] and a weight [K, C, R, S], the output [N, K, H', W']. `report` counts
     `"multiplications"`, products with zeros of the padding left out, so that NaN in a weight does not meet them, and
-    `"multiplications by filling"`, those with zeros that fill up vectors of output channels.
+    `"multiplications by filling"`, those with zeros that fill up vectors of output channels. `"workspace bytes"` is the
+    most temporary memory that a call asked for, forward or backward, beside inputs and outputs; so in all four.
 
     Args:
         strides: Steps down and right; one number for both.
@@ -54,14 +56,34 @@ class ConvDirect(CppOperator):
 class ConvIm2Col(CppOperator):
     """Convolution as a product of the weights with a matrix of patches; see `ConvDirect`.
 
-    The matrix is made a block of columns at a time. `report` counts `"multiplications"`, those with the padding's zeros
-    included, and `"multiplications by filling"`, those with zeros that fill up the blocks of the product.
+    `report` counts `"multiplications"`, those with the padding's zeros included, and `"multiplications by filling"`,
+    those with zeros that fill up the blocks of the product.
+
+    Args:
+        strides: As in `ConvDirect`.
+        pads: As in `ConvDirect`.
+        whole: Make the whole matrix of all images before the product, as published: its workspace is R S times the
+            input's. Else it is made a block of columns at a time, of a size that caches hold.
+
+    Raises:
+        UsageError: As `ConvDirect`; `whole` is neither True nor False.
+
+    References:
+        Chellapilla, Puri and Simard, High Performance Convolutional Neural Networks for Document Processing,
+        IWFHR 2006, section 2.2 (unrolling convolution).
     """
 
     source = "convolution_im2col.cpp"
 
-    def __init__(self, strides: int | Sequence[int] = (1, 1), pads: int | Sequence[int] = (0, 0, 0, 0)) -> None:
-        super().__init__(strides=_strides(self, strides), pads=_pads(self, pads))
+    def __init__(
+        self,
+        strides: int | Sequence[int] = (1, 1),
+        pads: int | Sequence[int] = (0, 0, 0, 0),
+        whole: bool = False,
+    ) -> None:
+        if whole not in (False, True):  # a node's attribute is a whole number
+            raise UsageError(f"ConvIm2Col: got whole={brief(whole)}; allowed: True or False")
+        super().__init__(strides=_strides(self, strides), pads=_pads(self, pads), whole=bool(whole))
 
     def specs(self, x: TensorSpec, weight: TensorSpec) -> tuple[TensorSpec, ...]:  # type: ignore[override]
         """The output."""

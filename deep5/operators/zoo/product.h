@@ -11,6 +11,8 @@
 #include <cstring>
 #include <memory>
 
+#include "workspace.h"
+
 namespace zoo {
 
 #if defined(__AVX512F__)
@@ -77,13 +79,14 @@ class Product {
 
   // Memory that begins at a vector's boundary and is not set to zeros when it is made.
   struct Panel {
-    std::unique_ptr<T[]> memory;
+    std::unique_ptr<Memory<T>> memory;
     T *begin = nullptr;
     int64_t size = 0;
     void reserve(int64_t wanted) {
       if (wanted <= size) return;
-      memory.reset(new T[static_cast<size_t>(wanted + kLanes)]);
-      begin = reinterpret_cast<T *>((reinterpret_cast<uintptr_t>(memory.get()) + kBytes - 1) / kBytes * kBytes);
+      memory.reset();
+      memory.reset(new Memory<T>(wanted + kLanes));
+      begin = reinterpret_cast<T *>((reinterpret_cast<uintptr_t>(memory->data()) + kBytes - 1) / kBytes * kBytes);
       size = wanted;
     }
   };
