@@ -274,7 +274,7 @@ def _below(network: Network, name: str) -> int | None:
             table = use.node.inputs[0]
             if use.node.op_type != "Gather" or use.idx != 1 or table is None or table.shape is None:
                 continue
-            extent = table.shape[int(attribute(use.node, "axis"))]
+            extent = table.shape[int(attribute(use.node, "axis", 0))]
             found += [extent] if isinstance(extent, int) else []
     return min(found, default=None)
 
