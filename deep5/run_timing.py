@@ -71,6 +71,9 @@ def time_code(recipe: Recipe, out: str | Path, communicator: Communicator | None
             for name, content in write_ranks(communicator, [], _about(recipe), run).items():
                 run.folder.write_file(name, content)
         run.document["measurement"] |= {"warmups": rounds.warmups, "first_call_s": rounds.first_call_s}
+        for side, told in rounds.told.items():
+            if "report" in told:
+                run.folder.write_file(f"{side}.txt", f"{told['report']}\n")
         for observer in run.observers:
             observer.after_timing(rounds)
         return run.finish()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,8 @@ class Rounds:
         steps: Steps in a call.
         warmups: Calls of each before the first that counts.
         first_call_s: Seconds of the candidate's very first call.
+        told: What the candidate and the baseline say of themselves beside their time, in attributes `told` of what is
+            called: for metrics of a recipe that has measured more.
     """
 
     candidate: tuple[float, ...]
@@ -37,6 +40,7 @@ class Rounds:
     steps: int
     warmups: int
     first_call_s: float
+    told: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def time_rounds(
@@ -99,6 +103,7 @@ def time_rounds(
         steps=steps,
         warmups=_WARMUPS,
         first_call_s=first,
+        told={"candidate": getattr(candidate, "told", {}), "baseline": getattr(baseline, "told", {})},
     )
 
 

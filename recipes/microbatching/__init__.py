@@ -1,0 +1,1 @@
+"""Training in micro-batches under a limit for workspace, against the same network undivided."""

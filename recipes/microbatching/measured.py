@@ -1,0 +1,112 @@
+"""Metrics of the recipes: workspace against the limit, memory of a step, and how far losses are apart."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from deep5.metric import Metric, Observer, Sample
+from deep5.timing import Rounds
+
+__all__ = ["LossDifference", "StepMemory", "UndividedStepMemory", "UndividedWorkspace", "Workspace"]
+
+
+class _Once(Observer):
+    """A number that the two sides of a recipe tell beside their times."""
+
+    def __init__(self, metric: _Told) -> None:
+        self._metric = metric
+        self._value: float | None = None
+
+    def after_timing(self, rounds: Rounds) -> None:
+        self._value = self._metric.of(rounds.told["candidate"], rounds.told["baseline"])
+
+    def samples(self) -> list[Sample]:
+        return [] if self._value is None else [Sample(self._value)]
+
+    def value(self) -> float | None:
+        return self._value
+
+
+class _Told(Metric):
+    direction: ClassVar[str] = "lower"
+
+    def of(self, candidate: Any, baseline: Any) -> float | None:
+        """The number, of what both sides tell."""
+        raise NotImplementedError
+
+    def observer(self) -> Observer:
+        """Samples: the one number."""
+        return _Once(self)
+
+
+class Workspace(_Told):
+    """Workspace of the layers in parts, as a percentage of the limit: of the largest one, or of all where it is shared.
+
+    Operators of level 0 count it themselves, byte for byte; nothing is on a clock.
+    """
+
+    name = "workspace"
+    unit = "%"
+
+    def of(self, candidate: Any, baseline: Any) -> float | None:
+        """Of the plan."""
+        plan = candidate["plan"]
+        return None if plan.limit_bytes is None else 100 * plan.workspace_bytes / plan.limit_bytes
+
+
+class UndividedWorkspace(_Told):
+    """`Workspace` of the layers undivided: above 100 % plain execution exceeds the limit."""
+
+    name = "undivided_workspace"
+    unit = "%"
+    direction = "higher"
+
+    def of(self, candidate: Any, baseline: Any) -> float | None:
+        """Of the plan, which measured both."""
+        plan = candidate["plan"]
+        return None if plan.limit_bytes is None else 100 * plan.undivided_workspace_bytes / plan.limit_bytes
+
+
+class StepMemory(_Told):
+    """By how many MiB a training step in parts raises the resident memory of the process: activations and workspace.
+
+    Memory that the process holds already and uses again does not show; large blocks are given back after each step.
+    """
+
+    name = "step_memory"
+    unit = "MiB"
+
+    def of(self, candidate: Any, baseline: Any) -> float | None:
+        """Of the candidate."""
+        return _mib(candidate["step_bytes"])
+
+
+class UndividedStepMemory(_Told):
+    """`StepMemory` of the same network undivided."""
+
+    name = "undivided_step_memory"
+    unit = "MiB"
+
+    def of(self, candidate: Any, baseline: Any) -> float | None:
+        """Of the baseline."""
+        return _mib(baseline["step_bytes"])
+
+
+class LossDifference(_Told):
+    """The largest difference of the losses of the first training steps, relative to the loss undivided.
+
+    The first loss is the same to the bit where layers compute each sample by itself; a gradient by a weight is added
+    up in another order, which the next losses show in float32's last digits.
+    """
+
+    name = "loss_difference"
+    unit = "ratio"
+
+    def of(self, candidate: Any, baseline: Any) -> float | None:
+        """Of both sides' losses, step by step."""
+        pairs = zip(candidate["losses"], baseline["losses"], strict=True)
+        return max(abs(ours - theirs) / abs(theirs) for ours, theirs in pairs)
+
+
+def _mib(count: int | None) -> float | None:
+    return None if count is None else count / 2**20
