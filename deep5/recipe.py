@@ -313,7 +313,7 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
 
 
 def _not_there(path: Path, text: str, names: list[str]) -> str:
-    short = [name for name in names if not name.startswith(("distributed_", "overhead_"))]
+    short = [name for name in names if not name.startswith(("distributed_", "microbatching_", "overhead_"))]
     allowed = f"allowed: {', '.join(short)}, more by 'deep5 list recipes', or the path of a Python file"
     if text and path.is_dir():
         inside = sorted(str(file) for file in path.glob("*.py") if not file.name.startswith("_"))

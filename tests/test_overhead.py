@@ -75,7 +75,9 @@ def by_command(recipe: str | Path, out: Path, *words: str) -> Result:
 LEFT_OUT = [
     name
     for name in RECIPES
-    if name.startswith(("deepbench", "distributed_scaling", "imagenet", "layer_batches", "overhead_ranks_resnet"))
+    if name.startswith(
+        ("deepbench", "distributed_scaling", "imagenet", "layer_batches", "microbatching_r", "overhead_ranks_resnet")
+    )
     or name in ("distributed_staleness_study", "distributed_compression_study")
 ] + [
     name

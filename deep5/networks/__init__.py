@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from deep5.networks.builder import he_normal as he_normal
     from deep5.networks.builder import ones as ones
     from deep5.networks.builder import zeros as zeros
+    from deep5.networks.convolution_algorithms import convolutions_by as convolutions_by
+    from deep5.networks.convolution_algorithms import unfit_convolutions as unfit_convolutions
+    from deep5.networks.microbatch_planner import MicrobatchPlan as MicrobatchPlan
+    from deep5.networks.microbatch_planner import plan_microbatches as plan_microbatches
     from deep5.networks.microbatching import micro_batched as micro_batched
     from deep5.networks.network import Network as Network
     from deep5.networks.precision import with_precision as with_precision
@@ -37,11 +41,13 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Layer": "deep5.networks.analysis",
+    "MicrobatchPlan": "deep5.networks.microbatch_planner",
     "Network": "deep5.networks.network",
     "NetworkAnalysis": "deep5.networks.analysis",
     "NetworkBuilder": "deep5.networks.builder",
     "alexnet": "deep5.networks.zoo",
     "analyse": "deep5.networks.analysis",
+    "convolutions_by": "deep5.networks.convolution_algorithms",
     "densenet121": "deep5.networks.zoo",
     "glorot_uniform": "deep5.networks.builder",
     "googlenet": "deep5.networks.zoo",
@@ -55,6 +61,7 @@ _HOME = {
     "mlp": "deep5.networks.zoo",
     "mobilenet_v2": "deep5.networks.zoo",
     "ones": "deep5.networks.builder",
+    "plan_microbatches": "deep5.networks.microbatch_planner",
     "resnet": "deep5.networks.zoo",
     "resnet18": "deep5.networks.zoo",
     "resnet18_small": "deep5.networks.zoo",
@@ -62,6 +69,7 @@ _HOME = {
     "resnet50": "deep5.networks.zoo",
     "squeezenet": "deep5.networks.zoo",
     "transformer": "deep5.networks.zoo",
+    "unfit_convolutions": "deep5.networks.convolution_algorithms",
     "vgg": "deep5.networks.zoo",
     "wide_resnet": "deep5.networks.zoo",
     "with_precision": "deep5.networks.precision",

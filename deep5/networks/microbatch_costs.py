@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -24,7 +24,6 @@ from deep5.operators.cpp import CppOperator
 from deep5.samples import Interval, ratio_interval
 from deep5.seeds import generator
 from deep5.tensors import TensorSpec
-from deep5.timing import time_rounds
 
 __all__ = ["WORKSPACE", "MeasuredLayer"]
 
@@ -80,7 +79,7 @@ class MeasuredLayer:
             rounds: Samples of each.
         """
         works = {size: self._work(self._executor, self._feed(size)) for size in sizes}
-        workspaces = self._workspaces(sizes, works)
+        workspaces = self._workspaces(works)
         calls: dict[int, int] = {}
         seconds: dict[int, list[float]] = {size: [] for size in sizes}
         draw = generator(self._seed, "microbatch_costs", self.name)
@@ -102,10 +101,14 @@ class MeasuredLayer:
         batch = sum(parts)
         own = [f"{node.domain}.{node.op_type}" for node in self._network.nodes if node.domain]
         divided = micro_batched(self._network, {self._node: parts}, own=own)
-        executors = [self.framework.executor(each) for each in (divided, self._network, self._network)]
-        works = [self._work(executor, self._feed(batch)) for executor in executors]
-        timed = time_rounds(*(_called(work) for work in works), rounds=rounds, steps=1, seed=self._seed)
-        return ratio_interval(timed.candidate, timed.baseline)
+        works = [self._work(self.framework.executor(each), self._feed(batch)) for each in (divided, self._network)]
+        draw = generator(self._seed, "microbatch_costs", "rounds")
+        seconds: tuple[list[float], list[float]] = [], []
+        with timing.collector_off():
+            for _ in range(rounds):
+                for side in draw.permutation(2):
+                    seconds[side].append(timing.time_loop(works[side], 1))
+        return ratio_interval(*seconds)
 
     def _feed(self, size: int) -> dict[str, np.ndarray]:
         draw = generator(self._seed, "microbatch_costs", self.name, size)
@@ -123,13 +126,20 @@ class MeasuredLayer:
         timing.time_loop(work, 1)
         return work
 
-    def _workspaces(self, sizes: Sequence[int], works: Mapping[int, timing.Work]) -> dict[int, int]:
-        """Bytes by size: as the operator counts them, or where it does not, as resident memory shows them."""
+    def workspaces(self, sizes: Sequence[int]) -> dict[int, int]:
+        """Bytes by the size of a micro-batch: as the operator counts them, or else as resident memory shows them.
+
+        Raises:
+            Unsupported: A registered operator that does not count them.
+        """
+        return self._workspaces({size: self._work(self._executor, self._feed(size)) for size in sizes})
+
+    def _workspaces(self, works: Mapping[int, timing.Work]) -> dict[int, int]:
         if self._operator is None:
-            return resident_workspaces(self._network, self.framework.name, self.threads, self._wrt, sizes)
+            return resident_workspaces(self._network, self.framework.name, self.threads, self._wrt, list(works))
         found = {}
-        for size in sizes:
-            count = self._counted(works[size])
+        for size, work in works.items():
+            count = self._counted(work)
             if count is None:
                 raise Unsupported(
                     f"node {self.name!r}: its operator does not say how much workspace it takes; remedy: "
@@ -150,10 +160,6 @@ class MeasuredLayer:
 
 def _of_onnx(node: ir.Node) -> ONNXOperator:
     return ONNXOperator(node.op_type, **{key: attribute(node, key) for key in node.attributes})
-
-
-def _called(work: timing.Work) -> Callable[[], object]:
-    return lambda: timing.time_loop(work, 1)
 
 
 def _name(value: ir.Value | None) -> str | None:
