@@ -21,7 +21,6 @@ from deep5.recipes.overhead.by_deep5 import BATCHES, batches
 __all__ = ["Steps", "planned", "undivided"]
 
 _COMPARED = 4
-_RATE = 0.01
 
 
 class Steps:
@@ -32,15 +31,18 @@ class Steps:
         feeds: Batches, used in turn.
         batch_size: Samples of each.
         steps: A call.
+        rate: Of SGD.
 
     Attributes:
         told: `losses` of the first steps, and by how many bytes one of them raised the resident memory of the process,
             `step_bytes`; None where the system does not show it.
     """
 
-    def __init__(self, executor: Any, feeds: Sequence[Mapping[str, Any]], batch_size: int, steps: int) -> None:
+    def __init__(
+        self, executor: Any, feeds: Sequence[Mapping[str, Any]], *, batch_size: int, steps: int, rate: float
+    ) -> None:
         self._executor, self._feeds, self._steps = executor, feeds, steps
-        self._step, self._batch_size, self._done = executor.train_step(d5.SGD(lr=_RATE)), batch_size, 0
+        self._step, self._batch_size, self._done = executor.train_step(d5.SGD(lr=rate)), batch_size, 0
         self.told: dict[str, Any] = {"losses": [self._one() for _ in range(_COMPARED)]}
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
@@ -79,6 +81,7 @@ def undivided(
     network_kwargs: Mapping[str, Any],
     batch_size: int,
     algorithms: Sequence[str],
+    rate: float,
 ) -> Steps:
     """The network as it is.
 
@@ -91,11 +94,12 @@ def undivided(
         network_kwargs: Arguments of `network`.
         batch_size: Samples a step.
         algorithms: Of convolutions: each takes those that it can of what the one before it left.
+        rate: Of SGD; one at which the loss falls, as divergence multiplies every rounding.
     """
     found = d5.framework(framework)
     found.set_threads(threads)
     made = _network(network, network_kwargs, algorithms, seed)
-    return Steps(found.executor(made), batches(made, batch_size, seed), batch_size, steps)
+    return Steps(found.executor(made), batches(made, batch_size, seed), batch_size=batch_size, steps=steps, rate=rate)
 
 
 def planned(
@@ -108,6 +112,7 @@ def planned(
     network_kwargs: Mapping[str, Any],
     batch_size: int,
     algorithms: Sequence[str],
+    rate: float,
     limit_mib: float | None,
     sizes: str | Sequence[int] = "powers",
     shared: bool = False,
@@ -124,6 +129,7 @@ def planned(
         network_kwargs: As there.
         batch_size: As there.
         algorithms: As there.
+        rate: As there.
         limit_mib: The most workspace of a layer, or of all together; None: no limit.
         sizes: As for `plan_microbatches`.
         shared: As for `plan_microbatches`.
@@ -136,6 +142,12 @@ def planned(
     plan = plan_microbatches(
         made, batch_size, limit, framework=found, sizes=sizes, shared=shared, rounds=rounds, seed=seed
     )
-    work = Steps(found.executor(plan.applied(made)), batches(made, batch_size, seed), batch_size, steps)
+    work = Steps(
+        found.executor(plan.applied(made)),
+        batches(made, batch_size, seed),
+        batch_size=batch_size,
+        steps=steps,
+        rate=rate,
+    )
     work.told |= {"plan": plan, "report": str(plan)}
     return work
