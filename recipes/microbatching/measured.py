@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from deep5.metric import Metric, Observer, Sample
 from deep5.timing import Rounds
@@ -28,7 +28,7 @@ class _Once(Observer):
 
 
 class _Told(Metric):
-    direction: ClassVar[str] = "lower"
+    direction = "lower"
 
     def of(self, candidate: Any, baseline: Any) -> float | None:
         """The number, of what both sides tell."""
@@ -105,7 +105,7 @@ class LossDifference(_Told):
     def of(self, candidate: Any, baseline: Any) -> float | None:
         """Of both sides' losses, step by step."""
         pairs = zip(candidate["losses"], baseline["losses"], strict=True)
-        return max(abs(ours - theirs) / abs(theirs) for ours, theirs in pairs)
+        return float(max(abs(ours - theirs) / abs(theirs) for ours, theirs in pairs))
 
 
 def _mib(count: int | None) -> float | None:
