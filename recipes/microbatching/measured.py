@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from deep5.metric import Metric, Observer, Sample
 from deep5.timing import Rounds
@@ -28,7 +28,7 @@ class _Once(Observer):
 
 
 class _Told(Metric):
-    direction: Literal["higher", "lower"] = "lower"
+    direction: ClassVar[Literal["higher", "lower"]] = "lower"
 
     def of(self, candidate: Any, baseline: Any) -> float | None:
         """The number, of what both sides tell."""
@@ -59,7 +59,7 @@ class UndividedWorkspace(_Told):
 
     name = "undivided_workspace"
     unit = "%"
-    direction = "higher"
+    direction: ClassVar[Literal["higher", "lower"]] = "higher"
 
     def of(self, candidate: Any, baseline: Any) -> float | None:
         """Of the plan, which measured both."""
