@@ -11,6 +11,7 @@ import pytest
 import deep5 as d5
 from deep5.errors import UsageError
 from deep5.networks import NetworkBuilder, gpt, he_normal, lenet, resnet, zeros
+from deep5.networks.convolution_algorithms import convolutions_by
 from deep5.networks.equivalence import check_equivalence, check_transformation
 from deep5.networks.judge import ConformanceError
 from deep5.networks.microbatching import micro_batched
@@ -110,6 +111,18 @@ def test_what_is_wrong_at_some_batch_alone_is_found() -> None:
 def test_other_names_and_values_are_found(change: Any, message: str) -> None:
     with pytest.raises(ConformanceError, match=re.escape(message)):
         check_transformation(change, network())
+
+
+def test_frozen_parameters_stay_frozen() -> None:
+    frozen = network().freeze("w")
+    for keep in (
+        lambda given: micro_batched(given, {"Conv_1": [2, 1]}),
+        lambda given: convolutions_by(given, "direct"),
+    ):
+        made = check_transformation(keep, frozen)
+        assert made.frozen == {"w"}
+    with pytest.raises(ConformanceError, match=re.escape("freezes []; allowed: ['w']")):
+        check_transformation(lambda given: given.unfreeze("w"), frozen)
 
 
 def test_the_given_network_is_not_changed() -> None:

@@ -146,7 +146,7 @@ class _Pair:
         networks, loss = _with_loss((self.before, self.after), loss)
         executors = [self.framework.executor(network) for network in networks]
         for index, (what, feed) in enumerate(given):
-            found = [_outcome(executor, feed, loss, index, list(self.before.parameters)) for executor in executors]
+            found = [_outcome(executor, feed, loss, index, list(self.before.parameter_specs)) for executor in executors]
             for kind in found[0]:
                 want, got = found[0][kind], found[1][kind]
                 largest = max((float(np.abs(value).max(initial=0)) for value in want.values()), default=0.0)
@@ -159,15 +159,16 @@ class _Pair:
         kinds = (
             ("input", before.inputs, after.inputs),
             ("output", before.outputs, after.outputs),
-            ("parameter", before.parameters, after.parameters),
-            ("buffer", before.buffers, after.buffers),
+            ("parameter", before.parameter_specs, after.parameter_specs),
+            ("buffer", before.buffer_specs, after.buffer_specs),
         )
         for kind, want, got in kinds:
             require(set(got) == set(want), f"has the {kind}s {sorted(got)}", sorted(want))
             for name, spec in want.items():
                 fits = _fits(spec, got[name], fixed=kind in ("input", "output"))
                 require(fits, f"the {kind} {name!r} is {got[name]}", spec)
-        for name in (*before.parameters, *before.buffers):
+        require(before.frozen == after.frozen, f"freezes {sorted(after.frozen)}", sorted(before.frozen))
+        for name in (*before.parameter_specs, *before.buffer_specs):
             same = np.array_equal(before.initial(name), after.initial(name), equal_nan=True)
             require(same, f"{name!r} begins with other values", "the same bits")
 

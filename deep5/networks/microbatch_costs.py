@@ -64,7 +64,7 @@ class MeasuredLayer:
         made = self._single.network(self._specs)
         self._node = str(made.nodes[0].name)
         self._network = made.add_node("ReduceSumSquare", ["y0"], ["loss"], keepdims=0).with_outputs(["y0", "loss"])
-        parameters = [f"x{place}" for place, value in enumerate(node.inputs) if _name(value) in network.parameters]
+        parameters = [f"x{place}" for place, value in enumerate(node.inputs) if _name(value) in network.trained_specs]
         first = node.inputs[0]
         # What a network is given has no gradient that anybody wants.
         self._wrt = [*(["x0"] if first is not None and first.producer() is not None else []), *parameters]

@@ -289,7 +289,7 @@ def _alike(network: Network, name: str) -> Any:
 def _described(network: Network, value: ir.Value | None) -> Any:
     if value is None:
         return None
-    return str(value.shape), str(value.dtype), value.producer() is None, value.name in network.parameters
+    return str(value.shape), str(value.dtype), value.producer() is None, value.name in network.trained_specs
 
 
 def _parts(parts: Sequence[int]) -> str:
