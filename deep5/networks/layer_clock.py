@@ -10,7 +10,11 @@ import onnx_ir as ir
 from deep5.networks.network import Network
 from deep5.tensors import Arrays
 
-__all__ = ["Group", "LayerClock", "Owner", "Owners", "Pass", "without_gaps"]
+__all__ = ["WARMUPS", "Group", "LayerClock", "Owner", "Owners", "Pass", "without_gaps"]
+
+
+WARMUPS = 3
+"""Passes of each kind that come first and count for nothing."""
 
 
 class Owner(NamedTuple):
@@ -67,6 +71,7 @@ class Owners:
         self._made = {str(value.name): str(node.name) for node in network.nodes for value in node.outputs}
         self._found: dict[str, Owner] = {}
         nodes = run.nodes
+        self._writer = {str(value.name): str(node.name) for node in nodes for value in node.outputs}
         for node in reversed(nodes):
             readers = (reader for value in node.outputs for reader in value.consumers())
             self._keep(node, [str(reader.name) for reader in readers])
@@ -86,8 +91,9 @@ class Owners:
         """By the name of a node, or of a value that a layer computes; None for one that says nothing."""
         backward = False
         while True:
-            if name in self._found:
-                return Owner(self._found[name].layer, backward or self._found[name].backward)
+            found = self._found.get(name) or self._found.get(self._writer.get(name, ""))
+            if found is not None:
+                return Owner(found.layer, backward or found.backward)
             if name in self._order or name in self._made:
                 return Owner(name if name in self._order else self._made[name], backward)
             name, slash, last = name.rpartition("/")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import Any
 
 import onnx_ir as ir
 
@@ -19,14 +19,13 @@ from deep5.backend import Framework
 from deep5.errors import NetworkError, Unsupported, UsageError, brief
 from deep5.executors import GraphExecutor
 from deep5.networks.analysis import chosen_extents
-from deep5.networks.layer_clock import LayerClock, Pass
+from deep5.networks.layer_clock import WARMUPS, LayerClock, Pass
 from deep5.networks.network import Network
 from deep5.networks.random_feed import random_feed
 from deep5.tensors import Arrays
 
 __all__ = ["LayerTime", "LayerTimes", "layer_times"]
 
-_WARMUPS = 3
 _MOST_REPETITIONS = 10_000
 # Where layers run as one, the time is that of the first of these; else of the first.
 _PRODUCTS = frozenset(("Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"))
@@ -119,9 +118,10 @@ def layer_times(
     """Time the layers of a network at several batch sizes, forward and backward, beside the whole.
 
     PyTorch and the reference are timed by stamps between the lines of the program, ONNX Runtime and OpenVINO by their
-    own profilers, in whole microseconds. Passes with instruments and without take turns in one process, after three of
-    each as a warm-up. Inputs are drawn at random. Where a framework compiles a pass as a whole there are no parts, and
-    `unavailable` says so; nor is there a backward pass for a network without the loss.
+    own profilers, in whole microseconds (OpenVINO's has means alone, no medians). Passes with instruments and without
+    take turns in one process, after three of each as a warm-up. Inputs are drawn at random. Where a framework compiles
+    a pass as a whole there are no parts, and `unavailable` says so; nor is there a step of training for a network
+    without the loss, or without its gradient.
 
     Args:
         network: The network; it is not changed.
@@ -146,86 +146,83 @@ def layer_times(
     """
     sizes = _checked(network, batches, repetitions, extents or {})
     backend = plugins.framework(framework) if isinstance(framework, str) else framework
-    executor = backend.executor(network, device=device)
-    missing = None if loss in network.outputs or not backward else f"the network has no output {loss!r}"
     measured = []
     for batch in sizes:
         feed = random_feed(network, chosen_extents(network, batch, extents or {}), seed)
-        whole = _Whole(executor, feed, loss if backward and missing is None else None)
-        try:
-            clock = backend.layer_clock(network, device=device)
-        except Unsupported as error:
-            _alternate(whole.calls, repetitions)
-            measured.append(_result(network, backend, batch, whole, None, repetitions, str(error)))
-            continue
-        with closing(clock):
-            whole.instrumented(clock)
-            _alternate(whole.calls, repetitions)
-            measured.append(
-                _result(network, backend, batch, whole, clock.passes(), repetitions, missing or whole.reason)
-            )
+        whole = _Whole(backend.executor(network, device=device), feed, repetitions)
+        with ExitStack() as stack:
+            clock, passes, reason = None, None, None
+            try:
+                clock = stack.enter_context(closing(backend.layer_clock(network, device=device)))
+            except Unsupported as error:
+                reason = str(error)
+            whole.infer(clock)
+            if backward:
+                reason = whole.step(clock, loss) or reason
+            passes = None if clock is None else clock.passes()
+        measured.append(_result(network, backend, batch, whole, passes, repetitions, reason))
     return measured
 
 
 class _Whole:
-    """The passes that take turns.
+    """Passes without instruments, which take turns with those that have them.
+
+    Inference is timed first: some executors run it in another way once they train.
 
     Args:
         executor: Without instruments.
         feed: Inputs.
-        loss: What a step differentiates; None: there is none.
+        repetitions: How many passes of each kind, after the warm-up.
 
     Attributes:
-        calls: Each kind of pass once.
-        forward: Seconds of those in inference without instruments.
+        forward: Seconds of inference, the warm-up among them.
         steps: Likewise of training.
-        reason: Why there is no step although it was asked for.
     """
 
-    def __init__(self, executor: GraphExecutor, feed: Arrays, loss: str | None) -> None:
-        self._executor, self._feed, self._loss = executor, feed, loss
+    def __init__(self, executor: GraphExecutor, feed: Arrays, repetitions: int) -> None:
+        self._executor, self._feed, self._repetitions = executor, feed, repetitions
         self.forward: list[float] = []
         self.steps: list[float] = []
-        self.reason: str | None = None
-        self.calls: list[Callable[[], object]] = [self._timed(self.forward, executor.inference, feed)]
-        if loss is None:
-            return
+
+    def infer(self, clock: LayerClock | None) -> None:
+        """Time inference."""
+        own = partial(self._executor.inference, self._feed)
+        self._alternate(self.forward, own, None if clock is None else partial(clock.inference, self._feed))
+
+    def step(self, clock: LayerClock | None, loss: str) -> str | None:
+        """Time forward and backward; gives the reason where there is none."""
+        if loss not in self._executor.network.outputs:
+            return f"there is no backward pass: the network has no output {loss!r}; its outputs are " + ", ".join(
+                self._executor.network.outputs
+            )
+        own = partial(self._executor.inference_and_backprop, self._feed, loss)
         try:
-            executor.inference_and_backprop(feed, loss)
+            own()
         except Unsupported as error:
-            self.reason, self._loss = str(error), None
-        else:
-            self.calls.append(self._timed(self.steps, executor.inference_and_backprop, feed, loss))
+            return f"there is no backward pass: {error}"
+        instrumented = None if clock is None else partial(clock.inference_and_backprop, self._feed, loss)
+        self._alternate(self.steps, own, instrumented)
+        return None
 
-    def instrumented(self, clock: LayerClock) -> None:
-        """Have passes with instruments take turns with the others."""
-        self.calls.insert(1, lambda: clock.inference(self._feed))
-        if (loss := self._loss) is not None:
-            self.calls.append(lambda: clock.inference_and_backprop(self._feed, loss))
-
-    def _timed(self, times: list[float], run: Callable[..., Any], *arguments: Any) -> Callable[[], None]:
-        def call() -> None:
-            self._executor.synchronize()
-            begin = perf_counter()
-            run(*arguments)
-            self._executor.synchronize()
-            times.append(perf_counter() - begin)
-
-        return call
-
-
-def _alternate(calls: Sequence[Callable[[], object]], repetitions: int) -> None:
-    gc.collect()
-    collects = gc.isenabled()
-    gc.disable()  # so that no layer pays for another's garbage
-    try:
-        for _ in range(_WARMUPS + repetitions):
-            gc.collect(0)
-            for call in calls:
-                call()
-    finally:
-        if collects:
-            gc.enable()
+    def _alternate(
+        self, times: list[float], own: Callable[[], object], instrumented: Callable[[], object] | None
+    ) -> None:
+        gc.collect()
+        collects = gc.isenabled()
+        gc.disable()  # so that no layer pays for another's garbage
+        try:
+            for _ in range(WARMUPS + self._repetitions):
+                gc.collect(0)
+                self._executor.synchronize()
+                begin = perf_counter()
+                own()
+                self._executor.synchronize()
+                times.append(perf_counter() - begin)
+                if instrumented is not None:
+                    instrumented()
+        finally:
+            if collects:
+                gc.enable()
 
 
 def _result(
@@ -238,7 +235,7 @@ def _result(
     reason: str | None,
 ) -> LayerTimes:
     nodes = [node for node in network.nodes if node.op_type != "Constant" or node.domain]
-    forward, steps = [one[_WARMUPS:] for one in passes] if passes else ([], [])
+    forward, steps = [one[WARMUPS:] for one in passes] if passes else ([], [])
     products = {str(node.name) for node in nodes if node.op_type in _PRODUCTS and not node.domain}
     kinds = [_Part(forward, False, products), _Part(steps, False, products), _Part(steps, True, products)]
     layers = []
@@ -265,8 +262,8 @@ def _result(
         forward_s=sums[0],
         training_forward_s=sums[1],
         backward_s=sums[2],
-        whole_forward_s=median(whole.forward[_WARMUPS:]),
-        whole_step_s=median(whole.steps[_WARMUPS:]) if whole.steps else None,
+        whole_forward_s=median(whole.forward[WARMUPS:]),
+        whole_step_s=median(whole.steps[WARMUPS:]) if whole.steps else None,
         repetitions=repetitions,
         unavailable=reason,
     )
