@@ -12,16 +12,15 @@ import onnx_ir as ir
 from deep5.networks.layer_clock import Group, Owners, without_gaps
 from deep5.networks.network import Network
 
-__all__ = ["Kernel", "kernel_groups"]
+__all__ = ["kernel_groups"]
 
-Kernel = onnx.NodeProto
 # A node in blocked layout is called after the value that it once computed.
 _BLOCKED = re.compile(r"(.*)_nchwc(_token_\d+)?")
 # Inputs of a blocked convolution that also adds: the last is the other term.
 _WITH_SUM = 4
 
 
-def kernel_groups(path: Path, run: Network, owners: Owners) -> list[tuple[Kernel, Group | None]]:
+def kernel_groups(path: Path, run: Network, owners: Owners) -> list[tuple[onnx.NodeProto, Group | None]]:
     """The kernels of an optimised graph in the order of execution, each with the layers that it computes.
 
     A kernel computes the nodes between its outputs and what the kernels before it computed. What ONNX Runtime adds,
@@ -49,7 +48,7 @@ def kernel_groups(path: Path, run: Network, owners: Owners) -> list[tuple[Kernel
     return list(zip(graph.node, without_gaps(groups, read), strict=True))
 
 
-def _results(kernel: Kernel, made: dict[str, ir.Node]) -> Iterator[str]:
+def _results(kernel: onnx.NodeProto, made: dict[str, ir.Node]) -> Iterator[str]:
     """The network's own values that a kernel computes."""
     for name in kernel.output:
         if name in made:

@@ -8,8 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import onnx
+
 from deep5.frameworks.onnxruntime.executor import ONNXRuntimeExecutor
-from deep5.frameworks.onnxruntime.kernels import Kernel, kernel_groups
+from deep5.frameworks.onnxruntime.kernels import kernel_groups
 from deep5.frameworks.onnxruntime.program import Program
 from deep5.networks.layer_clock import Group, Owners, Pass
 from deep5.networks.network import Network
@@ -97,7 +99,10 @@ def _passes(program: Program, network: Network) -> Iterator[Pass]:
 
 
 def _pass(
-    events: list[Any], kernels: list[tuple[Kernel, Group | None]], named: dict[str, Group | None], owners: Owners
+    events: list[Any],
+    kernels: list[tuple[onnx.NodeProto, Group | None]],
+    named: dict[str, Group | None],
+    owners: Owners,
 ) -> Pass:
     operators = [event["args"]["op_name"] for event in events]
     if operators == [kernel.op_type for kernel, _ in kernels]:
