@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from deep5.networks.builder import he_normal as he_normal
     from deep5.networks.builder import ones as ones
     from deep5.networks.builder import zeros as zeros
-    from deep5.networks.layer_times import LayerTime as LayerTime
-    from deep5.networks.layer_times import LayerTimes as LayerTimes
-    from deep5.networks.layer_times import layer_times as layer_times
+    from deep5.networks.layer_timing import LayerTime as LayerTime
+    from deep5.networks.layer_timing import LayerTimes as LayerTimes
+    from deep5.networks.layer_timing import layer_times as layer_times
     from deep5.networks.microbatching import micro_batched as micro_batched
     from deep5.networks.network import Network as Network
     from deep5.networks.precision import with_precision as with_precision
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Layer": "deep5.networks.analysis",
-    "LayerTime": "deep5.networks.layer_times",
-    "LayerTimes": "deep5.networks.layer_times",
+    "LayerTime": "deep5.networks.layer_timing",
+    "LayerTimes": "deep5.networks.layer_timing",
     "Network": "deep5.networks.network",
     "NetworkAnalysis": "deep5.networks.analysis",
     "NetworkBuilder": "deep5.networks.builder",
@@ -53,7 +53,7 @@ _HOME = {
     "gpt": "deep5.networks.zoo",
     "he_normal": "deep5.networks.builder",
     "inception": "deep5.networks.zoo",
-    "layer_times": "deep5.networks.layer_times",
+    "layer_times": "deep5.networks.layer_timing",
     "lenet": "deep5.networks.zoo",
     "lstm": "deep5.networks.zoo",
     "lstm_language_model": "deep5.networks.zoo",

@@ -67,8 +67,9 @@ class Owners:
     """
 
     def __init__(self, network: Network, run: Network) -> None:
-        self._order = {str(node.name): number for number, node in enumerate(network.nodes)}
-        self._made = {str(value.name): str(node.name) for node in network.nodes for value in node.outputs}
+        layers = [node for node in network.nodes if node.op_type != "Constant" or node.domain]
+        self._order = {str(node.name): number for number, node in enumerate(layers)}
+        self._made = {str(value.name): str(node.name) for node in layers for value in node.outputs if value.name}
         self._found: dict[str, Owner] = {}
         nodes = run.nodes
         self._writer = {str(value.name): str(node.name) for node in nodes for value in node.outputs}

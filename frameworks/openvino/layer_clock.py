@@ -73,14 +73,20 @@ class OpenVINOLayerClock:
 def _kernels(program: Program, owners: Owners) -> dict[str, Group | None]:
     """The layers that each kernel computes; what OpenVINO adds goes with the kernel that reads it."""
     operations = program.model.get_runtime_model().get_ordered_ops()
-    numbers = {operation.get_friendly_name(): number for number, operation in enumerate(operations)}
+    names_of = [operation.get_friendly_name() for operation in operations]
+    numbers = {name: number for number, name in enumerate(names_of)}
+    # What computes one of several outputs has that one's name behind the node's.
+    outputs = {f"{node.name}_{value.name}": str(node.name) for node in program.run.nodes for value in node.outputs}
     groups, readers = [], [list[int]() for _ in operations]
     for number, operation in enumerate(operations):
         names: Any = operation.get_rt_info()["originalLayersNames"].astype(str)
-        groups.append(owners.group(map(owners.of, names.split(","))))
+        groups.append(owners.group(owners.of(outputs.get(name, name)) for name in names.split(",")))
         for port in operation.inputs():
             readers[numbers[port.get_source_output().get_node().get_friendly_name()]].append(number)
-    return dict(zip(numbers, without_gaps(groups, readers), strict=True))
+    found: dict[str, Group | None] = {}
+    for name, group in zip(names_of, without_gaps(groups, readers), strict=True):
+        found[name] = found.get(name) or group  # a name may be that of several
+    return found
 
 
 def _behind_warmup(means: Sequence[_Means]) -> Sequence[Pass]:
