@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -150,8 +150,8 @@ def layer_times(
     for batch in sizes:
         feed = random_feed(network, chosen_extents(network, batch, extents or {}), seed)
         whole = _Whole(backend.executor(network, device=device), feed, repetitions)
-        with ExitStack() as stack:
-            clock, passes, reason = None, None, None
+        with _undisturbed(), ExitStack() as stack:
+            clock, reason = None, None
             try:
                 clock = stack.enter_context(closing(backend.layer_clock(network, device=device)))
             except Unsupported as error:
@@ -207,22 +207,28 @@ class _Whole:
     def _alternate(
         self, times: list[float], own: Callable[[], object], instrumented: Callable[[], object] | None
     ) -> None:
-        gc.collect()
-        collects = gc.isenabled()
-        gc.disable()  # so that no layer pays for another's garbage
-        try:
-            for _ in range(WARMUPS + self._repetitions):
-                gc.collect(0)
-                self._executor.synchronize()
-                begin = perf_counter()
-                own()
-                self._executor.synchronize()
-                times.append(perf_counter() - begin)
-                if instrumented is not None:
-                    instrumented()
-        finally:
-            if collects:
-                gc.enable()
+        for _ in range(WARMUPS + self._repetitions):
+            gc.collect(0)
+            self._executor.synchronize()
+            begin = perf_counter()
+            own()
+            self._executor.synchronize()
+            times.append(perf_counter() - begin)
+            if instrumented is not None:
+                instrumented()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """While inside, Python collects no garbage by itself: a layer would pay for another's."""
+    gc.collect()
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _result(
