@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from deep5.networks.builder import he_normal as he_normal
     from deep5.networks.builder import ones as ones
     from deep5.networks.builder import zeros as zeros
-    from deep5.networks.layer_timing import LayerTime as LayerTime
-    from deep5.networks.layer_timing import LayerTimes as LayerTimes
+    from deep5.networks.layer_summary import LayerTime as LayerTime
+    from deep5.networks.layer_summary import LayerTimes as LayerTimes
     from deep5.networks.layer_timing import layer_times as layer_times
     from deep5.networks.microbatching import micro_batched as micro_batched
     from deep5.networks.network import Network as Network
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Layer": "deep5.networks.analysis",
-    "LayerTime": "deep5.networks.layer_timing",
-    "LayerTimes": "deep5.networks.layer_timing",
+    "LayerTime": "deep5.networks.layer_summary",
+    "LayerTimes": "deep5.networks.layer_summary",
     "Network": "deep5.networks.network",
     "NetworkAnalysis": "deep5.networks.analysis",
     "NetworkBuilder": "deep5.networks.builder",
