@@ -46,7 +46,9 @@ class LayerTimes:
 
     The parts are of instrumented passes, the wholes of others: `forward_s` belongs to `whole_forward_s`, and
     `training_forward_s + backward_s` to `whole_step_s`. What the whole has more is the way into the framework and out
-    of it; what it has less is what the instruments cost.
+    of it; what it has less is what the instruments cost. On a busy machine a long pass is interrupted more often than
+    each of its layers, whose medians then amount to less: `instrumented_forward_s` and `instrumented_step_s`, which are
+    interrupted as the wholes are, tell that from the other two.
 
     Attributes:
         network: Its name.
@@ -56,6 +58,8 @@ class LayerTimes:
         forward_s: Sum of the parts in inference; None: not available.
         training_forward_s: Likewise in the forward pass of a step of training.
         backward_s: Likewise in its backward pass.
+        instrumented_forward_s: What the parts of one pass of inference amount to, the median of the passes.
+        instrumented_step_s: Likewise of a step of training, forward and backward.
         whole_forward_s: An `inference` without instruments.
         whole_step_s: An `inference_and_backprop` without instruments; None: there is none.
         repetitions: Passes of each kind that the medians are of.
@@ -69,6 +73,8 @@ class LayerTimes:
     forward_s: float | None
     training_forward_s: float | None
     backward_s: float | None
+    instrumented_forward_s: float | None
+    instrumented_step_s: float | None
     whole_forward_s: float
     whole_step_s: float | None
     repetitions: int
@@ -136,6 +142,8 @@ def summary(
         forward_s=sums[0],
         training_forward_s=sums[1],
         backward_s=sums[2],
+        instrumented_forward_s=median(sum(one.values()) for one in forward) if forward else None,
+        instrumented_step_s=median(sum(one.values()) for one in steps) if steps else None,
         whole_forward_s=median(wholes[0][WARMUPS:]),
         whole_step_s=median(wholes[1][WARMUPS:]) if wholes[1] else None,
         repetitions=len(wholes[0]) - WARMUPS,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from deep5.errors import Unsupported
 from deep5.frameworks.onnxruntime.executor import ONNXRuntimeExecutor
 from deep5.frameworks.onnxruntime.kernels import kernel_groups
 from deep5.frameworks.onnxruntime.program import Program
@@ -33,14 +34,19 @@ class ONNXRuntimeLayerClock:
     Args:
         network: The network; it is not changed.
         framework: ONNX Runtime.
-        device: One that it has.
+        device: The host processor.
         seed: Of noise alone.
 
     Raises:
-        Unsupported: As for `ONNXRuntimeExecutor`.
+        Unsupported: As for `ONNXRuntimeExecutor`; another device, where the profiler times the launch of a kernel.
     """
 
     def __init__(self, network: Network, framework: ONNXRuntime, *, device: Device, seed: int = 0) -> None:
+        if device != Device():
+            raise Unsupported(
+                f"onnxruntime's profiler times the launch of a kernel, not the kernel, on the device {device}; "
+                "allowed: cpu; remedy: 'pytorch' there"
+            )
         self._network = network
         self._folder = TemporaryDirectory(prefix="deep5-profile-")
         try:
