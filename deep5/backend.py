@@ -12,6 +12,7 @@ from deep5.executors import GraphExecutor, OperatorExecutor, StepOptimizer
 from deep5.tensors import Device
 
 if TYPE_CHECKING:
+    from deep5.networks.layer_clock import LayerClock
     from deep5.networks.network import Network
     from deep5.operators.operator import Operator
 
@@ -97,6 +98,14 @@ class Framework(ABC):
             Unsupported: The framework cannot run it, with the reason; a device that is not there.
         """
         raise Unsupported(f"the back-end {self.name} runs no operators outside of a network")
+
+    def layer_clock(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
+        """Make a network runnable with instruments that time its layers; see `deep5.networks.layer_times`.
+
+        Raises:
+            Unsupported: Nothing tells how long a layer takes here, with the reason.
+        """
+        raise Unsupported(f"{self.name} does not tell how long a layer takes")
 
     def optimizer(self, name: str) -> Callable[..., StepOptimizer]:
         """The framework's own optimizer under one of deep5's names (`native:NAME` in a recipe).

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from deep5.networks.convolution_algorithms import unfit_convolutions as unfit_convolutions
     from deep5.networks.microbatch_planner import MicrobatchPlan as MicrobatchPlan
     from deep5.networks.microbatch_planner import plan_microbatches as plan_microbatches
+    from deep5.networks.layer_summary import LayerTime as LayerTime
+    from deep5.networks.layer_summary import LayerTimes as LayerTimes
+    from deep5.networks.layer_timing import layer_times as layer_times
     from deep5.networks.microbatching import micro_batched as micro_batched
     from deep5.networks.network import Network as Network
     from deep5.networks.precision import with_precision as with_precision
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 _HOME = {
     "Layer": "deep5.networks.analysis",
     "MicrobatchPlan": "deep5.networks.microbatch_planner",
+    "LayerTime": "deep5.networks.layer_summary",
+    "LayerTimes": "deep5.networks.layer_summary",
     "Network": "deep5.networks.network",
     "NetworkAnalysis": "deep5.networks.analysis",
     "NetworkBuilder": "deep5.networks.builder",
@@ -54,6 +59,7 @@ _HOME = {
     "gpt": "deep5.networks.zoo",
     "he_normal": "deep5.networks.builder",
     "inception": "deep5.networks.zoo",
+    "layer_times": "deep5.networks.layer_timing",
     "lenet": "deep5.networks.zoo",
     "lstm": "deep5.networks.zoo",
     "lstm_language_model": "deep5.networks.zoo",

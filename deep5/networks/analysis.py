@@ -16,7 +16,7 @@ from deep5.networks.network import Network
 from deep5.networks.shapes import infer_shapes
 from deep5.tensors import TensorSpec, numpy_dtype
 
-__all__ = ["Layer", "NetworkAnalysis", "analyse"]
+__all__ = ["Layer", "NetworkAnalysis", "analyse", "chosen_extents"]
 
 # What is the same memory under another shape.
 _VIEWS = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
@@ -140,7 +140,7 @@ def analyse(network: Network, batch: int | None = None, *, extents: Mapping[str,
     References:
         Work, depth and average parallelism: Blelloch, Programming parallel algorithms, CACM 39(3), 1996.
     """
-    chosen = _extents(network, batch, extents or {})
+    chosen = chosen_extents(network, batch, extents or {})
     model = _concrete(network, chosen)
     specs = _specs(model)
     parameters = network.parameter_specs
@@ -187,7 +187,8 @@ def analyse(network: Network, batch: int | None = None, *, extents: Mapping[str,
     )
 
 
-def _extents(network: Network, batch: int | None, given: Mapping[str, int]) -> dict[str, int]:
+def chosen_extents(network: Network, batch: int | None, given: Mapping[str, int]) -> dict[str, int]:
+    """The symbolic extents of a network's inputs as numbers; arguments and errors as for `analyse`."""
     symbols = dict.fromkeys(
         extent for spec in network.inputs.values() for extent in spec.shape if isinstance(extent, str)
     )

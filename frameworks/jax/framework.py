@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from deep5.backend import Framework, Support
+from deep5.errors import Unsupported
 from deep5.executors import OperatorExecutor, StepOptimizer
 from deep5.tensors import Device
 from deep5.tensors import device as read_device
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.executor import JAXExecutor
+    from deep5.networks.layer_clock import LayerClock
     from deep5.networks.network import Network
     from deep5.operators.operator import Operator
 
@@ -43,6 +45,13 @@ class JAX(Framework):
 
         place = read_device(device)
         return JAXExecutor(network, GraphProgram(network, self, place), device=place, seed=seed)
+
+    def layer_clock(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
+        """There is none; see `Framework.layer_clock`."""
+        raise Unsupported(
+            "jax compiles a pass as one function, in which layers are put together; no layer can be timed there; "
+            "remedy: 'pytorch' or 'tensorflow', which run them one by one"
+        )
 
     def supports(self, node: Any) -> Support:
         """Whether the table of operators has this one, with these attributes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -33,6 +34,7 @@ class ONNXRuntimeExecutor(GradientExecutor):
         framework: ONNX Runtime.
         device: One that it has.
         seed: Of noise alone.
+        profiles: A folder for the profiles of sessions; None: they write none.
 
     Raises:
         Unsupported: Nodes that it cannot run, each with its reason.
@@ -42,8 +44,16 @@ class ONNXRuntimeExecutor(GradientExecutor):
             operators do.
     """
 
-    def __init__(self, network: Network, framework: ONNXRuntime, *, device: Device, seed: int = 0) -> None:
-        self._framework = framework
+    def __init__(
+        self,
+        network: Network,
+        framework: ONNXRuntime,
+        *,
+        device: Device,
+        seed: int = 0,
+        profiles: Path | None = None,
+    ) -> None:
+        self._framework, self._profiles = framework, profiles
         # Whether nobody but `_assign` can write to the parameters.
         self._fixed = True
         super().__init__(network, framework, device=device, seed=seed)
@@ -104,7 +114,12 @@ class ONNXRuntimeExecutor(GradientExecutor):
             device=self.device,
             fixed=self._fixed,
             numerics=self._framework.numerics,
+            profiles=self._profiles,
         )
+
+    def profiled(self, kind: str) -> list[Program]:
+        """Give up the programs of one kind, `"forward"` or `"gradients"`, for the sake of their profiles."""
+        return [cast(Program, self._programs.pop(key).run) for key in list(self._programs) if key[0] == kind]
 
     def _session(self) -> onnxruntime.InferenceSession:
         program = self._programs.get(("forward", False)) or self._forward(training=False)

@@ -12,6 +12,7 @@ from deep5.tensors import device as read_device
 from deep5.training.engine_framework import EngineFramework
 
 if TYPE_CHECKING:
+    from deep5.networks.layer_clock import LayerClock
     from deep5.networks.network import Network
     from deep5.operators.operator import Operator
 
@@ -62,6 +63,12 @@ class ONNXRuntime(EngineFramework):
         executor = ONNXRuntimeOperatorExecutor(operator, self, device=self._place(device))
         self._executors.add(executor)
         return executor
+
+    def layer_clock(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
+        """ONNX Runtime's own profiler; see `Framework.layer_clock`."""
+        from deep5.frameworks.onnxruntime.layer_clock import ONNXRuntimeLayerClock
+
+        return ONNXRuntimeLayerClock(network, self, device=self._place(device), seed=seed)
 
     def supports(self, node: Any) -> Support:
         """Whether ONNX Runtime makes a session of the node alone."""

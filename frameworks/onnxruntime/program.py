@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from onnxruntime import OrtValue
@@ -13,7 +15,7 @@ from deep5.errors import Deep5Error, NetworkError, Unsupported
 from deep5.frameworks.onnxruntime.custom import failure, with_kernels
 from deep5.frameworks.onnxruntime.framework import EXACT, Numerics
 from deep5.frameworks.onnxruntime.guards import guarded
-from deep5.frameworks.onnxruntime.session import explanation, make_session, on_memory
+from deep5.frameworks.onnxruntime.session import Profile, explanation, make_session, on_memory
 from deep5.networks.engine import engine_model
 from deep5.networks.network import Network
 from deep5.tensors import Device, TensorSpec, aligned_empty, numpy_dtype
@@ -24,6 +26,7 @@ __all__ = ["Program"]
 
 # A copy of this many bytes takes as long as ONNX Runtime takes to bind an array, and less than to make one.
 _SMALL_BYTES = 8192
+_NUMBERS = itertools.count()
 _Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -44,12 +47,14 @@ class Program:
         device: Where it runs.
         fixed: Whether the values stay as they are while the program is in use.
         numerics: What a graphics processor may do to the bits.
+        profiles: A folder for the session's profile; None: it writes none.
 
     Raises:
         Unsupported: ONNX Runtime cannot run the network.
 
     Attributes:
         session: The `onnxruntime.InferenceSession`.
+        profile: Where it writes its profile; None: nowhere.
     """
 
     def __init__(
@@ -62,15 +67,19 @@ class Program:
         device: Device,
         fixed: bool = False,
         numerics: Numerics = EXACT,
+        profiles: Path | None = None,
     ) -> None:
         self._name = network.model.graph.name
         self._values = {name: on_memory(values[name]) for name in (*network.parameter_specs, *network.buffer_specs)}
         # The kernels of compiled operators live as long as the session that calls them.
         suited, self._kernels = with_kernels(guarded(network), device)
+        self.profile = None if profiles is None else Profile(profiles / f"{next(_NUMBERS)}.onnx", suited)
         try:
             model = engine_model(suited, fixed=fixed)
             held = self._values if fixed else None
-            self.session = make_session(model, threads, device, held, numerics, custom=bool(self._kernels))
+            self.session = make_session(
+                model, threads, device, held, numerics, custom=bool(self._kernels), profile=self.profile
+            )
         except Exception as error:  # ONNX Runtime raises its own private classes
             raise Unsupported(f"onnxruntime cannot run the network {self._name!r}: {explanation(error)}") from error
         outputs = list(network.outputs.items())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -18,9 +19,10 @@ from deep5.frameworks.onnxruntime.guards import wrong
 from deep5.networks.compiled import refusal
 from deep5.networks.custom import is_custom
 from deep5.networks.engine import answered, node_model
+from deep5.networks.network import Network
 from deep5.tensors import Device
 
-__all__ = ["explanation", "make_session", "on_memory", "providers", "supports"]
+__all__ = ["Profile", "explanation", "make_session", "on_memory", "providers", "supports"]
 
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 # Element types that some kernels lack where they have float32.
@@ -30,6 +32,23 @@ _OTHER_FLOATS = {
     onnx.TensorProto.BFLOAT16: "bfloat16",
 }
 _ANSWERS: dict[Hashable, Support] = {}
+
+
+class Profile(NamedTuple):
+    """Where a session writes what it did.
+
+    Attributes:
+        model: The optimised model; the profile lies beside it.
+        run: The network that the session is made of.
+    """
+
+    model: Path
+    run: Network
+
+    @property
+    def weights(self) -> Path:
+        """The weights of the optimised model."""
+        return self.model.with_suffix(".weights")
 
 
 def providers(device: Device, *, tf32: bool = False) -> list[Any]:
@@ -49,6 +68,7 @@ def make_session(
     numerics: Numerics = EXACT,
     *,
     custom: bool = False,
+    profile: Profile | None = None,
 ) -> onnxruntime.InferenceSession:
     """A session, on this device alone.
 
@@ -59,6 +79,7 @@ def make_session(
         fixed: Values of initializers that the model leaves to external data; they must outlive the session.
         numerics: What a graphics processor may do to the bits; the host gives the same ones again.
         custom: Whether the model has nodes of compiled operators.
+        profile: Where to write how long kernels take, and the optimised model; None: nowhere.
     """
     options = onnxruntime.SessionOptions()
     if custom:
@@ -75,9 +96,19 @@ def make_session(
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     if fixed:
         options.add_external_initializers(list(fixed), list(fixed.values()))
-    return onnxruntime.InferenceSession(
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile.model.with_suffix(""))
+        options.optimized_model_filepath = str(profile.model)
+        options.add_session_config_entry(
+            "session.optimized_model_external_initializers_file_name", profile.weights.name
+        )
+    session = onnxruntime.InferenceSession(
         model, options, providers=providers(device, tf32=numerics.tf32), enable_fallback=False
     )
+    if profile is not None:
+        profile.weights.unlink(missing_ok=True)  # a second copy, which nobody reads
+    return session
 
 
 def on_memory(array: np.ndarray) -> onnxruntime.OrtValue:

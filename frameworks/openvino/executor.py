@@ -25,13 +25,16 @@ class OpenVINOExecutor(GradientExecutor):
         framework: OpenVINO.
         device: The host processor.
         seed: Of noise alone.
+        counts: Whether programs count how long their kernels take.
 
     Raises:
         Unsupported: Nodes that it cannot run, each with its reason.
     """
 
-    def __init__(self, network: Network, framework: OpenVINO, *, device: Device, seed: int = 0) -> None:
-        self._framework = framework
+    def __init__(
+        self, network: Network, framework: OpenVINO, *, device: Device, seed: int = 0, counts: bool = False
+    ) -> None:
+        self._framework, self._counts = framework, counts
         super().__init__(network, framework, device=device, seed=seed)
 
     def settings(self) -> dict[str, Any]:
@@ -57,4 +60,9 @@ class OpenVINOExecutor(GradientExecutor):
         return self._framework.threads
 
     def _compile(self, network: Network, announced: Sequence[str]) -> Run:
-        return Program(network, self._values, announced, threads=self._framework.threads)
+        threads = self._framework.threads
+        return Program(network, self._values, announced, threads=threads, counts=self._counts)
+
+    def program(self, kind: str) -> Program:
+        """A program that has run: `"forward"` or `"gradients"`."""
+        return cast(Program, next(program.run for key, program in self._programs.items() if key[0] == kind))

@@ -12,6 +12,7 @@ from deep5.tensors import device as read_device
 from deep5.training.engine_framework import EngineFramework
 
 if TYPE_CHECKING:
+    from deep5.networks.layer_clock import LayerClock
     from deep5.networks.network import Network
     from deep5.operators.operator import Operator
 
@@ -50,6 +51,12 @@ class OpenVINO(EngineFramework):
         executor = OpenVINOOperatorExecutor(operator, self, device=_place(device))
         self._executors.add(executor)
         return executor
+
+    def layer_clock(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
+        """OpenVINO's own counters; see `Framework.layer_clock`."""
+        from deep5.frameworks.openvino.layer_clock import OpenVINOLayerClock
+
+        return OpenVINOLayerClock(network, self, device=_place(device), seed=seed)
 
     def supports(self, node: Any) -> Support:
         """Whether OpenVINO compiles the node alone, in its own element type."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -51,6 +51,7 @@ class Program:
         values: Its live parameters and buffers.
         announced: Names of its last outputs, the gradients.
         threads: How many an operator may use.
+        counts: Whether it counts how long its kernels take.
 
     Raises:
         Unsupported: OpenVINO cannot run the network.
@@ -58,10 +59,17 @@ class Program:
     Attributes:
         model: The `openvino.CompiledModel`.
         threads: How many an operator may use, as read back from it.
+        run: The network that it was compiled from.
     """
 
     def __init__(
-        self, network: Network, values: Mapping[str, np.ndarray], announced: Sequence[str], *, threads: int
+        self,
+        network: Network,
+        values: Mapping[str, np.ndarray],
+        announced: Sequence[str],
+        *,
+        threads: int,
+        counts: bool = False,
     ) -> None:
         self._name = network.model.graph.name or ""
         self._options = {
@@ -74,13 +82,14 @@ class Program:
             "NUM_STREAMS": int(threads > 1),
             # Threads that are tied to processors keep other frameworks from them.
             "ENABLE_CPU_PINNING": False,
+            "PERF_COUNT": counts,
         }
         model, self._guards = guarded(network)
         # The kernels of compiled operators live as long as the model that calls them. Programs may share a kernel, and
         # run at once: each is told of its own failures, by its number.
         self._number = next(_NUMBERS)
         suited, self._kernels = with_kernels(Network(model) if self._guards else network, self._number)
-        engine = engine_model(suited)
+        engine, self.run = engine_model(suited), suited
         try:
             self._source = (_extended() if self._kernels else _core()).read_model(engine)
             self.model = self._compiled()
@@ -157,6 +166,12 @@ class Program:
             for number, array in enumerate(gradients):
                 notify(number, array)
         return outputs, gradients
+
+    def counted(self) -> Iterator[tuple[str, float]]:
+        """Kernels by name, and the mean of their seconds over all calls so far; where it counts."""
+        for kernel in self._request.get_profiling_info():
+            if kernel.status.name == "EXECUTED":
+                yield kernel.node_name, kernel.real_time.total_seconds()
 
     def _gradients(self, into: Sequence[np.ndarray] | None) -> Sequence[np.ndarray]:
         if self._first == self._count:

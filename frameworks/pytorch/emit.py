@@ -12,11 +12,13 @@ import torch
 from deep5.errors import Unsupported
 from deep5.frameworks.pytorch.borrowing import borrowed
 from deep5.frameworks.pytorch.custom import check_operator, on_tensors
-from deep5.frameworks.pytorch.fusing import steps
+from deep5.frameworks.pytorch.fusing import Step, steps
 from deep5.frameworks.pytorch.short import in_float32, tensor, through_float32
 from deep5.networks.constants import constant_value
 from deep5.networks.custom import operator_of
+from deep5.networks.layer_clock import Owners
 from deep5.networks.network import Network
+from deep5.networks.stamps import Stamps
 
 __all__ = ["Emitter", "Program", "compile_forward"]
 
@@ -43,6 +45,7 @@ class Emitter:
         place: The `torch.device` that constants go to.
         copied: Names of the results that are copied.
         batch_norm: What stands for batch normalisation in training; None: torch's own.
+        stamps: What times each step; None: nothing does.
 
     Attributes:
         batch_norm: As given.
@@ -57,7 +60,9 @@ class Emitter:
         place: torch.device,
         copied: Collection[str] = (),
         batch_norm: Callable[..., Any] | None = None,
+        stamps: Stamps | None = None,
     ) -> None:
+        self._stamps = stamps
         self._network, self._results, self._known, self._place = network, results, known, place
         self._copied, self.batch_norm = copied, batch_norm
         self._names: dict[str, str] = {}
@@ -132,6 +137,7 @@ class Emitter:
         last: dict[str, int] = {}
         for index, step in enumerate(run):
             last.update((str(value.name), index) for value in step.inputs if value is not None)
+        owners = None if self._stamps is None else Owners(self._stamps.network, network)
         for index, step in enumerate(run):
             step.emit(self)
             made = [str(value.name) for value in step.outputs if value.name]
@@ -139,10 +145,25 @@ class Emitter:
             names = [self._names[key] for key in dead if key in self._names and key not in self._results]
             if names := [name for name in names if name not in self.bound]:
                 self.line(f"del {', '.join(names)}")
+            if owners is not None:
+                self._stamp(step, owners, [key for key in made if key not in dead or key in self._results])
         results = ", ".join(
             self.name(outputs[name]) + (".clone()" if name in self._copied else "") for name in self._results
         )
         return "\n    ".join([f"def forward({', '.join(arguments)}):", *self._lines, f"return ({results},)"])
+
+    def _stamp(self, step: Step, owners: Owners, alive: Sequence[str]) -> None:
+        """Append the line that says whose the lines since the one before are."""
+        if self._stamps is None or not self._lines:
+            return
+        if "mark" not in self.bound:
+            self.bound["begin"], self.bound["mark"] = self._stamps.begin, self._stamps.mark
+            self._lines.insert(0, "begin()")
+        if (group := owners.group(owners.of(str(node.name)) for node in step.nodes)) is not None:
+            values = [self._names[key] for key in alive if key in self._names]
+            self.line(f"mark({', '.join([str(self._stamps.number(group)), *values])})")
+        else:
+            self.line("begin()")
 
 
 def compile_forward(
@@ -153,6 +174,7 @@ def compile_forward(
     *,
     owned: bool = False,
     batch_norm: Callable[..., Any] | None = None,
+    stamps: Stamps | None = None,
 ) -> Program:
     """Generate and compile the forward function.
 
@@ -163,8 +185,9 @@ def compile_forward(
         place: The device that constants go to.
         owned: Whether what is returned must not be memory of an input, nor a live value.
         batch_norm: As for `Emitter`.
+        stamps: As for `Emitter`.
     """
-    emitter = Emitter(network, results, known, place, borrowed(network) if owned else (), batch_norm)
+    emitter = Emitter(network, results, known, place, borrowed(network) if owned else (), batch_norm, stamps)
     source = emitter.source()
     scope = dict(emitter.bound)
     # The source is made of the fixed texts of the operator table, generated identifiers and numbers; nothing of the

@@ -26,6 +26,7 @@ from deep5.tensors import Device
 if TYPE_CHECKING:
     from deep5.distributed.synchronised import RankStatistics
     from deep5.frameworks.pytorch.compiled import Compiler
+    from deep5.frameworks.pytorch.layer_clock import GradientStamps
 
 __all__ = ["PyTorchExecutor"]
 
@@ -39,6 +40,7 @@ class PyTorchExecutor(TorchExecutor):
         device: Where it runs.
         seed: Of noise alone.
         compiler: Compiles the generated functions; None: they run as they are.
+        stamps: Times each layer; None: nothing does.
 
     Raises:
         Unsupported: Nodes that torch cannot run, or not on this device, each with its reason.
@@ -52,7 +54,9 @@ class PyTorchExecutor(TorchExecutor):
         device: Device,
         seed: int = 0,
         compiler: Compiler | None = None,
+        stamps: GradientStamps | None = None,
     ) -> None:
+        self._stamps = stamps
         self._forms = Forms(network, framework)
         place = torch.device(str(device))
         _check_operators(self._forms.evaluation, framework.name, place)
@@ -147,7 +151,9 @@ class PyTorchExecutor(TorchExecutor):
     def _program(self, network: Network, further: Sequence[str] = ()) -> Program:
         batch_norm = None if self._ranks is None else batch_norm_over_ranks(self._ranks)
         results = (*self._outputs, *further)
-        program = compile_forward(network, results, self._known, self._place, owned=True, batch_norm=batch_norm)
+        program = compile_forward(
+            network, results, self._known, self._place, owned=True, batch_norm=batch_norm, stamps=self._stamps
+        )
         return program if self._compiler is None else program._replace(call=self._compiler(program.call, network))
 
     def _run(self, feed: list[Any], extents: Mapping[str, int], info: StepInfo | None, training: bool) -> Sequence[Any]:
@@ -159,6 +165,13 @@ class PyTorchExecutor(TorchExecutor):
             masks = form.draw(extents, self._info(info))
             feed = [*feed, *(torch.from_numpy(mask).to(self._place) for mask in masks)]
         return self._training.call(*feed)
+
+    def _backward(self, root: Any, loss_scale: float, chosen: tuple[Any, ...] | None) -> None:
+        if self._stamps is None:
+            super()._backward(root, loss_scale, chosen)
+        else:
+            with self._stamps.backward():
+                super()._backward(root, loss_scale, chosen)
 
     def _differentiate(self, targets: Mapping[str, Any]) -> None:
         """Leaves that are not differentiated by keep nothing for it, and are not computed a gradient of."""

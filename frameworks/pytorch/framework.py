@@ -13,6 +13,7 @@ from deep5.tensors import device as read_device
 
 if TYPE_CHECKING:
     from deep5.frameworks.pytorch.compiled import Compiler
+    from deep5.networks.layer_clock import LayerClock
     from deep5.networks.network import Network
     from deep5.operators.operator import Operator
 
@@ -45,6 +46,17 @@ class PyTorch(Framework):
         from deep5.frameworks.pytorch.executor import PyTorchExecutor
 
         return PyTorchExecutor(network, self, device=self._place(device), seed=seed, compiler=self._compiler())
+
+    def layer_clock(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
+        """Time stamps between the steps of the program and of torch's backward pass; see `Framework.layer_clock`."""
+        if self.mode == "compiled":
+            raise Unsupported(
+                "pytorch:compiled compiles a pass as one function, in which layers are put together; no layer can be "
+                "timed there; remedy: 'pytorch', which runs them one by one"
+            )
+        from deep5.frameworks.pytorch.layer_clock import layer_clock
+
+        return layer_clock(network, self, device=self._place(device), seed=seed)
 
     def supports(self, node: Any) -> Support:
         """Whether the table of operators has this one, with these attributes."""

@@ -33,11 +33,13 @@ class Step(NamedTuple):
         emit: Writes it.
         inputs: The values that it reads.
         outputs: The values that it computes.
+        nodes: The nodes that it stands for.
     """
 
     emit: Callable[[Emitter], None]
     inputs: tuple[ir.Value | None, ...]
     outputs: tuple[ir.Value, ...]
+    nodes: tuple[ir.Node, ...]
 
 
 def steps(network: Network) -> list[Step]:
@@ -50,7 +52,7 @@ def steps(network: Network) -> list[Step]:
                 fused[node], nodes = found
                 inner |= nodes
     return [
-        fused.get(node) or Step(_single(node), tuple(node.inputs), tuple(node.outputs))
+        fused.get(node) or Step(_single(node), tuple(node.inputs), tuple(node.outputs), (node,))
         for node in network.nodes
         if node not in inner
     ]
@@ -93,7 +95,7 @@ def _linear(node: ir.Node) -> tuple[Step, set[ir.Node]] | None:
             continue
         if shapes[2][0] == shapes[1][1] and weight.dtype.is_floating_point():  # type: ignore[index,union-attr]
             emit = partial(_emit_linear, node, x, weight, bias)
-            return Step(emit, (x, weight, bias), tuple(node.outputs)), inner
+            return Step(emit, (x, weight, bias), tuple(node.outputs), (*inner, node)), inner
     return None
 
 
@@ -122,7 +124,7 @@ def _attention(node: ir.Node) -> tuple[Step, set[ir.Node]] | None:
     if None in batches or len(batches) > 1 or not floating or attribute(softmax, "axis", -1) not in (-1, 3):
         return None
     emit = partial(_emit_attention, node, q, k, v)
-    return Step(emit, (q, k, v), tuple(node.outputs)), inner
+    return Step(emit, (q, k, v), tuple(node.outputs), (*inner, node)), inner
 
 
 def _batch(value: ir.Value | None) -> tuple[int | str, ...] | None:

@@ -13,7 +13,9 @@ from deep5.errors import Unsupported
 from deep5.frameworks.reference.kernels.memory import Array, Scratch
 from deep5.frameworks.reference.operators import operator_for, supports
 from deep5.frameworks.reference.table import Site
+from deep5.networks.layer_clock import Owners
 from deep5.networks.network import Network
+from deep5.networks.stamps import Stamps
 
 if TYPE_CHECKING:
     from deep5.distributed.synchronised import RankStatistics
@@ -42,6 +44,7 @@ def compile_network(
     *,
     announced: Collection[str] = (),
     ranks: RankStatistics | None = None,
+    stamps: Stamps | None = None,
 ) -> Program:
     """Generate and compile the code of a network.
 
@@ -54,6 +57,7 @@ def compile_network(
         announced: Outputs that `notify` is called with, (number of the output, value), as soon as they are known;
             they are C-contiguous and share memory with nothing.
         ranks: What statistics are exchanged by, where batch normalisation is over the batch of all ranks.
+        stamps: What times each node; None: nothing does.
 
     Raises:
         Unsupported: Nodes that the reference cannot run, each with its reason.
@@ -62,7 +66,7 @@ def compile_network(
     if missing:
         lines = [f"{node.name or node.op_type} ({node.op_type}): {answer.reason}" for node, answer in missing]
         raise Unsupported("the reference cannot run the network; " + "; ".join(lines))
-    return _Emitter(network, values, scratch, announced, ranks).program()
+    return _Emitter(network, values, scratch, announced, ranks, stamps).program()
 
 
 class _Emitter:
@@ -73,6 +77,7 @@ class _Emitter:
         scratch: Scratch,
         announced: Collection[str],
         ranks: RankStatistics | None,
+        stamps: Stamps | None,
     ) -> None:
         graph = network.model.graph
         self.nodes, self.scratch, self.ranks = network.nodes, scratch, ranks
@@ -83,6 +88,10 @@ class _Emitter:
         self.bound: dict[str, Any] = {"own": _own, "copy": _copy}
         self.constants: dict[ir.Value, Array] = {}
         self.lines: list[str] = []
+        self.stamps = stamps
+        if stamps is not None:
+            self.owners = Owners(stamps.network, network)
+            self.lines.append(f"{self.bind('begin', stamps.begin)}()")
         # Values in memory of their own: neither views, nor kept by an operator, nor bound, nor constant.
         shared = {node for node, operator in self.table.items() if operator.view or operator.keeps}
         self.fresh = {value for node in self.nodes if node not in shared for value in node.outputs}
@@ -168,6 +177,8 @@ class _Emitter:
         dead += [value for value in node.outputs[:count] if value not in used]
         if dead:
             self.lines.append("del " + ", ".join(self.names[value] for value in dead))
+        if self.stamps is not None and (group := self.owners.group([self.owners.of(str(node.name))])) is not None:
+            self.lines.append(f"{self.bind('mark', self.stamps.mark)}({self.stamps.number(group)})")
 
     def announce(self, value: ir.Value) -> None:
         name, root = self.names[value], self.root[value]

@@ -11,6 +11,7 @@ from deep5.frameworks.reference.emit import compile_network
 from deep5.frameworks.reference.kernels.memory import Scratch
 from deep5.networks.gradients.batch_normalization import over_ranks
 from deep5.networks.network import Network
+from deep5.networks.stamps import Stamps
 from deep5.tensors import Device
 from deep5.training.gradient_executor import GradientExecutor, Notify, Run
 
@@ -29,6 +30,7 @@ class ReferenceExecutor(GradientExecutor):
         framework: The reference.
         device: The host processor.
         seed: Of noise alone.
+        stamps: Times each layer; None: nothing does.
 
     Raises:
         Unsupported: Nodes without a kernel, each with its reason.
@@ -39,7 +41,16 @@ class ReferenceExecutor(GradientExecutor):
 
     capabilities = frozenset({"early_gradients", "float64"})
 
-    def __init__(self, network: Network, framework: Framework, *, device: Device, seed: int = 0) -> None:
+    def __init__(
+        self,
+        network: Network,
+        framework: Framework,
+        *,
+        device: Device,
+        seed: int = 0,
+        stamps: Stamps | None = None,
+    ) -> None:
+        self._stamps = stamps
         self._scratch = Scratch()
         self._ranks: RankStatistics | None = None
         super().__init__(network, framework, device=device, seed=seed)
@@ -54,7 +65,7 @@ class ReferenceExecutor(GradientExecutor):
         }
 
     def _compile(self, network: Network, announced: Sequence[str]) -> Run:
-        return compiled(network, self._values, self._scratch, announced, self._ranks)
+        return compiled(network, self._values, self._scratch, announced, self._ranks, self._stamps)
 
     def synchronise_batch_norm(self, ranks: RankStatistics) -> None:
         """Take statistics of batch normalisation from the batch of all ranks, from the next pass in training on."""
@@ -72,9 +83,10 @@ def compiled(
     scratch: Scratch,
     announced: Sequence[str] = (),
     ranks: RankStatistics | None = None,
+    stamps: Stamps | None = None,
 ) -> Run:
     """A network made runnable; the arguments are those of `compile_network`."""
-    program = compile_network(network, values, scratch, announced=announced, ranks=ranks).run
+    program = compile_network(network, values, scratch, announced=announced, ranks=ranks, stamps=stamps).run
     first = len(network.outputs) - len(announced)
 
     def run(

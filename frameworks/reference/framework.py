@@ -15,6 +15,7 @@ from deep5.tensors import device as read_device
 
 if TYPE_CHECKING:
     from deep5.frameworks.reference.executor import ReferenceExecutor
+    from deep5.networks.layer_clock import LayerClock
     from deep5.networks.network import Network
     from deep5.operators.operator import Operator
 
@@ -40,6 +41,14 @@ class Reference(Framework):
         from deep5.frameworks.reference.executor import ReferenceExecutor
 
         return ReferenceExecutor(network, self, device=_place(device), seed=seed)
+
+    def layer_clock(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
+        """Time stamps between the lines of the program; see `Framework.layer_clock`."""
+        from deep5.frameworks.reference.executor import ReferenceExecutor
+        from deep5.networks.stamps import StampedClock, Stamps
+
+        stamps = Stamps(network)
+        return StampedClock(ReferenceExecutor(network, self, device=_place(device), seed=seed, stamps=stamps), stamps)
 
     def supports(self, node: Any) -> Support:
         """Whether there is a kernel for a node, and if not, why."""

@@ -15,6 +15,7 @@ import tensorflow as tf
 from deep5.frameworks.tensorflow.operators import OPERATORS
 from deep5.frameworks.tensorflow.operators_custom import emit_custom
 from deep5.frameworks.tensorflow.order import Order, between, channels_last, keeps_memory, kernel_order, onnx_order
+from deep5.frameworks.tensorflow.scopes import Scopes
 from deep5.frameworks.tensorflow.short import in_float32, through_float32
 from deep5.frameworks.tensorflow.table import extents
 from deep5.networks.constants import constant_value
@@ -65,6 +66,7 @@ class Emitter:
         xla: Whether XLA compiles it.
         gradients: Whether gradients will be taken.
         batch_norm: What stands for batch normalisation in training; None: TensorFlow's own.
+        scopes: Names operations after layers; None: nothing does.
 
     Attributes:
         device: As given.
@@ -84,7 +86,9 @@ class Emitter:
         xla: bool,
         gradients: bool,
         batch_norm: Callable[..., Any] | None = None,
+        scopes: Scopes | None = None,
     ) -> None:
+        self._scopes = scopes
         self._network, self.device, self.xla = network, device, xla
         self.gradients, self.forward_only, self.batch_norm = gradients, False, batch_norm
         self._home: dict[ir.Value, Order] = {}
@@ -189,10 +193,13 @@ class Emitter:
         """The whole function, compiled."""
         network = self._network
         for node in network.nodes:
+            before = len(self._lines)
             if is_custom(node):
                 emit_custom(self, node)
             else:
                 OPERATORS[node.op_type](self, node)
+            if self._scopes is not None:
+                self._enclose(before, self._scopes.scope(network, node))
         results = ", ".join(self.name(value) for value in network.model.graph.outputs)
         arguments = ", ".join(self._names[value, self._home[value]] for value in (*self._inputs, *self._live))
         source = "\n    ".join([f"def forward({arguments}):", *self._lines, f"return ({results},)"])
@@ -201,6 +208,12 @@ class Emitter:
         exec(compile(source, f"<deep5 {len(network.nodes)} nodes>", "exec"), self.bound)  # noqa: S102
         live = tuple(str(value.name) for value in self._live)
         return Program(self.bound["forward"], live, source, self.forward_only)
+
+    def _enclose(self, start: int, scope: str | None) -> None:
+        """Put the lines from a number on into a scope."""
+        if scope is not None and len(self._lines) > start:
+            self.bound["scope"] = tf.name_scope
+            self._lines[start:] = [f"with scope({scope!r}):", *(f"    {line}" for line in self._lines[start:])]
 
     def _fresh(self) -> str:
         self._count += 1
@@ -227,6 +240,7 @@ def compile_forward(
     xla: bool,
     gradients: bool,
     batch_norm: Callable[..., Any] | None = None,
+    scopes: Scopes | None = None,
 ) -> Program:
     """Generate and compile the forward function.
 
@@ -237,8 +251,11 @@ def compile_forward(
         xla: Whether XLA will compile it.
         gradients: Whether gradients will be taken.
         batch_norm: As for `Emitter`.
+        scopes: As for `Emitter`.
     """
-    return Emitter(network, live, device=device, xla=xla, gradients=gradients, batch_norm=batch_norm).program()
+    return Emitter(
+        network, live, device=device, xla=xla, gradients=gradients, batch_norm=batch_norm, scopes=scopes
+    ).program()
 
 
 def _permuted(x: Any, permutation: Order) -> Any:

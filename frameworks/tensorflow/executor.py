@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -20,6 +20,7 @@ from deep5.tensors import Device
 
 if TYPE_CHECKING:
     from deep5.distributed.synchronised import RankStatistics
+    from deep5.frameworks.tensorflow.scopes import Scopes
 
 __all__ = ["TensorFlowExecutor"]
 
@@ -33,14 +34,23 @@ class TensorFlowExecutor(TracedExecutor):
         device: Where it runs.
         seed: Of noise alone.
         xla: Whether XLA compiles what is traced.
+        scopes: Names operations after layers; None: nothing does.
 
     Raises:
         Unsupported: Nodes that TensorFlow cannot run, each with its reason.
     """
 
     def __init__(
-        self, network: Network, framework: Framework, *, device: Device, seed: int = 0, xla: bool = False
+        self,
+        network: Network,
+        framework: Framework,
+        *,
+        device: Device,
+        seed: int = 0,
+        xla: bool = False,
+        scopes: Scopes | None = None,
     ) -> None:
+        self._scopes = scopes
         self._forms, self._orders = Forms(network, framework), preferred_orders(network)
         with tf.device(placed(device)):
             live = {
@@ -92,5 +102,15 @@ class TensorFlowExecutor(TracedExecutor):
     def _program(self, network: Network, *, gradients: bool) -> Program:
         batch_norm = None if self._ranks is None else batch_norm_over_ranks(self._ranks)
         return compile_forward(
-            network, self._orders, device=self.place, xla=self._xla, gradients=gradients, batch_norm=batch_norm
+            network,
+            self._orders,
+            device=self.place,
+            xla=self._xla,
+            gradients=gradients,
+            batch_norm=batch_norm,
+            scopes=self._scopes,
         )
+
+    def traced_graph(self, kind: str) -> Any:
+        """The `tf.Graph` of a function that has run: `"forward"` or `"gradients"`."""
+        return next(function.graph for key, function in self._functions.items() if key[0] == kind)

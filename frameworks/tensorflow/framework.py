@@ -17,6 +17,7 @@ from deep5.tensors import NAMESPACES, Device
 from deep5.tensors import device as read_device
 
 if TYPE_CHECKING:
+    from deep5.networks.layer_clock import LayerClock
     from deep5.networks.network import Network
     from deep5.operators.operator import Operator
 
@@ -61,6 +62,17 @@ class TensorFlow(Framework):
         if place.kind == "cuda":
             refuse_compiled(network)
         return TensorFlowExecutor(network, self, device=place, seed=seed, xla=self.mode == "xla")
+
+    def layer_clock(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
+        """TensorFlow's own profiler; see `Framework.layer_clock`."""
+        if self.mode == "xla":
+            raise Unsupported(
+                "tensorflow:xla compiles a pass as one function, in which layers are put together; no layer can be "
+                "timed there; remedy: 'tensorflow', which runs them one by one"
+            )
+        from deep5.frameworks.tensorflow.layer_clock import TensorFlowLayerClock
+
+        return TensorFlowLayerClock(network, self, device=self._place(device), seed=seed)
 
     def supports(self, node: Any) -> Support:
         """Whether the table of operators has this one, with these attributes."""

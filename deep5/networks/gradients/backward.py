@@ -53,6 +53,7 @@ class Backward:
 
     Attributes:
         graph: As given.
+        prefix: As given; the nodes of a gradient have the name of the layer in front, by which its time is known.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Backward:
         before: ir.Node | None = None,
         prefix: str = "backward",
     ) -> None:
-        self.graph, self._before, self._prefix = graph, before, prefix
+        self.graph, self._before, self.prefix = graph, before, prefix
         self._wanted = wanted
         self._taken = {value.name for node in graph for value in (*node.inputs, *node.outputs) if value is not None}
         self._taken |= {value.name for value in graph.inputs} | set(graph.initializers)
@@ -85,7 +86,7 @@ class Backward:
         """Add a node; returns its outputs."""
         node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs)
         self._count += 1
-        node.name = f"{self._prefix}_{self._count}_{op_type}"
+        node.name = f"{self.prefix}_{self._count}_{op_type}"
         for index, value in enumerate(node.outputs):
             value.name = self.fresh(f"{node.name}_output" + (f"_{index}" if index else ""))
         if self._before is None:

@@ -84,7 +84,7 @@ def split_batch_normalization(graph: ir.Graph, node: ir.Node) -> tuple[ir.Value,
         variance is the population's.
     """
     (x,) = operands(node, 1)
-    b = Backward(graph, before=node, prefix=str(node.name or node.outputs[0].name))
+    b = Backward(graph, before=node, prefix=f"{node.name or node.outputs[0].name}/training")
     mean, variance = _of_all_ranks(b, x) if is_over_ranks(node) else _of_batch(b, x)
     momentum = attribute(node, "momentum", 0.9)
     for index, (running, batch) in enumerate(zip(node.inputs[3:5], (mean, variance), strict=True), start=1):

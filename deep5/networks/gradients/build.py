@@ -224,6 +224,7 @@ def _differentiate(
 ) -> None:
     """Apply a node's rule and add what it sends back to the gradients by the node's inputs."""
     rule = backward_node if is_custom(node) else RULES[node.op_type]
+    backward.prefix = f"{node.name}/backward"
     sent = rule(backward, node, [gradients.get(value) for value in node.outputs])
     for value, gradient in zip(node.inputs, sent, strict=True):
         if value is None or value not in active:

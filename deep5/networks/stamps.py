@@ -1,0 +1,99 @@
+"""`Stamps`: the time between the lines of a generated program; `StampedClock`: an executor of such programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+from deep5.executors import GraphExecutor
+from deep5.networks.layer_clock import Group, Pass
+from deep5.networks.network import Network
+from deep5.tensors import Arrays
+
+__all__ = ["StampedClock", "Stamps"]
+
+
+class Stamps:
+    """Takes the time between the lines of a generated program, which call `begin` and `mark`.
+
+    Args:
+        network: Whose layers are meant.
+        wait: Returns when the device has finished; None: every line has, when it is left.
+
+    Attributes:
+        network: As given.
+    """
+
+    def __init__(self, network: Network, wait: Callable[[], object] | None = None) -> None:
+        self.network, self._wait = network, wait
+        self._numbers: dict[Group, int] = {}
+        self._spans: list[tuple[int, int]] = []
+        self._last = 0
+
+    def number(self, group: Group) -> int:
+        """What `mark` is called with where a line belongs to these layers."""
+        return self._numbers.setdefault(group, len(self._numbers))
+
+    def begin(self) -> None:
+        """A program begins, or goes on behind what belongs to no layer."""
+        if self._wait is not None:
+            self._wait()
+        self._last = perf_counter_ns()
+
+    def mark(self, number: int, *values: Any) -> None:
+        """What ran since the mark before belongs to a group of layers.
+
+        Args:
+            number: The group's.
+            values: What those lines have computed, for whoever needs to look at it.
+        """
+        if self._wait is not None:
+            self._wait()
+        self._spans.append((number, perf_counter_ns() - self._last))
+        if values:
+            self._look(number, values)
+        self._last = perf_counter_ns()
+
+    def _look(self, number: int, values: tuple[Any, ...]) -> None:
+        """Outside of the clock."""
+
+    def taken(self) -> dict[Group, float]:
+        """Seconds since this was asked last, by layers."""
+        found: dict[Group, float] = {}
+        groups = list(self._numbers)
+        for number, nanoseconds in self._spans:
+            found[groups[number]] = found.get(groups[number], 0.0) + nanoseconds / 1e9
+        self._spans.clear()
+        return found
+
+
+class StampedClock:
+    """Times the layers of an executor whose programs are stamped. Implements `LayerClock`.
+
+    Args:
+        executor: The executor.
+        stamps: What its programs call.
+    """
+
+    def __init__(self, executor: GraphExecutor, stamps: Stamps) -> None:
+        self._executor, self._stamps = executor, stamps
+        self._forward: list[Pass] = []
+        self._steps: list[Pass] = []
+
+    def inference(self, inputs: Arrays) -> None:
+        """Run forward once."""
+        self._executor.inference(inputs)
+        self._forward.append(self._stamps.taken())
+
+    def inference_and_backprop(self, inputs: Arrays, loss: str) -> None:
+        """Run forward and backward once."""
+        self._executor.inference_and_backprop(inputs, loss)
+        self._steps.append(self._stamps.taken())
+
+    def passes(self) -> tuple[Sequence[Pass], Sequence[Pass]]:
+        """What was measured."""
+        return self._forward, self._steps
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,60 @@
+"""`Scopes`: the layers of a network in the names of TensorFlow's operations."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from deep5.networks.layer_clock import Group, Owners
+from deep5.networks.network import Network
+
+__all__ = ["Scopes"]
+
+_SCOPE = re.compile(r"(?:^|[/-])deep5_layer_(\d+)/")
+# Where TensorFlow puts the gradient of what was computed in a scope.
+_GRADIENT = "gradient_tape/"
+
+
+class Scopes:
+    """Name scopes, one a layer; TensorFlow names the operations of a gradient after that of the layer.
+
+    Args:
+        network: Whose layers are meant.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self._numbers: dict[Group, int] = {}
+        self._owners: tuple[Network, Owners] | None = None
+
+    def scope(self, run: Network, node: Any) -> str | None:
+        """The scope of a node of what runs; None where it belongs to no layer."""
+        if self._owners is None or self._owners[0] is not run:
+            self._owners = run, Owners(self.network, run)
+        owners = self._owners[1]
+        group = owners.group([owners.of(str(node.name))])
+        return None if group is None else f"deep5_layer_{self._numbers.setdefault(group, len(self._numbers))}"
+
+    def group(self, operation: str) -> Group | None:
+        """The layer of an operation, by its name."""
+        found = _SCOPE.search(operation)
+        if found is None:
+            return None
+        return list(self._numbers)[int(found[1])]._replace(backward=_GRADIENT in operation)
+
+    def groups(self, graph: Any) -> dict[str, Group | None]:
+        """The layers of the operations of a graph, by name.
+
+        One without a scope belongs with what it reads: to the gradient of a layer, where it reads what that layer has
+        computed and gradients too, as a gradient of somebody's own does; else with the last, as a sum of gradients.
+        """
+        found: dict[str, Group | None] = {}
+        for operation in graph.get_operations():  # in the order in which they were traced
+            group = self.group(operation.name)
+            if group is None:
+                sources = [each for value in operation.inputs if (each := found.get(value.op.name)) is not None]
+                forward = [each for each in sources if not each.backward]
+                mixed = 0 < len(forward) < len(sources)
+                group = forward[-1]._replace(backward=True) if mixed else sources[-1] if sources else None
+            found[operation.name] = group
+        return found
