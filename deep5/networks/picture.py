@@ -16,7 +16,7 @@ from deep5.networks.network import Network
 from deep5.tensors import TensorSpec
 from deep5.terminal import plain
 
-__all__ = ["MOST_NODES", "shown_shape", "shown_size", "svg"]
+__all__ = ["MOST_NODES", "colour_of", "shown_shape", "shown_size", "svg"]
 
 MOST_NODES = 4000
 """A picture of more than so many nodes is refused: nobody could read it."""
@@ -290,6 +290,15 @@ def _safe(text: str) -> str:
 def _width(text: str) -> int:
     """Of a text, in letters; those of East Asian scripts are twice as wide."""
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def colour_of(op_type: str) -> str:
+    """The colour of an operator's kind, as its border has it.
+
+    >>> colour_of("Conv") == colour_of("ConvTranspose"), colour_of("Conv") == colour_of("Relu")
+    (True, False)
+    """
+    return _KINDS[_KIND_OF.get(op_type, _OTHER)][1]
 
 
 def shown_shape(spec: TensorSpec) -> str:
