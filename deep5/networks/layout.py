@@ -13,7 +13,8 @@ Point = tuple[float, float]
 
 # Pixels: between the boxes of a layer, between layers, of a lane that passes a layer.
 _BESIDE, _BELOW, _LANE = 22.0, 30.0, 10.0
-_ORDERINGS = 24
+# Turns that order the layers, and how many of them without fewer crossings are the end.
+_ORDERINGS, _PATIENCE = 24, 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +149,11 @@ def _ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _order(graph: _Graph) -> None:
-    best, fewest = [list(layer) for layer in graph.layers], _crossings(graph)
+    best, fewest, since = [list(layer) for layer in graph.layers], _crossings(graph), 0
     for turn in range(_ORDERINGS):
-        if not fewest:
+        if not fewest or since == _PATIENCE:
             break
+        since += 1
         down = turn % 2 == 0
         neighbours = graph.above if down else graph.below
         place = {item: at for layer in graph.layers for at, item in enumerate(layer)}
@@ -166,7 +168,7 @@ def _order(graph: _Graph) -> None:
             place.update((item, at) for at, item in enumerate(layer))
         crossings = _crossings(graph)
         if crossings < fewest:
-            best, fewest = [list(layer) for layer in graph.layers], crossings
+            best, fewest, since = [list(layer) for layer in graph.layers], crossings, 0
     graph.layers = best
 
 

@@ -22,7 +22,7 @@ MOST_NODES = 4000
 """A picture of more than so many nodes is refused: nobody could read it."""
 
 # Points where edges pass layers; a network in which every node reads all before it has the square of its nodes.
-_MOST_PASSED = 60_000
+_MOST_PASSED = 30_000
 # Letters of a name on a box, and in what is told of it.
 _NAME, _TOLD = 26, 300
 # Pixels: of a letter of 12, bold, and of 11; around the text of a box; around the picture.
