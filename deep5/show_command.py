@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["show_command"]
 
+_BATCHES = "256,64,16,4,1"
+
 
 def show_command(errors: Errors) -> click.Group:
     """The command, for a command line that says how errors are told.
@@ -41,6 +43,9 @@ def show_command(errors: Errors) -> click.Group:
     @click.option(
         "--extent", "extents", metavar="NAME=N", multiple=True, help="Another symbolic extent; may be repeated."
     )
+    @click.option("--time", "framework", metavar="FRAMEWORK", help="Also measure the layers on this framework.")
+    @click.option("--batches", metavar="N,…", help=f"Batch sizes that --time measures; default: {_BATCHES}.")
+    @click.option("--threads", type=int, metavar="N", help="Threads within an operator that --time measures with.")
     @click.option("-o", "--out", metavar="DIR", help="Write network.json and pictures of graph and shares there.")
     @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
     @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
@@ -49,6 +54,9 @@ def show_command(errors: Errors) -> click.Group:
         settings: tuple[str, ...],
         batch: int,
         extents: tuple[str, ...],
+        framework: str | None,
+        batches: str | None,
+        threads: int | None,
         out: str | None,
         as_json: bool,
         debug: bool,
@@ -56,13 +64,15 @@ def show_command(errors: Errors) -> click.Group:
         """Show the layers of a network: shapes, parameters, operations, memory, without running it.
 
         NAME is a registered network ('deep5 list networks') or FILE.py:NAME, as in a recipe; FILE ends in .onnx. With
-        --out, also the graph and the shares of layers and of their operators are drawn.
+        --out, also the graph and the shares of layers and of their operators are drawn; with --time, every layer is
+        measured, forward and backward, at several batch sizes.
         """
         with errors(debug, as_json) as tell:
+            sizes = _batch_sizes(framework, batches, threads)
             if out is not None:
                 _check_folder(out)
             made, arguments = _network(network, settings)
-            record = _record(network, made, arguments, batch, _pairs("--extent", extents))
+            record = _record(network, made, arguments, batch, _pairs("--extent", extents), framework, sizes, threads)
             missing = [] if out is None else _write(made, record, Path(out))
             if as_json:
                 tell(json.dumps(record.document(), indent=2, allow_nan=False))
@@ -72,6 +82,26 @@ def show_command(errors: Errors) -> click.Group:
                     tell(plain("\n".join([out, *missing])))
 
     return show
+
+
+def _batch_sizes(framework: str | None, text: str | None, threads: int | None) -> list[int]:
+    if framework is None:
+        for option, given in (("--batches", text), ("--threads", threads)):
+            if given is not None:
+                raise UsageError(f"{option} is given and --time is not; allowed: both; remedy: --time pytorch, say")
+        return []
+    if threads is not None and threads < 1:
+        raise UsageError(f"--threads {threads}; allowed: a whole number of at least 1")
+    try:
+        found = [int(part) for part in (text or _BATCHES).split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1 or len(set(found)) < len(found):
+        raise UsageError(
+            f"--batches {text!r}; allowed: whole numbers of at least 1, each once, with commas between, such as "
+            f"{_BATCHES}"
+        )
+    return found
 
 
 def _check_folder(out: str) -> None:
@@ -149,15 +179,23 @@ def _record(
     arguments: Mapping[str, Any],
     batch: int,
     extents: Mapping[str, Any],
+    framework: str | None,
+    batches: Sequence[int],
+    threads: int | None,
 ) -> NetworkRecord:
     from deep5.networks.analysis import analyse
+    from deep5.networks.layer_times import layer_times
+    from deep5.plugins import framework as backend
     from deep5.results.network_record import NetworkRecord
 
     try:
         found = analyse(made, batch, extents=extents)
+        if framework is not None and threads is not None:
+            backend(framework).set_threads(threads)
+        times = [] if framework is None else layer_times(made, framework, batches, extents=extents)
     except NetworkError as error:
         raise UsageError(str(error)) from error
-    return NetworkRecord(source=source, found=found, arguments=arguments)
+    return NetworkRecord(source=source, found=found, arguments=arguments, times=times, threads=threads)
 
 
 def _printed(record: NetworkRecord) -> str:

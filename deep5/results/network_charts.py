@@ -14,8 +14,8 @@ from deep5.results.training_charts import headed, told_apart
 from deep5.terminal import counted, plain
 
 if TYPE_CHECKING:
+    from deep5.networks.layer_times import LayerTimes
     from deep5.results.network_record import NetworkRecord
-    from deep5.results.network_times import Timed
 
 __all__ = ["layer_chart", "measured_chart", "network_charts", "type_chart"]
 
@@ -26,6 +26,7 @@ _REST = "#b0b0b0"
 _BAR, _PANEL, _TIMES_WIDTH, _TIMES_HEIGHT = 20, 210, 300, 280
 _NAME = 34
 _PASSES = ("forward", "backward")
+_A_SAMPLE = "time a sample (ms)"
 
 
 def network_charts(record: NetworkRecord) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def network_charts(record: NetworkRecord) -> dict[str, Any]:
         MissingDependency: Altair is not installed.
     """
     charts = {"types": type_chart(record.found), "layers": layer_chart(record.found)}
-    if any(_parts(times) for times in record.times):
+    if record.times:
         charts["times"] = measured_chart(record.times)
     return charts
 
@@ -111,7 +112,7 @@ def layer_chart(found: NetworkAnalysis) -> Any:
     return headed(alt, made, _title(found, "its largest layers"), _below(found))
 
 
-def measured_chart(measured: Sequence[Timed]) -> Any:
+def measured_chart(measured: Sequence[LayerTimes]) -> Any:
     """Time a sample by operator against batch size, forward and backward; a tick is the whole, measured in one piece.
 
     Args:
@@ -122,42 +123,22 @@ def measured_chart(measured: Sequence[Timed]) -> Any:
         UsageError: Nothing was measured.
     """
     alt = altair()
-    parts = {times.batch: found for times in measured if (found := _parts(times))}
-    if not parts:
-        reasons = "; ".join(dict.fromkeys(times.unavailable for times in measured if times.unavailable))
-        raise UsageError(f"no time of a layer to draw{f' ({reasons})' if reasons else ''}; allowed: at least one")
-    sums: dict[str, float] = {}
-    for found in parts.values():
-        # A batch size has the weight of its shares, and not the largest batch all of it.
-        whole = sum(seconds for own in found.values() for seconds in own.values()) or 1.0
-        for name, own in found.items():
-            sums[name] = sums.get(name, 0.0) + sum(own.values()) / whole
-    order = sorted(sums, key=lambda name: -sums[name])
-    shown = order[:_COLOURS] if len(order) > _COLOURS + 1 else order
-    others = f"{len(order) - len(shown)} others"
-    legend = [plain(name) for name in shown] + ([others] if len(shown) < len(order) else [])
-    rows, ticks = [], []
-    for times in measured:
-        batch = str(times.batch)
-        for kind in _PASSES:
-            stack: dict[str, float] = {}
-            for name, own in parts.get(times.batch, {}).items():
-                if kind in own:
-                    label = plain(name) if name in shown else others
-                    stack[label] = stack.get(label, 0.0) + own[kind] / times.batch * 1e3
-            rows += [
-                {"pass": kind, "batch": batch, "type": label, "ms": ms, "order": legend.index(label)}
-                for label, ms in stack.items()
-            ]
-        forward, step = times.whole_forward_s, times.whole_step_s
-        ticks += [] if forward is None else [{"pass": "forward", "batch": batch, "ms": forward / times.batch * 1e3}]
-        if forward is not None and step is not None:
-            ticks.append({"pass": "backward", "batch": batch, "ms": (step - forward) / times.batch * 1e3})
-    colours = [*told_apart(shown)[0][: len(shown)], *([_REST] if len(legend) > len(shown) else [])]
+    if not measured:
+        raise UsageError("there are no times to draw; allowed: those of at least one batch size")
+    legend, colours = _legend(measured)
     panels = []
-    for kind in _PASSES:
-        drawn = [row for row in rows if row["pass"] == kind]
-        if not drawn:
+    for side, kind in enumerate(_PASSES):
+        bars = [
+            {"batch": str(times.batch), "type": label, "ms": seconds / times.batch * 1e3, "order": legend.index(label)}
+            for times in measured
+            for label, seconds in _stack(times, side, legend).items()
+        ]
+        wholes = [
+            {"batch": str(times.batch), "ms": seconds / times.batch * 1e3}
+            for times in measured
+            if (seconds := _whole(times, side)) is not None
+        ]
+        if not bars and not wholes:
             continue
         x = alt.X(
             "batch:N",
@@ -165,39 +146,63 @@ def measured_chart(measured: Sequence[Timed]) -> Any:
             title="batch size",
             axis=alt.Axis(labelAngle=0),
         )
-        y = alt.Y("ms:Q", title="time a sample (ms)", stack="zero")
-        colour = alt.Color(
-            "type:N", sort=legend, scale=alt.Scale(domain=legend, range=colours), legend=alt.Legend(title="operator")
-        )
-        bars = alt.Chart(alt.Data(values=drawn)).mark_bar(size=26).encode(x=x, y=y, color=colour, order="order:Q")
-        whole = (
-            alt.Chart(alt.Data(values=[tick for tick in ticks if tick["pass"] == kind]))
-            .mark_tick(color="#111111", thickness=2.5, width=38, orient="horizontal")
-            .encode(x=x, y=alt.Y("ms:Q"))
-        )
-        panels.append(alt.layer(bars, whole).properties(width=_TIMES_WIDTH, height=_TIMES_HEIGHT, title=kind))
-    made = alt.hconcat(*panels, spacing=20).resolve_scale(y="independent", color="shared")
-    first = measured[0]
-    told = ["Black: the whole without a clock within; backward: a whole step less a whole forward pass."]
-    told += [
-        f"Batch {times.batch} not available: {plain(times.unavailable)[:200]}."
-        for times in measured
-        if times.unavailable
-    ]
-    chart = headed(
-        alt, made, plain(f"{first.network} on {first.framework}: measured time of its layers"), " ".join(told)
-    )
+        y = alt.Y("ms:Q", title=_A_SAMPLE, stack="zero")
+        scale = alt.Scale(domain=legend, range=colours)
+        colour = alt.Color("type:N", sort=legend, scale=scale, legend=alt.Legend(title="operator"))
+        tick = {"color": "#111111", "thickness": 2.5, "width": 38, "opacity": 1, "orient": "horizontal"}
+        layers = [alt.Chart(alt.Data(values=wholes)).mark_tick(**tick).encode(x=x, y=alt.Y("ms:Q", title=_A_SAMPLE))]
+        if bars:
+            drawn = alt.Chart(alt.Data(values=bars)).mark_bar(size=26)
+            layers.insert(0, drawn.encode(x=x, y=y, color=colour, order="order:Q"))
+        panels.append(alt.layer(*layers).properties(width=_TIMES_WIDTH, height=_TIMES_HEIGHT, title=kind))
+    # Flush: the plots are level, whatever the numbers of their axes take.
+    made = alt.hconcat(*panels, spacing=70, bounds="flush").resolve_scale(y="independent", color="shared")
+    title = plain(f"{measured[0].network} on {measured[0].framework}: measured time of its layers")
+    chart = headed(alt, made, title, _told_of_times(measured))
     return chart.configure_legend(orient="right", labelFontSize=12, symbolType="square", symbolSize=120)
 
 
-def _parts(times: Timed) -> dict[str, dict[str, float]]:
-    """Seconds by operator and pass, of what was measured."""
-    found = {}
+def _legend(measured: Sequence[LayerTimes]) -> tuple[list[str], list[str]]:
+    """Operators, those that take most first, and their colours; a batch size counts by its shares of time."""
+    sums: dict[str, float] = {}
+    for times in measured:
+        own = {name: sum(seconds or 0.0 for seconds in both) for name, both in times.by_type().items()}
+        whole = sum(own.values()) or 1.0
+        for name, seconds in own.items():
+            sums[name] = sums.get(name, 0.0) + seconds / whole
+    order = [name for name in sorted(sums, key=lambda name: -sums[name]) if sums[name]]
+    shown = order[:_COLOURS] if len(order) > _COLOURS + 1 else order
+    colours = told_apart(shown)[0]
+    if len(shown) < len(order):
+        return [*map(plain, shown), f"{len(order) - len(shown)} others"], [*colours, _REST]
+    return [*map(plain, shown)], colours
+
+
+def _stack(times: LayerTimes, side: int, legend: Sequence[str]) -> dict[str, float]:
+    """Seconds of a pass by what the legend calls it."""
+    found: dict[str, float] = {}
     for name, both in times.by_type().items():
-        own = {kind: seconds for kind, seconds in zip(_PASSES, both, strict=True) if seconds is not None}
-        if own:
-            found[name] = own
+        if seconds := both[side]:
+            label = plain(name) if plain(name) in legend else legend[-1]
+            found[label] = found.get(label, 0.0) + seconds
     return found
+
+
+def _whole(times: LayerTimes, side: int) -> float | None:
+    """Seconds of a pass in one piece; backward: of a whole step, less the parts of its forward pass."""
+    if side == 0:
+        return times.whole_forward_s
+    if times.whole_step_s is None or times.training_forward_s is None:
+        return None
+    return max(0.0, times.whole_step_s - times.training_forward_s)
+
+
+def _told_of_times(measured: Sequence[LayerTimes]) -> str:
+    told = ["Black: the whole, timed in one piece; backward: a whole step less the parts of its forward pass."]
+    for reason in dict.fromkeys(times.unavailable for times in measured if times.unavailable):
+        batches = ", ".join(str(times.batch) for times in measured if times.unavailable == reason)
+        told.append(f"Not available at batch {batches}: {plain(reason)[:300]}.")
+    return " ".join(told)
 
 
 def _shares(counts: Mapping[Any, int | None]) -> dict[Any, float | None]:

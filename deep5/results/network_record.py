@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from deep5.networks.analysis import Layer, NetworkAnalysis
+from deep5.networks.layer_times import LayerTimes
 from deep5.networks.picture import shown_shape, shown_size
-from deep5.results.network_times import Timed, print_times, times_document
+from deep5.results.network_times import print_times, times_document
 from deep5.terminal import counted, plain
 
 if TYPE_CHECKING:
@@ -34,12 +35,14 @@ class NetworkRecord:
         arguments: Of the function that made it.
         found: What `analyse` found.
         times: What was measured, a batch size each, where anything was.
+        threads: Within an operator, as they were asked for; None: as the framework has them.
     """
 
     source: str
     found: NetworkAnalysis
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    times: Sequence[Timed] = ()
+    times: Sequence[LayerTimes] = ()
+    threads: int | None = None
 
     def document(self) -> dict[str, Any]:
         """All of it in JSON's types; counts that are not known are null."""
@@ -64,6 +67,7 @@ class NetworkRecord:
             "unknown": dict(found.unknown),
             "types": by_type(found),
             "layers": [_layer(layer, found) for layer in found.layers],
+            "threads": self.threads,
             "times": [times_document(times) for times in self.times],
         }
 
@@ -114,7 +118,8 @@ class NetworkRecord:
                 )
             )
         if self.times:
-            print_times(self.times, console)
+            console.print()
+            print_times(self.times, console, self.threads)
 
 
 def by_type(found: NetworkAnalysis) -> dict[str, dict[str, int | None]]:

@@ -2,152 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-from deep5.terminal import plain
+from deep5.networks.layer_times import LayerTimes
+from deep5.terminal import counted, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Timed", "print_times", "times_document"]
+__all__ = ["print_times", "step_s", "times_document"]
 
 
-class TimedLayer(Protocol):
-    """Seconds of one layer; None where they are not known."""
-
-    @property
-    def name(self) -> str:
-        """Of the node."""
-
-    @property
-    def op_type(self) -> str:
-        """Its operator."""
-
-    @property
-    def forward_s(self) -> float | None:
-        """Seconds of the forward pass."""
-
-    @property
-    def backward_s(self) -> float | None:
-        """Seconds of the backward pass."""
-
-
-class Timed(Protocol):
-    """Seconds of a network's layers at one batch size, and of the whole without anything measured within it."""
-
-    @property
-    def network(self) -> str:
-        """Its name."""
-
-    @property
-    def framework(self) -> str:
-        """What ran it."""
-
-    @property
-    def batch(self) -> int:
-        """Samples a pass."""
-
-    @property
-    def layers(self) -> Sequence[TimedLayer]:
-        """In the order of execution."""
-
-    @property
-    def forward_s(self) -> float | None:
-        """Seconds of the forward pass."""
-
-    @property
-    def backward_s(self) -> float | None:
-        """Seconds of the backward pass."""
-
-    @property
-    def whole_forward_s(self) -> float | None:
-        """Seconds of a forward pass in one piece."""
-
-    @property
-    def whole_step_s(self) -> float | None:
-        """Seconds of forward and backward in one piece."""
-
-    @property
-    def repetitions(self) -> int:
-        """Of each measurement."""
-
-    @property
-    def unavailable(self) -> str | None:
-        """Why there are no times, or not all; None where there are."""
-
-    def by_type(self) -> Mapping[str, tuple[float | None, float | None]]:
-        """Seconds forward and backward by operator."""
-
-
-def times_document(times: Timed) -> dict[str, Any]:
+def times_document(times: LayerTimes) -> dict[str, Any]:
     """The times of one batch size in JSON's types; what was not measured is null."""
-    return {
-        "framework": times.framework,
-        "batch": times.batch,
-        "repetitions": times.repetitions,
-        "forward_s": times.forward_s,
-        "backward_s": times.backward_s,
-        "whole_forward_s": times.whole_forward_s,
-        "whole_step_s": times.whole_step_s,
-        "unavailable": times.unavailable,
-        "layers": [
-            {
-                "name": layer.name,
-                "op_type": layer.op_type,
-                "forward_s": layer.forward_s,
-                "backward_s": layer.backward_s,
-            }
-            for layer in times.layers
-        ],
-    }
+    document = asdict(times)
+    return {**document, "layers": list(document["layers"])}
 
 
-def print_times(measured: Sequence[Timed], console: Console) -> None:
-    """The sum of the parts beside the whole, and the time of each type of layer, at every batch size.
+def step_s(times: LayerTimes) -> float | None:
+    """Seconds of a step of training as the sum of its parts; None where they are not available."""
+    if times.training_forward_s is None or times.backward_s is None:
+        return None
+    return times.training_forward_s + times.backward_s
+
+
+def print_times(measured: Sequence[LayerTimes], console: Console, threads: int | None = None) -> None:
+    """The sum of the parts beside the whole, and the time of each operator, at every batch size.
 
     Args:
         measured: Of one network and framework.
         console: Where to print.
+        threads: Within an operator, as they were asked for.
     """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    for title in ("batch", "forward, parts", "whole", "ratio", "step, parts", "whole", "ratio"):
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for title in ("batch", "inference: parts", "whole", "ratio", "step: parts", "whole", "ratio"):
         table.add_column(Text(title), justify="right")
     for times in measured:
-        step = None if times.forward_s is None or times.backward_s is None else times.forward_s + times.backward_s
-        both = ((times.forward_s, times.whole_forward_s), (step, times.whole_step_s))
+        both = ((times.forward_s, times.whole_forward_s), (step_s(times), times.whole_step_s))
         cells = [cell for parts, whole in both for cell in (_told(parts), _told(whole), _ratio(parts, whole))]
         table.add_row(*map(Text, (str(times.batch), *cells)))
-    console.print(Text(plain(f"Measured on {measured[0].framework}: parts of {measured[0].network} and the whole")))
+    first = measured[0]
+    asked = "" if threads is None else f" with {counted(threads, 'thread')}"
+    console.print(
+        Text(plain(f"Measured on {first.framework}{asked}, medians of {first.repetitions}; ratio: parts / whole"))
+    )
     console.print(table)
-    types = {times.batch: times.by_type() for times in measured}
-    names = list(dict.fromkeys(name for own in types.values() for name in own))
-    if names:
-        table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-        table.add_column(Text("forward + backward"), overflow="fold")
-        for batch in types:
-            table.add_column(Text(f"batch {batch}"), justify="right")
-        for name in names:
-            cells = [" + ".join(map(_told, own.get(name, (None, None)))) for own in types.values()]
+    for side, what in enumerate(("forward_s", "backward_s")):
+        if all(getattr(times, what) is None for times in measured):
+            continue
+        table = Table(box=box.SIMPLE, pad_edge=False)
+        table.add_column(Text("backward" if side else "forward, in inference"))
+        for times in measured:
+            table.add_column(Text(f"batch {times.batch}"), justify="right", overflow="fold")
+        types = [times.by_type() for times in measured]
+        for name in dict.fromkeys(name for own in types for name in own):
+            cells = [
+                _host(times, name, what) or _told(own.get(name, (None, None))[side])
+                for own, times in zip(types, measured, strict=True)
+            ]
             table.add_row(*map(Text, (plain(name), *cells)))
         console.print(table)
     for reason in dict.fromkeys(times.unavailable for times in measured if times.unavailable):
         batches = ", ".join(str(times.batch) for times in measured if times.unavailable == reason)
-        console.print(Text(plain(f"not available at batch {batches}: {reason}")), overflow="fold")
+        console.print(Text(plain(f"Not available at batch {batches}: {reason}")))
+
+
+def _host(times: LayerTimes, op_type: str, what: str) -> str:
+    """In which operators' time that of all layers of an operator is; empty where a layer has a time of its own."""
+    own = [layer for layer in times.layers if layer.op_type == op_type]
+    if not own or any(getattr(layer, what) is not None or layer.within is None for layer in own):
+        return ""
+    names = {layer.within for layer in own}
+    return f"in {plain(', '.join(dict.fromkeys(layer.op_type for layer in times.layers if layer.name in names)))}"
 
 
 def _told(seconds: float | None) -> str:
     """Seconds for a reader.
 
-    >>> _told(0.0123), _told(4.5e-05), _told(2.5), _told(None)
-    ('12.3 ms', '45 µs', '2.5 s', '-')
+    >>> _told(0.0123), _told(4.5e-05), _told(2.5), _told(0.0), _told(None)
+    ('12.3 ms', '45 µs', '2.5 s', '0', '-')
     """
-    if seconds is None:
-        return "-"
+    if not seconds:
+        return "-" if seconds is None else "0"
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
