@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from deep5.errors import Deep5Error, Errors, MissingDependency, NetworkError, OutputError, UsageError, suggestion
-from deep5.terminal import plain
+from deep5.terminal import plain, styled_where_fit
 
 if TYPE_CHECKING:
     from deep5.networks.network import Network
@@ -201,7 +201,7 @@ def _record(
 def _printed(record: NetworkRecord) -> str:
     from rich.console import Console
 
-    console = Console()
+    console = styled_where_fit(Console())
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(width=100)
     with console.capture() as text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import re
@@ -15,15 +16,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from rich.console import Console
 
 from command import Command
 from deep5.errors import UsageError
 from deep5.networks import Network, NetworkBuilder, analyse, googlenet, lenet, lstm, resnet, resnet50, transformer
 from deep5.networks import picture as pictures
+from deep5.networks.layer_times import LayerTime, LayerTimes
 from deep5.networks.layout import Layout, layered
 from deep5.networks.picture import svg
-from deep5.results.network_charts import layer_chart, type_chart
+from deep5.results.chart_parts import files
+from deep5.results.network_charts import layer_chart, measured_chart, type_chart
 from deep5.results.network_record import by_type
+from deep5.results.network_times import print_times
 
 SVG = "{http://www.w3.org/2000/svg}"
 PICTURES = ("layers.png", "layers.svg", "network.svg", "types.png", "types.svg")
@@ -403,6 +408,107 @@ def test_long_names_that_end_alike_stay_apart() -> None:
     assert len({row["name"] for row in rows}) == 3
 
 
+# -- measured times ---------------------------------------------------------------------------------------------------
+
+
+def times(batch: int, *, parts: bool = True, types: int = 2, within: str | None = None) -> LayerTimes:
+    """As if measured: the operators A0, A1, … take 1, 2, … ms a sample forward and twice that backward."""
+    seconds = [1e-3 * (place + 1) * batch for place in range(types)]
+    layers = tuple(
+        LayerTime(
+            name=f"a{place}",
+            op_type=f"A{place}",
+            forward_s=own if parts and not (within and place) else None,
+            training_forward_s=own if parts else None,
+            backward_s=2 * own if parts else None,
+            within=within if place else None,
+        )
+        for place, own in enumerate(seconds)
+    )
+    whole = sum(seconds)
+    return LayerTimes(
+        network="made",
+        framework="own",
+        batch=batch,
+        layers=layers,
+        forward_s=whole if parts else None,
+        training_forward_s=whole if parts else None,
+        backward_s=2 * whole if parts else None,
+        whole_forward_s=1.1 * whole,
+        whole_step_s=3.5 * whole,
+        repetitions=10,
+        unavailable=None if parts else "own has <no> times of layers",
+    )
+
+
+def printed(measured: list[LayerTimes], threads: int | None = None) -> str:
+    console = Console(width=100, record=True, file=io.StringIO())
+    print_times(measured, console, threads)
+    return console.export_text()
+
+
+def test_measured_bars_are_the_time_a_sample_and_ticks_the_whole() -> None:
+    forward, backward = measured_chart([times(256), times(4)]).to_dict()["hconcat"]
+    rows = forward["layer"][0]["data"]["values"]
+    assert {(row["batch"], row["type"]): row["ms"] for row in rows} == {
+        (batch, name): pytest.approx(ms) for batch in ("256", "4") for name, ms in (("A0", 1), ("A1", 2))
+    }
+    assert [row["ms"] for row in backward["layer"][0]["data"]["values"]] == pytest.approx([4, 2, 4, 2])
+    for panel, whole in ((forward, 3.3), (backward, 3 * 3.5 - 3)):
+        ticks = panel["layer"][1]["data"]["values"]
+        assert [(row["batch"], row["ms"]) for row in ticks] == [(batch, pytest.approx(whole)) for batch in ("256", "4")]
+        assert panel["layer"][0]["encoding"]["x"]["sort"] == ["256", "4"]
+
+
+def test_many_measured_operators_are_taken_together() -> None:
+    forward = measured_chart([times(2, types=14)]).to_dict()["hconcat"][0]
+    rows = forward["layer"][0]["data"]["values"]
+    assert len(rows) == 10
+    assert rows[-1]["type"] == "5 others"
+    assert sum(row["ms"] for row in rows) == pytest.approx(sum(range(1, 15)))
+
+
+def test_times_that_are_not_available_are_told() -> None:
+    chart = measured_chart([times(8, parts=False), times(2, parts=False)])
+    told = " ".join(chart.to_dict()["title"]["subtitle"])
+    assert "Not available at batch 8, 2: own has <no> times of layers." in told
+    assert len(chart.to_dict()["hconcat"]) == 1  # the whole forward pass
+    ET.fromstring(files("times", chart)["times.svg"].decode())  # noqa: S314 - our own
+    out = printed([times(8, parts=False)])
+    assert "Not available at batch 8: own has <no> times of layers" in out
+    assert cells(out, "8") == ["8", "-", "26.4", "ms", "-", "-", "84", "ms", "-"]
+    with pytest.raises(UsageError, match="there are no times to draw"):
+        measured_chart([])
+
+
+def test_the_table_of_times() -> None:
+    out = printed([times(4), times(1, within="a0")], threads=2)
+    assert "Measured on own with 2 threads, medians of 10; ratio: parts / whole" in out
+    assert cells(out, "4") == ["4", "12", "ms", "13.2", "ms", "0.91", "36", "ms", "42", "ms", "0.86"]
+    forward, backward = out.partition("backward")[::2]
+    assert cells(forward, "A1") == ["A1", "8", "ms", "in", "A0"]
+    assert cells(backward, "A1") == ["A1", "16", "ms", "4", "ms"]
+
+
+def test_layers_are_measured(deep5: Command, tmp_path: Path) -> None:
+    words = ("--time", "reference", "--batches", "3,1", "--threads", "1", "-o", "here")
+    answer = deep5("show", "network", "mlp", *words)
+    assert answer.status == 0, answer.err
+    for told in ("Measured on reference with 1 thread", "forward, in inference", "backward", "batch 3"):
+        assert told in answer.out
+    document = json.loads((tmp_path / "here" / "network.json").read_text())
+    assert document["threads"] == 1
+    assert [own["batch"] for own in document["times"]] == [3, 1]
+    for own in document["times"]:
+        assert [layer["name"] for layer in own["layers"]] == [layer["name"] for layer in document["layers"]]
+        assert own["forward_s"] == pytest.approx(sum(layer["forward_s"] or 0 for layer in own["layers"]))
+        assert own["whole_step_s"] > 0
+    text = (tmp_path / "here" / "times.svg").read_text()
+    for word in ("mlp on reference: measured time of its layers", "Gemm", "time a sample (ms)"):
+        assert word in text
+    assert (tmp_path / "here" / "times.png").read_bytes().startswith(b"\x89PNG")
+
+
 # -- what cannot be shown ---------------------------------------------------------------------------------------------
 
 
@@ -427,6 +533,14 @@ def test_long_names_that_end_alike_stay_apart() -> None:
         (("own.py:number",), "own.py:number gives a int; allowed: a d5.Network"),
         (("own.py:number", "--set", "a=1"), "own.py:number is an object already; allowed: no --set"),
         (("own.py:absent",), "has no 'absent'; allowed: number, broken"),
+        (("lenet", "--time", "pytorhc"), r"unknown framework 'pytorhc'; .*did you mean 'pytorch'"),
+        (("lenet", "--time", "reference", "--batches", "4,x"), "--batches '4,x'; allowed: whole numbers of at least 1"),
+        (("lenet", "--time", "reference", "--batches", "4,0"), "--batches '4,0'; allowed"),
+        (("lenet", "--time", "reference", "--batches", "4,4"), "--batches '4,4'; allowed: .* each once"),
+        (("lenet", "--time", "reference", "--threads", "0"), "--threads 0; allowed: a whole number of at least 1"),
+        (("lenet", "--batches", "4"), "--batches is given and --time is not; .*remedy: --time pytorch"),
+        (("lenet", "--threads", "1"), "--threads is given and --time is not"),
+        (("lenet", "--time", "reference", "--extent", "N=2"), "no extent of an input is left for the batch size"),
         (("lenet", "-o", "run"), "run holds a run; allowed: a folder of the network's own"),
         (("lenet", "-o", "text.onnx"), "cannot write into text.onnx: .*; allowed: a folder that can be written"),
     ],
@@ -464,5 +578,5 @@ def test_without_what_draws_there_are_words(deep5: Command, tmp_path: Path, monk
 
 def test_help(deep5: Command) -> None:
     assert "network" in deep5("show", "--help").out
-    for option in ("--set", "--batch", "--extent", "--out", "--json", "--debug"):
+    for option in ("--set", "--batch", "--extent", "--time", "--batches", "--threads", "--out", "--json", "--debug"):
         assert option in deep5("show", "network", "--help").out

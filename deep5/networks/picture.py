@@ -23,8 +23,8 @@ MOST_NODES = 4000
 
 # Points where edges pass layers; a network in which every node reads all before it has the square of its nodes.
 _MOST_PASSED = 30_000
-# Letters of a name on a box, and in what is told of it.
-_NAME, _TOLD = 26, 300
+# Letters of a name on a box, in the heading, and in what is told where the pointer rests.
+_NAME, _HEADING, _TOLD = 26, 120, 300
 # Pixels: of a letter of 12, bold, and of 11; around the text of a box; around the picture.
 _LETTER, _SMALL_LETTER, _PADDING, _MARGIN = 8.0, 7.0, 18.0, 20.0
 _BOX, _ROUND = 42.0, 5.0
@@ -112,13 +112,14 @@ def svg(network: Network, found: NetworkAnalysis) -> str:
     drawn = layered([box.size for box in boxes], edges)
     kinds = [kind for kind in _KINDS if any(box.kind == kind for box in boxes)]
     unknown = any(box.unknown for box in boxes)
-    heading = [_text("title", _MARGIN, 30, _short(found.name or "network", 80))]
+    heading = [_text("title", _MARGIN, 30, _short(found.name or "network", _HEADING))]
     extents = ", ".join(f"{name} = {extent}" for name, extent in found.extents.items())
     counted = f"{found.parameters:,} parameters, {shown_size(found.flops)} FLOP forward"
-    heading.append(_text("told", _MARGIN, 48, plain(f"{counted}{f', {extents}' if extents else ''}")[:_TOLD]))
+    told = _short(f"{counted}{f', {extents}' if extents else ''}", _HEADING)
+    heading.append(_text("told", _MARGIN, 48, told))
     legend, wide = _legend(kinds, unknown, 68)
     top = 104.0
-    width = max(drawn.width, wide, _width(counted + extents) * _SMALL_LETTER + 30, 300.0) + 2 * _MARGIN
+    width = max(drawn.width, wide, _width(told) * _SMALL_LETTER, 300.0) + 2 * _MARGIN
     height = drawn.height + top + _MARGIN
     shift = (width - drawn.width) / 2
     parts = [
