@@ -76,6 +76,8 @@ def show_command(errors: Errors) -> click.Group:
             missing = [] if out is None else _write(made, record, Path(out))
             if as_json:
                 tell(json.dumps(record.document(), indent=2, allow_nan=False))
+                for reason in missing:
+                    click.echo(f"deep5: {plain(reason)}", err=True)
             else:
                 tell(_printed(record))
                 if out is not None:

@@ -141,7 +141,9 @@ def test_an_operator_without_formula_is_told_and_not_counted_as_zero(deep5: Comm
     assert found["types"]["Einsum"] == {"nodes": 1, "parameters": 0, "flops": None, "activation_bytes": 16}
     (box,) = boxes(ET.parse(tmp_path / "here" / "network.svg").getroot(), "unknown")  # noqa: S314 - our own
     assert "unknown, deep5 has no formula" in str(box.findtext(f"{SVG}title"))
-    assert "no formula known" in (tmp_path / "here" / "network.svg").read_text()
+    text = (tmp_path / "here" / "network.svg").read_text()
+    assert "no formula known" in text
+    assert "16 parameters, at least 2.3 kFLOP forward" in text
     assert "No formula is known for Einsum" in (tmp_path / "here" / "types.svg").read_text()
 
 
@@ -301,6 +303,9 @@ def test_what_is_too_large_is_refused_in_words(deep5: Command, tmp_path: Path, m
         "here\nno network.svg was drawn: a picture of 13 nodes; allowed: up to 12; remedy: a part, network.subnetwork\n"
     )
     assert not (tmp_path / "here" / "network.svg").exists()
+    answer = deep5("show", "network", "lenet", "-o", "here", "--json")
+    assert json.loads(answer.out)["totals"]["parameters"] == 61_706
+    assert answer.err.startswith("deep5: no network.svg was drawn: a picture of 13 nodes")
     assert (tmp_path / "here" / "types.svg").exists()
     monkeypatch.undo()
     monkeypatch.setattr(pictures, "_MOST_PASSED", 40)

@@ -114,7 +114,7 @@ def svg(network: Network, found: NetworkAnalysis) -> str:
     unknown = any(box.unknown for box in boxes)
     heading = [_text("title", _MARGIN, 30, _short(found.name or "network", _HEADING))]
     extents = ", ".join(f"{name} = {extent}" for name, extent in found.extents.items())
-    counted = f"{found.parameters:,} parameters, {shown_size(found.flops)} FLOP forward"
+    counted = f"{found.parameters:,} parameters, {'at least ' if unknown else ''}{shown_size(found.flops)}FLOP forward"
     told = _short(f"{counted}{f', {extents}' if extents else ''}", _HEADING)
     heading.append(_text("told", _MARGIN, 48, told))
     legend, wide = _legend(kinds, unknown, 68)
