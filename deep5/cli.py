@@ -79,6 +79,7 @@ class _Late(click.Group):
         "report": ("deep5.results.report_command", "report_command"),
         "results": ("deep5.results.store_command", "results_command"),
         "profile": ("deep5.profile_command", "profile_command"),
+        "show": ("deep5.show_command", "show_command"),
         "study": ("deep5.study_command", "study_command"),
     },
     context_settings=_CONTEXT,

@@ -1223,11 +1223,12 @@ def test_a_round_that_was_interrupted_goes_on_in_an_order_of_its_own() -> None:
     assert not _is_in_turn(document, ran, due)
 
 
-def test_a_profile_claims_nothing(tmp_path: Path) -> None:
-    (tmp_path / "profile.json").write_text("{}")
+@pytest.mark.parametrize("kind", ["profile", "network"])
+def test_what_claims_nothing(kind: str, tmp_path: Path) -> None:
+    (tmp_path / f"{kind}.json").write_text("{}")
     report = audit([tmp_path])
     assert report
-    assert list(report.skipped) == ["a profile: it claims nothing that the rules are about"]
+    assert list(report.skipped) == [f"a {kind}: it claims nothing that the rules are about"]
 
 
 def lines_of(answer: Any) -> list[str]:

@@ -100,7 +100,7 @@ def _audit(path: Path, ledger: Ledger, ledgers: list[Ledger], together: Together
             if result is not None:
                 together.add(str(path), result)
         else:
-            ledger.skip("a profile: it claims nothing that the rules are about")
+            ledger.skip(f"a {kind}: it claims nothing that the rules are about")
 
 
 def _is_result(folder: Path) -> bool:

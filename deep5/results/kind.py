@@ -10,14 +10,33 @@ from deep5.results.comparison import COMPARISON
 from deep5.results.result import RESULT
 from deep5.results.study_record import STUDY
 
-__all__ = ["COMPARISON_KIND", "FILES", "PROFILE", "PROFILE_KIND", "RUN_KIND", "STUDY_KIND", "kind_of"]
+__all__ = [
+    "COMPARISON_KIND",
+    "FILES",
+    "NETWORK",
+    "NETWORK_KIND",
+    "PROFILE",
+    "PROFILE_KIND",
+    "RUN_KIND",
+    "STUDY_KIND",
+    "kind_of",
+]
 
-RUN_KIND, COMPARISON_KIND, STUDY_KIND, PROFILE_KIND = "run", "comparison", "study", "profile"
+RUN_KIND, COMPARISON_KIND, STUDY_KIND, PROFILE_KIND, NETWORK_KIND = "run", "comparison", "study", "profile", "network"
 
 PROFILE = "profile.json"
 """The file of a folder that `deep5 profile` wrote."""
 
-FILES = {RUN_KIND: RESULT, COMPARISON_KIND: COMPARISON, STUDY_KIND: STUDY, PROFILE_KIND: PROFILE}
+NETWORK = "network.json"
+"""The file of a folder that `deep5 show network` wrote."""
+
+FILES = {
+    RUN_KIND: RESULT,
+    COMPARISON_KIND: COMPARISON,
+    STUDY_KIND: STUDY,
+    PROFILE_KIND: PROFILE,
+    NETWORK_KIND: NETWORK,
+}
 """By kind, the document that makes a folder one."""
 
 

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from deep5.errors import UsageError
-from deep5.results.kind import FILES, PROFILE_KIND, STUDY_KIND, kind_of
+from deep5.results.kind import FILES, NETWORK_KIND, PROFILE_KIND, STUDY_KIND, kind_of
 from deep5.results.reading import told_path
 
 __all__ = ["UNCLEAR_KIND", "Found", "Survey", "survey"]
@@ -123,7 +123,7 @@ def _result(path: str, folder: str, study: str) -> Found | None:
         kind = kind_of(path)
     except UsageError as error:
         return Found(folder=folder, kind=UNCLEAR_KIND, study=study, stamp="", changed_ns=0, fault=str(error))
-    if kind is None or kind == PROFILE_KIND:
+    if kind in (None, PROFILE_KIND, NETWORK_KIND):
         return None
     try:
         about = os.lstat(f"{path}/{FILES[kind]}")

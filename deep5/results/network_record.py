@@ -1,0 +1,202 @@
+"""What `deep5 show network` tells of a network: a table of its layers, its totals, and both as a document."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from deep5.networks.analysis import Layer, NetworkAnalysis
+from deep5.networks.layer_times import LayerTimes
+from deep5.networks.picture import shown_shape, shown_size
+from deep5.results.network_times import print_times, times_document
+from deep5.terminal import counted, plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["QUANTITIES", "NetworkRecord", "by_type"]
+
+QUANTITIES = {"parameters": "parameters", "flops": "FLOPs", "activation_bytes": "activation memory"}
+"""What is broken down by layers and their types, and what it is called."""
+
+_UNKNOWN = "unknown"
+# Letters of a name in the table, which is to be read in 100 columns.
+_NAME = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkRecord:
+    """A network, taken apart.
+
+    Attributes:
+        source: The registered name or the file, as it was asked for.
+        arguments: Of the function that made it.
+        found: What `analyse` found.
+        times: What was measured, a batch size each, where anything was.
+        threads: Within an operator, as they were asked for; None: as the framework has them.
+    """
+
+    source: str
+    found: NetworkAnalysis
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    times: Sequence[LayerTimes] = ()
+    threads: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        """All of it in JSON's types; counts that are not known are null."""
+        found = self.found
+        return {
+            "network": found.name,
+            "source": self.source,
+            "arguments": {name: _plain(value) for name, value in self.arguments.items()},
+            "extents": dict(found.extents),
+            "totals": {
+                "parameters": found.parameters,
+                "parameter_bytes": found.parameter_bytes,
+                "buffer_bytes": found.buffer_bytes,
+                "macs": found.macs,
+                "flops": found.flops,
+                "depth": found.depth,
+                "average_parallelism": found.average_parallelism,
+                "intensity": found.intensity,
+                "activation_bytes": found.activation_bytes,
+                "peak_training_bytes": found.peak_training_bytes,
+            },
+            "unknown": dict(found.unknown),
+            "types": by_type(found),
+            "layers": [_layer(layer, found) for layer in found.layers],
+            "threads": self.threads,
+            "times": [times_document(times) for times in self.times],
+        }
+
+    def print(self, console: Console) -> None:
+        """A row a layer, the totals below, and what was measured.
+
+        Args:
+            console: Where to print.
+        """
+        from rich import box
+        from rich.table import Table
+        from rich.text import Text
+
+        found = self.found
+        extents = ", ".join(f"{name} = {extent}" for name, extent in found.extents.items())
+        console.print(Text(plain(f"{found.name}: {counted(len(found.layers), 'layer')}{extents and f', {extents}'}")))
+        table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), show_footer=True)
+        least = "≥ " if found.unknown else ""
+        for title, foot in (("layer", "in all"), ("operator", ""), ("output", "")):
+            table.add_column(Text(title), overflow="fold", footer=Text(foot))
+        for title, foot in (
+            ("parameters", f"{found.parameters:,}"),
+            ("FLOPs", f"{least}{shown_size(found.flops)}"),
+            ("memory", f"{shown_size(found.activation_bytes, binary=True)}B"),
+            ("share", "100.0 %" if found.flops else "-"),
+        ):
+            table.add_column(Text(title), justify="right", no_wrap=True, footer=Text(foot.rstrip()))
+        for layer in found.layers:
+            table.add_row(*map(Text, _cells(layer, found)))
+        console.print(table)
+        totals = Table.grid(padding=(0, 2))
+        for what, told in _totals(found):
+            totals.add_row(Text(what), Text(told))
+        console.print(totals)
+        console.print(
+            Text(
+                "FLOPs and multiply-adds are of one forward pass, memory is that of a layer's outputs (a view's is 0), "
+                f"the share is of the FLOPs{' that are known' if found.unknown else ''}."
+            )
+        )
+        if found.unknown:
+            names = ", ".join(f"{plain(name)} ({counted(count, 'node')})" for name, count in found.unknown.items())
+            console.print(
+                Text(
+                    f"No formula is known for {names}: what that costs is in no sum, and sums are the least that there "
+                    "can be.",
+                    style="bold",
+                )
+            )
+        if self.times:
+            console.print()
+            print_times(self.times, console, self.threads)
+
+
+def by_type(found: NetworkAnalysis) -> dict[str, dict[str, int | None]]:
+    """Sums of the layers of each operator: nodes, parameters, FLOPs (None where not known) and activation memory."""
+    sums: dict[str, dict[str, int | None]] = {}
+    for layer in found.layers:
+        own = sums.setdefault(layer.op_type, {"nodes": 0, "parameters": 0, "flops": 0, "activation_bytes": 0})
+        flops = None if layer.arithmetic is None else layer.arithmetic.flops
+        for name, value in (("nodes", 1), ("parameters", layer.parameters), ("flops", flops)):
+            before = own[name]
+            own[name] = None if before is None or value is None else before + value
+        own["activation_bytes"] = (own["activation_bytes"] or 0) + layer.activation_bytes
+    return sums
+
+
+def _layer(layer: Layer, found: NetworkAnalysis) -> dict[str, Any]:
+    known = layer.arithmetic
+    return {
+        "name": layer.name,
+        "op_type": layer.op_type,
+        "outputs": [{"shape": list(spec.shape), "dtype": spec.dtype} for spec in layer.outputs],
+        "parameters": layer.parameters,
+        "parameter_bytes": layer.parameter_bytes,
+        "macs": None if known is None else known.macs,
+        "flops": None if known is None else known.flops,
+        "depth": None if known is None else known.depth,
+        "share": None if known is None or not found.flops else known.flops / found.flops,
+        "activation_bytes": layer.activation_bytes,
+        "moved_bytes": layer.moved_bytes,
+        "kept_bytes": layer.kept_bytes,
+        "intensity": layer.intensity,
+    }
+
+
+def _cells(layer: Layer, found: NetworkAnalysis) -> list[str]:
+    name = layer.name if len(layer.name) <= _NAME else f"…{layer.name[1 - _NAME :]}"
+    shapes = [shown_shape(spec) for spec in layer.outputs]
+    known = layer.arithmetic
+    flops, share = _UNKNOWN, _UNKNOWN
+    if known is not None:
+        flops = shown_size(known.flops).rstrip() if known.flops else "0"
+        share = f"{known.flops / found.flops:.1%}".replace("%", " %") if found.flops else "-"
+    return [
+        plain(name).replace("\n", " "),
+        plain(layer.op_type[:_NAME]).replace("\n", " "),
+        (shapes[0] if shapes else "-") + (f" +{len(shapes) - 1}" if len(shapes) > 1 else ""),
+        f"{layer.parameters:,}" if layer.parameters else "",
+        flops,
+        f"{shown_size(layer.activation_bytes, binary=True)}B" if layer.activation_bytes else "0",
+        share,
+    ]
+
+
+def _totals(found: NetworkAnalysis) -> list[tuple[str, str]]:
+    least = "at least " if found.unknown else ""
+    rates = "of what is known " if found.unknown else ""
+    bytes_of = {
+        name: f"{shown_size(getattr(found, name), binary=True)}B"
+        for name in ("parameter_bytes", "activation_bytes", "peak_training_bytes")
+    }
+    parallel, intensity = found.average_parallelism, found.intensity
+    return [
+        ("parameters", f"{found.parameters:,} ({bytes_of['parameter_bytes']})"),
+        ("multiply-adds", f"{least}{found.macs:,}"),
+        ("FLOPs, work W", f"{least}{found.flops:,}"),
+        ("depth D", f"{least}{found.depth:,}"),
+        ("average parallelism W/D", "-" if parallel is None else f"{rates}{parallel:,.0f}"),
+        ("arithmetic intensity", "-" if intensity is None else f"{rates}{intensity:.3g} FLOPs a byte"),
+        ("activation memory", bytes_of["activation_bytes"]),
+        ("peak training memory", f"{bytes_of['peak_training_bytes']}, without an optimizer's state and workspaces"),
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """An argument in JSON's types; what has none is told as Python writes it."""
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return repr(value)

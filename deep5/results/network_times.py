@@ -1,0 +1,100 @@
+"""Measured times of a network's layers, by batch size: as a table and as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from deep5.networks.layer_times import LayerTimes
+from deep5.terminal import counted, plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["print_times", "step_s", "times_document"]
+
+
+def times_document(times: LayerTimes) -> dict[str, Any]:
+    """The times of one batch size in JSON's types; what was not measured is null."""
+    document = asdict(times)
+    return {**document, "layers": list(document["layers"])}
+
+
+def step_s(times: LayerTimes) -> float | None:
+    """Seconds of a step of training as the sum of its parts; None where they are not available."""
+    if times.training_forward_s is None or times.backward_s is None:
+        return None
+    return times.training_forward_s + times.backward_s
+
+
+def print_times(measured: Sequence[LayerTimes], console: Console, threads: int | None = None) -> None:
+    """The sum of the parts beside the whole, and the time of each operator, at every batch size.
+
+    Args:
+        measured: Of one network and framework.
+        console: Where to print.
+        threads: Within an operator, as they were asked for.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for title in ("batch", "inference: parts", "whole", "ratio", "step: parts", "whole", "ratio"):
+        table.add_column(Text(title), justify="right")
+    for times in measured:
+        both = ((times.forward_s, times.whole_forward_s), (step_s(times), times.whole_step_s))
+        cells = [cell for parts, whole in both for cell in (_told(parts), _told(whole), _ratio(parts, whole))]
+        table.add_row(*map(Text, (str(times.batch), *cells)))
+    first = measured[0]
+    asked = "" if threads is None else f" with {counted(threads, 'thread')}"
+    console.print(
+        Text(plain(f"Measured on {first.framework}{asked}, medians of {first.repetitions}; ratio: parts / whole"))
+    )
+    console.print(table)
+    for side, what in enumerate(("forward_s", "backward_s")):
+        if all(getattr(times, what) is None for times in measured):
+            continue
+        table = Table(box=box.SIMPLE, pad_edge=False)
+        table.add_column(Text("backward" if side else "forward, in inference"))
+        for times in measured:
+            table.add_column(Text(f"batch {times.batch}"), justify="right", overflow="fold")
+        types = [times.by_type() for times in measured]
+        for name in dict.fromkeys(name for own in types for name in own):
+            cells = [
+                _host(times, name, what) or _told(own.get(name, (None, None))[side])
+                for own, times in zip(types, measured, strict=True)
+            ]
+            table.add_row(*map(Text, (plain(name), *cells)))
+        console.print(table)
+    for reason in dict.fromkeys(times.unavailable for times in measured if times.unavailable):
+        batches = ", ".join(str(times.batch) for times in measured if times.unavailable == reason)
+        console.print(Text(plain(f"Not available at batch {batches}: {reason}")))
+
+
+def _host(times: LayerTimes, op_type: str, what: str) -> str:
+    """In which operators' time that of all layers of an operator is; empty where a layer has a time of its own."""
+    own = [layer for layer in times.layers if layer.op_type == op_type]
+    if not own or any(getattr(layer, what) is not None or layer.within is None for layer in own):
+        return ""
+    names = {layer.within for layer in own}
+    return f"in {plain(', '.join(dict.fromkeys(layer.op_type for layer in times.layers if layer.name in names)))}"
+
+
+def _told(seconds: float | None) -> str:
+    """Seconds for a reader.
+
+    >>> _told(0.0123), _told(4.5e-05), _told(2.5), _told(0.0), _told(None)
+    ('12.3 ms', '45 µs', '2.5 s', '0', '-')
+    """
+    if not seconds:
+        return "-" if seconds is None else "0"
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} µs"
+
+
+def _ratio(parts: float | None, whole: float | None) -> str:
+    return "-" if parts is None or not whole else f"{parts / whole:.2f}"
