@@ -186,7 +186,7 @@ def _record(
     threads: int | None,
 ) -> NetworkRecord:
     from deep5.networks.analysis import analyse
-    from deep5.networks.layer_times import layer_times
+    from deep5.networks.layer_timing import layer_times
     from deep5.plugins import framework as backend
     from deep5.results.network_record import NetworkRecord
 

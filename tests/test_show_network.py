@@ -22,7 +22,7 @@ from command import Command
 from deep5.errors import UsageError
 from deep5.networks import Network, NetworkBuilder, analyse, googlenet, lenet, lstm, resnet, resnet50, transformer
 from deep5.networks import picture as pictures
-from deep5.networks.layer_times import LayerTime, LayerTimes
+from deep5.networks.layer_summary import LayerTime, LayerTimes
 from deep5.networks.layout import Layout, layered
 from deep5.networks.picture import svg
 from deep5.results.chart_parts import files
@@ -439,6 +439,8 @@ def times(batch: int, *, parts: bool = True, types: int = 2, within: str | None 
         forward_s=whole if parts else None,
         training_forward_s=whole if parts else None,
         backward_s=2 * whole if parts else None,
+        instrumented_forward_s=whole if parts else None,
+        instrumented_step_s=3 * whole if parts else None,
         whole_forward_s=1.1 * whole,
         whole_step_s=3.5 * whole,
         repetitions=10,

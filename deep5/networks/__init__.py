@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from deep5.networks.builder import zeros as zeros
     from deep5.networks.convolution_algorithms import convolutions_by as convolutions_by
     from deep5.networks.convolution_algorithms import unfit_convolutions as unfit_convolutions
-    from deep5.networks.microbatch_planner import MicrobatchPlan as MicrobatchPlan
-    from deep5.networks.microbatch_planner import plan_microbatches as plan_microbatches
     from deep5.networks.layer_summary import LayerTime as LayerTime
     from deep5.networks.layer_summary import LayerTimes as LayerTimes
     from deep5.networks.layer_timing import layer_times as layer_times
+    from deep5.networks.microbatch_planner import MicrobatchPlan as MicrobatchPlan
+    from deep5.networks.microbatch_planner import plan_microbatches as plan_microbatches
     from deep5.networks.microbatching import micro_batched as micro_batched
     from deep5.networks.network import Network as Network
     from deep5.networks.precision import with_precision as with_precision

@@ -14,7 +14,7 @@ from deep5.results.training_charts import headed, told_apart
 from deep5.terminal import counted, plain
 
 if TYPE_CHECKING:
-    from deep5.networks.layer_times import LayerTimes
+    from deep5.networks.layer_summary import LayerTimes
     from deep5.results.network_record import NetworkRecord
 
 __all__ = ["layer_chart", "measured_chart", "network_charts", "type_chart"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from deep5.networks.analysis import Layer, NetworkAnalysis
-from deep5.networks.layer_times import LayerTimes
+from deep5.networks.layer_summary import LayerTimes
 from deep5.networks.picture import shown_shape, shown_size
 from deep5.results.network_times import print_times, times_document
 from deep5.terminal import counted, plain

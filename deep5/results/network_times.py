@@ -6,26 +6,19 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from deep5.networks.layer_times import LayerTimes
+from deep5.networks.layer_summary import LayerTimes
 from deep5.terminal import counted, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["print_times", "step_s", "times_document"]
+__all__ = ["print_times", "times_document"]
 
 
 def times_document(times: LayerTimes) -> dict[str, Any]:
     """The times of one batch size in JSON's types; what was not measured is null."""
     document = asdict(times)
     return {**document, "layers": list(document["layers"])}
-
-
-def step_s(times: LayerTimes) -> float | None:
-    """Seconds of a step of training as the sum of its parts; None where they are not available."""
-    if times.training_forward_s is None or times.backward_s is None:
-        return None
-    return times.training_forward_s + times.backward_s
 
 
 def print_times(measured: Sequence[LayerTimes], console: Console, threads: int | None = None) -> None:
@@ -44,7 +37,11 @@ def print_times(measured: Sequence[LayerTimes], console: Console, threads: int |
     for title in ("batch", "inference: parts", "whole", "ratio", "step: parts", "whole", "ratio"):
         table.add_column(Text(title), justify="right")
     for times in measured:
-        both = ((times.forward_s, times.whole_forward_s), (step_s(times), times.whole_step_s))
+        # What is interrupted by other programs is so in both: sums of the layers' own medians would be less.
+        both = (
+            (times.instrumented_forward_s, times.whole_forward_s),
+            (times.instrumented_step_s, times.whole_step_s),
+        )
         cells = [cell for parts, whole in both for cell in (_told(parts), _told(whole), _ratio(parts, whole))]
         table.add_row(*map(Text, (str(times.batch), *cells)))
     first = measured[0]
