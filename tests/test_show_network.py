@@ -114,7 +114,8 @@ def test_published_counts(words: tuple[str, ...], parameters: int, macs: tuple[f
     assert macs[0] <= found["totals"]["macs"] <= macs[1]
 
 
-def test_a_long_network_is_told_in_full(deep5: Command) -> None:
+def test_a_long_network_is_told_in_full(deep5: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     network = resnet50()
     lines = deep5("show", "network", "resnet50").out.splitlines()
     assert max(map(len, lines)) <= 100
