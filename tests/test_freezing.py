@@ -13,8 +13,8 @@ import pytest
 import deep5 as d5
 from deep5.backend import Support
 from deep5.distributed.threads import run_in_threads
-from deep5.errors import NetworkError, UsageError
-from deep5.networks import Network, mlp
+from deep5.errors import NetworkError, RuleError, UsageError
+from deep5.networks import Network, analyse, mlp
 from deep5.networks.lowering import lowered
 from deep5.networks.microbatching import micro_batched
 from deep5.networks.precision import with_precision
@@ -209,3 +209,42 @@ def test_ranks_leave_frozen_parameters_as_they_are(name: str, framework: str) ->
     for before, after in run_in_threads(3, work):
         for key, value in before.items():
             assert np.array_equal(value, after[key]) == (key in FROZEN), key
+
+
+def test_what_is_frozen_has_no_gradient_in_memory() -> None:
+    network = d5.networks.lenet()
+    whole = analyse(network, batch=8)
+    weights = whole.parameter_bytes
+    none = analyse(network.freeze(), batch=8)
+    head = analyse(network.freeze("conv*"), batch=8)
+    last = analyse(network.freeze().unfreeze("fc3.*"), batch=8)
+    assert none.peak_training_bytes < last.peak_training_bytes < head.peak_training_bytes < whole.peak_training_bytes
+    # Nothing is kept for a backward pass: at most two layers' activations at a time, the two largest here.
+    largest = sorted((layer.activation_bytes for layer in whole.layers), reverse=True)
+    assert none.peak_training_bytes <= weights + sum(largest[:2]) + 8 * (28 * 28 * 4 + 8)
+    assert sum(layer.kept_bytes for layer in none.layers) == 0
+    assert whole.peak_training_bytes - none.peak_training_bytes >= weights
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_nothing_to_train_is_refused_everywhere(name: str) -> None:
+    executor = d5.framework(name).executor(mlp(**SMALL).freeze())
+    with pytest.raises(
+        RuleError, match=r"nothing to train by Adam: got 4 parameters, all of them frozen; remedy: network"
+    ):
+        RuleOptimizer(d5.Adam(lr=0.1)).bind(executor)
+    assert "loss" in executor.inference(feed())
+
+
+def test_a_network_says_what_it_is() -> None:
+    assert repr(frozen()) == (
+        "<Network 'mlp': input float32[N, 6], label int64[N] -> logits float32[N, 3], loss float32[]; 4 nodes, "
+        "4 parameters of 53 numbers, 2 of them frozen>"
+    )
+    assert {"lenet", "analyse", "layer_times"} <= set(dir(d5.networks))
+
+
+@pytest.mark.parametrize("seed", ["a", 1.5, None, [1], -1, True])
+def test_a_seed_is_a_whole_number(seed: Any) -> None:
+    with pytest.raises(NetworkError, match=r"got the seed .*; allowed: a whole number of at least 0"):
+        mlp(**SMALL, seed=seed)

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Layer": "deep5.networks.analysis",
-    "MicrobatchPlan": "deep5.networks.microbatch_planner",
     "LayerTime": "deep5.networks.layer_summary",
     "LayerTimes": "deep5.networks.layer_summary",
+    "MicrobatchPlan": "deep5.networks.microbatch_planner",
     "Network": "deep5.networks.network",
     "NetworkAnalysis": "deep5.networks.analysis",
     "NetworkBuilder": "deep5.networks.builder",
@@ -90,3 +90,7 @@ def __getattr__(name: str) -> Any:
 
         raise AttributeError(f"module 'deep5.networks' has no attribute {name!r}{suggestion(name, _HOME)}")
     return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

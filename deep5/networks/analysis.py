@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,6 +145,7 @@ def analyse(network: Network, batch: int | None = None, *, extents: Mapping[str,
     specs = _specs(model)
     parameters = network.parameter_specs
     nodes = [node for node in model.graph if node.op_type != "Constant" or node.domain]
+    differentiated = _differentiated(nodes, network.trained_specs)
     layers: list[Layer] = []
     seen: set[str] = set()
     kept: set[ir.Value] = set()
@@ -157,7 +158,7 @@ def analyse(network: Network, batch: int | None = None, *, extents: Mapping[str,
         op_type = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         if counted is None:
             unknown[op_type] = unknown.get(op_type, 0) + 1
-        fresh = {_root(value) for value in _kept(node)} - kept
+        fresh = {_root(value) for value in _kept(node)} - kept if node in differentiated else set()
         kept |= fresh
         layers.append(
             Layer(
@@ -174,6 +175,7 @@ def analyse(network: Network, batch: int | None = None, *, extents: Mapping[str,
         )
     held = sum(map(_bytes, parameters.values()))
     buffers = sum(map(_bytes, network.buffer_specs.values()))
+    trained = sum(map(_bytes, network.trained_specs.values()))
     return NetworkAnalysis(
         name=str(model.graph.name),
         extents=chosen,
@@ -182,7 +184,7 @@ def analyse(network: Network, batch: int | None = None, *, extents: Mapping[str,
         parameters=sum(spec.size for spec in parameters.values()),
         parameter_bytes=held,
         buffer_bytes=buffers,
-        peak_training_bytes=2 * held + buffers + _peak(nodes, specs),
+        peak_training_bytes=held + trained + buffers + _peak(nodes, specs, differentiated),
         unknown=unknown,
     )
 
@@ -289,7 +291,19 @@ def _depth(nodes: Sequence[ir.Node], layers: Sequence[Layer]) -> int:
     return max(until.values(), default=0)
 
 
-def _peak(nodes: Sequence[ir.Node], specs: Mapping[str, TensorSpec]) -> int:
+def _differentiated(nodes: Sequence[ir.Node], trained: Collection[str]) -> set[ir.Node]:
+    """The nodes that a gradient goes through: what they compute depends on a parameter that is trained."""
+    depending: set[str] = set(trained)
+    found = set()
+    for node in nodes:
+        if any(_name(value) in depending for value in node.inputs):
+            found.add(node)
+            depending.update(_name(value) for value in node.outputs)
+    depending.discard("")
+    return found
+
+
+def _peak(nodes: Sequence[ir.Node], specs: Mapping[str, TensorSpec], differentiated: Collection[ir.Node]) -> int:
     """The most memory that activations and their gradients take at a time, in bytes."""
 
     def size(value: ir.Value) -> int:
@@ -300,7 +314,7 @@ def _peak(nodes: Sequence[ir.Node], specs: Mapping[str, TensorSpec]) -> int:
         return [value for value in dict.fromkeys(roots) if not value.is_initializer() and constant_value(value) is None]
 
     # Forward: a value lives until the last node that reads it, or to the backward pass where a gradient reads it.
-    kept = {_root(value) for node in nodes for value in _kept(node)}
+    kept = {_root(value) for node in nodes if node in differentiated for value in _kept(node)}
     left: dict[ir.Value, int] = {}
     for node in nodes:
         for value in activations(node.inputs):
@@ -319,14 +333,16 @@ def _peak(nodes: Sequence[ir.Node], specs: Mapping[str, TensorSpec]) -> int:
                 held -= size(value)
     # Backward: the gradient of a value lives from its last reader's turn to its maker's.
     readers: dict[ir.Value, int] = {}
-    for node in nodes:
+    backward = [node for node in nodes if node in differentiated]
+    for node in backward:
         for value in {_root(one) for one in _kept(node)}:
             readers[value] = readers.get(value, 0) + 1
     gradients: set[ir.Value] = set()
-    for node in reversed(nodes):
+    for node in reversed(backward):
         if _is_view(node):
             continue
-        wanted = [value for value in activations(node.inputs) if _is_float(specs[_name(value)]) and value.producer()]
+        inputs = [value for value in activations(node.inputs) if _is_float(specs[_name(value)])]
+        wanted = [value for value in inputs if value.producer() in differentiated]
         fresh = [value for value in (*activations(node.outputs), *wanted) if value not in gradients]
         gradients.update(fresh)
         held += sum(map(size, fresh))

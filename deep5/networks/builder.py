@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from deep5.errors import NetworkError
+from deep5.arguments import is_whole
+from deep5.errors import NetworkError, brief
 from deep5.networks.attributes import stored_attribute
 from deep5.networks.axes import check_axes
 from deep5.networks.constants import FLOATS
@@ -82,8 +83,12 @@ class NetworkBuilder:
     """
 
     def __init__(self, name: str, *, dtype: str = "float32", seed: int = 0) -> None:
+        if not is_whole(seed) or seed < 0:
+            raise NetworkError(
+                f"the network {name!r}: got the seed {brief(seed)}; allowed: a whole number of at least 0"
+            )
         self.dtype = _dtype(dtype)
-        self._seed = seed
+        self._seed = int(seed)
         self._graph = ir.Graph([], [], nodes=[], name=name, opset_imports={"": OPSET})
         self._counts: dict[str, int] = {}
         # How many outputs registered operators have, and the nodes that were given so many.

@@ -71,6 +71,17 @@ class Network:
         self.frozen: frozenset[str] = frozen_names(model, self.parameter_specs)
         self.trained_specs = {name: spec for name, spec in self.parameter_specs.items() if name not in self.frozen}
 
+    def __repr__(self) -> str:
+        def told(specs: Mapping[str, TensorSpec]) -> str:
+            return ", ".join(f"{name} {spec}" for name, spec in specs.items()) or "nothing"
+
+        count = sum(spec.size for spec in self.parameter_specs.values())
+        name, frozen = self.model.graph.name, f", {len(self.frozen)} of them frozen" if self.frozen else ""
+        return (
+            f"<Network {name!r}: {told(self.inputs)} -> {told(self.outputs)}; {len(self.model.graph)} nodes, "
+            f"{len(self.parameter_specs)} parameters of {count:,} numbers{frozen}>"
+        )
+
     @classmethod
     def from_onnx(cls, path_or_model: str | Path | onnx.ModelProto) -> Network:
         """Read a network; it comes out in opset 20 or newer, with functions inlined and constants folded.

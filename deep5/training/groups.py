@@ -88,7 +88,8 @@ def require_trained(rule: UpdateRule, parameters: Sized, trained: Sized) -> None
     """
     if len(parameters) and not len(trained):
         raise RuleError(
-            f"nothing to train by {type(rule).__name__}: got {len(parameters)} parameters, all of them frozen"
+            f"nothing to train by {type(rule).__name__}: got {len(parameters)} parameters, all of them frozen; remedy: "
+            "network.unfreeze(), or fewer frozen groups"
         )
 
 

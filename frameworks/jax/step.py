@@ -17,6 +17,7 @@ from deep5.executors import ParameterGroup
 from deep5.frameworks.jax.failures import named_failures
 from deep5.tensors import Array, Arrays, to_numpy
 from deep5.training.functional import FunctionalRule
+from deep5.training.groups import require_trained
 from deep5.training.loss_scale import KEYS, CompiledScale, check_scaling, fitting, next_scaling, scaling_state
 from deep5.training.pipeline import GradientPipeline, modified
 from deep5.training.rule import UpdateRule
@@ -98,6 +99,7 @@ class JAXStep:
 
     def _build(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
         executor = self._executor
+        require_trained(self.rule, executor.network.parameter_specs, executor.network.trained_specs)
         self._rule = FunctionalRule(
             self.rule,
             executor.network.trained_specs,

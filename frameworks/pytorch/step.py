@@ -16,7 +16,7 @@ from deep5.events import StepInfo
 from deep5.executors import ParameterGroup
 from deep5.tensors import Array, Arrays, TensorSpec, to_numpy
 from deep5.training.functional import FunctionalRule
-from deep5.training.groups import partition
+from deep5.training.groups import partition, require_trained
 from deep5.training.loss_scale import KEYS, LossScale, check_scaling
 from deep5.training.pipeline import GradientPipeline, modified
 from deep5.training.rule import UpdateRule
@@ -142,6 +142,7 @@ class DeviceStep:
     def _build(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
         rule, specs, functions = self.rule, self._executor.network.trained_specs, _Functions(self._place)
         options: dict[str, Any] = {"pipeline": pipeline, "modified": self._modifier is not None}
+        require_trained(rule, self._executor.network.parameter_specs, specs)
         # By the parameters' own names: what may be asked for and what a state holds.
         self._named = FunctionalRule(rule, specs, functions, groups=groups, **options)
         self._names = self._named.names

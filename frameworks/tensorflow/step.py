@@ -19,6 +19,7 @@ from deep5.frameworks.tensorflow.order import onnx_order
 from deep5.frameworks.tensorflow.variables import Live
 from deep5.tensors import Array, Arrays, to_numpy
 from deep5.training.functional import FunctionalRule
+from deep5.training.groups import require_trained
 from deep5.training.loss_scale import KEYS, CompiledScale, check_scaling, fitting, next_scaling, scaling_state
 from deep5.training.pipeline import GradientPipeline, modified
 from deep5.training.rule import UpdateRule
@@ -109,6 +110,7 @@ class TensorFlowStep:
 
     def _build(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
         executor, specs = self._executor, self._executor.network.trained_specs
+        require_trained(self.rule, executor.network.parameter_specs, specs)
         modified = self._modifier is not None
         self._rule = FunctionalRule(
             self.rule, specs, self._functions, groups=groups, pipeline=pipeline, modified=modified
