@@ -108,8 +108,10 @@ class RunFailed(Deep5Error):
 
 
 def suggestion(got: str, allowed: Iterable[str]) -> str:
-    """The tail '; did you mean …?' for the closest allowed name, or an empty string."""
-    close = difflib.get_close_matches(str(got), list(allowed), n=1, cutoff=0.6)
+    """The tail '; did you mean …?' for the closest allowed name, in other case first, or an empty string."""
+    names = list(allowed)
+    alike = [name for name in names if name.casefold() == str(got).casefold()]
+    close = difflib.get_close_matches(str(got), alike or names, n=1, cutoff=0.0 if alike else 0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

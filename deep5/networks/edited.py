@@ -14,8 +14,10 @@ from deep5.networks.attributes import stored_attribute
 from deep5.networks.axes import check_axes
 from deep5.networks.element_types import check_element_types
 from deep5.networks.faults import unknown_operator, unregistered
+from deep5.networks.fitting import check_extents, check_fit
 from deep5.networks.network import Network
 from deep5.networks.shapes import infer_shapes
+from deep5.networks.signature import check_signature
 from deep5.operators.registry import registered_operator
 
 __all__ = [
@@ -54,7 +56,7 @@ def edited(network: Network, what: str, change: Change) -> Network:
     """
     model = network.model.clone()
     touched = change(model)
-    _forget_shapes(touched)
+    others = _forget_shapes(touched)
     try:
         model.graph.sort()
     except ValueError as error:  # by way of a nested graph, which uses values from around it
@@ -62,12 +64,21 @@ def edited(network: Network, what: str, change: Change) -> Network:
     infer_shapes(model, what)
     check_element_types(model, what)
     check_axes(model, what)
+    # Of what the edit does not reach, nothing is asked that reading a file did not ask.
+    affected = [node for node in model.graph.all_nodes() if node in others]
+    check_extents(affected, what)
+    check_fit(affected, what)
     return Network(model)
 
 
-def _forget_shapes(touched: Iterable[ir.Node]) -> None:
-    """What comes after these nodes may have other shapes than before; what does not keeps what a file said of it."""
-    ahead, seen = deque(touched), set()
+def _forget_shapes(touched: Iterable[ir.Node]) -> set[ir.Node]:
+    """Forget the shapes that may be others now; what does not come after these nodes keeps what a file said of it.
+
+    Returns:
+        These nodes and all that come after.
+    """
+    ahead: deque[ir.Node] = deque(touched)
+    seen: set[ir.Node] = set()
     while ahead:
         node = ahead.popleft()
         if node in seen:
@@ -76,6 +87,7 @@ def _forget_shapes(touched: Iterable[ir.Node]) -> None:
         for value in node.outputs:
             value.shape = value.type = None
             ahead += [use.node for use in value.uses()]
+    return seen
 
 
 def refuse_cycle(source: ir.Value, target: ir.Node) -> None:
@@ -107,20 +119,25 @@ def made_node(
     """A node, its outputs named.
 
     Raises:
-        NetworkError: No such operator, or an attribute that no file can hold.
+        NetworkError: No such operator, inputs, outputs or attributes that it does not have, or an attribute that no
+            file can hold.
     """
+    if not isinstance(op_type, str) or not op_type:
+        raise NetworkError(f"{what}: got {brief(op_type)} as an operator; allowed: the name of one, such as 'Relu'")
     if domain:
         if registered_operator(domain, op_type) is None:
             raise NetworkError(f"{what}: {unregistered(domain, op_type)}")
         model.graph.opset_imports[domain] = 1
     else:
         opset = model.graph.opset_imports[""]
-        if not isinstance(op_type, str) or not onnx.defs.has(op_type, opset, ""):
-            raise NetworkError(f"{what}: {unknown_operator(str(op_type), opset)}")
+        if not onnx.defs.has(op_type, opset, ""):
+            raise NetworkError(f"{what}: {unknown_operator(op_type, opset)}")
     stored = {key: stored_attribute(op_type, key, value) for key, value in attributes.items()}
     node = ir.node(op_type, inputs, stored, domain=domain, num_outputs=len(outputs), name=name)
     for value, called in zip(node.outputs, outputs, strict=True):
         value.name = called
+    if not domain:
+        check_signature(node, opset, what)
     return node
 
 

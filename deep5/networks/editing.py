@@ -30,6 +30,7 @@ from deep5.networks.edited import (
 )
 from deep5.networks.freezing import renamed_frozen
 from deep5.networks.network import Network
+from deep5.networks.signature import check_signature
 
 __all__ = [
     "add_edge",
@@ -107,12 +108,13 @@ def remove_node(network: Network, name: str, bypass: str | None) -> Network:
         touched: list[ir.Node] = []
         for value in node.outputs:
             users = [use.node for use in value.uses()]
-            if source is None and (users or is_output(graph, value)):
-                user = f"node {users[0].name!r}" if users else "the network, whose output it is"
+            if source is None and users:
                 raise NetworkError(
-                    f"remove_node: {value.name!r} of node {name!r} goes to {user}, which would dangle; remedy: "
-                    f"bypass= one of {names_of(node.inputs)}, or add_edge to give it another source first"
+                    f"remove_node: {value.name!r} of node {name!r} goes to node {users[0].name!r}, which would dangle; "
+                    f"remedy: bypass= one of {names_of(node.inputs)}, or add_edge to give it another source first"
                 )
+            if source is None and is_output(graph, value):
+                raise NetworkError(_output_remedy(graph, node, value))
             if source is not None:
                 touched += users
                 _redirect(graph, value, source, name)
@@ -136,6 +138,8 @@ def add_edge(network: Network, value: str, node: str, position: int | None) -> N
         if at >= len(target.inputs):
             target.resize_inputs(at + 1)
         target.replace_input_with(at, source)
+        if not target.domain:
+            check_signature(target, model.graph.opset_imports[""], "add_edge")
         drop_unused(model.graph, [before])
         return [target]
 
@@ -179,6 +183,9 @@ def rename(network: Network, old: str, new: str) -> Network:
 
     def change(model: ir.Model) -> list[ir.Node]:
         graph, nodes, values = model.graph, nodes_of(model), values_of(model)
+        known(old, {**values, **nodes}, "value or node", "rename")
+        if new == old:
+            return []
         if old in values:
             unused(new, values, "value", "rename")
             value = values[old]
@@ -190,8 +197,7 @@ def rename(network: Network, old: str, new: str) -> Network:
             else:
                 value.name = new
         else:
-            node = known(old, {**values, **nodes}, "value or node", "rename")
-            node.name = unused(new, nodes, "node", "rename")
+            nodes[old].name = unused(new, nodes, "node", "rename")
         return []
 
     return edited(network, f"the network after rename({old!r}, {new!r})", change)
@@ -229,10 +235,27 @@ def replace_node(
     return edited(network, f"the network after replace_node({name!r}, {op_type!r})", change)
 
 
+def _output_remedy(graph: ir.Graph, node: ir.Node, value: ir.Value) -> str:
+    """Why a node that computes an output of the network stays, and how it can go."""
+    others = [name_of(output) for output in graph.outputs if output not in node.outputs]
+    free = [each for each in node.inputs if _stands_in(graph, each)]
+    ways = [f"bypass= one of {names_of(free)}"] if free and len(node.outputs) == 1 else []
+    ways.insert(0, f"with_outputs({others}), which takes the node out, too" if others else "with_outputs of others")
+    return (
+        f"remove_node: {value.name!r} of node {node.name!r} goes to the network, whose output it is; remedy: "
+        f"{', or '.join(ways)}"
+    )
+
+
+def _stands_in(graph: ir.Graph, value: ir.Value | None) -> bool:
+    """Whether a value can take the name of an output of the network: a node computes it, and it is none itself."""
+    return value is not None and value.producer() is not None and not is_output(graph, value)
+
+
 def _redirect(graph: ir.Graph, value: ir.Value, source: ir.Value, node: str) -> None:
     """Have a value's users take another one; of an output of the network the name stays."""
     if is_output(graph, value):
-        if source.producer() is None or is_output(graph, source):
+        if not _stands_in(graph, source):
             raise NetworkError(
                 f"remove_node: {value.name!r} of node {node!r} is an output of the network, and {source.name!r} "
                 "cannot take its name; allowed: a value that a node computes, and that is no output"

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from deep5.errors import NetworkError, OperatorError, ShapeError, suggestion
 from deep5.networks.custom import standing_in
 from deep5.networks.element_types import called, check_element_types, type_name
+from deep5.networks.fitting import check_extents
 from deep5.operators.registry import registered_operator, registered_operators
 
 __all__ = ["check_operators", "check_output_shapes", "explained", "first_line", "unknown_operator", "unregistered"]
@@ -151,6 +152,7 @@ def explained(proto: onnx.ModelProto, what: str, error: Exception) -> NetworkErr
         return NetworkError(f"{what} is not valid ONNX: {first_line(error)}")
     try:
         check_element_types(known, what)
+        check_extents(known.graph.all_nodes(), what)
     except NetworkError as cause:
         return cause
     values = ir.convenience.create_value_mapping(known.graph)

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from deep5.errors import NetworkError, OutputError
+from deep5.errors import NetworkError, OutputError, suggestion
 from deep5.networks.constants import FLOATS, role, separate_roles
 from deep5.networks.freezing import frozen_names
 from deep5.networks.initial_values import InitialValues
@@ -154,9 +154,13 @@ class Network:
             if value is None:
                 raise NetworkError(f"no initial value {name!r}; allowed: {', '.join(model.graph.initializers)}")
             array = np.array(given, order="C")
-            reason = _spec(value).mismatch(array.shape, str(array.dtype))
-            if reason:
-                raise NetworkError(f"the value for {name!r} does not fit: {reason}")
+            wanted, got = _spec(value), TensorSpec(shape=array.shape, dtype=str(array.dtype))
+            if wanted.mismatch(array.shape, got.dtype):
+                remedy = f"astype({wanted.dtype!r})" if array.shape == wanted.shape else "a value of that shape"
+                raise NetworkError(
+                    f"the value for {name!r} does not fit: got {got}; allowed: {wanted}, shape and dtype; remedy: "
+                    f"{remedy}"
+                )
             value.const_value = ir.tensor(array, name=name)
         return Network(model)
 
@@ -164,16 +168,21 @@ class Network:
         """A copy of this network that returns these values, in this order.
 
         Raises:
-            NetworkError: No node computes such a value, or no name is given.
+            NetworkError: No node computes such a value, one is named twice, or none is.
         """
         if isinstance(names, str) or not isinstance(names, Iterable) or not (names := list(names)):
             raise NetworkError(f"got {names!r} as outputs; allowed: a list of at least one name")
         model = self.model.clone()
         values = {value.name: value for node in model.graph for value in node.outputs}
-        chosen = []
+        chosen: list[ir.Value] = []
         for name in names:
-            if name not in values:
-                raise NetworkError(f"no value {name!r} in the network; allowed: {', '.join(map(str, values))}")
+            if not isinstance(name, str) or name not in values:
+                raise NetworkError(
+                    f"with_outputs: no node computes {name!r}; allowed: {', '.join(map(str, values))}"
+                    f"{suggestion(str(name), map(str, values))}"
+                )
+            if values[name] in chosen:
+                raise NetworkError(f"with_outputs: got {name!r} twice; allowed: every value once")
             chosen.append(values[name])
         model.graph.outputs.clear()
         model.graph.outputs.extend(chosen)
@@ -289,7 +298,7 @@ class Network:
         """A copy in which a value (an input, output, parameter or one between), else a node, has another name.
 
         Raises:
-            NetworkError: Nothing has the old name, or something has the new one.
+            NetworkError: Nothing has the old name, or something else has the new one.
         """
         from deep5.networks.editing import rename
 

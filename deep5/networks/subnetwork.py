@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import chain, count
 from typing import Any
 
 import onnx_ir as ir
 
-from deep5.errors import NetworkError
+from deep5.errors import NetworkError, brief
 from deep5.networks.edited import (
     drop,
     edited,
@@ -22,6 +23,7 @@ from deep5.networks.edited import (
     unused,
     values_of,
 )
+from deep5.networks.fitting import shown, unlike
 from deep5.networks.network import Network
 
 __all__ = ["add_loss", "subnetwork"]
@@ -43,11 +45,21 @@ def add_loss(network: Network, scores: str, kind: str, label: str, name: str) ->
             )
         extents = list(source.shape) if kind == "mean_squared_error" else [source.shape[0], *source.shape[2:]]
         kept = ir.Shape([one if isinstance(one, int) else one.value for one in extents])
+        if not isinstance(label, str) or not label:
+            raise NetworkError(f"add_loss: got {brief(label)} as the label; allowed: a name")
         target = values.get(label)
+        dtypes = (source.dtype,) if kind == "mean_squared_error" else (ir.DataType.INT64, ir.DataType.INT32)
+        declared = ir.Value(name=label, shape=kept, type=ir.TensorType(dtypes[0]))
         if target is None:
-            dtype = source.dtype if kind == "mean_squared_error" else ir.DataType.INT64
-            target = ir.Value(name=label, shape=kept, type=ir.TensorType(dtype))
+            target = declared
             graph.inputs.append(target)
+        elif unlike(target.shape, kept) or target.dtype not in dtypes:
+            names = chain(["target"], (f"target_{number}" for number in count(2)))
+            other = next(one for one in names if one not in values)
+            raise NetworkError(
+                f"add_loss: the label {label!r} is {shown(target)}, and the scores {scores!r} {shown(source)}; allowed: "
+                f"{shown(declared)}; remedy: label={other!r}, which declares such an input, or another value that fits"
+            )
         if kind == "cross_entropy":
             chain: list[tuple[str, list[ir.Value], dict[str, Any]]] = [
                 ("SoftmaxCrossEntropyLoss", [source, target], {"reduction": "mean"})
@@ -74,6 +86,8 @@ def subnetwork(network: Network, inputs: Sequence[str], outputs: Sequence[str]) 
         graph, values = model.graph, values_of(model)
         begin = [known(name, values, "value", "subnetwork") for name in listed(inputs, "inputs", "subnetwork")]
         end = [known(name, values, "value", "subnetwork") for name in listed(outputs, "outputs", "subnetwork")]
+        if not end:
+            raise NetworkError("subnetwork: got no outputs; allowed: a list of at least one name of a value")
         for which, named in (("inputs", begin), ("outputs", end)):
             if len(set(named)) < len(named):
                 raise NetworkError(f"subnetwork: the {which} {names_of(named)} clash; allowed: every value once")
