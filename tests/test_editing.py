@@ -252,3 +252,173 @@ def test_a_removed_output_keeps_its_name_only_where_another_can_take_it(small: N
         "'minus' of node 'Neg_1' is an output of the network, and 'hidden' cannot take its name",
     )
     assert list(network.remove_node("Relu_1", bypass="Gemm_1_output").outputs) == ["hidden"]
+
+
+def refused(edits: dict[str, Callable[[], Any]], network: Network) -> None:
+    for message, edit in edits.items():
+        unchanged(network, edit, message)
+
+
+def test_labels_that_do_not_fit_their_scores_are_refused() -> None:
+    network = lenet(seed=0)
+    refused(
+        {
+            "add_loss: the label 'label' is int64[N], and the scores 'Conv_1_output' float32[N, 6, 28, 28]; allowed: "
+            "int64[N, 28, 28]; remedy: label='target', which declares such an input": lambda: network.add_loss(
+                "Conv_1_output", name="l2"
+            ),
+            "the label 'label' is int64[N], and the scores 'logits' float32[N, 10]; allowed: float32[N, 10]; remedy: "
+            "label='target'": lambda: network.add_loss("logits", "mean_squared_error", name="l2"),
+            "the label 'logits' is float32[N, 10]": lambda: network.add_loss(label="logits", name="l2"),
+            "add_loss: got None as the label; allowed: a name": lambda: network.add_loss(label=None, name="l2"),  # type: ignore[arg-type]
+            "(SoftmaxCrossEntropyLoss) got 'label' int64[N] as its labels; allowed beside 'Conv_1_output' float32[N, "
+            "6, 28, 28]: [N, 28, 28]": lambda: network.add_node("SoftmaxCrossEntropyLoss", ["Conv_1_output", "label"]),
+        },
+        network,
+    )
+    twice = network.add_loss("logits", "mean_squared_error", label="target", name="l2")
+    assert twice.inputs["target"].shape == ("N", 10)
+    unchanged(
+        twice,
+        lambda: twice.add_loss("Conv_1_output", "mean_squared_error", label="target", name="l3"),
+        "label='target_2'",
+    )
+
+
+def test_weights_that_do_not_fit_are_refused() -> None:
+    network = lenet(seed=0)
+    grouped = network.add_parameter("w", np.ones((4, 1, 3, 3), np.float32))
+    turned = network.add_parameter("w", np.ones((5, 4, 3, 3), np.float32))
+    normal = network.add_parameter("w", np.ones(5, np.float32)).add_parameter("c", np.ones(6, np.float32))
+    refused(
+        {
+            "the node 'Conv_1' (Conv) got 'input' float32[N, 1, 28, 28] as its weight; allowed beside 'input' float32["
+            "N, 1, 28, 28], 'conv1.bias' float32[6]": lambda: network.add_edge("input", "Conv_1", 1),
+            "got 'conv2.bias' float32[16] as its bias": lambda: network.add_edge("conv2.bias", "Conv_1", 2),
+            "got 'conv2.weight' float32[16, 6, 5, 5] as its weight": lambda: network.add_edge(
+                "conv2.weight", "Conv_1", 1
+            ),
+            "(Gemm) got 'fc2.bias' float32[84] as its bias": lambda: network.add_edge("fc2.bias", "Gemm_1", 2),
+        },
+        network,
+    )
+    for wrong, edit, message in (
+        (
+            grouped,
+            lambda: grouped.add_node("Conv", ["Tanh_1_output", "w"], group=4),
+            "got 'Tanh_1_output' float32[N, 6, 28, 28] as its input; allowed beside 'w' float32[4, 1, 3, 3] and group=4"
+            ": [any, 4, any, any]",
+        ),
+        (
+            turned,
+            lambda: turned.add_node("ConvTranspose", ["Tanh_1_output", "w"]),
+            "(ConvTranspose) got 'w' float32[5, 4, 3, 3] as its weight; allowed beside 'Tanh_1_output' float32[N, 6, "
+            "28, 28]: [6, any, any, any]",
+        ),
+        (
+            normal,
+            lambda: normal.add_node("InstanceNormalization", ["Tanh_1_output", "c", "w"]),
+            "got 'w' float32[5] as its bias",
+        ),
+    ):
+        unchanged(wrong, edit, message)
+    fits = network.add_parameter("w", np.ones((6, 4, 3, 3), np.float32)).add_parameter("b", np.ones(8, np.float32))
+    wide = fits.add_node("ConvTranspose", ["Tanh_1_output", "w", "b"], ["up"], group=2).with_outputs(["up"])
+    assert wide.outputs["up"].shape == ("N", 8, 30, 30)
+
+
+def test_windows_larger_than_their_input_are_refused() -> None:
+    network = lenet(seed=0)
+    body = network.subnetwork(["input"], ["Conv_1_output"])
+    told = "(MaxPool) makes 'y' float32[N, 6, -171, -171] of 'Conv_1_output' float32[N, 6, 28, 28]; allowed: extents of"
+    unchanged(body, lambda: body.add_node("MaxPool", ["Conv_1_output"], ["y"], kernel_shape=[200, 200]), told)
+    # Where what comes after it does not fit either, the cause is told.
+    name = next(str(node.name) for node in network.nodes if node.op_type.endswith("Pool"))
+    unchanged(
+        network, lambda: network.replace_node(name, "AveragePool", kernel_shape=[200, 200]), "float32[N, 6, -171, -171]"
+    )
+
+
+def test_a_split_says_into_how_many_parts() -> None:
+    network = lenet(seed=0)
+    told = "'Tanh_1' (Split) is told neither sizes nor the number of its parts; allowed: one of both; remedy: num_"
+    unchanged(network, lambda: network.replace_node("Tanh_1", "Split"), told)
+    assert network.replace_node("Tanh_1", "Split", num_outputs=1).nodes[1].op_type == "Split"
+
+
+def test_a_sub_network_has_an_output(small: Network) -> None:
+    unchanged(small, lambda: small.subnetwork(["x"], []), "subnetwork: got no outputs; allowed: a list of at least one")
+    unchanged(small, lambda: small.subnetwork([], ["out"]), "'x' goes into it, too; remedy: inputs=['x']")
+
+
+def test_what_computes_an_output_is_taken_out_by_the_remedy(small: Network) -> None:
+    network = lenet(seed=0)
+    loss = "SoftmaxCrossEntropyLoss_1"
+    unchanged(
+        network,
+        lambda: network.remove_node(loss),
+        "'loss' of node 'SoftmaxCrossEntropyLoss_1' goes to the network, whose output it is; remedy: "
+        "with_outputs(['logits']), which takes the node out, too",
+    )
+    assert loss not in [node.name for node in network.with_outputs(["logits"]).nodes]
+    last = small.with_outputs(["out"])
+    unchanged(last, lambda: last.remove_node("Gemm_2"), "remedy: with_outputs of others, or bypass= one of 'hidden'")
+    assert list(last.remove_node("Gemm_2", bypass="hidden").outputs) == ["out"]
+
+
+def test_outputs_and_names_that_cannot_be(small: Network) -> None:
+    refused(
+        {
+            "with_outputs: no node computes 'x'; allowed: Gemm_1_output, hidden, out": lambda: small.with_outputs(
+                ["x"]
+            ),
+            "with_outputs: no node computes 'w1'": lambda: small.with_outputs(["w1"]),
+            "with_outputs: no node computes ['out']": lambda: small.with_outputs([["out"]]),  # type: ignore[list-item]
+            "with_outputs: got 'out' twice; allowed: every value once": lambda: small.with_outputs(["out", "out"]),
+            "did you mean 'hidden'?": lambda: small.with_outputs(["Hidden"]),
+            "the value for 'w1' does not fit: got float32[3]; allowed: float64[4, 4], shape and dtype; remedy: a value "
+            "of that shape": lambda: small.with_values({"w1": np.zeros(3, np.float32)}),
+            "got float32[4]; allowed: float64[4], shape and dtype; remedy: astype('float64')": lambda: (
+                small.with_values({"b1": np.zeros(4, np.float32)})
+            ),
+        },
+        small,
+    )
+    for name in ("Relu_1", "hidden", "w1", "x"):
+        assert small.rename(name, name).structure_hash() == small.structure_hash()
+    unchanged(small, lambda: small.rename("w9", "w9"), "no value or node 'w9'")
+
+
+def test_nodes_that_no_schema_allows_are_refused(small: Network) -> None:
+    add, swap = small.add_node, small.replace_node
+    refused(
+        {
+            "add_edge at position 5: Relu got 6 inputs, None among them; allowed: 1 input (X)": lambda: small.add_edge(
+                "x", "Relu_1", 5
+            ),
+            "add_edge at position 3: Gemm got 4 inputs; allowed: 2 to 3 inputs (A, B, C)": lambda: small.add_edge(
+                "x", "Gemm_1", 3
+            ),
+            "add_node: Relu got no inputs; allowed: 1 input (X)": lambda: add("Relu", []),
+            "add_node: Relu got 1 input, None among them; allowed: 1 input (X)": lambda: add("Relu", [None]),
+            "add_node: Concat got no inputs; allowed: at least 1 input (inputs)": lambda: add("Concat", [], axis=1),
+            "add_node: MatMul got no input 0 (A), which it needs": lambda: add("MatMul", [None, "w1"]),
+            "add_node: Relu got 2 outputs; allowed: 1 output (Y)": lambda: add("Relu", ["x"], ["a", "b"]),
+            "add_node: Relu got no outputs; allowed: 1 output (Y)": lambda: add("Relu", ["x"], []),
+            "replace_node: Tanh has no attribute 'alpha'; allowed: none": lambda: swap("Relu_1", "Tanh", alpha=3),
+            "Elu has no attribute 'alhpa'; allowed: alpha; did you mean 'alpha'?": lambda: swap(
+                "Relu_1", "Elu", alhpa=1.0
+            ),
+            "Elu got alpha=3, a whole number; allowed: a float; remedy: alpha=3.0": lambda: swap(
+                "Relu_1", "Elu", alpha=3
+            ),
+            "Softmax got axis=1.5, a float; allowed: a whole number": lambda: add("Softmax", ["x"], axis=1.5),
+            "Cast got no attribute 'to', which it needs; allowed: a whole number": lambda: add("Cast", ["x"]),
+            "got '' as an operator; allowed: the name of one, such as 'Relu'": lambda: swap("Relu_1", ""),
+            "got None as an operator; allowed: the name of one": lambda: swap("Relu_1", None),  # type: ignore[arg-type]
+            "No Op registered for relu with": lambda: swap("Relu_1", "relu"),
+            "; did you mean 'Relu'?": lambda: swap("Relu_1", "relu"),
+        },
+        small,
+    )
+    assert add("Clip", ["x", None, None], ["cut"]).nodes[-1].op_type == "Clip"

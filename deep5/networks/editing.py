@@ -139,7 +139,7 @@ def add_edge(network: Network, value: str, node: str, position: int | None) -> N
             target.resize_inputs(at + 1)
         target.replace_input_with(at, source)
         if not target.domain:
-            check_signature(target, model.graph.opset_imports[""], "add_edge")
+            check_signature(target, model.graph.opset_imports[""], f"add_edge at position {at}")
         drop_unused(model.graph, [before])
         return [target]
 

@@ -61,11 +61,11 @@ def check_fit(nodes: Iterable[ir.Node], what: str) -> None:
                 rest = _inputs(node, position)
                 raise NetworkError(
                     f"{what} is not valid: {_called(node)} got {value.name!r} {shown(value)} as its {kind}; allowed "
-                    f"beside {rest}{_attributes(node)}: [{extents}]; remedy: another {kind}, or a node that reshapes it"
+                    f"beside {rest}{_attributes(node)}: [{extents}]; remedy: another value, or a node that reshapes it"
                 )
 
 
-def unlike(shape: ir.Shape | None, wanted: Sequence[Any]) -> bool:
+def unlike(shape: ir.Shape | None, wanted: Sequence[Any] | ir.Shape) -> bool:
     """Whether a shape has another rank than wanted, or a number where another number is wanted."""
     return shape is not None and (
         len(shape) != len(wanted)
@@ -103,34 +103,31 @@ def _convolution(node: ir.Node) -> list[Wanted]:
 
 
 def _gemm(node: ir.Node) -> list[Wanted]:
-    """A (M, K), B (K, N), either transposed on demand; C goes along with (M, N)."""
-    a, b = _shape(node, 0), _shape(node, 1)
-    if a is None or b is None or len(a) != 2 or len(b) != 2:
+    """A (M, K), B (K, N), either transposed on demand, which ONNX looks at; C broadcasts to (M, N)."""
+    a, b, bias = _shape(node, 0), _shape(node, 1), _shape(node, 2)
+    if a is None or b is None or bias is None or len(a) != 2 or len(b) != 2:
         return []
-    turned = attribute(node, "transB", 0)
-    common = a[0] if attribute(node, "transA", 0) else a[1]
-    found: list[Wanted] = [(1, "weight", [None, common] if turned else [common, None])]
-    bias, columns = _shape(node, 2), b[0] if turned else b[1]
-    if bias is not None and (len(bias) > 2 or (len(bias) and bias[-1] != 1)):
-        found.append((2, "bias", [*[None] * (min(len(bias), 2) - 1), columns]))
-    return found
+    whole = [a[1] if attribute(node, "transA", 0) else a[0], b[0] if attribute(node, "transB", 0) else b[1]]
+    if len(bias) > 2:
+        return [(2, "bias", whole)]
+    return [(2, "bias", [1 if one == 1 else each for one, each in zip(bias, whole[2 - len(bias) :], strict=True)])]
 
 
 def _labels(node: ir.Node) -> list[Wanted]:
     """Scores (N, C, …), labels (N, …), weights (C)."""
     scores = _shape(node, 0)
-    return [] if not scores or len(scores) < 2 else [(1, "labels", [scores[0], *scores[2:]]), (2, "weights", scores[1:2])]
+    return (
+        [] if not scores or len(scores) < 2 else [(1, "labels", [scores[0], *scores[2:]]), (2, "weights", scores[1:2])]
+    )
 
 
 def _channels(node: ir.Node) -> list[Wanted]:
     """X (N, C, …), and one number a channel."""
     x = _shape(node, 0)
-    names = ("scale", "bias", "mean", "variance")[: 4 if node.op_type == "BatchNormalization" else 2]
-    return [] if x is None or len(x) < 2 else [(at, name, [x[1]]) for at, name in enumerate(names, start=1)]
+    return [] if x is None or len(x) < 2 else [(1, "scale", x[1:2]), (2, "bias", x[1:2])]
 
 
 _WANTED = {
-    "BatchNormalization": _channels,
     "Conv": _convolution,
     "ConvTranspose": _convolution,
     "Gemm": _gemm,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Sequence
-from itertools import chain, count
 from typing import Any
 
 import onnx_ir as ir
@@ -54,11 +54,11 @@ def add_loss(network: Network, scores: str, kind: str, label: str, name: str) ->
             target = declared
             graph.inputs.append(target)
         elif unlike(target.shape, kept) or target.dtype not in dtypes:
-            names = chain(["target"], (f"target_{number}" for number in count(2)))
+            names = itertools.chain(["target"], (f"target_{number}" for number in itertools.count(2)))
             other = next(one for one in names if one not in values)
             raise NetworkError(
-                f"add_loss: the label {label!r} is {shown(target)}, and the scores {scores!r} {shown(source)}; allowed: "
-                f"{shown(declared)}; remedy: label={other!r}, which declares such an input, or another value that fits"
+                f"add_loss: the label {label!r} is {shown(target)}, and the scores {scores!r} {shown(source)}; allowed"
+                f": {shown(declared)}; remedy: label={other!r}, which declares such an input, or a value that fits"
             )
         if kind == "cross_entropy":
             chain: list[tuple[str, list[ir.Value], dict[str, Any]]] = [
