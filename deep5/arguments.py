@@ -12,7 +12,16 @@ from typing import Any, TypeGuard
 
 from deep5.errors import UsageError, brief
 
-__all__ = ["THREADS", "bounded_threads", "check_callable", "is_finite", "is_whole", "most_threads", "of_a_network"]
+__all__ = [
+    "THREADS",
+    "bounded_threads",
+    "check_callable",
+    "is_finite",
+    "is_whole",
+    "most_threads",
+    "no_network",
+    "of_a_network",
+]
 
 
 THREADS = array("i", [0])
@@ -55,20 +64,26 @@ def of_a_network(executor: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(network, type) or not all(
             hasattr(network, part) for part in ("inputs", "outputs", "parameter_specs")
         ):
-            raise UsageError(_no_network(network))
+            raise UsageError(no_network(network, "executor"))
         return executor(self, network, **options)
 
     return checked
 
 
-def _no_network(got: Any) -> str:
-    """What is wrong with something that stands where a network belongs."""
+def no_network(got: object, what: str, which: str = "the network") -> str:
+    """What is wrong with something that stands where a network belongs.
+
+    Args:
+        got: It.
+        what: The function that was given it.
+        which: The argument.
+    """
     remedy = "one of deep5.networks, such as deep5.networks.lenet()"
     if isinstance(got, (str, os.PathLike)):
         remedy = f"deep5.networks.Network.from_onnx({str(got)!r:.60}) for a file, {remedy}"
     elif callable(got) and hasattr(got, "__name__"):
         remedy = f"call it: {got.__name__}(…), with parentheses"
-    return f"executor: got {brief(got)} as the network; allowed: a Network; remedy: {remedy}"
+    return f"{what}: got {brief(got)} as {which}; allowed: a Network; remedy: {remedy}"
 
 
 def is_finite(value: object) -> bool:

@@ -137,8 +137,12 @@ def test_the_given_network_is_not_changed() -> None:
 def test_refusals() -> None:
     with pytest.raises(UsageError, match="got no feeds and no batches"):
         check_equivalence(network(), network(), batches=[])
-    with pytest.raises(UsageError, match="got a batch of 0; allowed: at least 1"):
+    with pytest.raises(UsageError, match="got a batch of 0; allowed: a whole number of at least 1"):
         check_equivalence(network(), network(), batches=[0])
+    build = NetworkBuilder("two")
+    made = build.network({"y": build.op("Sum", build.input("x", ("N", "M")))})
+    with pytest.raises(UsageError, match=r"^check_transformation: the inputs have the extents M, N"):
+        check_transformation(lambda given: given, made)
     build = NetworkBuilder("whole")
     x = build.input("x", ("N",), "int64")
     made = build.network({"y": build.op("Cast", x, to=1)})
@@ -149,3 +153,62 @@ def test_refusals() -> None:
 def test_words_are_drawn_below_the_size_of_the_table() -> None:
     made = gpt(vocabulary=11, length=4, width=8, layers=1, heads=2)
     check_equivalence(made, made, batches=[2])
+
+
+@pytest.mark.parametrize("tolerance", [float("inf"), float("nan"), -1, 0, 0.011, 1, "x", None, True])
+def test_a_tolerance_under_which_anything_passes_is_refused(tolerance: Any) -> None:
+    def wrong(given: d5.Network) -> d5.Network:
+        return given.replace_node("Relu_1", "Softplus")
+
+    message = re.escape(f"got tolerance={tolerance!r}; allowed: a finite number above 0 and at most 0.01")
+    with pytest.raises(UsageError, match=f"check_transformation: {message}.*; remedy: leave it at 1e-09"):
+        check_transformation(wrong, network(), tolerance=tolerance)
+    with pytest.raises(UsageError, match=f"check_equivalence: {message}"):
+        check_equivalence(network(), wrong(network()), tolerance=tolerance)
+
+
+def test_the_largest_tolerance_still_finds_what_is_wrong() -> None:
+    with pytest.raises(ConformanceError, match="the output 'logits' differs"):
+        check_transformation(lambda given: given.replace_node("Relu_1", "Softplus"), network(), tolerance=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"batches": 3}, "got batches=3; allowed: a list of sizes of the minibatch; remedy: batches=[3]"),
+        ({"batches": "3"}, "got batches='3'; allowed: a list of sizes of the minibatch; remedy: batches=[1, 4]"),
+        ({"batches": None}, "got batches=None; allowed: a list of sizes"),
+        ({"batches": [2.5]}, "got a batch of 2.5; allowed: a whole number of at least 1; remedy: batches=[1, 4]"),
+        (
+            {"feeds": {"input": []}},
+            "got feeds={'input': []}; allowed: None, or a list of arrays by the input's name; remedy: ",
+        ),
+        ({"feeds": [3]}, "got feeds=[3]; allowed: None, or a list"),
+        ({"feeds": []}, "got no feeds and no batches; allowed: at least one"),
+        ({"seed": 1.5}, "got seed=1.5; allowed: a whole number from 0 to 2**63 - 1; remedy: seed=0"),
+        ({"seed": -1}, "got seed=-1; allowed: a whole number from 0"),
+        ({"framework": 3}, "got framework=3; allowed: a name, or what deep5.framework(name) gives"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_before_anything_runs(keywords: dict[str, Any], message: str) -> None:
+    def never(given: d5.Network) -> d5.Network:
+        raise AssertionError("it ran")
+
+    with pytest.raises(UsageError, match=re.escape(f"check_transformation: {message}")):
+        check_transformation(never, network(), **keywords)
+    with pytest.raises(UsageError, match=re.escape(f"check_equivalence: {message}")):
+        check_equivalence(network(), network(), **keywords)
+
+
+def test_what_is_no_network_or_no_transformation_is_refused() -> None:
+    made: Any = network()
+    with pytest.raises(UsageError, match="check_transformation: got 3 as the transformation; allowed: a function from"):
+        check_transformation(3, made)  # type: ignore[arg-type]
+    with pytest.raises(
+        UsageError, match="check_transformation: got 'lenet' as the network; allowed: a Network; remedy"
+    ):
+        check_transformation(lambda given: given, "lenet")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="check_equivalence: got None as the network after; allowed: a Network"):
+        check_equivalence(made, None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"got <function .* as the network before; .*; remedy: call it: lenet\(…\)"):
+        check_equivalence(lenet, made)  # type: ignore[arg-type]

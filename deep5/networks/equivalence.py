@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from deep5 import plugins
-from deep5.arguments import is_whole
+from deep5.arguments import is_finite, is_whole
 from deep5.backend import Framework
 from deep5.errors import NetworkError, UsageError, brief
 from deep5.events import StepInfo
 from deep5.executors import GraphExecutor
 from deep5.networks.attributes import attribute
+from deep5.networks.edited import is_list
+from deep5.networks.given import check_network, check_seed, framework_of
 from deep5.networks.judge import Judge
 from deep5.networks.labels import label_inputs
 from deep5.networks.network import Network
@@ -30,6 +31,8 @@ TOLERANCE = 1e-9
 """Relative to the largest element. In float64, sums of a million terms in another order differ by some 1e-13, and what
 transforms lose (FFT, Winograd) is of the same size; what is wrong differs by far more."""
 
+_MOST = 1e-2
+# Above it another function passes: a normalisation with its constant forgotten, a softplus for a ReLU.
 _BATCHES = (1, 4, 7)
 # Of the largest gradient of all: a gradient that is zero but for roundings (a bias before batch normalisation) is as
 # exact as what it is the remainder of.
@@ -64,7 +67,7 @@ def check_transformation(
 
     Raises:
         ConformanceError: It gave no network, changed the one that it was given, or as for `check_equivalence`.
-        UsageError: As for `check_equivalence`.
+        UsageError: No function, no network, or as for `check_equivalence`.
         Unsupported: As for `check_equivalence`.
 
     >>> from deep5.networks import mlp
@@ -72,6 +75,14 @@ def check_transformation(
     >>> [node.name for node in made.nodes][:3]
     ['Gemm_1', 'first', 'Gemm_2']
     """
+    what = "check_transformation"
+    if not callable(transform):
+        raise UsageError(
+            f"{what}: got {brief(transform)} as the transformation; allowed: a function from a network to a network; "
+            f"remedy: {what}(lambda network: …, network)"
+        )
+    check_network(network, what)
+    given = _Given(what, framework, batches, feeds, loss, tolerance, seed)
     before = with_precision(network, "float64")
     judge = Judge(f"the transformation {_called(transform)}", tolerance)
     hashes = before.structure_hash(), before.weights_hash()
@@ -79,7 +90,7 @@ def check_transformation(
     judge.require(isinstance(after, Network), f"gave {type(after).__name__}", "a Network")
     unchanged = (before.structure_hash(), before.weights_hash()) == hashes
     judge.require(unchanged, "changed the network that it was given", "a new network")
-    _Pair(before, after, framework, judge).check(batches, feeds, loss, seed)
+    _Pair(before, after, judge, given).check()
     return after
 
 
@@ -109,43 +120,88 @@ def check_equivalence(
         feeds: Inputs to use instead, by name.
         loss: The scalar output whose gradient is taken; None: the first scalar floating-point output, or where there is
             none the sum of squares of all floating-point outputs.
-        tolerance: Of each element, relative to the largest one of its tensor.
+        tolerance: Of each element, relative to the largest one of its tensor; above 0 and at most 0.01, for what is
+            further away is another function.
         seed: Of what is drawn.
 
     Raises:
         ConformanceError: They differ; the message names output, parameter or buffer, the first element that differs and
             its distance.
-        UsageError: No batches, or inputs that cannot be drawn.
+        UsageError: No network, no batches, inputs that cannot be drawn, or another tolerance or seed than is allowed.
         Unsupported: The framework does not run one of them in float64.
     """
+    what = "check_equivalence"
+    check_network(before, what, "the network before")
+    check_network(after, what, "the network after")
+    given = _Given(what, framework, batches, feeds, loss, tolerance, seed)
     judge = Judge(f"{after.model.graph.name} instead of {before.model.graph.name}", tolerance)
-    _Pair(with_precision(before, "float64"), with_precision(after, "float64"), framework, judge).check(
-        batches, feeds, loss, seed
-    )
+    _Pair(with_precision(before, "float64"), with_precision(after, "float64"), judge, given).check()
+
+
+class _Given:
+    """What both functions are given beside networks, looked at before anything runs.
+
+    Args:
+        what: The function, for messages.
+        framework: As `check_equivalence`, and so those that follow.
+        batches: As there.
+        feeds: As there.
+        loss: As there.
+        tolerance: As there.
+        seed: As there.
+    """
+
+    def __init__(
+        self, what: str, framework: Any, batches: Any, feeds: Any, loss: str | None, tolerance: Any, seed: Any
+    ) -> None:
+        if not is_finite(tolerance) or not 0 < tolerance <= _MOST:
+            raise UsageError(
+                f"{what}: got tolerance={brief(tolerance)}; allowed: a finite number above 0 and at most {_MOST:g}, "
+                "since at more another function passes, and at 0 the same one may fail by its roundings; remedy: leave "
+                f"it at {TOLERANCE:g}"
+            )
+        if feeds is None:
+            self._check_batches(what, batches)
+        elif not is_list(feeds) or not all(isinstance(feed, Mapping) for feed in feeds):
+            raise UsageError(
+                f"{what}: got feeds={brief(feeds)}; allowed: None, or a list of arrays by the input's name; remedy: "
+                "feeds=[{…}]"
+            )
+        if not (batches if feeds is None else feeds):
+            raise UsageError(f"{what}: got no feeds and no batches; allowed: at least one; remedy: batches=[1, 4]")
+        check_seed(seed, what)
+        self.what, self.batches, self.feeds, self.loss, self.seed = what, batches, feeds, loss, seed
+        self.framework = framework_of(framework, what)
+
+    @staticmethod
+    def _check_batches(what: str, batches: Any) -> None:
+        if not is_list(batches):
+            raise UsageError(
+                f"{what}: got batches={brief(batches)}; allowed: a list of sizes of the minibatch; remedy: "
+                + (f"batches=[{batches}]" if is_whole(batches) and batches >= 1 else "batches=[1, 4]")
+            )
+        for size in batches:
+            if not is_whole(size) or size < 1:
+                raise UsageError(
+                    f"{what}: got a batch of {brief(size)}; allowed: a whole number of at least 1; remedy: "
+                    "batches=[1, 4]"
+                )
 
 
 class _Pair:
-    """Two networks in float64, and the judge of the second."""
+    """Two networks in float64, the judge of the second, and what they are asked with."""
 
-    def __init__(self, before: Network, after: Network, framework: str | Framework, judge: Judge) -> None:
-        self.before, self.after, self.judge = before, after, judge
-        self.framework = plugins.framework(framework) if isinstance(framework, str) else framework
+    def __init__(self, before: Network, after: Network, judge: Judge, given: _Given) -> None:
+        self.before, self.after, self.judge, self.given = before, after, judge, given
 
-    def check(
-        self,
-        batches: Sequence[int],
-        feeds: Sequence[Mapping[str, np.ndarray]] | None,
-        loss: str | None,
-        seed: int,
-    ) -> None:
-        """All of it; arguments as `check_equivalence`."""
+    def check(self) -> None:
+        """All of it."""
         self.check_names()
-        given = list(self.drawn(batches, seed) if feeds is None else (("the given feed", feed) for feed in feeds))
-        if not given:
-            raise UsageError("check_equivalence: got no feeds and no batches; allowed: at least one")
-        networks, loss = _with_loss((self.before, self.after), loss)
-        executors = [self.framework.executor(network) for network in networks]
-        for index, (what, feed) in enumerate(given):
+        given, feeds = self.given, self.given.feeds
+        asked = list(self.drawn() if feeds is None else (("the given feed", feed) for feed in feeds))
+        networks, loss = _with_loss((self.before, self.after), given.loss, given.what)
+        executors = [given.framework.executor(network) for network in networks]
+        for index, (what, feed) in enumerate(asked):
             found = [_outcome(executor, feed, loss, index, list(self.before.parameter_specs)) for executor in executors]
             for kind in found[0]:
                 want, got = found[0][kind], found[1][kind]
@@ -172,19 +228,17 @@ class _Pair:
             same = np.array_equal(before.initial(name), after.initial(name), equal_nan=True)
             require(same, f"{name!r} begins with other values", "the same bits")
 
-    def drawn(self, batches: Sequence[int], seed: int) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    def drawn(self) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         """A feed for each size of the minibatch, or one for the size that the second network fixes."""
         symbols = {extent for spec in self.after.inputs.values() for extent in spec.shape if isinstance(extent, str)}
         first = {spec.shape[0] for spec in self.after.inputs.values() if spec.shape}
         if len(symbols) > 1 or not symbols <= first:
             raise UsageError(
-                f"check_equivalence: the inputs have the extents {', '.join(sorted(symbols))}, of which only the "
+                f"{self.given.what}: the inputs have the extents {', '.join(sorted(symbols))}, of which only the "
                 "minibatch's can be drawn; remedy: feeds=[{…}]"
             )
-        for size in batches if symbols else (None,):
-            if size is not None and (not is_whole(size) or size < 1):
-                raise UsageError(f"check_equivalence: got a batch of {brief(size)}; allowed: at least 1")
-            draw = generator(seed, "check_equivalence", size or 0)
+        for size in self.given.batches if symbols else (None,):
+            draw = generator(self.given.seed, "check_equivalence", size or 0)
             feed = {name: self.value(name, spec, size, draw) for name, spec in self.after.inputs.items()}
             yield f"a batch of {size}" if size else "a batch of the fixed size", feed
 
@@ -198,7 +252,7 @@ class _Pair:
         below = _below(self.before, name)
         if below is None:
             raise UsageError(
-                f"check_equivalence: what the input {name!r} ({spec}) may hold is not known; remedy: feeds=[{{…}}]"
+                f"{self.given.what}: what the input {name!r} ({spec}) may hold is not known; remedy: feeds=[{{…}}]"
             )
         return np.asarray(draw.integers(0, below, shape), spec.dtype)
 
@@ -241,7 +295,7 @@ def _fits(want: TensorSpec, got: TensorSpec, *, fixed: bool) -> bool:
     )
 
 
-def _with_loss(networks: tuple[Network, Network], loss: str | None) -> tuple[tuple[Network, Network], str]:
+def _with_loss(networks: tuple[Network, Network], loss: str | None, what: str) -> tuple[tuple[Network, Network], str]:
     """Networks with a scalar output to differentiate, and its name."""
     outputs = {name: spec for name, spec in networks[0].outputs.items() if spec.dtype.startswith("float")}
     if loss is not None:
@@ -251,7 +305,7 @@ def _with_loss(networks: tuple[Network, Network], loss: str | None) -> tuple[tup
         return networks, scalar
     if not outputs:
         raise NetworkError(
-            f"check_equivalence: the network has no floating-point output to differentiate among "
+            f"{what}: the network has no floating-point output to differentiate among "
             f"{', '.join(networks[0].outputs)}; remedy: with_outputs"
         )
     before, after = (_sum_of_squares(network, list(outputs)) for network in networks)
