@@ -7,7 +7,7 @@ import re
 import pytest
 
 import deep5 as d5
-from deep5.errors import NetworkError, UnknownName
+from deep5.errors import NetworkError, UnknownName, UsageError
 from deep5.networks import NetworkBuilder, alexnet, he_normal, lenet, mobilenet_v2, zeros
 from deep5.networks.convolution_algorithms import CONVOLUTIONS, convolutions_by, unfit_convolutions
 from deep5.networks.equivalence import check_transformation
@@ -80,6 +80,11 @@ def test_refusals() -> None:
     plain = alexnet(width=4, image=63, classes=3)
     with pytest.raises(UnknownName, match=r"unknown convolution algorithm 'ftt'; .*did you mean 'fft'"):
         convolutions_by(plain, "ftt")
+    for call in (convolutions_by, unfit_convolutions):
+        with pytest.raises(
+            UsageError, match=f"^{call.__name__}: got 'lenet' as the network; allowed: a Network; remedy"
+        ):
+            call("lenet", "fft")  # type: ignore[operator]
     with pytest.raises(NetworkError, match=re.escape("node 'Conv_1' cannot run by 'fft': it has the strides [4, 4]")):
         convolutions_by(plain, "fft", nodes=["Conv_2", "Conv_1"])
     with pytest.raises(NetworkError, match="node 'Relu_1' cannot run by 'fft': it is a node of Relu; allowed: Conv"):

@@ -13,6 +13,8 @@ import pytest
 import deep5 as d5
 from deep5.errors import NetworkError, UsageError
 from deep5.networks import NetworkBuilder, alexnet, he_normal, zeros
+from deep5.networks.convolution_algorithms import CONVOLUTIONS, convolutions_by
+from deep5.networks.equivalence import check_transformation
 from deep5.networks.microbatch_plan import Cost, Division, divide, divisions, share
 from deep5.networks.microbatching import micro_batched
 
@@ -151,13 +153,63 @@ def test_one_part_is_left_whole() -> None:
     ("plan", "message"),
     [
         ({"Conv_1": [3, 2], "Conv_2": [3]}, "got parts of [3, 5] samples in all; allowed: one sum for all nodes"),
-        ({}, "got parts of [] samples in all"),
-        ({"Conv_9": [3, 2]}, "no node 'Conv_9'; allowed: Conv_1, Relu_1"),
+        ({}, "got {} as the plan; allowed: by each node's name, the sizes of its parts; remedy: {'Conv_1': [16, 16]}"),
+        (["Conv_1"], "got ['Conv_1'] as the plan; allowed: by each node's name, the sizes of its parts; remedy: {"),
+        (None, "got None as the plan; allowed: by each node's name"),
+        ({"Conv_9": [3, 2]}, "no node 'Conv_9' in the network; allowed: Conv_1, Relu_1"),
+        ({3: [3, 2]}, "no node 3 in the network; allowed: Conv_1, Relu_1"),
         ({"SoftmaxCrossEntropyLoss_1": [3, 2]}, "is not known to compute each sample by itself; allowed: AveragePool"),
-        ({"Conv_1": [3, 0]}, "got a part of 0 for 'Conv_1'; allowed: at least 1"),
+        ({"Conv_1": [3, 0]}, "got a part of 0 for 'Conv_1'; allowed: a whole number of at least 1"),
+        ({"Conv_1": [1.5, 2.5]}, "got a part of 1.5 for 'Conv_1'; allowed: a whole number of at least 1"),
         ({"Conv_1": "32"}, "got '32' for 'Conv_1'; allowed: a list of sizes"),
     ],
 )
 def test_refusals(plan: Any, message: str) -> None:
     with pytest.raises(NetworkError, match=re.escape(message)):
         micro_batched(network(), plan)
+
+
+def test_no_network_and_no_list_of_operators() -> None:
+    with pytest.raises(UsageError, match="micro_batched: got 'lenet' as the network; allowed: a Network"):
+        micro_batched("lenet", {"Conv_1": [1]})  # type: ignore[arg-type]
+    for own in ("deep5.ConvFFT", 3, [3]):
+        with pytest.raises(
+            NetworkError, match=re.escape(f"got own={own!r}; allowed: a list of operators; remedy: own=")
+        ):
+            micro_batched(network(), {"Conv_1": [2, 1]}, own=own)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("algorithm", CONVOLUTIONS)
+def test_deep5s_convolutions_are_known_to_compute_each_sample_by_itself(algorithm: str) -> None:
+    plain = convolutions_by(network(), algorithm)
+    made = check_transformation(lambda given: micro_batched(given, {"Conv_1": [2, 1], "Conv_2": [1, 2]}), plain)
+    assert [node.op_type for node in made.nodes].count(CONVOLUTIONS[algorithm][0]) == 4
+
+
+@d5.register_operator("Halved", domain="microbatching_test")
+class Halved(d5.CppOperator):
+    """A user's operator, which computes each sample by itself."""
+
+    source = """
+    template <typename T>
+    struct Halved : deep5::Operator {
+      void forward(deep5::Tensor<const T> x, deep5::Tensor<T> y) {
+        for (int64_t i = 0; i < y.size(); ++i) y[i] = x[i] / 2;
+      }
+      void backward(deep5::Tensor<const T> dy, deep5::Tensor<const T> x, deep5::Tensor<const T> y,
+                    deep5::Tensor<T> dx) {
+        for (int64_t i = 0; i < dx.size(); ++i) dx[i] = dy[i] / 2;
+      }
+    };"""
+
+    def specs(self, *inputs: d5.TensorSpec) -> tuple[d5.TensorSpec, ...]:
+        return (inputs[0],)
+
+
+def test_a_users_operator_has_to_be_named() -> None:
+    made = network().replace_node("Relu_1", "Halved", domain="microbatching_test")
+    with pytest.raises(NetworkError, match=r"own=; remedy: own=\['microbatching_test.Halved'\], if it does"):
+        micro_batched(made, {"Relu_1": [2, 1]})
+    check_transformation(
+        lambda given: micro_batched(given, {"Relu_1": [2, 1]}, own=["microbatching_test.Halved"]), made
+    )

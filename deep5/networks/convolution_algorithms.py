@@ -11,9 +11,10 @@ import onnx_ir as ir
 from deep5.errors import NetworkError, UnknownName, brief
 from deep5.networks.attributes import attribute
 from deep5.networks.edited import drop, edited, known, made_node, nodes_of
+from deep5.networks.given import check_network
 from deep5.networks.network import Network
 
-__all__ = ["CONVOLUTIONS", "convolutions_by", "unfit_convolutions"]
+__all__ = ["CONVOLUTIONS", "DOMAIN", "convolutions_by", "unfit_convolutions"]
 
 CONVOLUTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "direct": ("ConvDirect", {}),
@@ -25,7 +26,9 @@ CONVOLUTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 """By the algorithm's name, the operator of the domain `deep5` and its attributes. `im2col` is the one that is
 published, with the whole matrix of patches in memory, `im2col_blocked` makes a block of its columns at a time."""
 
-_DOMAIN = "deep5"
+DOMAIN = "deep5"
+"""Of these operators."""
+
 _STRIDED = ("ConvDirect", "ConvIm2Col")
 
 
@@ -40,6 +43,7 @@ def convolutions_by(network: Network, algorithm: str, *, nodes: Iterable[str] | 
         nodes: Names of Conv nodes, each of which has to fit; None: all that fit. `unfit_convolutions` has the others.
 
     Raises:
+        UsageError: No network.
         UnknownName: No such algorithm.
         NetworkError: No such node, or one that the algorithm does not compute.
 
@@ -47,7 +51,7 @@ def convolutions_by(network: Network, algorithm: str, *, nodes: Iterable[str] | 
     >>> [node.op_type for node in convolutions_by(lenet(), "fft").nodes][:4]
     ['ConvFFT', 'Unsqueeze', 'Add', 'Tanh']
     """
-    unfit = unfit_convolutions(network, algorithm)
+    unfit = _unfit_convolutions(network, algorithm, "convolutions_by")
     op_type, attributes = CONVOLUTIONS[algorithm]
     if isinstance(nodes, str) or (nodes is not None and not isinstance(nodes, Iterable)):
         raise NetworkError(f"convolutions_by: got {brief(nodes)} as nodes; allowed: a list of names")
@@ -76,8 +80,14 @@ def unfit_convolutions(network: Network, algorithm: str) -> dict[str, str]:
         algorithm: One of `CONVOLUTIONS`.
 
     Raises:
+        UsageError: No network.
         UnknownName: No such algorithm.
     """
+    return _unfit_convolutions(network, algorithm, "unfit_convolutions")
+
+
+def _unfit_convolutions(network: Network, algorithm: str, what: str) -> dict[str, str]:
+    check_network(network, what)
     if not isinstance(algorithm, str) or algorithm not in CONVOLUTIONS:
         raise UnknownName("convolution algorithm", brief(algorithm).strip("'"), CONVOLUTIONS)
     op_type = CONVOLUTIONS[algorithm][0]
@@ -115,7 +125,7 @@ def _replace(model: ir.Model, node: ir.Node, op_type: str, attributes: dict[str,
         given["strides"] = _listed(node, "strides") or [1, 1]
     convolved = str(result.name) if bias is None else f"{name}/convolved"
     what = "convolutions_by"
-    made = [made_node(model, op_type, [x, weight], [convolved], name, _DOMAIN, given, what)]
+    made = [made_node(model, op_type, [x, weight], [convolved], name, DOMAIN, given, what)]
     if bias is not None:
         tensor = ir.Tensor(np.array([1, 2], dtype=np.int64), name=f"{name}/axes")
         axes = ir.Value(name=tensor.name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)

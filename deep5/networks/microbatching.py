@@ -10,6 +10,9 @@ import onnx_ir as ir
 
 from deep5.arguments import is_whole
 from deep5.errors import NetworkError, brief
+from deep5.networks.convolution_algorithms import CONVOLUTIONS, DOMAIN
+from deep5.networks.edited import is_list, known
+from deep5.networks.given import check_network
 from deep5.networks.network import Network
 from deep5.networks.shapes import infer_shapes
 
@@ -20,6 +23,8 @@ _BY_SAMPLE = frozenset((
     "AveragePool", "Conv", "ConvTranspose", "GlobalAveragePool", "GlobalMaxPool", "LRN", "MaxPool", "Relu", "Sigmoid",
     "Tanh",
 ))  # fmt: skip
+# And those of level 0.
+_OWN = frozenset(f"{DOMAIN}.{op_type}" for op_type, _ in CONVOLUTIONS.values())
 
 
 def micro_batched(network: Network, plan: Mapping[str, Sequence[int]], *, own: Sequence[str] = ()) -> Network:
@@ -31,12 +36,24 @@ def micro_batched(network: Network, plan: Mapping[str, Sequence[int]], *, own: S
     Args:
         network: Its inputs' first extents become the sum of the parts.
         plan: By the node's name, the sizes of its parts; a node with one part stays as it is.
-        own: Registered operators (`"domain.Name"`) that compute each sample by itself; of ONNX's own it is known.
+        own: Registered operators (`"domain.Name"`) that compute each sample by itself; of ONNX's own, and of deep5's
+            convolutions, it is known.
 
     Raises:
-        NetworkError: No such node, an operator that does not compute each sample by itself, no whole numbers, or parts
-            whose sums differ.
+        UsageError: No network.
+        NetworkError: No plan, no such node, an operator that does not compute each sample by itself, no whole numbers,
+            or parts whose sums differ.
     """
+    check_network(network, "micro_batched")
+    if not isinstance(plan, Mapping) or not plan:
+        raise NetworkError(
+            f"micro_batched: got {brief(plan)} as the plan; allowed: by each node's name, the sizes of its parts; "
+            "remedy: {'Conv_1': [16, 16]}, or the parts of what plan_microbatches gives"
+        )
+    if not is_list(own) or not all(isinstance(name, str) for name in own):
+        raise NetworkError(
+            f"micro_batched: got own={brief(own)}; allowed: a list of operators; remedy: own=['domain.Name']"
+        )
     sizes = {name: _parts(name, parts) for name, parts in plan.items()}
     batches = {sum(parts) for parts in sizes.values()}
     if len(batches) != 1:
@@ -47,9 +64,7 @@ def micro_batched(network: Network, plan: Mapping[str, Sequence[int]], *, own: S
     graph, batch = model.graph, batches.pop()
     nodes = {str(node.name): node for node in graph}
     for name, parts in sizes.items():
-        if name not in nodes:
-            raise NetworkError(f"micro_batched: no node {name!r}; allowed: {', '.join(list(nodes)[:10])}, …")
-        _check(nodes[name], own)
+        _check(known(name, nodes, "node", "micro_batched"), own)
         if len(parts) > 1:
             _divide(graph, nodes[name], parts)
     symbol = None
@@ -67,22 +82,26 @@ def micro_batched(network: Network, plan: Mapping[str, Sequence[int]], *, own: S
 
 
 def _parts(name: str, parts: Any) -> list[int]:
-    if isinstance(parts, str) or not isinstance(parts, Sequence) or not parts:
+    if not is_list(parts) or not parts:
         raise NetworkError(
             f"micro_batched: got {brief(parts)} for {name!r}; allowed: a list of sizes, such as [16, 16]"
         )
     for size in parts:
         if not is_whole(size) or size < 1:
-            raise NetworkError(f"micro_batched: got a part of {brief(size)} for {name!r}; allowed: at least 1")
+            raise NetworkError(
+                f"micro_batched: got a part of {brief(size)} for {name!r}; allowed: a whole number of at least 1"
+            )
     return [int(size) for size in parts]
 
 
 def _check(node: ir.Node, own: Sequence[str]) -> None:
     called = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-    if called not in own and (node.domain or node.op_type not in _BY_SAMPLE):
+    if called not in own and called not in _BY_SAMPLE | _OWN:
+        remedy = f"; remedy: own=[{called!r}], if it does" if node.domain else ""
         raise NetworkError(
             f"micro_batched: {called} node {node.name!r} is not known to compute each sample by itself; allowed: "
-            f"{', '.join(sorted(_BY_SAMPLE))}, and registered operators that are named in own="
+            f"{', '.join(sorted(_BY_SAMPLE))}, deep5's convolutions, and registered operators that are named in "
+            f"own={remedy}"
         )
     if len(node.outputs) != 1:
         raise NetworkError(f"micro_batched: node {node.name!r} has {len(node.outputs)} outputs; allowed: one")
