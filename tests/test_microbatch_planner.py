@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ import pytest
 
 import deep5 as d5
 from deep5.errors import NetworkError, Unsupported, UsageError
-from deep5.networks import NetworkBuilder, alexnet, he_normal, resnet
+from deep5.networks import NetworkBuilder, alexnet, he_normal, mlp, resnet
 from deep5.networks import microbatch_planner as planner
 from deep5.networks.convolution_algorithms import convolutions_by
 from deep5.networks.equivalence import check_transformation
@@ -25,6 +25,17 @@ from deep5.recipes.microbatching import measured
 from deep5.run import execute
 from deep5.samples import Interval
 from deep5.timing import time_rounds
+
+
+@pytest.fixture(params=["pytorch", "onnxruntime"])
+def engine(request: pytest.FixtureRequest) -> Iterator[d5.Framework]:
+    """A framework on one thread; the number goes back at the end."""
+    pytest.importorskip({"pytorch": "torch"}.get(request.param, request.param))
+    found = d5.framework(request.param)
+    before = found.executor(mlp(features=2, hidden=2, classes=2)).settings()["threads"]
+    found.set_threads(1)
+    yield found
+    found.set_threads(before)
 
 
 class Known:
@@ -80,7 +91,8 @@ def test_a_shared_limit_is_for_the_sum(known: type[Known]) -> None:
     assert sorted(plan.parts.values()) == [(8, 4), (12,), (12,)]
     assert plan.workspace_bytes == 320
     assert plan.undivided_workspace_bytes == 360
-    assert "limit for all layers together: 0.0 MiB" in str(plan)
+    assert "limit for all layers together: 0.32 KiB" in str(plan)
+    assert str(plan).endswith("sum 0.31 KiB  sum 0.35 KiB")
     with pytest.raises(UsageError, match="the limit of 29 bytes for all 3 layers cannot be met; allowed: at least 30"):
         plan_microbatches(convolutions(), 12, 29, shared=True)
 
@@ -116,21 +128,53 @@ def test_the_table(known: type[Known]) -> None:
     known.sample_bytes = 1 << 20
     lines = str(plan_microbatches(convolutions(), 12, 8 << 20, nodes=["Conv_2"])).splitlines()
     assert lines == [
-        "batch 12 on pytorch, 1 thread; limit for each layer: 8.0 MiB",
-        "layer   parts  ms       undivided  workspace  undivided  why",
-        "Conv_2  8 + 4  1.4e+04  1.3e+04    8.0 MiB    12.0 MiB   undivided exceeds the limit",
-        "in all         1.4e+04  1.3e+04    8.0 MiB    12.0 MiB",
+        "batch 12 on pytorch, 1 thread; limit for each layer: 8192.0 KiB",
+        "layer   parts  ms       undivided  workspace           undivided         why",
+        "Conv_2  8 + 4  1.4e+04  1.3e+04    8192.0 KiB          12.0 MiB          undivided exceeds the limit",
+        "in all         1.4e+04  1.3e+04    largest 8192.0 KiB  largest 12.0 MiB",
     ]
+
+
+@pytest.mark.parametrize(
+    ("sample_bytes", "limit_bytes", "limit", "undivided"),
+    [
+        (16_700, 200_000, "195.3 KiB", "195.7 KiB"),
+        (16_668, 200_000, "195.31 KiB", "195.33 KiB"),
+        (1_000, 11_999, "11.718 KiB", "11.719 KiB"),
+        (10 << 20, (120 << 20) - 1, "119.999999 MiB", "120.000000 MiB"),
+        # On both sides of where the unit changes.
+        ((10 << 20) // 4, (10 << 20) - 1, "10239.999 KiB", "10.000 MiB"),
+    ],
+)
+def test_what_is_not_the_limit_reads_otherwise(
+    known: type[Known], sample_bytes: int, limit_bytes: int, limit: str, undivided: str
+) -> None:
+    known.sample_bytes = sample_bytes
+    batch = 4 if sample_bytes == (10 << 20) // 4 else 12
+    told = str(plan_microbatches(convolutions(), batch, limit_bytes))
+    assert told.splitlines()[0].endswith(f"limit for each layer: {limit}")
+    assert f"  {undivided}  " in told.splitlines()[2]
+    assert "undivided exceeds the limit" in told
 
 
 @pytest.mark.parametrize(
     ("kind", "keywords", "message"),
     [
-        (UsageError, {"batch": 0}, "got a batch of 0; allowed: at least 1"),
+        (UsageError, {"batch": 0}, "got a batch of 0; allowed: a whole number of at least 1"),
+        (UsageError, {"batch": 2.5}, "got a batch of 2.5; allowed: a whole number of at least 1"),
+        (UsageError, {"sizes": []}, "got sizes=[]; allowed: whole numbers from 1 to 4, at least one, or one of undiv"),
+        (UsageError, {"sizes": 2}, "got sizes=2; allowed: whole numbers from 1 to 4"),
+        (UsageError, {"seed": 0.5}, "plan_microbatches: got seed=0.5; allowed: a whole number from 0"),
+        (UsageError, {"framework": None}, "plan_microbatches: got framework=None; allowed: a name"),
+        (UsageError, {"nodes": [["Conv_1"]]}, "got nodes=[['Conv_1']]; allowed: a list of names"),
         (UsageError, {"sizes": "all"}, "unknown sizes 'all'; allowed: undivided, powers, any, or a list of sizes"),
         (UsageError, {"sizes": [0, 2]}, "got sizes=[0, 2]; allowed: whole numbers from 1 to 4"),
-        (UsageError, {"limit_bytes": 0.5}, "got limit_bytes=0.5; allowed: None, or at least 0 bytes"),
-        (UsageError, {"rounds": 2}, "got rounds=2; allowed: at least 3"),
+        (
+            UsageError,
+            {"limit_bytes": 0.5},
+            "got limit_bytes=0.5; allowed: None, or a whole number of at least 0; remedy",
+        ),
+        (UsageError, {"rounds": 2}, "got rounds=2; allowed: a whole number of at least 3"),
         (UsageError, {"nodes": "Conv_1"}, "got nodes='Conv_1'; allowed: a list of names"),
         (NetworkError, {"nodes": ["Conv_9"]}, "no node 'Conv_9' to measure; allowed: Conv_1, Tanh_1"),
     ],
@@ -140,6 +184,17 @@ def test_refusals(kind: type[Exception], keywords: dict[str, Any], message: str)
         plan_microbatches(convolutions(), **{"batch": 4, "framework": "reference", **keywords})
     with pytest.raises(NetworkError, match="the network has no convolution; remedy: nodes="):
         plan_microbatches(d5.networks.mlp(), 4)
+    with pytest.raises(UsageError, match="plan_microbatches: got 'x' as the network; allowed: a Network; remedy"):
+        plan_microbatches("x", 4)  # type: ignore[arg-type]
+
+
+def test_a_plan_is_applied_to_a_network(known: type[Known]) -> None:
+    plan = plan_microbatches(convolutions(), 12, 50)
+    with pytest.raises(
+        UsageError, match=r"MicrobatchPlan\.applied: got None as the network; allowed: a Network; remedy"
+    ):
+        plan.applied(None)  # type: ignore[arg-type]
+    assert sum(node.op_type == "Conv" for node in plan.applied(convolutions()).nodes) == 9
 
 
 @d5.register_operator("Silent", domain="microbatch_test")
@@ -181,14 +236,10 @@ ENGINES = {"pytorch": ("float64", 1e-11), "onnxruntime": ("float32", 1e-5)}
 
 @pytest.mark.parametrize("algorithm", ["im2col", "fft"])
 @pytest.mark.parametrize("name", ["alexnet", pytest.param("resnet", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("framework", ENGINES)
-def test_training_under_a_limit_that_plain_execution_exceeds(framework: str, name: str, algorithm: str) -> None:
-    pytest.importorskip({"pytorch": "torch"}.get(framework, framework))
-    dtype, tolerance = ENGINES[framework]
+def test_training_under_a_limit_that_plain_execution_exceeds(engine: d5.Framework, name: str, algorithm: str) -> None:
+    dtype, tolerance = ENGINES[engine.name]
     make, nodes = NETWORKS[name]
     plain, batch = convolutions_by(make(dtype), algorithm), 12
-    engine = d5.framework(framework)
-    engine.set_threads(1)
     # As the operators count it: half-way between the least that there can be and what they take undivided.
     found = [MeasuredLayer(plain, node, engine).workspaces([1, batch]) for node in nodes]
     limit = (max(each[1] for each in found) + max(each[batch] for each in found)) // 2
@@ -225,10 +276,7 @@ def test_algorithm_and_parts_together_are_one_transformation() -> None:
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("framework", ["pytorch", "onnxruntime"])
-def test_the_frameworks_own_convolutions_are_left_whole(framework: str) -> None:
-    engine = d5.framework(framework)
-    engine.set_threads(1)
+def test_the_frameworks_own_convolutions_are_left_whole(engine: d5.Framework) -> None:
     plan = plan_microbatches(alexnet(width=16, image=63, classes=5), 32, framework=engine, sizes=[8, 16])
     assert plan.whole, str(plan)
     assert "leave it whole" in str(plan)
@@ -275,6 +323,7 @@ def test_metrics_of_the_recipes(known: type[Known]) -> None:
     }
     unlimited = {**candidate, "plan": plan_microbatches(convolutions(), 12)}
     assert measured.Workspace().of(unlimited, baseline) is None
+    assert {kind.unit for kind in (measured.Workspace, measured.UndividedWorkspace)} == {"% of the limit"}
 
 
 def test_what_the_sides_of_a_timing_tell_reaches_the_metrics_and_the_folder(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from deep5.networks.layer_summary import LayerTime as LayerTime
     from deep5.networks.layer_summary import LayerTimes as LayerTimes
     from deep5.networks.layer_timing import layer_times as layer_times
-    from deep5.networks.microbatch_planner import MicrobatchPlan as MicrobatchPlan
+    from deep5.networks.microbatch_planned import MicrobatchPlan as MicrobatchPlan
     from deep5.networks.microbatch_planner import plan_microbatches as plan_microbatches
     from deep5.networks.microbatching import micro_batched as micro_batched
     from deep5.networks.network import Network as Network
@@ -46,7 +46,7 @@ _HOME = {
     "Layer": "deep5.networks.analysis",
     "LayerTime": "deep5.networks.layer_summary",
     "LayerTimes": "deep5.networks.layer_summary",
-    "MicrobatchPlan": "deep5.networks.microbatch_planner",
+    "MicrobatchPlan": "deep5.networks.microbatch_planned",
     "Network": "deep5.networks.network",
     "NetworkAnalysis": "deep5.networks.analysis",
     "NetworkBuilder": "deep5.networks.builder",

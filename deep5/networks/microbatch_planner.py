@@ -3,140 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
 
-from deep5 import plugins
 from deep5.arguments import is_whole
 from deep5.backend import Framework
 from deep5.errors import NetworkError, UsageError, brief
+from deep5.networks.edited import is_list
+from deep5.networks.given import check_network, check_seed, framework_of
 from deep5.networks.microbatch_costs import MeasuredLayer
 from deep5.networks.microbatch_plan import SIZES, Cost, Division, divide, divisions, share
-from deep5.networks.microbatching import micro_batched
+from deep5.networks.microbatch_planned import MicrobatchPlan, PlannedLayer, in_parts
 from deep5.networks.network import Network
 from deep5.samples import Interval
 
-__all__ = ["MicrobatchPlan", "PlannedLayer", "plan_microbatches"]
+__all__ = ["plan_microbatches"]
 
 _CONVOLUTIONS = ("Conv", "ConvDirect", "ConvFFT", "ConvIm2Col", "ConvWinograd")
-_MIB = 1 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedLayer:
-    """A layer in the parts that were chosen for it.
-
-    Attributes:
-        division: Its parts, with the time and workspace that were measured of them.
-        costs: What was measured, by the size of a micro-batch.
-        reason: Why it is divided, or left whole.
-        ratio: Time in parts over time undivided, measured as nodes of one network; None where the limit leaves no
-            choice, or nothing was faster in parts.
-    """
-
-    division: Division
-    costs: Mapping[int, Cost]
-    reason: str
-    ratio: Interval | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class MicrobatchPlan:
-    """The parts in which layers take the minibatch; `str()` gives it as a table.
-
-    Attributes:
-        batch: Samples of the minibatch.
-        limit_bytes: The most workspace of each layer, or where it is shared of all together; None: no limit.
-        shared: Whether the workspaces of all layers are held at once.
-        framework: On which it was measured.
-        threads: Of the framework.
-        layers: By the node's name.
-    """
-
-    batch: int
-    limit_bytes: int | None
-    shared: bool
-    framework: str
-    threads: int | None
-    layers: Mapping[str, PlannedLayer]
-
-    @property
-    def parts(self) -> dict[str, tuple[int, ...]]:
-        """By the node's name, the sizes of its parts, as `micro_batched` takes them."""
-        return {name: layer.division.parts for name, layer in self.layers.items()}
-
-    @property
-    def whole(self) -> bool:
-        """Whether every layer is left whole."""
-        return all(len(parts) == 1 for parts in self.parts.values())
-
-    @property
-    def seconds(self) -> float:
-        """Time of all layers, forward and backward, as measured of their parts one by one."""
-        return sum(layer.division.seconds for layer in self.layers.values())
-
-    @property
-    def undivided_seconds(self) -> float:
-        """The same, undivided."""
-        return sum(layer.costs[self.batch].seconds for layer in self.layers.values())
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Of the layer with the most, or where the limit is shared of all together."""
-        return self._of_all([layer.division.workspace_bytes for layer in self.layers.values()])
-
-    @property
-    def undivided_workspace_bytes(self) -> int:
-        """The same, undivided."""
-        return self._of_all([layer.costs[self.batch].workspace_bytes for layer in self.layers.values()])
-
-    def applied(self, network: Network) -> Network:
-        """The network in these parts; one of the same nodes as that which was measured.
-
-        Raises:
-            NetworkError: As for `micro_batched`.
-        """
-        own = {f"{node.domain}.{node.op_type}" for node in network.nodes if node.name in self.layers and node.domain}
-        return micro_batched(network, self.parts, own=sorted(own))
-
-    def _of_all(self, workspaces: Sequence[int]) -> int:
-        return sum(workspaces) if self.shared else max(workspaces)
-
-    def __str__(self) -> str:
-        kept = "none" if self.limit_bytes is None else _mib(self.limit_bytes)
-        scope = "all layers together" if self.shared else "each layer"
-        rows = [("layer", "parts", "ms", "undivided", "workspace", "undivided", "why")]
-        for name, layer in self.layers.items():
-            whole, division = layer.costs[self.batch], layer.division
-            rows.append(
-                (
-                    name,
-                    _parts(division.parts),
-                    f"{division.seconds * 1e3:.3g}",
-                    f"{whole.seconds * 1e3:.3g}",
-                    _mib(division.workspace_bytes),
-                    _mib(whole.workspace_bytes),
-                    layer.reason,
-                )
-            )
-        rows.append(
-            (
-                "in all",
-                "",
-                f"{self.seconds * 1e3:.3g}",
-                f"{self.undivided_seconds * 1e3:.3g}",
-                _mib(self.workspace_bytes),
-                _mib(self.undivided_workspace_bytes),
-                "leave it whole" if self.whole else "",
-            )
-        )
-        widths = [max(len(row[place]) for row in rows) for place in range(7)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        threads = "" if self.threads is None else f", {self.threads} thread{'s' if self.threads > 1 else ''}"
-        title = f"batch {self.batch} on {self.framework}{threads}; limit for {scope}: {kept}"
-        return "\n".join([title, *lines])
 
 
 def plan_microbatches(
@@ -170,19 +54,25 @@ def plan_microbatches(
         seed: Of values and of the order of rounds.
 
     Raises:
-        UsageError: A limit that cannot be met, with the least that can; or arguments that make no sense.
+        UsageError: A limit that cannot be met, with the least that can; no network, or another argument that makes no
+            sense.
         NetworkError: No such node, no convolution, or extents that are not known.
         Unsupported: The framework does not run a layer, or its workspace cannot be measured.
 
     References:
         Oyama, Ben-Nun, Hoefler and Matsuoka, Accelerating deep learning frameworks with micro-batches, CLUSTER 2018.
     """
+    check_network(network, "plan_microbatches")
+    check_seed(seed, "plan_microbatches")
     candidates = _candidates(batch, sizes)
     if limit_bytes is not None and (not is_whole(limit_bytes) or limit_bytes < 0):
-        raise UsageError(f"plan_microbatches: got limit_bytes={brief(limit_bytes)}; allowed: None, or at least 0 bytes")
+        raise UsageError(
+            f"plan_microbatches: got limit_bytes={brief(limit_bytes)}; allowed: None, or a whole number of at least 0; "
+            "remedy: limit_bytes=64 << 20 for 64 MiB"
+        )
     if not is_whole(rounds) or rounds < 3:
-        raise UsageError(f"plan_microbatches: got rounds={brief(rounds)}; allowed: at least 3")
-    found = plugins.framework(framework) if isinstance(framework, str) else framework
+        raise UsageError(f"plan_microbatches: got rounds={brief(rounds)}; allowed: a whole number of at least 3")
+    found = framework_of(framework, "plan_microbatches")
     measured: dict[Any, tuple[MeasuredLayer, dict[int, Cost]]] = {}
     layers: dict[str, tuple[MeasuredLayer, dict[int, Cost]]] = {}
     for name in _chosen(network, nodes):
@@ -214,7 +104,7 @@ def _divided(
     if least > limit_bytes:
         raise UsageError(
             f"the limit of {limit_bytes} bytes of workspace for each of {len(costs)} layers cannot be met; allowed: at "
-            f"least {least}, which {worst!r} takes in parts of {_parts(fronts[worst][0].parts)}"
+            f"least {least}, which {worst!r} takes in parts of {in_parts(fronts[worst][0].parts)}"
         )
     return {name: divide(own, batch, limit_bytes) for name, own in costs.items()}
 
@@ -244,7 +134,7 @@ def _judged(
             else:
                 key = layers[name], division.parts
                 ratio = ratios[key] = ratios.get(key) or layers[name].ratio(division.parts, rounds)
-                shown = f"{_parts(division.parts)} takes {ratio.low:.2f} to {ratio.high:.2f} of the time undivided"
+                shown = f"{in_parts(division.parts)} takes {ratio.low:.2f} to {ratio.high:.2f} of the time undivided"
                 reason = f"faster: {shown}" if ratio.high < 1 else f"not shown to be faster: {shown}"
                 taken = division if ratio.high < 1 else undivided
         left[name] = taken.workspace_bytes
@@ -254,14 +144,17 @@ def _judged(
 
 def _candidates(batch: int, sizes: str | Sequence[int]) -> list[int]:
     if not is_whole(batch) or batch < 1:
-        raise UsageError(f"plan_microbatches: got a batch of {brief(batch)}; allowed: at least 1")
+        raise UsageError(f"plan_microbatches: got a batch of {brief(batch)}; allowed: a whole number of at least 1")
     if isinstance(sizes, str):
         if sizes not in SIZES:
             raise UsageError(f"unknown sizes {sizes!r}; allowed: {', '.join(SIZES)}, or a list of sizes")
         every = range(1, batch) if sizes != "undivided" else ()
         return [*(size for size in every if sizes == "any" or size & (size - 1) == 0), batch]
-    if not isinstance(sizes, Sequence) or not all(is_whole(size) and 1 <= size <= batch for size in sizes):
-        raise UsageError(f"plan_microbatches: got sizes={brief(sizes)}; allowed: whole numbers from 1 to {batch}")
+    if not is_list(sizes) or not sizes or not all(is_whole(size) and 1 <= size <= batch for size in sizes):
+        raise UsageError(
+            f"plan_microbatches: got sizes={brief(sizes)}; allowed: whole numbers from 1 to {batch}, at least one, or "
+            f"one of {', '.join(SIZES)}"
+        )
     return sorted({*map(int, sizes), batch})
 
 
@@ -271,7 +164,7 @@ def _chosen(network: Network, nodes: Sequence[str] | None) -> list[str]:
         if not found:
             raise NetworkError("plan_microbatches: the network has no convolution; remedy: nodes=[…]")
         return found
-    if isinstance(nodes, str) or not isinstance(nodes, Sequence) or not nodes:
+    if not is_list(nodes) or not nodes or not all(isinstance(name, str) for name in nodes):
         raise UsageError(f"plan_microbatches: got nodes={brief(nodes)}; allowed: a list of names")
     return list(dict.fromkeys(nodes))
 
@@ -290,13 +183,3 @@ def _described(network: Network, value: ir.Value | None) -> Any:
     if value is None:
         return None
     return str(value.shape), str(value.dtype), value.producer() is None, value.name in network.trained_specs
-
-
-def _parts(parts: Sequence[int]) -> str:
-    """`(16, 16, 8)` -> `"2 x 16 + 8"`."""
-    counts = {size: parts.count(size) for size in dict.fromkeys(parts)}
-    return " + ".join(str(size) if count == 1 else f"{count} x {size}" for size, count in counts.items())
-
-
-def _mib(count: int) -> str:
-    return f"{count / _MIB:.1f} MiB"
