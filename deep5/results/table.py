@@ -41,7 +41,8 @@ def verdict_table(result: Result, console: Console) -> None:
         for column in zip(*rows, strict=True)
     )
     keep = sum(lengths) + _REST <= console.width
-    table = Table(box=box.SIMPLE, pad_edge=False)
+    # Without the empty lines above and below, of which the one below is wanted.
+    table = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
     table.add_column("metric", overflow="fold")
     table.add_column("value", overflow="fold", no_wrap=keep, justify="right")
     table.add_column("goal", overflow="fold", no_wrap=keep)
@@ -50,6 +51,7 @@ def verdict_table(result: Result, console: Console) -> None:
         table.add_row(Text(verdict.label), Text(value), Text(goal), Text(word, style=_STYLE[word]))
     if result.verdicts:
         console.print(table)
+        console.print()
     overall = "accepted" if result.accepted else "not accepted" if result.accepted is False else "not judged"
     style = _STYLE[{"accepted": "passed", "not accepted": "FAILED"}.get(overall, "not judged")]
     line = Text.assemble((overall, style), f" ({result.division}; {result.status})")

@@ -23,8 +23,8 @@ FIXED = {
 }
 MUTABLE = {"seed": 0}
 METRICS = [
-    (measured.Workspace(), "<= 100 %"),
-    (measured.UndividedWorkspace(), "> 100 %"),
+    (measured.Workspace(), "<= 100 % of the limit"),
+    (measured.UndividedWorkspace(), "> 100 % of the limit"),
     # Float32's last digits, which a few steps of SGD carry on where the loss falls.
     (measured.LossDifference(), "<= 1e-5"),
     (d5.Slowdown(), None),

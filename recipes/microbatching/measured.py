@@ -46,7 +46,7 @@ class Workspace(_Told):
     """
 
     name = "workspace"
-    unit = "%"
+    unit = "% of the limit"
 
     def of(self, candidate: Any, baseline: Any) -> float | None:
         """Of the plan."""
@@ -58,7 +58,7 @@ class UndividedWorkspace(_Told):
     """`Workspace` of the layers undivided: above 100 % plain execution exceeds the limit."""
 
     name = "undivided_workspace"
-    unit = "%"
+    unit = "% of the limit"
     direction: ClassVar[Literal["higher", "lower"]] = "higher"
 
     def of(self, candidate: Any, baseline: Any) -> float | None:
