@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from deep5.errors import Deep5Error, Errors, MissingDependency, NetworkError, OutputError, UsageError, suggestion
+from deep5.errors import (
+    Deep5Error,
+    Errors,
+    MissingDependency,
+    NetworkError,
+    OutputError,
+    UnknownName,
+    UsageError,
+    suggestion,
+)
 from deep5.terminal import plain, styled_where_fit
 
 if TYPE_CHECKING:
@@ -39,7 +48,7 @@ def show_command(errors: Errors) -> click.Group:
     @click.option(
         "--set", "settings", metavar="KEY=VALUE", multiple=True, help="An argument of the network; may be repeated."
     )
-    @click.option("--batch", type=int, default=1, show_default=True, metavar="N", help="Samples a pass.")
+    @click.option("--batch", type=int, metavar="N", help="Samples a pass, the first extent of inputs; default: 1.")
     @click.option(
         "--extent", "extents", metavar="NAME=N", multiple=True, help="Another symbolic extent; may be repeated."
     )
@@ -52,7 +61,7 @@ def show_command(errors: Errors) -> click.Group:
     def network_(
         network: str,
         settings: tuple[str, ...],
-        batch: int,
+        batch: int | None,
         extents: tuple[str, ...],
         framework: str | None,
         batches: str | None,
@@ -109,6 +118,8 @@ def _batch_sizes(framework: str | None, text: str | None, threads: int | None) -
 def _check_folder(out: str) -> None:
     from deep5.results.kind import NETWORK_KIND, kind_of
 
+    if not out.strip():
+        raise UsageError(f"--out {out!r}; allowed: the name of a folder; remedy: --out pictures, say, or --out .")
     if kind_of(out) not in (None, NETWORK_KIND):
         raise UsageError(f"{out} holds a {kind_of(out)}; allowed: a folder of the network's own")
 
@@ -135,14 +146,21 @@ def _network(text: str, settings: Sequence[str]) -> tuple[Network, dict[str, Any
     from deep5.plugins import load
     from deep5.recipe_file import named_in_file
 
-    if text.endswith(".onnx") or (".py:" not in text and (os.sep in text or Path(text).is_file())):
+    if text.endswith(".onnx"):
         if arguments:
             raise UsageError("--set is given with a file; allowed: with a registered network, which takes arguments")
         try:
             return Network.from_onnx(text), {}
         except NetworkError as error:
             raise UsageError(str(error)) from error
-    made = named_in_file(text) if ".py:" in text else load("networks", text)
+    if ".py:" not in text and (os.sep in text or text.endswith(".py")):
+        raise _no_name(text)
+    try:
+        made = named_in_file(text) if ".py:" in text else load("networks", text)
+    except UnknownName as error:
+        if Path(text).is_file():
+            raise _no_name(text) from error
+        raise
     if callable(made):
         made = _called(text, made, arguments)
     elif arguments:
@@ -150,6 +168,13 @@ def _network(text: str, settings: Sequence[str]) -> tuple[Network, dict[str, Any
     if not isinstance(made, Network):
         raise UsageError(f"{text} gives a {type(made).__name__}; allowed: a d5.Network")
     return made, arguments
+
+
+def _no_name(file: str) -> UsageError:
+    remedy = f"{file}:NAME" if file.endswith(".py") else "d5.Network.from_onnx(…).save('FILE.onnx') for ONNX in it"
+    return UsageError(
+        f"got the file {file} as the network; allowed: a registered name, FILE.onnx or FILE.py:NAME; remedy: {remedy}"
+    )
 
 
 def _called(text: str, make: Any, arguments: Mapping[str, Any]) -> Any:
@@ -179,18 +204,20 @@ def _record(
     source: str,
     made: Network,
     arguments: Mapping[str, Any],
-    batch: int,
+    batch: int | None,
     extents: Mapping[str, Any],
     framework: str | None,
     batches: Sequence[int],
     threads: int | None,
 ) -> NetworkRecord:
-    from deep5.networks.analysis import analyse
+    from deep5.networks.analysis import analyse, batch_extents
     from deep5.networks.layer_timing import layer_times
     from deep5.plugins import framework as backend
     from deep5.results.network_record import NetworkRecord
 
     try:
+        if batch is None and any(symbol not in extents for symbol in batch_extents(made)):
+            batch = 1
         found = analyse(made, batch, extents=extents)
         if framework is not None and threads is not None:
             backend(framework).set_threads(threads)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deep5.errors import NetworkError
+from deep5.errors import NetworkError, UsageError
 from deep5.networks import (
+    Network,
     NetworkBuilder,
     alexnet,
     analyse,
@@ -19,6 +20,7 @@ from deep5.networks import (
     gpt,
     lenet,
     lstm,
+    lstm_language_model,
     mlp,
     mobilenet_v2,
     resnet,
@@ -169,11 +171,52 @@ def test_analysis_of_resnet50_takes_a_second() -> None:
     assert time.perf_counter() - begin < 1.0
 
 
+def fixed() -> Network:
+    build = NetworkBuilder("fixed", dtype="float32")
+    return build.network({"y": build.op("Relu", build.input("x", (2, 16)))})
+
+
+def sequence() -> Network:
+    build = NetworkBuilder("sequence", dtype="float32")
+    return build.network({"y": build.op("Relu", build.input("x", ("N", "T", 16)))})
+
+
+def test_a_batch_is_the_first_extent_of_every_input() -> None:
+    assert analyse(sequence(), 4, extents={"T": 35}).extents == {"N": 4, "T": 35}
+    assert analyse(sequence(), extents={"N": 4, "T": 35}).extents == {"N": 4, "T": 35}
+    assert analyse(fixed()).extents == {}
+    for make in (lenet, lstm_language_model, gpt, transformer):
+        network = make(**{"length": 4} if make in (lstm_language_model, gpt) else {})
+        assert analyse(network, 3).extents == {"N": 3}
+
+
+@pytest.mark.parametrize(("got", "remedy"), [(None, "lenet()"), ("lenet", "from_onnx"), (lenet, "call it: lenet(…)")])
+def test_what_is_no_network(got: Any, remedy: str) -> None:
+    with pytest.raises(UsageError, match="analyse: got .* as the network; allowed: a Network; .*" + re.escape(remedy)):
+        analyse(got, 1)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: analyse(lenet()), "the extent 'N' of an input is not known; remedy: batch="),
-        (lambda: analyse(lenet(), 0), "got batch = 0; allowed: a whole number of at least 1"),
+        (lambda: analyse(lenet(), 0), "got batch = 0; allowed: a whole number from 1 to 2147483647"),
+        (lambda: analyse(lenet(), 2**31), "got batch = 2147483648; allowed: a whole number from 1 to 2147483647"),
+        (lambda: analyse(lenet(), 10**20), "got batch = 100000000000000000000; allowed"),
+        (lambda: analyse(lenet(), extents={"N": 2**31}), "got N = 2147483648; allowed"),
+        (
+            lambda: analyse(lenet(), 4, extents={"N": 3}),
+            "no extent of an input is left for the batch size: got batch = 4 beside N = 3, inputs ",
+        ),
+        (lambda: analyse(fixed(), 4), "no extent of an input is left for the batch size: got batch = 4, inputs "),
+        (
+            lambda: analyse(sequence(), 4),
+            "the extent 'T' of an input is not known, and no batch size; remedy: extents={'T': …}, on the command line "
+            "--extent T=…",
+        ),
+        (lambda: analyse(sequence(), 4, extents={"N": 3}), "is left for the batch size: got batch = 4 beside N = 3"),
+        (lambda: analyse(lenet(), extents=[3]), "got extents=[3]; allowed: a mapping from names to whole numbers"),
+        (lambda: analyse(lenet(), extents={3: 3}), "no input has an extent 3; allowed: N"),
         (lambda: analyse(lenet(), extents={"M": 2}), "no input has an extent 'M'; allowed: N"),
         (lambda: analyse(lenet(), extents={"N": 1.5}), "got N = 1.5; allowed: a whole number"),
     ],

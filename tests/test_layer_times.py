@@ -160,6 +160,9 @@ def test_sums_by_type_are_of_what_is_known_the_largest_first() -> None:
         ({"batches": [4, 0]}, "batches=.*allowed: whole numbers of at least 1"),
         ({"batches": [True]}, "batches="),
         ({"batches": 4}, "batches=4"),
+        ({"batches": [1, 2, 1]}, r"batches=\[1, 2, 1\]; allowed: .* each once"),
+        ({"seed": "a"}, "seed='a'; allowed: a whole number"),
+        ({"seed": 1.5}, "seed=1.5; allowed"),
         ({"batches": "16"}, "batches='16'"),
         ({"repetitions": 0}, "repetitions=0; allowed: a whole number from 1 to 10000"),
         ({"repetitions": 1.5}, "repetitions=1.5"),
@@ -169,6 +172,45 @@ def test_sums_by_type_are_of_what_is_known_the_largest_first() -> None:
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         layer_times(mlp(), **{"framework": "reference", "batches": [1], **arguments})
+
+
+@pytest.mark.parametrize("name", ["pytorch", "reference", "onnxruntime"])
+def test_what_is_frozen_has_no_step(name: str) -> None:
+    network = mlp(features=4, hidden=3, classes=2)
+    (found,) = layer_times(network.freeze(), framework(name), [2], repetitions=1)
+    assert found.unavailable == "there is no backward pass: all parameters are frozen"
+    assert (found.whole_step_s, found.backward_s, found.training_forward_s) == (None,) * 3
+    assert found.forward_s is not None
+    assert found.whole_forward_s > 0.0
+    (found,) = layer_times(network.freeze("*weight*"), name, [2], repetitions=1)  # not all
+    assert found.unavailable is None
+    assert found.backward_s is not None
+
+
+def test_all_that_is_missing_is_told() -> None:
+    network = mlp(features=4, hidden=3, classes=2).with_outputs(["logits"])
+    (found,) = layer_times(network, framework("jax"), [2], repetitions=1)
+    assert found.unavailable is not None
+    assert found.unavailable.startswith("jax compiles a pass as one function")
+    assert "; there is no backward pass: the network has no output 'loss'" in found.unavailable
+
+
+def test_what_a_framework_raises_itself_is_told() -> None:
+    class Failing(type(d5.framework("reference"))):  # type: ignore[misc]
+        def executor(self, network: Any, **options: Any) -> Any:
+            raise ValueError("operands could not be\nbroadcast")
+
+    with pytest.raises(
+        NetworkError, match="reference fails at the network with batch 2: ValueError: operands could not be broadcast; "
+    ):
+        layer_times(mlp(), Failing(), [2], repetitions=1)
+
+
+def test_no_network_and_a_batch_that_is_too_large_are_refused() -> None:
+    with pytest.raises(UsageError, match="layer_times: got 'mlp' as the network; allowed: a Network"):
+        layer_times("mlp", "reference", [1])  # type: ignore[arg-type]
+    with pytest.raises(NetworkError, match="got batch = 2147483648; allowed"):
+        layer_times(mlp(), "reference", [2**31])
 
 
 def test_a_batch_size_needs_an_extent() -> None:

@@ -22,6 +22,7 @@ from command import Command
 from deep5.errors import UsageError
 from deep5.networks import Network, NetworkBuilder, analyse, googlenet, lenet, lstm, resnet, resnet50, transformer
 from deep5.networks import picture as pictures
+from deep5.networks.analysis import batch_extents
 from deep5.networks.layer_summary import LayerTime, LayerTimes
 from deep5.networks.layout import Layout, layered
 from deep5.networks.picture import svg
@@ -35,7 +36,8 @@ PICTURES = ("layers.png", "layers.svg", "network.svg", "types.png", "types.svg")
 
 
 def drawn(network: Network, **extents: int) -> ET.Element:
-    return ET.fromstring(svg(network, analyse(network, batch=1, extents=extents)))  # noqa: S314 - our own
+    batch = 1 if batch_extents(network) else None
+    return ET.fromstring(svg(network, analyse(network, batch, extents=extents)))  # noqa: S314 - our own
 
 
 def boxes(root: ET.Element, kind: str = "box") -> list[ET.Element]:
@@ -520,18 +522,44 @@ def test_layers_are_measured(deep5: Command, tmp_path: Path) -> None:
 # -- what cannot be shown ---------------------------------------------------------------------------------------------
 
 
+OWN = """\
+number = 3
+
+
+def broken():
+    return 1 / 0
+
+
+def sequence():
+    import deep5 as d5
+    import numpy as np
+
+    build = d5.NetworkBuilder("sequence", dtype="float32")
+    x = build.input("x", ("N", "T", 16))
+    shape = build.constant("shape", np.array([6, 8]))  # of one sample of three
+    return build.network({"y": build.op("Reshape", build.op("Relu", x), shape)})
+"""
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (("resnet5",), r"unknown network 'resnet5'; allowed: .*; did you mean 'resnet50'\?"),
         (("none.onnx",), r"the file none.onnx is not there; allowed: an ONNX file"),
         (("text.onnx",), r"text.onnx .*cannot be read as ONNX"),
-        (("here/none",), r"here/none is not there; allowed: an ONNX file"),
+        (("here/none",), r"got the file here/none as the network; allowed: a registered name, FILE.onnx or FILE.py:NA"),
+        (("own.py",), r"got the file own.py as the network; allowed: .*FILE.py:NAME; remedy: own.py:NAME"),
+        (("plain",), r"got the file plain as the network; allowed: a registered name, FILE.onnx or FILE.py:NAME"),
         (("text.onnx", "--set", "classes=3"), "--set is given with a file; allowed: with a registered network"),
-        (("lenet", "--batch", "0"), "got batch = 0; allowed: a whole number of at least 1"),
+        (("lenet", "--batch", "0"), "got batch = 0; allowed: a whole number from 1 to 2147483647"),
+        (("lenet", "--batch", "9223372036854775808"), "got batch = 9223372036854775808; allowed: a whole number from"),
+        (("lenet", "--batch", "4", "--extent", "N=3"), "is left for the batch size: got batch = 4 beside N = 3"),
+        (("own.py:sequence", "--batch", "4"), "the extent 'T' of an input is not known, .* --extent T=…"),
+        (("own.py:sequence", "--time", "reference", "--extent", "T=3", "--batches", "4"), "reference fails at .*batch"),
+        (("lenet", "-o", ""), "--out ''; allowed: the name of a folder"),
         (("lenet", "--batch", "x"), "'x' is not a valid integer"),
         (("lenet", "--extent", "M=3"), "no input has an extent 'M'; allowed: N"),
-        (("lenet", "--extent", "N=x"), "got N = 'x'; allowed: a whole number of at least 1"),
+        (("lenet", "--extent", "N=x"), "got N = 'x'; allowed: a whole number from 1 to 2147483647"),
         (("lenet", "--extent", "N"), "cannot read the setting 'N'; allowed: KEY=VALUE"),
         (("lenet", "--extent", "N=1", "--extent", "N=2"), "--extent N is given twice; allowed: once"),
         (("lenet", "--set", "classes"), "cannot read the setting 'classes'"),
@@ -555,7 +583,8 @@ def test_layers_are_measured(deep5: Command, tmp_path: Path) -> None:
 )
 def test_what_cannot_be_shown(words: tuple[str, ...], says: str, deep5: Command, tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("no model")
-    (tmp_path / "own.py").write_text("number = 3\n\n\ndef broken():\n    return 1 / 0\n")
+    (tmp_path / "plain").write_text("no model")
+    (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "result.json").write_text("{}")
     before = sorted(path.name for path in tmp_path.rglob("*") if "__pycache__" not in str(path))

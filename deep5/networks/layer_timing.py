@@ -11,11 +11,12 @@ from time import perf_counter
 from deep5 import plugins
 from deep5.arguments import is_whole
 from deep5.backend import Framework
-from deep5.errors import NetworkError, Unsupported, UsageError, brief
+from deep5.errors import Deep5Error, NetworkError, Unsupported, UsageError, brief
 from deep5.executors import GraphExecutor
 from deep5.networks.analysis import chosen_extents
 from deep5.networks.layer_clock import WARMUPS, LayerClock
 from deep5.networks.layer_summary import LayerTimes, summary
+from deep5.networks.given import check_network
 from deep5.networks.network import Network
 from deep5.networks.random_feed import random_feed
 from deep5.tensors import Arrays
@@ -23,6 +24,8 @@ from deep5.tensors import Arrays
 __all__ = ["layer_times"]
 
 _MOST_REPETITIONS = 10_000
+# Of what a framework says itself.
+_MOST_LETTERS = 400
 
 
 def layer_times(
@@ -43,12 +46,13 @@ def layer_times(
     own profilers, in whole microseconds (OpenVINO's has means alone, no medians). Passes with instruments and without
     take turns in one process, after three of each as a warm-up. Inputs are drawn at random. Where a framework compiles
     a pass as a whole there are no parts, and `unavailable` says so; nor is there a step of training for a network
-    without the loss, or without its gradient.
+    without the loss, without its gradient, or whose parameters are all frozen.
 
     Args:
         network: The network; it is not changed.
         framework: The back-end, or its name, with a mode behind a colon.
-        batches: What the symbolic extents of the inputs are set to that `extents` does not name, one after the other.
+        batches: What the first extent of every input is set to, where it is symbolic and `extents` does not name it,
+            one after the other.
         backward: Whether a step of training is timed too.
         loss: The output to differentiate.
         repetitions: Passes of each kind, 1 to 10000.
@@ -60,31 +64,36 @@ def layer_times(
         One a batch size, in the order given.
 
     Raises:
-        UsageError: `batches` holds no or other than whole numbers of at least 1; `repetitions` likewise.
-        NetworkError: No extent of an input is left to set to a batch size, or `extents` names one that is not there.
+        UsageError: `batches` holds no or other than whole numbers of at least 1, or one twice; `repetitions`
+            likewise; a seed that is no whole number; or what stands for the network is none.
+        NetworkError: No extent of an input is left to set to a batch size, another has none, or `extents` names one
+            that is not there; or the framework fails at the network, with the reason that it gives.
         UnknownName: No back-end has that name.
         MissingDependency: It is not installed.
         Unsupported: It cannot run the network.
     """
-    sizes = _checked(batches, repetitions)
+    check_network(network, "layer_times")
+    sizes = _checked(batches, repetitions, seed)
+    chosen = {batch: chosen_extents(network, batch, {} if extents is None else extents) for batch in sizes}
     backend = plugins.framework(framework) if isinstance(framework, str) else framework
     measured = []
     for batch in sizes:
-        executor = backend.executor(network, device=device)
-        feed = random_feed(network, _extents(network, batch, extents or {}), seed)
-        whole = _Whole(executor, feed, repetitions)
-        with _undisturbed(), ExitStack() as stack:
-            clock, reason = None, None
-            try:
-                clock = stack.enter_context(closing(backend.layer_clock(network, device=device)))
-            except Unsupported as error:
-                reason = str(error)
-            whole.infer(clock)
-            if backward:
-                reason = whole.step(clock, loss) or reason
-            passes = None if clock is None else clock.passes()
+        with _failures_told(backend.name, batch):
+            executor = backend.executor(network, device=device)
+            whole = _Whole(executor, random_feed(network, chosen[batch], seed), repetitions)
+            reasons = []
+            with _undisturbed(), ExitStack() as stack:
+                clock = None
+                try:
+                    clock = stack.enter_context(closing(backend.layer_clock(network, device=device)))
+                except Unsupported as error:
+                    reasons.append(str(error))
+                whole.infer(clock)
+                if backward and (reason := whole.step(clock, loss)):
+                    reasons.append(reason)
+                passes = None if clock is None else clock.passes()
         wholes = whole.forward, whole.steps
-        measured.append(summary(network, backend.name, batch, wholes, passes, reason))
+        measured.append(summary(network, backend.name, batch, wholes, passes, "; ".join(reasons) or None))
     return measured
 
 
@@ -119,6 +128,10 @@ class _Whole:
             return f"there is no backward pass: the network has no output {loss!r}; its outputs are " + ", ".join(
                 self._executor.network.outputs
             )
+        network = self._executor.network
+        if not network.parameter_specs.keys() - network.frozen:
+            why = "all parameters are frozen" if network.parameter_specs else "the network has no parameters"
+            return f"there is no backward pass: {why}"
         own = partial(self._executor.inference_and_backprop, self._feed, loss)
         try:
             own()
@@ -143,6 +156,21 @@ class _Whole:
 
 
 @contextmanager
+def _failures_told(framework: str, batch: int) -> Iterator[None]:
+    """While inside, what a framework raises of its own is told as its failure at the network."""
+    try:
+        yield
+    except Deep5Error:
+        raise
+    except Exception as error:
+        raise NetworkError(
+            f"{framework} fails at the network with batch {batch}: {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:_MOST_LETTERS]}; allowed: a network that it runs, at a size that memory "
+            "holds; remedy: another framework, or a smaller batch"
+        ) from error
+
+
+@contextmanager
 def _undisturbed() -> Iterator[None]:
     """While inside, Python collects no garbage by itself: a layer would pay for another's."""
     gc.collect()
@@ -155,25 +183,18 @@ def _undisturbed() -> Iterator[None]:
             gc.enable()
 
 
-def _checked(batches: Sequence[int], repetitions: int) -> tuple[int, ...]:
+def _checked(batches: Sequence[int], repetitions: int, seed: int) -> tuple[int, ...]:
     sizes = tuple(batches) if isinstance(batches, Iterable) and not isinstance(batches, (str, bytes)) else ()
-    if not sizes or not all(is_whole(batch) and batch >= 1 for batch in sizes):
+    if not sizes or not all(is_whole(batch) and batch >= 1 for batch in sizes) or len(set(sizes)) < len(sizes):
         raise UsageError(
-            f"got batches={brief(batches)}; allowed: whole numbers of at least 1, one or more; remedy: batches=[16, 1]"
+            f"got batches={brief(batches)}; allowed: whole numbers of at least 1, one or more, each once; remedy: "
+            "batches=[16, 1]"
         )
     if not is_whole(repetitions) or not 1 <= repetitions <= _MOST_REPETITIONS:
         raise UsageError(
             f"got repetitions={brief(repetitions)}; allowed: a whole number from 1 to {_MOST_REPETITIONS}; "
             "remedy: repetitions=10"
         )
+    if not is_whole(seed):
+        raise UsageError(f"got seed={brief(seed)}; allowed: a whole number; remedy: seed=0")
     return tuple(int(batch) for batch in sizes)
-
-
-def _extents(network: Network, batch: int, given: Mapping[str, int]) -> dict[str, int]:
-    chosen = chosen_extents(network, batch, given)
-    if not chosen.keys() - given.keys():
-        raise NetworkError(
-            f"no extent of an input is left for the batch size: got {', '.join(map(str, network.inputs.values()))}, "
-            f"extents={dict(given)}; allowed: a symbolic one that extents does not name"
-        )
-    return chosen
