@@ -8,6 +8,7 @@ import json
 import re
 import time
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,15 @@ from rich.console import Console
 
 from command import Command
 from deep5.errors import UsageError
-from deep5.networks import Network, NetworkBuilder, analyse, googlenet, lenet, lstm, resnet, resnet50, transformer
+from deep5.networks import Network, NetworkBuilder, analyse, googlenet, gpt, lenet, lstm, resnet, resnet50, transformer
 from deep5.networks import picture as pictures
 from deep5.networks.analysis import batch_extents
 from deep5.networks.layer_summary import LayerTime, LayerTimes
 from deep5.networks.layout import Layout, layered
-from deep5.networks.picture import svg
+from deep5.networks.picture import colour_of, svg
 from deep5.results.chart_parts import files
 from deep5.results.network_charts import layer_chart, measured_chart, type_chart
-from deep5.results.network_record import by_type
+from deep5.results.network_record import NetworkRecord, by_type
 from deep5.results.network_times import print_times
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -123,6 +124,38 @@ def test_a_long_network_is_told_in_full(deep5: Command, monkeypatch: pytest.Monk
     assert max(map(len, lines)) <= 100
     names = {line.split()[0] for line in lines if line.split()}
     assert {str(node.name) for node in network.nodes} - {"SoftmaxCrossEntropyLoss_1"} <= names
+
+
+def test_a_name_in_the_table_cannot_be_read_as_another(deep5: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    network = gpt(length=1024, vocabulary=50257)
+    lines = deep5("show", "network", "gpt", "--batch", "8", "--set", "vocabulary=50257", "--set", "length=1024").out
+    assert max(map(len, lines.splitlines())) <= 100
+    told = {line.split()[0] for line in lines.splitlines() if line.split()}
+    assert {str(node.name) for node in network.nodes if node.op_type != "Constant"} <= told
+    monkeypatch.setenv("COLUMNS", "70")
+    rows = deep5("show", "network", "gpt", "--batch", "8", "--set", "length=1024").out.splitlines()[4:-20]
+    assert len(rows) > 350
+    assert max(map(len, rows)) <= 70
+    names = [line.split()[0] for line in rows]
+    assert len(set(names)) == len(names)
+    assert all(line.endswith(" %") for line in rows)
+
+
+def test_long_names_in_the_table_stay_apart() -> None:
+    build = NetworkBuilder("long", dtype="float32")
+    x = build.input("x", ("N", 4))
+    for _ in range(3):
+        x = build.op("Relu", x)
+    network = build.network({"y": x})
+    for place in range(3):
+        network = network.rename(f"Relu_{place + 1}", f"{'a' * 60}{place}{'z' * 60}")
+    console = Console(width=100, record=True, file=io.StringIO())
+    NetworkRecord(source="long", found=analyse(network, 1)).print(console)
+    lines = [line.strip() for line in console.export_text().splitlines()]
+    rows = [line.split("Relu")[0].strip() for line in lines if line.startswith("aaa")]
+    assert len(set(rows)) == 3
+    assert all("…" in row for row in rows)
 
 
 def test_an_operator_without_formula_is_told_and_not_counted_as_zero(deep5: Command, tmp_path: Path) -> None:
@@ -404,6 +437,16 @@ def test_shares_add_up_to_the_whole() -> None:
     assert (first["name"], first["share"]) == ("Conv (59)", conv / found.flops)
 
 
+def test_no_axis_of_shares_goes_beyond_the_whole() -> None:
+    found = analyse(lenet(), batch=1)
+    for chart in (type_chart(found), layer_chart(found)):
+        spec = chart.to_dict()
+        for panel in spec.get("hconcat") or spec["vconcat"]:
+            low, high = panel["layer"][0]["encoding"]["x"]["scale"]["domain"]
+            assert low == 0
+            assert max(row["share"] for row in panel["data"]["values"]) <= high <= 1
+
+
 def test_long_names_that_end_alike_stay_apart() -> None:
     build = NetworkBuilder("long", dtype="float32")
     x = build.input("x", ("N", 4))
@@ -478,11 +521,33 @@ def test_many_measured_operators_are_taken_together() -> None:
     assert sum(row["ms"] for row in rows) == pytest.approx(sum(range(1, 15)))
 
 
+def test_measured_operators_have_the_colours_of_their_kinds() -> None:
+    def measured(order: list[str]) -> LayerTimes:
+        made = times(2, types=len(order))
+        named = [replace(layer, op_type=name) for layer, name in zip(made.layers, order, strict=True)]
+        return replace(made, layers=tuple(named))
+
+    found = []
+    for order in (["Conv", "Relu", "Gemm", "Gelu"], ["Gelu", "Gemm", "Conv", "Relu"]):  # who takes most differs
+        encoding = measured_chart([measured(order)]).to_dict()["hconcat"][0]["layer"][0]["encoding"]
+        scale = encoding["color"]["scale"]
+        found.append(dict(zip(scale["domain"], scale["range"], strict=True)))
+    assert found[0] == found[1]
+    assert len(set(found[0].values())) == 4
+    for name in ("Conv", "Gemm", "Gelu"):
+        assert found[0][name] == colour_of(name)
+
+
 def test_times_that_are_not_available_are_told() -> None:
     chart = measured_chart([times(8, parts=False), times(2, parts=False)])
     told = " ".join(chart.to_dict()["title"]["subtitle"])
     assert "Not available at batch 8, 2: own has <no> times of layers." in told
-    assert len(chart.to_dict()["hconcat"]) == 1  # the whole forward pass
+    assert "backward" not in told
+    forward, step = chart.to_dict()["hconcat"]  # the wholes
+    assert [(panel["title"], panel["layer"][0]["mark"]["type"]) for panel in (forward, step)] == [
+        ("forward", "tick"), ("step: forward and backward", "tick")
+    ]  # fmt: skip
+    assert [row["ms"] for row in step["data"]["values"]] == pytest.approx([3 * 3.5] * 2)
     ET.fromstring(files("times", chart)["times.svg"].decode())  # noqa: S314 - our own
     out = printed([times(8, parts=False)])
     assert "Not available at batch 8: own has <no> times of layers" in out

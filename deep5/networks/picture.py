@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -16,7 +16,7 @@ from deep5.networks.network import Network
 from deep5.tensors import TensorSpec
 from deep5.terminal import plain
 
-__all__ = ["MOST_NODES", "colour_of", "shown_shape", "shown_size", "svg"]
+__all__ = ["MOST_NODES", "colour_of", "shaded_colours", "shortened", "shown_shape", "shown_size", "svg"]
 
 MOST_NODES = 4000
 """A picture of more than so many nodes is refused: nobody could read it."""
@@ -58,6 +58,8 @@ _KINDS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
 }  # fmt: skip
 _KIND_OF = {operator: kind for kind, (_, _, operators) in _KINDS.items() for operator in operators}
 _OTHER = "another operator"
+# Of operators of one kind that are to be told apart: towards white or black, and how far.
+_SHADES = ((255, 0.0), (255, 0.45), (0, 0.4), (255, 0.7), (0, 0.65), (255, 0.22))
 _FED, _GIVEN = "input", "output"
 
 _STYLE = """\
@@ -112,10 +114,10 @@ def svg(network: Network, found: NetworkAnalysis) -> str:
     drawn = layered([box.size for box in boxes], edges)
     kinds = [kind for kind in _KINDS if any(box.kind == kind for box in boxes)]
     unknown = any(box.unknown for box in boxes)
-    heading = [_text("title", _MARGIN, 30, _short(found.name or "network", _HEADING))]
+    heading = [_text("title", _MARGIN, 30, shortened(found.name or "network", _HEADING))]
     extents = ", ".join(f"{name} = {extent}" for name, extent in found.extents.items())
     counted = f"{found.parameters:,} parameters, {'at least ' if unknown else ''}{shown_size(found.flops)}FLOP forward"
-    told = _short(f"{counted}{f', {extents}' if extents else ''}", _HEADING)
+    told = shortened(f"{counted}{f', {extents}' if extents else ''}", _HEADING)
     heading.append(_text("told", _MARGIN, 48, told))
     legend, wide = _legend(kinds, unknown, 68)
     top = 104.0
@@ -125,7 +127,7 @@ def svg(network: Network, found: NetworkAnalysis) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}">',
-        f"<title>{_safe(_short(found.name or 'network', _TOLD))}</title>",
+        f"<title>{_safe(shortened(found.name or 'network', _TOLD))}</title>",
         f"<style>{_STYLE}</style>",
         '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" orient="auto">'
         '<path class="head" d="M0 0L8 4L0 8z"/></marker></defs>',
@@ -147,7 +149,7 @@ def _graph(
 ) -> tuple[list[_Box], list[tuple[int, int]]]:
     """Boxes, in an order in which an edge leads to a later one."""
     boxes = [
-        _Box(kind=_FED, title=_short(name), below=str(spec.dtype), told=_told(f"input {name}", str(spec)))
+        _Box(kind=_FED, title=shortened(name), below=str(spec.dtype), told=_told(f"input {name}", str(spec)))
         for name, spec in network.inputs.items()
     ]
     makers = {name: place for place, name in enumerate(network.inputs)}
@@ -160,7 +162,7 @@ def _graph(
     for name, spec in network.outputs.items():
         if name in makers:
             edges.append((makers[name], len(boxes)))
-        boxes.append(_Box(kind=_GIVEN, title=_short(name), below=str(spec.dtype), told=_told(f"output {name}")))
+        boxes.append(_Box(kind=_GIVEN, title=shortened(name), below=str(spec.dtype), told=_told(f"output {name}")))
     return boxes, edges
 
 
@@ -195,8 +197,8 @@ def _box(layer: Layer, found: NetworkAnalysis) -> _Box:
     lines.append(f"memory of its outputs: {layer.activation_bytes:,} bytes")
     return _Box(
         kind=_KIND_OF.get(layer.op_type, _OTHER),
-        title=_short(named),
-        below=_short(shapes[0] + (f" +{len(shapes) - 1}" if len(shapes) > 1 else "") if shapes else "-"),
+        title=shortened(named),
+        below=shortened(shapes[0] + (f" +{len(shapes) - 1}" if len(shapes) > 1 else "") if shapes else "-"),
         told=_told(*lines),
         unknown=layer.arithmetic is None,
     )
@@ -268,20 +270,7 @@ def _curve(points: Sequence[Point]) -> str:
 
 
 def _told(*lines: str) -> str:
-    return "\n".join(_short(line, _TOLD) for line in lines)
-
-
-def _short(text: str, letters: int = _NAME) -> str:
-    """A text with so many letters at most, its middle left out; nothing in it steers a terminal.
-
-    >>> _short("/model/layer4/layer4.2/conv3/Conv")
-    '/model/layer4…2/conv3/Conv'
-    """
-    told = plain(text[: 20 * letters] if len(text) <= 20 * letters else f"{text[:letters]}{text[-letters:]}")
-    told = told.replace("\n", " ")
-    if len(told) <= letters:
-        return told
-    return f"{told[: letters // 2]}…{told[-(letters - letters // 2 - 1) :]}"
+    return "\n".join(shortened(line, _TOLD) for line in lines)
 
 
 def _safe(text: str) -> str:
@@ -300,6 +289,40 @@ def colour_of(op_type: str) -> str:
     (True, False)
     """
     return _KINDS[_KIND_OF.get(op_type, _OTHER)][1]
+
+
+def shaded_colours(op_types: Collection[str]) -> dict[str, str]:
+    """Colours of operators that lie side by side: that of its kind for the first of a kind, shades of it for others.
+
+    Who is first does not depend on the order here: the same operators have the same colours.
+
+    >>> found = shaded_colours(["Relu", "Conv", "Gelu"])
+    >>> found["Conv"] == colour_of("Conv"), found["Gelu"] == colour_of("Gelu"), found["Relu"] == colour_of("Relu")
+    (True, True, False)
+    """
+    places: dict[str, int] = {}
+    found = {}
+    for op_type in sorted(set(op_types)):
+        kind = _KIND_OF.get(op_type, _OTHER)
+        place = places.get(kind, 0)
+        places[kind] = place + 1
+        towards, share = _SHADES[place % len(_SHADES)]
+        own = [int(colour_of(op_type)[start : start + 2], 16) for start in (1, 3, 5)]
+        found[op_type] = "#" + "".join(f"{round(part + (towards - part) * share):02x}" for part in own)
+    return found
+
+
+def shortened(text: str, letters: int = _NAME) -> str:
+    """A text with so many letters at most, its middle left out; nothing in it steers a terminal.
+
+    >>> shortened("/model/layer4/layer4.2/conv3/Conv")
+    '/model/layer4…2/conv3/Conv'
+    """
+    told = plain(text[: 20 * letters] if len(text) <= 20 * letters else f"{text[:letters]}{text[-letters:]}")
+    told = told.replace("\n", " ")
+    if len(told) <= letters:
+        return told
+    return f"{told[: letters // 2]}…{told[-(letters - letters // 2 - 1) :]}"
 
 
 def shown_shape(spec: TensorSpec) -> str:

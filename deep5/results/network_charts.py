@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.errors import UsageError
 from deep5.networks.analysis import NetworkAnalysis
-from deep5.networks.picture import colour_of
+from deep5.networks.picture import colour_of, shaded_colours
 from deep5.results.chart_parts import altair
 from deep5.results.network_record import QUANTITIES, by_type
-from deep5.results.training_charts import headed, told_apart
+from deep5.results.training_charts import headed
 from deep5.terminal import counted, plain
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["layer_chart", "measured_chart", "network_charts", "type_chart"]
 
-# So many types and layers have a bar of their own, and so many types a colour; the rest is taken together.
+# So many types and layers have a bar of their own, and so many types a colour in times; the rest is taken together.
 _TYPES, _LAYERS, _COLOURS = 14, 12, 9
 _REST = "#b0b0b0"
 # Pixels: of a bar with what is around it, of a panel, of the panel of times; letters of a name.
 _BAR, _PANEL, _TIMES_WIDTH, _TIMES_HEIGHT = 20, 210, 300, 280
 _NAME = 34
-_PASSES = ("forward", "backward")
+_PASSES = ("forward", "backward", "step: forward and backward")
 _A_SAMPLE = "time a sample (ms)"
 
 
@@ -115,6 +115,9 @@ def layer_chart(found: NetworkAnalysis) -> Any:
 def measured_chart(measured: Sequence[LayerTimes]) -> Any:
     """Time a sample by operator against batch size, forward and backward; a tick is the whole, measured in one piece.
 
+    Operators have the colours of their kinds, as in the other pictures. Where a step has no parts, its whole has a
+    panel of its own.
+
     Args:
         measured: Of one network and framework, a batch size each, in the order of the bars.
 
@@ -172,7 +175,8 @@ def _legend(measured: Sequence[LayerTimes]) -> tuple[list[str], list[str]]:
             sums[name] = sums.get(name, 0.0) + seconds / whole
     order = [name for name in sorted(sums, key=lambda name: -sums[name]) if sums[name]]
     shown = order[:_COLOURS] if len(order) > _COLOURS + 1 else order
-    colours = told_apart(shown)[0]
+    shades = shaded_colours([layer.op_type for layer in measured[0].layers])
+    colours = [shades[name] for name in shown]
     if len(shown) < len(order):
         return [*map(plain, shown), f"{len(order) - len(shown)} others"], [*colours, _REST]
     return [*map(plain, shown)], colours
@@ -182,23 +186,28 @@ def _stack(times: LayerTimes, side: int, legend: Sequence[str]) -> dict[str, flo
     """Seconds of a pass by what the legend calls it."""
     found: dict[str, float] = {}
     for name, both in times.by_type().items():
-        if seconds := both[side]:
+        if side < 2 and (seconds := both[side]):
             label = plain(name) if plain(name) in legend else legend[-1]
             found[label] = found.get(label, 0.0) + seconds
     return found
 
 
 def _whole(times: LayerTimes, side: int) -> float | None:
-    """Seconds of a pass in one piece; backward: of a whole step, less the parts of its forward pass."""
+    """Seconds of a pass in one piece; backward: of a whole step, less the parts of its forward pass; of a whole step
+    alone where it has no parts.
+    """
     if side == 0:
         return times.whole_forward_s
-    if times.whole_step_s is None or times.training_forward_s is None:
+    if times.whole_step_s is None or (times.training_forward_s is None) != (side == 2):
         return None
-    return max(0.0, times.whole_step_s - times.training_forward_s)
+    return max(0.0, times.whole_step_s - (times.training_forward_s or 0.0))
 
 
 def _told_of_times(measured: Sequence[LayerTimes]) -> str:
-    told = ["Black: the whole, timed in one piece; backward: a whole step less the parts of its forward pass."]
+    black = "Black: the whole, timed in one piece"
+    if any(_whole(times, 1) is not None for times in measured):
+        black += "; backward: a whole step less the parts of its forward pass"
+    told = [f"{black}."]
     for reason in dict.fromkeys(times.unavailable for times in measured if times.unavailable):
         batches = ", ".join(str(times.batch) for times in measured if times.unavailable == reason)
         told.append(f"Not available at batch {batches}: {plain(reason)[:300]}.")
@@ -231,17 +240,20 @@ def _bars(alt: Any, bars: Sequence[tuple[str, float | None, str]], title: str, *
             title=None,
             axis=alt.Axis(labelLimit=260, ticks=False, domain=False) if labels else None,
         ),
-        # Room for the number behind the longest bar.
+        # Room for the number behind the longest bar; of a bar that is nearly the whole, it stands beside the axis.
         x=alt.X(
             "share:Q",
             title=f"share of {title}",
-            scale=alt.Scale(domain=[0, most * 1.3], nice=False),
+            scale=alt.Scale(domain=[0, min(1.0, most * 1.3)], nice=False),
             axis=alt.Axis(format=".0%", grid=False, values=_marks(most)),
         ),
     )
     drawn = base.mark_bar().encode(color=alt.Color("colour:N", scale=None))
     told = base.mark_text(align="left", dx=4, fontSize=11).encode(text="told:N")
-    return alt.layer(drawn, told).properties(width=_PANEL if not labels else _PANEL + 10, height=_BAR * len(rows))
+    # Without a frame, which would cross a number beside the axis.
+    return alt.layer(drawn, told).properties(
+        width=_PANEL if not labels else _PANEL + 10, height=_BAR * len(rows), view=alt.ViewBackground(stroke=None)
+    )
 
 
 def _marks(most: float) -> list[float]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from deep5.networks.analysis import Layer, NetworkAnalysis
 from deep5.networks.layer_summary import LayerTimes
-from deep5.networks.picture import shown_shape, shown_size
+from deep5.networks.picture import shortened, shown_shape, shown_size
 from deep5.results.network_times import print_times, times_document
 from deep5.terminal import counted, plain
 
@@ -22,8 +23,10 @@ QUANTITIES = {"parameters": "parameters", "flops": "FLOPs", "activation_bytes": 
 """What is broken down by layers and their types, and what it is called."""
 
 _UNKNOWN = "unknown"
-# Letters of a name in the table, which is to be read in 100 columns.
+# Letters of a name in the table at most.
 _NAME = 60
+# Where a line is too long: the column that gives way, one after the other, and the letters that are left to it.
+_GIVING_WAY = ((1, 9), (2, 9), (0, 12), (1, 8), (2, 6), (0, 8))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +90,7 @@ class NetworkRecord:
         table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), show_footer=True)
         least = "≥ " if found.unknown else ""
         for title, foot in (("layer", "in all"), ("operator", ""), ("output", "")):
-            table.add_column(Text(title), overflow="fold", footer=Text(foot))
+            table.add_column(Text(title), no_wrap=True, overflow="ellipsis", footer=Text(foot))
         for title, foot in (
             ("parameters", f"{found.parameters:,}"),
             ("FLOPs", f"{least}{shown_size(found.flops)}"),
@@ -95,8 +98,10 @@ class NetworkRecord:
             ("share", "100.0 %" if found.flops else "-"),
         ):
             table.add_column(Text(title), justify="right", no_wrap=True, footer=Text(foot.rstrip()))
-        for layer in found.layers:
-            table.add_row(*map(Text, _cells(layer, found)))
+        ends = [[str(column.header), str(column.footer)] for column in table.columns]
+        around = 2 * len(ends)  # a space behind every cell but the last, between columns, and at both edges
+        for row in _fitted([_cells(layer, found) for layer in found.layers], ends, console.width - around):
+            table.add_row(*map(Text, row))
         console.print(table)
         totals = Table.grid(padding=(0, 2))
         for what, told in _totals(found):
@@ -155,7 +160,6 @@ def _layer(layer: Layer, found: NetworkAnalysis) -> dict[str, Any]:
 
 
 def _cells(layer: Layer, found: NetworkAnalysis) -> list[str]:
-    name = layer.name if len(layer.name) <= _NAME else f"…{layer.name[1 - _NAME :]}"
     shapes = [shown_shape(spec) for spec in layer.outputs]
     known = layer.arithmetic
     flops, share = _UNKNOWN, _UNKNOWN
@@ -163,14 +167,37 @@ def _cells(layer: Layer, found: NetworkAnalysis) -> list[str]:
         flops = shown_size(known.flops).rstrip() if known.flops else "0"
         share = f"{known.flops / found.flops:.1%}".replace("%", " %") if found.flops else "-"
     return [
-        plain(name).replace("\n", " "),
-        plain(layer.op_type[:_NAME]).replace("\n", " "),
+        layer.name,
+        layer.op_type,
         (shapes[0] if shapes else "-") + (f" +{len(shapes) - 1}" if len(shapes) > 1 else ""),
         f"{layer.parameters:,}" if layer.parameters else "",
         flops,
         f"{shown_size(layer.activation_bytes, binary=True)}B" if layer.activation_bytes else "0",
         share,
     ]
+
+
+def _fitted(rows: Sequence[list[str]], ends: Sequence[Sequence[str]], room: int) -> Iterator[list[str]]:
+    """Rows whose texts fit beside their counts: operators lose their middle first, then shapes, then names.
+
+    Args:
+        rows: Name, operator, shape, and counts.
+        ends: The first and the last line of each column.
+        room: Letters of a line.
+    """
+    told = [[*(shortened(text, _NAME) for text in row[:3]), *row[3:]] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*told, *zip(*ends, strict=True), strict=True)]
+    excess = sum(widths) - room
+    for place, least in _GIVING_WAY:
+        cut = max(0, min(excess, widths[place] - least))
+        widths[place] -= cut
+        excess -= cut
+    names = [shortened(row[0], min(_NAME, widths[0])) for row in rows]
+    often = Counter(names)
+    for place, (row, name) in enumerate(zip(rows, names, strict=True)):
+        mark = f" [{place + 1}]" if often[name] > 1 else ""
+        own = shortened(row[0], max(3, min(_NAME, widths[0]) - len(mark))) + mark
+        yield [own, *(shortened(row[column], min(_NAME, widths[column])) for column in (1, 2)), *row[3:]]
 
 
 def _totals(found: NetworkAnalysis) -> list[tuple[str, str]]:

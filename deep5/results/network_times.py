@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from deep5.networks.layer_summary import LayerTimes
+from deep5.networks.picture import shortened
 from deep5.terminal import counted, plain
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def print_times(measured: Sequence[LayerTimes], console: Console, threads: int |
         if all(getattr(times, what) is None for times in measured):
             continue
         table = Table(box=box.SIMPLE, pad_edge=False)
-        table.add_column(Text("backward" if side else "forward, in inference"))
+        table.add_column(Text("backward" if side else "forward, in inference"), no_wrap=True)
         for times in measured:
             table.add_column(Text(f"batch {times.batch}"), justify="right", overflow="fold")
         types = [times.by_type() for times in measured]
@@ -63,7 +64,7 @@ def print_times(measured: Sequence[LayerTimes], console: Console, threads: int |
                 _host(times, name, what) or _told(own.get(name, (None, None))[side])
                 for own, times in zip(types, measured, strict=True)
             ]
-            table.add_row(*map(Text, (plain(name), *cells)))
+            table.add_row(*map(Text, (shortened(name), *cells)))
         console.print(table)
     for reason in dict.fromkeys(times.unavailable for times in measured if times.unavailable):
         batches = ", ".join(str(times.batch) for times in measured if times.unavailable == reason)
