@@ -14,9 +14,9 @@ from deep5.backend import Framework
 from deep5.errors import Deep5Error, NetworkError, Unsupported, UsageError, brief
 from deep5.executors import GraphExecutor
 from deep5.networks.analysis import chosen_extents
+from deep5.networks.given import check_network
 from deep5.networks.layer_clock import WARMUPS, LayerClock
 from deep5.networks.layer_summary import LayerTimes, summary
-from deep5.networks.given import check_network
 from deep5.networks.network import Network
 from deep5.networks.random_feed import random_feed
 from deep5.tensors import Arrays
