@@ -26,7 +26,7 @@ from deep5.networks import picture as pictures
 from deep5.networks.analysis import batch_extents
 from deep5.networks.layer_summary import LayerTime, LayerTimes
 from deep5.networks.layout import Layout, layered
-from deep5.networks.picture import colour_of, svg
+from deep5.networks.picture import colour_of, shaded_colours, svg
 from deep5.results.chart_parts import files
 from deep5.results.network_charts import layer_chart, measured_chart, type_chart
 from deep5.results.network_record import NetworkRecord, by_type
@@ -519,6 +519,9 @@ def test_many_measured_operators_are_taken_together() -> None:
     assert len(rows) == 10
     assert rows[-1]["type"] == "5 others"
     assert sum(row["ms"] for row in rows) == pytest.approx(sum(range(1, 15)))
+    assert (
+        forward["layer"][0]["encoding"]["color"]["scale"]["range"][-1] not in shaded_colours(list("abcdefg")).values()
+    )
 
 
 def test_measured_operators_have_the_colours_of_their_kinds() -> None:

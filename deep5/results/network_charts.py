@@ -22,6 +22,8 @@ __all__ = ["layer_chart", "measured_chart", "network_charts", "type_chart"]
 # So many types and layers have a bar of their own, and so many types a colour in times; the rest is taken together.
 _TYPES, _LAYERS, _COLOURS = 14, 12, 9
 _REST = "#b0b0b0"
+# Of the rest among shades, of which that one is one.
+_REST_OF_TIMES = "#e8e8e8"
 # Pixels: of a bar with what is around it, of a panel, of the panel of times; letters of a name.
 _BAR, _PANEL, _TIMES_WIDTH, _TIMES_HEIGHT = 20, 210, 300, 280
 _NAME = 34
@@ -178,7 +180,7 @@ def _legend(measured: Sequence[LayerTimes]) -> tuple[list[str], list[str]]:
     shades = shaded_colours([layer.op_type for layer in measured[0].layers])
     colours = [shades[name] for name in shown]
     if len(shown) < len(order):
-        return [*map(plain, shown), f"{len(order) - len(shown)} others"], [*colours, _REST]
+        return [*map(plain, shown), f"{len(order) - len(shown)} others"], [*colours, _REST_OF_TIMES]
     return [*map(plain, shown)], colours
 
 
