@@ -36,6 +36,12 @@ SVG = "{http://www.w3.org/2000/svg}"
 PICTURES = ("layers.png", "layers.svg", "network.svg", "types.png", "types.svg")
 
 
+@pytest.fixture(autouse=True)
+def hundred_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As wide as where there is no terminal; a runner of tests says how wide its own is."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def drawn(network: Network, **extents: int) -> ET.Element:
     batch = 1 if batch_extents(network) else None
     return ET.fromstring(svg(network, analyse(network, batch, extents=extents)))  # noqa: S314 - our own
@@ -117,8 +123,7 @@ def test_published_counts(words: tuple[str, ...], parameters: int, macs: tuple[f
     assert macs[0] <= found["totals"]["macs"] <= macs[1]
 
 
-def test_a_long_network_is_told_in_full(deep5: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
+def test_a_long_network_is_told_in_full(deep5: Command) -> None:
     network = resnet50()
     lines = deep5("show", "network", "resnet50").out.splitlines()
     assert max(map(len, lines)) <= 100
@@ -127,7 +132,6 @@ def test_a_long_network_is_told_in_full(deep5: Command, monkeypatch: pytest.Monk
 
 
 def test_a_name_in_the_table_cannot_be_read_as_another(deep5: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
     network = gpt(length=1024, vocabulary=50257)
     lines = deep5("show", "network", "gpt", "--batch", "8", "--set", "vocabulary=50257", "--set", "length=1024").out
     assert max(map(len, lines.splitlines())) <= 100
