@@ -1,0 +1,157 @@
+"""ONNX's own back-end suite against an executor: `python tests/conformance.py FRAMEWORK [-k PART] [--suite node]`.
+
+Cases, inputs, expected outputs and tolerances are those of `onnx.backend.test`; so is what compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import re
+import signal
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+from onnx.backend.test.loader import load_model_tests
+from onnx.backend.test.runner import Runner, _normalize_tensor
+
+from deep5.errors import Deep5Error
+from deep5.networks.onnx_backend import onnx_backend
+
+SUITES = {
+    "node": "node",
+    "converted": "pytorch-converted",
+    "operator": "pytorch-operator",
+    "simple": "simple",
+    "light": "real",
+}
+"""Our short names, and those of the loader."""
+SECONDS = 60
+
+
+class Outcome(NamedTuple):
+    """How a case ended: `passed`, `refused` (by an error of deep5's), `wrong` (other numbers) or `failed`; and why."""
+
+    kind: str
+    reason: str = ""
+
+
+@functools.cache
+def cases(suite: str) -> dict[str, Any]:
+    """The cases of a suite by name, without `test_`."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return {case.name.removeprefix("test_"): case for case in load_model_tests(kind=SUITES[suite])}
+
+
+def model_of(case: Any) -> onnx.ModelProto:
+    if case.model is not None:
+        return case.model
+    if case.url is not None:
+        return onnx.load(Path(onnx.__file__).parents[1] / case.url)
+    return onnx.load(Path(case.model_dir) / "model.onnx")
+
+
+def samples(case: Any, model: onnx.ModelProto) -> Iterator[tuple[list[Any], list[Any]]]:
+    """Inputs and expected outputs."""
+    if case.data_sets is not None:
+        for inputs, outputs in case.data_sets:
+            yield [_normalize_tensor(value) for value in inputs], [_normalize_tensor(value) for value in outputs]
+        return
+    if case.url is not None:
+        yield _light_sample(case, model)
+        return
+    for folder in sorted(Path(case.model_dir).glob("test_data_set*")):
+        loaded: dict[str, list[Any]] = {}
+        for kind, values in (("input", model.graph.input), ("output", model.graph.output)):
+            loaded[kind] = []
+            for number in range(len(list(folder.glob(f"{kind}_*.pb")))):
+                Runner._load_proto(_Loader, folder / f"{kind}_{number}.pb", loaded[kind], values[number].type)
+        yield loaded["input"], loaded["output"]
+
+
+class _Loader:
+    """What the runner's method needs of a runner: nothing."""
+
+    _load_proto = Runner._load_proto
+
+
+def _light_sample(case: Any, model: onnx.ModelProto) -> tuple[list[Any], list[Any]]:
+    """As the runner of ONNX does it: inputs of its own making, and the outputs that were shipped."""
+    known = {tensor.name for tensor in model.graph.initializer}
+    inputs = [
+        Runner.generate_dummy_data(value, seed=0, name=case.model_name, random=False)
+        for value in model.graph.input
+        if value.name not in known
+    ]
+    stem = Path(onnx.__file__).parents[1] / case.url.removesuffix(".onnx")
+    outputs = []
+    for number in range(len(model.graph.output)):
+        outputs.append(onnx.numpy_helper.to_array(onnx.load_tensor(f"{stem}_output_{number}.pb")))
+    return inputs, outputs
+
+
+class TooLong(Exception):
+    """The case took longer than it may."""
+
+
+def outcome(framework: str, case: Any) -> Outcome:
+    """Run a case."""
+
+    def stop(*_: Any) -> None:
+        raise TooLong(f"more than {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(SECONDS)
+    try:
+        model = model_of(case)
+        prepared = onnx_backend(framework).prepare(model)
+        for inputs, expected in samples(case, model):
+            Runner.assert_similar_outputs(expected, list(prepared.run(inputs)), case.rtol, case.atol)
+    except Deep5Error as error:
+        return Outcome("refused", str(error))
+    except AssertionError as error:
+        return Outcome("wrong", str(error))
+    except Exception as error:
+        return Outcome("failed", f"{type(error).__name__}: {error}")
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    return Outcome("passed")
+
+
+def told(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("framework")
+    parser.add_argument("-k", default="", help="only cases whose name this regular expression is found in")
+    parser.add_argument("--suite", default="node", choices=SUITES)
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    found, begin = {}, time.perf_counter()
+    for name, case in cases(chosen.suite).items():
+        if re.search(chosen.k, name):
+            found[name] = outcome(chosen.framework, case)
+            if found[name].kind != "passed":
+                told(f"{found[name].kind:8} {name}: {' '.join(found[name].reason.split())[:220]}")
+    counts = dict(Counter(each.kind for each in found.values()))
+    told(f"{chosen.framework} {chosen.suite}: {counts} of {len(found)}, {time.perf_counter() - begin:.0f} s")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    sys.path.insert(0, str(Path(__file__).parent))
+    main()
