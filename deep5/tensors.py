@@ -29,17 +29,23 @@ __all__ = [
 Array = Any
 Arrays = Mapping[str, Any]
 
+# How the names of element types begin that ml_dtypes brings.
+_BORROWED = ("bfloat16", "float4_", "float6_", "float8_", "int2", "int4", "uint2", "uint4")
+
 NAMESPACES: dict[str, Callable[[], Any]] = {}
 """What gives the namespace of a library that has none of its own, by the library's package; back-ends enter theirs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSpec:
-    """Shape and dtype of a tensor.
+    """Shape and dtype of a tensor, or of the tensors that an input or output of a network holds several of, or none.
 
     Attributes:
         shape: Extents; an `int` is fixed, a `str` names a symbolic extent (`"N"`, the batch).
-        dtype: NumPy name of the element type, such as `"float32"`, `"int64"`, `"bfloat16"`.
+        dtype: NumPy name of the element type, such as `"float32"`, `"int64"`; ml_dtypes' name where NumPy has none, as
+            `"bfloat16"`, `"float8_e4m3fn"`, `"int4"`; `"string"` for texts, in arrays of Python objects.
+        collection: `""` for a tensor, `"sequence"` for a list of tensors, `"optional"` for a tensor or None, `"optional
+            sequence"` for a list or None; of a list's tensors the shape is not looked at: ONNX lets each have its own.
 
     Raises:
         ShapeError: The shape is no tuple.
@@ -47,6 +53,7 @@ class TensorSpec:
 
     shape: tuple[int | str, ...]
     dtype: str = "float32"
+    collection: str = ""
 
     def __post_init__(self) -> None:
         # Extents and dtype are judged where they are used: there the message can name the input.
@@ -80,6 +87,8 @@ class TensorSpec:
         return None
 
     def __str__(self) -> str:
+        if self.collection:
+            return f"{self.collection} of {self.dtype}"
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
@@ -169,18 +178,18 @@ def array_namespace(*arrays: Array) -> Any:
 
 
 def numpy_dtype(given: Any) -> Any:
-    """NumPy's element type by any of its names; `"bfloat16"` too, which NumPy has from another library.
+    """NumPy's element type by any of its names; `"bfloat16"` and the like too, which NumPy has from another library.
 
     >>> numpy_dtype("bfloat16").itemsize
     2
     """
     import numpy as np
 
-    if isinstance(given, str) and given == "bfloat16":
+    if isinstance(given, str) and given.startswith(_BORROWED):
         import ml_dtypes
 
-        given = ml_dtypes.bfloat16
-    return np.dtype(given)
+        given = getattr(ml_dtypes, given)
+    return np.dtype(object if isinstance(given, str) and given == "string" else given)
 
 
 def to_numpy(value: Array) -> Any:

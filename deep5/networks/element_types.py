@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from deep5.errors import NetworkError
 
-__all__ = ["called", "check_element_types", "type_name"]
+__all__ = ["called", "check_element_types", "element_type", "type_name"]
 
 _KINDS = {f"tensor({kind.name.lower()})": kind for kind in ir.DataType}
 
@@ -73,6 +73,11 @@ def called(name: str | None, operator: str, outputs: Iterable[str | None]) -> st
     """What messages call a node; many have no name."""
     known = repr(name) if name else f"that computes {', '.join(map(repr, filter(None, outputs)))}"
     return f"the node {known} ({repr(operator)[1:-1]})"  # of a damaged file, it may hold the end of a line
+
+
+def element_type(kind: ir.DataType) -> str:
+    """The name of an element type in a `TensorSpec`."""
+    return "string" if kind == ir.DataType.STRING else str(kind.numpy())
 
 
 def type_name(kind: ir.DataType) -> str:

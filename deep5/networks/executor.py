@@ -9,7 +9,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -51,11 +51,17 @@ class NetworkExecutor(ABC):
         self.network: Network | NativeNetwork = network
         self.device, self.seed = device, seed
         self._specs: dict[str, TensorSpec] = {**network.parameter_specs, **network.buffer_specs}
-        self._inputs = [(name, self._dtype(spec.dtype)) for name, spec in network.inputs.items()]
+        self._check_kinds()
+        self._inputs = [(name, self._input_dtype(name, spec)) for name, spec in network.inputs.items()]
+        # Inputs that are lists or may be None, which are fed as they are.
+        self._collections = {name: spec for name, spec in network.inputs.items() if spec.collection}
         # Shapes that were found to fit, and the symbolic extents they give: a look costs less than a check.
         self._fitting: dict[tuple[Any, ...], dict[str, int]] = {}
         # Losses that were found to be ones, and the largest number of their element types.
         self._losses: dict[str, float] = {}
+
+    collections: ClassVar[bool] = False
+    """Whether there are values for lists of tensors, for optional ones, and for texts."""
 
     @abstractmethod
     def _dtype(self, name: str) -> Any:
@@ -122,15 +128,59 @@ class NetworkExecutor(ABC):
                 value = inputs[name]
             except KeyError:
                 self._refuse_names(inputs)
+            if name in self._collections:
+                feed.append(self._collected(name, value))
+                continue
             value = self._native(name, value)
             if value.dtype != dtype:
                 raise ShapeError(
                     f"input {name!r}: got dtype {_dtype_name(value.dtype)}, expected {self.network.inputs[name]}"
                 )
             feed.append(value)
-        shapes = tuple([value.shape for value in feed])
+        shapes = tuple([value.shape for value in feed]) if not self._collections else self._shapes(feed)
         extents = self._fitting.get(shapes)
         return feed, self._check_shapes(shapes, empty) if extents is None else extents
+
+    def _check_kinds(self) -> None:
+        """Refuse a network that takes or gives what this framework has no values for."""
+        if self.collections:
+            return
+        for kind, specs in (("input", self.network.inputs), ("output", self.network.outputs)):
+            for name, spec in specs.items():
+                if spec.collection or spec.dtype == "string":
+                    raise Unsupported(
+                        f"the {kind} {name!r} is {spec}; allowed: tensors of numbers; remedy: framework 'reference'"
+                    )
+
+    def _input_dtype(self, name: str, spec: TensorSpec) -> Any:
+        try:
+            return self._dtype(spec.dtype)
+        except (AttributeError, TypeError) as error:
+            raise Unsupported(
+                f"the input {name!r} holds {spec.dtype}, of which this framework has no tensors"
+            ) from error
+
+    def _collected(self, name: str, value: Any) -> Any:
+        """A list of tensors, or what is fed for an optional value, with every tensor as the framework takes it."""
+        spec = self._collections[name]
+        if value is None and spec.collection.startswith("optional"):
+            return None
+        if spec.collection == "optional":
+            return self._element(name, value, spec)
+        if not isinstance(value, (list, tuple)):
+            raise ShapeError(f"input {name!r}: got {type(value).__name__}, expected {spec}, as a list")
+        return [self._element(name, each, spec) for each in value]
+
+    def _element(self, name: str, value: Any, spec: TensorSpec) -> Any:
+        made = self._native(name, value)
+        if made.dtype != self._dtype(spec.dtype):
+            raise ShapeError(f"input {name!r}: got an element of {_dtype_name(made.dtype)}, expected {spec}")
+        return made
+
+    def _shapes(self, feed: Sequence[Any]) -> tuple[Any, ...]:
+        """The shapes of the inputs; () for what is no tensor, as in its specification."""
+        held = zip(self.network.inputs, feed, strict=True)
+        return tuple(() if name in self._collections else value.shape for name, value in held)
 
     def _check_shapes(self, shapes: tuple[Any, ...], empty: bool) -> dict[str, int]:
         extents: dict[str, tuple[int, str]] = {}

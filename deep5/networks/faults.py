@@ -77,7 +77,11 @@ def check_output_shapes(what: str, proto: onnx.ModelProto) -> None:
     Raises:
         NetworkError: A graph that is not valid, an operator that ONNX does not know, or no declaration.
     """
-    missing = [value.name for value in proto.graph.output if not value.type.tensor_type.HasField("shape")]
+    missing = [
+        value.name
+        for value in proto.graph.output
+        if value.type.WhichOneof("value") in (None, "tensor_type") and not value.type.tensor_type.HasField("shape")
+    ]
     if not missing:
         return
     free = onnx.ModelProto()

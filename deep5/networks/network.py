@@ -14,6 +14,7 @@ from onnx_ir.passes import common as passes
 
 from deep5.errors import NetworkError, OutputError, suggestion
 from deep5.networks.constants import FLOATS, role, separate_roles
+from deep5.networks.element_types import element_type
 from deep5.networks.freezing import frozen_names
 from deep5.networks.initial_values import InitialValues
 from deep5.tensors import TensorSpec
@@ -460,12 +461,21 @@ def _name(value: ir.Value) -> str:
 
 def _spec(value: ir.Value) -> TensorSpec:
     if value.dtype is None and value.const_value is not None:
-        return TensorSpec(shape=tuple(value.const_value.shape.numpy()), dtype=str(value.const_value.dtype.numpy()))
-    if value.shape is None or value.dtype is None:
+        shape, kind = tuple(value.const_value.shape.numpy()), value.const_value.dtype
+        return TensorSpec(shape=shape, dtype=element_type(kind))
+    collection = _collection(value.type)
+    if value.dtype is None or (value.shape is None and not collection):
         raise NetworkError(f"the value {value.name!r} has no shape or dtype; remedy: declare it, or infer shapes")
     # An unknown extent without a name gets one of its own: two of them need not be equal.
     shape = tuple(
         extent if isinstance(extent, int) else str(extent.value or f"{value.name}:{axis}")
-        for axis, extent in enumerate(value.shape)
+        for axis, extent in enumerate(value.shape if value.shape is not None and not collection else ())
     )
-    return TensorSpec(shape=shape, dtype=str(value.dtype.numpy()))
+    return TensorSpec(shape=shape, dtype=element_type(value.dtype), collection=collection)
+
+
+def _collection(kind: ir.TypeProtocol | None) -> str:
+    """What a value is but a tensor, as `TensorSpec` calls it."""
+    if isinstance(kind, ir.OptionalType):
+        return "optional sequence" if isinstance(kind.elem_type, ir.SequenceType) else "optional"
+    return "sequence" if isinstance(kind, ir.SequenceType) else ""

@@ -15,10 +15,11 @@ from deep5.networks.faults import check_operators, first_line
 
 __all__ = ["check_external", "nodes_of", "read_model"]
 
-_WHOLE = ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
-_ALLOWED = ", ".join(("BOOL", "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE", *_WHOLE))
+_WHOLE = ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "INT2", "INT4", "UINT2", "UINT4")
+_SMALL = ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0", "FLOAT4E2M1")
+_ALLOWED = ", ".join(("BOOL", "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE", *_WHOLE, *_SMALL, "STRING"))
 # Element types that inputs and outputs may have.
-_NUMBERS = {onnx.TensorProto.DataType.Value(name) for name in _ALLOWED.split(", ")}
+_ELEMENTS = {onnx.TensorProto.DataType.Value(name) for name in _ALLOWED.split(", ")}
 _Body = tuple[Iterable[onnx.NodeProto], Iterable[onnx.TensorProto]]
 
 
@@ -35,7 +36,7 @@ def read_model(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelPro
     Raises:
         NetworkError: No such file; no ONNX; a version that the installed onnx does not know; weights of another size
             than their shape says; a cycle, or a value that nothing before its reader computes; an unknown operator; an
-            input without a shape; an input or output that is no array of numbers; a text among the values.
+            input without a shape; an input or output that is neither arrays nor texts.
     """
     what, proto, folder = _read(source)
     try:
@@ -131,16 +132,10 @@ def _tensors(what: str, proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
         for tensor in initial:
             if not tensor.name:
                 raise NetworkError(f"{what} has an initial value without a name; remedy: name every initial value")
-            if tensor.data_type == onnx.TensorProto.STRING:
-                raise NetworkError(f"{what}: the initial value {tensor.name!r} holds STRING; allowed: numbers")
             yield tensor
         for node in nodes:
             for attribute in node.attribute:
-                if node.op_type == "Constant" and attribute.name.startswith("value_string"):
-                    raise NetworkError(f"{what}: {_called(node)} holds STRING; allowed: numbers")
                 for tensor in (*attribute.tensors, *([attribute.t] if attribute.HasField("t") else ())):
-                    if tensor.data_type == onnx.TensorProto.STRING:
-                        raise NetworkError(f"{what}: {_called(node)} holds STRING; allowed: numbers")
                     if tensor.data_location == onnx.TensorProto.EXTERNAL:
                         raise NetworkError(
                             f"{what}: {_called(node)} keeps an attribute in an external file; "
@@ -158,6 +153,9 @@ def _check_tensor(what: str, tensor: onnx.TensorProto) -> None:
     try:
         onnx.checker.check_tensor(tensor)
         read = ir.from_proto(tensor)
+        if tensor.data_type == onnx.TensorProto.STRING:
+            read.numpy()
+            return
         size = read.nbytes
         if not tensor.HasField("raw_data"):
             read.numpy()
@@ -204,18 +202,25 @@ def _check_order(what: str, proto: onnx.ModelProto) -> None:
     for kind, values in (("input", graph.input), ("output", graph.output)):
         for value in values:
             name = f"{what}: the {kind} {value.name!r}"
-            if not value.type.HasField("tensor_type"):
-                form = (value.type.WhichOneof("value") or "nothing").removesuffix("_type").replace("_", " ")
-                raise NetworkError(f"{name} is a {form}; allowed: an array")
-            own = value.type.tensor_type
-            if own.elem_type and own.elem_type not in _NUMBERS:
+            inner = value.type
+            if inner.HasField("optional_type"):
+                inner = inner.optional_type.elem_type
+            if inner.HasField("sequence_type"):
+                inner = inner.sequence_type.elem_type
+            if not inner.HasField("tensor_type"):
+                form = (inner.WhichOneof("value") or "nothing").removesuffix("_type").replace("_", " ")
+                raise NetworkError(
+                    f"{name} is a {form}; allowed: an array, a sequence of arrays, or one of them optionally"
+                )
+            own = inner.tensor_type
+            if own.elem_type and own.elem_type not in _ELEMENTS:
                 raise NetworkError(f"{name} holds {_type_name(own.elem_type)}; allowed: {_ALLOWED}")
             if wrong := [extent.dim_value for extent in own.shape.dim if extent.dim_value < 0]:
                 raise NetworkError(
                     f"{name} has the extent {wrong[0]}; allowed: at least 0; remedy: a name, such as 'N', where an "
                     "extent varies"
                 )
-            if kind == "input" and not own.HasField("shape"):
+            if kind == "input" and value.type.HasField("tensor_type") and not own.HasField("shape"):
                 raise NetworkError(f"{name} has no shape; remedy: declare it, with names for extents that vary")
 
 

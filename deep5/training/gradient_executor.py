@@ -29,7 +29,7 @@ from deep5.networks.gradients.rules import CONSTANT, RULES
 from deep5.networks.labels import label_inputs
 from deep5.networks.lowering import lowered
 from deep5.networks.network import Network
-from deep5.tensors import Array, Arrays, Device, aligned_empty, to_numpy
+from deep5.tensors import Array, Arrays, Device, aligned_empty, numpy_dtype, to_numpy
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.step import KernelStep
 
@@ -162,7 +162,7 @@ class GradientExecutor(NetworkExecutor):
         return network
 
     def _dtype(self, name: str) -> Any:
-        return np.dtype(name)
+        return numpy_dtype(name)
 
     def _native(self, name: str, value: Any) -> Any:
         try:

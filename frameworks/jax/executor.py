@@ -18,7 +18,7 @@ from deep5.frameworks.jax.failures import named_failures
 from deep5.frameworks.jax.pending import Pending
 from deep5.frameworks.jax.settings import find_device, product_kernels, read_settings
 from deep5.networks.executor import NetworkExecutor
-from deep5.tensors import Array, Arrays, Device, aligned_empty, to_numpy
+from deep5.tensors import Array, Arrays, Device, aligned_empty, numpy_dtype, to_numpy
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
 
@@ -139,7 +139,7 @@ class JAXExecutor(NetworkExecutor):
         self._backward.clear()
 
     def _dtype(self, name: str) -> Any:
-        return np.dtype(name)
+        return numpy_dtype(name)
 
     def _native(self, name: str, value: Any) -> Any:
         # JAX reads aligned memory of NumPy's where it lies, and later: what it gets must be nobody else's.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from deep5.errors import ShapeError
 from deep5.frameworks.reference.emit import compile_network
 from deep5.frameworks.reference.kernels.memory import Scratch
 from deep5.networks.gradients.batch_normalization import over_ranks
@@ -40,6 +41,7 @@ class ReferenceExecutor(GradientExecutor):
     """
 
     capabilities = frozenset({"early_gradients", "float64"})
+    collections = True
 
     def __init__(
         self,
@@ -54,6 +56,14 @@ class ReferenceExecutor(GradientExecutor):
         self._scratch = Scratch()
         self._ranks: RankStatistics | None = None
         super().__init__(network, framework, device=device, seed=seed)
+
+    def _native(self, name: str, value: Any) -> Any:
+        if self.network.inputs[name].dtype != "string":
+            return super()._native(name, value)
+        array = np.asarray(value, dtype=object)
+        if wrong := next((each for each in array.flat if not isinstance(each, str)), None):
+            raise ShapeError(f"input {name!r}: got {type(wrong).__name__} among its elements, expected texts")
+        return array
 
     def settings(self) -> dict[str, Any]:
         """Threads of the BLAS library as read back from it, dtype, TF32 and determinism."""
@@ -94,10 +104,17 @@ def compiled(
     ) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
         told = None if notify is None else lambda index, value: notify(index - first, value)
         # NumPy's kernels write to memory of their own: `into` is not needed.
-        values = [np.asarray(value) for value in program(*inputs, told)]
+        values = [
+            value if value is None or type(value) is list else np.asarray(value) for value in program(*inputs, told)
+        ]
         return values[:first], values[first:]
 
     return run
+
+
+def as_array(value: Any) -> Any:
+    """A scalar of NumPy's as an array; lists and None as they are."""
+    return value if value is None or isinstance(value, list) else np.asarray(value)
 
 
 def settings_of(device: Device) -> dict[str, Any]:
