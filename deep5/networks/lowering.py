@@ -11,6 +11,7 @@ from onnx_ir.passes import common as passes
 from deep5.backend import Support
 from deep5.errors import Unsupported
 from deep5.networks.constants import constant_tensor, constant_value, role
+from deep5.networks.control_flow import written_out
 from deep5.networks.custom import operator_of
 from deep5.networks.folding import fold_constants, lift_constants
 from deep5.networks.network import Network
@@ -61,13 +62,17 @@ def lowered(network: Network, supports: Callable[[ir.Node], Support]) -> Network
 
 def _expand(model: ir.Model, supports: Callable[[ir.Node], Support]) -> bool:
     """Expand each unsupported node once."""
-    graph, changed, refused = model.graph, False, list[str]()
-    for number, node in enumerate(list(graph)):
+    changed, refused = False, list[str]()
+    for number, node in enumerate(list(model.graph.all_nodes())):
         answer = supports(node)
-        if answer:
+        graph = node.graph
+        if answer or not isinstance(graph, ir.Graph):
             continue
         for index, value in enumerate(node.outputs):
             value.name = value.name or f"{node.name}/unused_{index}"  # the expansion computes it before it is dropped
+        if any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
+            changed |= written_out(node)
+            continue
         if node.op_type in RECURRENT and node.domain == "":
             changed |= unrolled(graph, node)
             continue
@@ -78,12 +83,12 @@ def _expand(model: ir.Model, supports: Callable[[ir.Node], Support]) -> bool:
             except Unsupported as error:
                 refused.append(f"{node.name} ({node.domain}.{node.op_type}): {answer.reason}; nor in ONNX: {error}")
             continue
-        function = _body(node, graph.opset_imports.get(node.domain))
+        function = _body(node, model.graph.opset_imports.get(node.domain))
         if function is not None:
             _fix_settings(graph, node)
             # An overload of its own: the body depends on the node's attributes and types.
             node.overload = function.overload = f"{number}"
-            function.opset_imports.update(graph.opset_imports)
+            function.opset_imports.update(model.graph.opset_imports)
             model.functions[function.identifier()] = function
             changed = True
     if refused:

@@ -467,11 +467,10 @@ def _spec(value: ir.Value) -> TensorSpec:
     if value.dtype is None or (value.shape is None and not collection):
         raise NetworkError(f"the value {value.name!r} has no shape or dtype; remedy: declare it, or infer shapes")
     # An unknown extent without a name gets one of its own: two of them need not be equal.
-    shape = tuple(
-        extent if isinstance(extent, int) else str(extent.value or f"{value.name}:{axis}")
-        for axis, extent in enumerate(value.shape if value.shape is not None and not collection else ())
-    )
-    return TensorSpec(shape=shape, dtype=element_type(value.dtype), collection=collection)
+    extents: list[int | str] = []
+    for axis, extent in enumerate(() if value.shape is None or collection else value.shape):
+        extents.append(extent if isinstance(extent, int) else str(extent.value or f"{value.name}:{axis}"))
+    return TensorSpec(shape=tuple(extents), dtype=element_type(value.dtype), collection=collection)
 
 
 def _collection(kind: ir.TypeProtocol | None) -> str:

@@ -12,6 +12,7 @@ from deep5.networks.constants import FLOATS, constant_value
 from deep5.networks.gradients.window import attribute
 
 __all__ = [
+    "captured",
     "computed",
     "fixed",
     "inside",
@@ -20,7 +21,9 @@ __all__ = [
     "outside",
     "poisonless",
     "rank",
+    "reads",
     "spare",
+    "subgraphs",
     "supported",
 ]
 
@@ -65,6 +68,32 @@ def supported(
         return Support(False, f"whole numbers ({first.dtype.name})")
     reason = checks[node.op_type](node) if node.op_type in checks else None
     return Support(reason is None, reason or "")
+
+
+def subgraphs(node: ir.Node) -> dict[str, ir.Graph]:
+    """The graphs inside a node (the branches of an If, the body of a Loop or Scan), by attribute."""
+    return {
+        name: attribute.as_graph()
+        for name, attribute in node.attributes.items()
+        if attribute.type == ir.AttributeType.GRAPH
+    }
+
+
+def captured(graph: ir.Graph) -> list[ir.Value]:
+    """The values of surrounding graphs that a graph inside a node reads, or the graphs inside its own nodes do."""
+    own = {*graph.inputs, *graph.initializers.values()}
+    found: dict[ir.Value, None] = {}
+    for node in graph:
+        found.update((value, None) for value in reads(node) if value not in own)
+        own.update(node.outputs)
+    found.update((value, None) for value in graph.outputs if value not in own)
+    return list(found)
+
+
+def reads(node: ir.Node) -> list[ir.Value]:
+    """The values that a node reads: its inputs, and what the graphs inside it take from around it."""
+    inner = [value for graph in subgraphs(node).values() for value in captured(graph)]
+    return list(dict.fromkeys([*(value for value in node.inputs if value is not None), *inner]))
 
 
 def fixed(node: ir.Node, position: int) -> Any:

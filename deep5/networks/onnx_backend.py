@@ -37,7 +37,7 @@ def onnx_backend(framework: Any) -> type[Backend]:
     """
     chosen = framework_of(framework, "onnx_backend")
 
-    class FrameworkBackend(Backend):
+    class FrameworkBackend(Backend):  # type: ignore[misc]  # onnx tells no types here
         """Prepares models for one framework."""
 
         @classmethod

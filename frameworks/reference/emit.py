@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from deep5.frameworks.reference.operators import operator_for, supports
 from deep5.frameworks.reference.table import Site
 from deep5.networks.layer_clock import Owners
 from deep5.networks.network import Network
+from deep5.networks.nodes import captured, reads, subgraphs
 from deep5.networks.stamps import Stamps
 
 if TYPE_CHECKING:
@@ -66,50 +68,77 @@ def compile_network(
     if missing:
         lines = [f"{node.name or node.op_type} ({node.op_type}): {answer.reason}" for node, answer in missing]
         raise Unsupported("the reference cannot run the network; " + "; ".join(lines))
-    return _Emitter(network, values, scratch, announced, ranks, stamps).program()
+    graph = network.model.graph
+    fed = [value for value in graph.inputs if value.name not in graph.initializers]
+
+    def initial(value: ir.Value) -> Array:
+        own = value.const_value if value.graph is not graph else None
+        return network.initial(str(value.name)) if own is None else own.numpy()
+
+    emitter = _Emitter(graph, fed, _Setting(values, initial, scratch, ranks, stamps), announced)
+    if stamps is not None:
+        emitter.watch(Owners(stamps.network, network))
+    return emitter.program()
+
+
+class _Setting(NamedTuple):
+    """What the programs of a network and of the graphs inside its nodes share."""
+
+    values: Mapping[str, Array]
+    initial: Callable[[ir.Value], Array]
+    scratch: Scratch
+    ranks: RankStatistics | None
+    stamps: Stamps | None
 
 
 class _Emitter:
+    """Writes the program of a graph.
+
+    Args:
+        graph: The network's, or one inside a node.
+        fed: The values that the program takes, in order.
+        setting: As the network's.
+        announced: Of the outputs, by name.
+        constants: Known values of surrounding graphs.
+    """
+
     def __init__(
         self,
-        network: Network,
-        values: Mapping[str, Array],
-        scratch: Scratch,
-        announced: Collection[str],
-        ranks: RankStatistics | None,
-        stamps: Stamps | None,
+        graph: ir.Graph,
+        fed: Sequence[ir.Value],
+        setting: _Setting,
+        announced: Collection[str] = (),
+        constants: Mapping[ir.Value, Array] | None = None,
     ) -> None:
-        graph = network.model.graph
-        self.nodes, self.scratch, self.ranks = network.nodes, scratch, ranks
+        self.nodes, self.setting, self.fed = list(graph), setting, fed
         self.table = {node: operator_for(node) for node in self.nodes}
+        self.reads = {node: reads(node) for node in self.nodes}
         self.outputs = list(graph.outputs)
         self.announced = {value: i for i, value in enumerate(self.outputs) if value.name in announced}
         self.names: dict[ir.Value, str] = {}
         self.bound: dict[str, Any] = {"own": _own, "copy": _copy}
         self.constants: dict[ir.Value, Array] = {}
         self.lines: list[str] = []
-        self.stamps = stamps
-        if stamps is not None:
-            self.owners = Owners(stamps.network, network)
-            self.lines.append(f"{self.bind('begin', stamps.begin)}()")
+        self.owners: Owners | None = None
         # Values in memory of their own: neither views, nor kept by an operator, nor bound, nor constant.
         shared = {node for node, operator in self.table.items() if operator.view or operator.keeps}
         self.fresh = {value for node in self.nodes if node not in shared for value in node.outputs}
-        self.fed = [value for value in graph.inputs if value.name not in graph.initializers]
         for value in self.fed:
             self.names[value] = f"v{len(self.names)}"
+        for value, array in (constants or {}).items():
+            self.hold(value, array)
         for name, value in graph.initializers.items():
-            if name in values:
-                self.names[value] = self.bind("p", values[name])
+            if name in setting.values:
+                self.names[value] = self.bind("p", setting.values[name])
             elif value.const_value is not None:
-                self.hold(value, network.initial(name))
+                self.hold(value, setting.initial(value))
         # For every value: where it is read last, the value whose memory it may share, and whether a view of it exists.
         self.last: dict[ir.Value, ir.Node] = {}
         self.root: dict[ir.Value, ir.Value] = {}
         self.viewed: set[ir.Value] = set()
         for node in self.nodes:
             view = self.table[node].view
-            for value in _present(node.inputs):
+            for value in self.reads[node]:
                 self.last[value] = node
                 if node in shared:
                     self.viewed.add(value)
@@ -117,6 +146,23 @@ class _Emitter:
                 source = node.inputs[0] if view else None
                 self.root[value] = value if source is None else self.root.get(source, source)
         self.shared = Counter(self.root.get(value, value) for value in self.outputs)
+
+    def watch(self, owners: Owners) -> None:
+        """Have each layer timed."""
+        assert self.setting.stamps is not None  # noqa: S101 - told by who calls
+        self.owners = owners
+        self.lines.append(f"{self.bind('begin', self.setting.stamps.begin)}()")
+
+    def nested(self, node: ir.Node, graph: ir.Graph) -> Callable[..., tuple[Any, ...]]:
+        """The program of a graph inside a node; it takes what the node's graphs capture behind its own inputs."""
+        around = [value for value in self.captured(node) if value not in self.constants]
+        known = {value: self.constants[value] for value in self.captured(node) if value in self.constants}
+        program = _Emitter(graph, [*graph.inputs, *around], self.setting._replace(stamps=None), (), known).program()
+        return partial(program.run, notify=None)
+
+    def captured(self, node: ir.Node) -> list[ir.Value]:
+        """What the graphs inside a node read of the graph around it."""
+        return list(dict.fromkeys(value for graph in subgraphs(node).values() for value in captured(graph)))
 
     def bind(self, kind: str, thing: Any) -> str:
         name = f"{kind}{len(self.bound)}"
@@ -156,12 +202,23 @@ class _Emitter:
         if not used:
             return
         count = 1 + max(i for i, value in enumerate(node.outputs) if value in used)
-        site = Site(node=node, constants=self.constants, scratch=self.scratch, outputs=count, ranks=self.ranks)
+        setting = self.setting
+        site = Site(
+            node=node,
+            constants=self.constants,
+            scratch=setting.scratch,
+            outputs=count,
+            ranks=setting.ranks,
+            nested=partial(self.nested, node),
+        )
         call = operator.make(site)
         arguments = [value for value in (node.inputs[i] for i in call.inputs) if value is not None]
-        known = all(value in self.constants for value in _present(node.inputs))
+        if call.captures:
+            arguments += [value for value in self.captured(node) if value not in self.constants]
+        known = all(value in self.constants for value in self.reads[node])
         if known and count == 1 and node.outputs[0] not in self.announced:
-            self.hold(node.outputs[0], np.array(call.function(*(self.constants[value] for value in arguments))))
+            made: Any = call.function(*(self.constants[value] for value in arguments))
+            self.hold(node.outputs[0], _copy(made))
             return
         for value in node.outputs[:count]:
             self.names[value] = f"v{len(self.names)}"
@@ -173,12 +230,14 @@ class _Emitter:
         for value in node.outputs[:count]:
             if value in self.announced:
                 self.announce(value)
-        dead = [value for value in dict.fromkeys(_present(node.inputs)) if self.dies(value, node)]
+        dead = [value for value in self.reads[node] if self.dies(value, node)]
         dead += [value for value in node.outputs[:count] if value not in used]
         if dead:
             self.lines.append("del " + ", ".join(self.names[value] for value in dead))
-        if self.stamps is not None and (group := self.owners.group([self.owners.of(str(node.name))])) is not None:
-            self.lines.append(f"{self.bind('mark', self.stamps.mark)}({self.stamps.number(group)})")
+        if self.owners is not None and (group := self.owners.group([self.owners.of(str(node.name))])) is not None:
+            stamps = setting.stamps
+            assert stamps is not None  # noqa: S101 - there are owners
+            self.lines.append(f"{self.bind('mark', stamps.mark)}({stamps.number(group)})")
 
     def announce(self, value: ir.Value) -> None:
         name, root = self.names[value], self.root[value]
@@ -188,7 +247,7 @@ class _Emitter:
 
     def only_views_end_here(self, root: ir.Value, value: ir.Value) -> bool:
         """Whether nothing but the chain of views that ends in `value` reads its root."""
-        readers = [node for node in self.nodes if any(self.root.get(v, v) is root for v in _present(node.inputs))]
+        readers = [node for node in self.nodes if any(self.root.get(v, v) is root for v in self.reads[node])]
         chain, node = set(), value.producer()
         while node is not None and self.table[node].view and node.inputs[0] is not None:
             chain.add(node)
@@ -216,10 +275,6 @@ class _Emitter:
         return None
 
 
-def _present(values: Iterable[ir.Value | None]) -> list[ir.Value]:
-    return [value for value in values if value is not None]
-
-
 def _known(value: ir.Value) -> bool:
     """Whether every extent is a number or has a name, and there is at least one (NumPy's scalars are immutable)."""
     return bool(value.shape) and all(isinstance(e, int) or e.value is not None for e in value.shape or ())
@@ -231,5 +286,6 @@ def _own(value: Any) -> Array:
     return array if array.flags.c_contiguous and array.flags.writeable else array.copy(order="C")
 
 
-def _copy(value: Any) -> Array:
-    return np.array(value, order="C")
+def _copy(value: Any) -> Any:
+    """A copy of an array; of a list, a list of the same arrays, which nobody writes to."""
+    return value if value is None else list(value) if isinstance(value, list) else np.array(value, order="C")

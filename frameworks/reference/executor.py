@@ -104,15 +104,13 @@ def compiled(
     ) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
         told = None if notify is None else lambda index, value: notify(index - first, value)
         # NumPy's kernels write to memory of their own: `into` is not needed.
-        values = [
-            value if value is None or type(value) is list else np.asarray(value) for value in program(*inputs, told)
-        ]
+        values = [_as_array(value) for value in program(*inputs, told)]
         return values[:first], values[first:]
 
     return run
 
 
-def as_array(value: Any) -> Any:
+def _as_array(value: Any) -> Any:
     """A scalar of NumPy's as an array; lists and None as they are."""
     return value if value is None or isinstance(value, list) else np.asarray(value)
 

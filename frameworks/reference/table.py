@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["Call", "Operator", "Site", "axes_refusal", "by_position", "configured", "first", "plain", "with_constants"]
 
 
+def _no_graphs(graph: ir.Graph) -> Callable[..., tuple[Any, ...]]:
+    raise NotImplementedError("nested graphs are compiled by the emitter")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Site:
     """A node where it is about to be compiled.
@@ -28,6 +32,8 @@ class Site:
         scratch: The buffer that convolutions of this network share.
         outputs: How many outputs somebody reads.
         ranks: What statistics are exchanged by; None: nobody has others to exchange with.
+        nested: Makes a function of a graph inside the node, which takes the graph's inputs, then the values that
+            `captured` tells of the node, and returns a tuple.
     """
 
     node: ir.Node
@@ -35,6 +41,7 @@ class Site:
     scratch: Scratch
     outputs: int
     ranks: RankStatistics | None = None
+    nested: Callable[[ir.Graph], Callable[..., tuple[Any, ...]]] = _no_graphs
 
     def given(self) -> tuple[int, ...]:
         """Positions of the inputs that the node has."""
@@ -56,10 +63,12 @@ class Site:
 
 
 class Call(NamedTuple):
-    """What the generated code calls for a node, and which of the node's inputs it passes."""
+    """What the generated code calls for a node, which of the node's inputs it passes, and whether it passes what graphs
+    inside the node take from around it, too."""
 
     function: Callable[..., Any]
     inputs: tuple[int, ...]
+    captures: bool = False
 
 
 class Operator(NamedTuple):
