@@ -1,0 +1,188 @@
+"""If, Loop and Scan: run as they are by the reference, and written out where it is known what they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+
+import deep5 as d5
+from deep5.backend import Support
+from deep5.errors import NetworkError, ShapeError, Unsupported
+from deep5.networks import Network
+from deep5.networks.lowering import lowered
+
+HEAD = '<ir_version: 10, opset_import: ["": 21]> '
+X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.0]], np.float32)
+GRAPHS = {
+    "If, constant": """g (float[2,3] x) => (float[2,3] y) {
+        c = Constant<value = bool {1}>() y = If(c) <
+        then_branch = t () => (float[2,3] a) { a = Neg(x) }, else_branch = e () => (float[2,3] b) { b = Abs(x) }> }""",
+    "If, of an input's own value": """g (float[2,3] x) => (float[2,3] y) {
+        c = Constant<value = bool {0}>() y = If(c) <
+        then_branch = t () => (float[2,3] a) { a = Neg(x) },
+        else_branch = e () => (float[2,3] b) { b = Identity(x) }> }""",
+    "Loop": """g (float[2,3] x) => (float[2,3] y, float[4,2,3] all) {
+        n = Constant<value = int64 {4}>() c = Constant<value = bool {1}>()
+        y, all = Loop(n, c, x) < body = b (int64 i, bool go, float[2,3] s) => (bool on, float[2,3] t, float[2,3] kept) {
+            on = Identity(go) f = Cast<to = 1>(i) m = Mul(s, x) t = Add(m, f) kept = Tanh(t) }> }""",
+    "Loop of no iterations": """g (float[2,3] x) => (float[2,3] y, float[0,2,3] all) {
+        n = Constant<value = int64 {0}>()
+        y, all = Loop(n, , x) < body = b (int64 i, bool go, float[2,3] s) => (bool on, float[2,3] t, float[2,3] kept) {
+            on = Identity(go) t = Neg(s) kept = Identity(t) }> }""",
+    "Loop that does not start": """g (float[2,3] x) => (float[2,3] y) {
+        n = Constant<value = int64 {3}>() c = Constant<value = bool {0}>()
+        y = Loop(n, c, x) < body = b (int64 i, bool go, float[2,3] s) => (bool on, float[2,3] t) {
+            on = Identity(go) t = Neg(s) }> }""",
+    "Scan": """g (float[2,3] x) => (float[3] y, float[2,3] all) {
+        z = Constant<value = float[3] {0, 0, 0}>()
+        y, all = Scan<num_scan_inputs = 1, body = b (float[3] s, float[3] r) => (float[3] t, float[3] kept) {
+            u = Add(s, r) t = Sin(u) kept = Mul(t, r) }>(z, x) }""",
+    "Scan, of another axis and backwards": """g (float[2,3] x) => (float[2] y, float[2,3] all) {
+        z = Constant<value = float[2] {0.5, 1}>()
+        y, all = Scan<num_scan_inputs = 1, scan_input_axes = [1], scan_input_directions = [1],
+            scan_output_axes = [-1], scan_output_directions = [1],
+            body = b (float[2] s, float[2] r) => (float[2] t, float[2] kept) {
+            t = Add(s, r) kept = Exp(s) }>(z, x) }""",
+    "nested": """g (float[2,3] x) => (float[2,3] y) {
+        n = Constant<value = int64 {3}>()
+        y = Loop(n, , x) < body = b (int64 i, bool go, float[2,3] s) => (bool on, float[2,3] t) {
+            on = Identity(go) two = Constant<value = int64 {2}>()
+            t = Loop(two, , s) < body = d (int64 j, bool go2, float[2,3] p) => (bool on2, float[2,3] q) {
+                on2 = Identity(go2) k = Add(i, j) f = Cast<to = 1>(k) r = Mul(p, x) q = Sub(r, f) }> }> }""",
+}
+
+
+def model(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(HEAD + text)
+
+
+def without(*operators: str) -> Any:
+    return lambda node: Support(node.op_type not in operators, "left out by the test")
+
+
+@pytest.mark.parametrize("what", GRAPHS)
+def test_as_it_is_and_written_out(what: str) -> None:
+    proto = model(GRAPHS[what])
+    # Not by onnx's own evaluator: to it a condition that is left out is one that does not hold.
+    expected = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": X})
+    network = Network.from_onnx(proto)
+    flat = lowered(network, without("If", "Loop", "Scan"))
+    assert not {"If", "Loop", "Scan"} & {node.op_type for node in flat.nodes}
+    for version in (network, flat):
+        onnx.checker.check_model(version.to_onnx(), full_check=True)
+        found = d5.framework("reference").executor(version).inference({"x": X})
+        for name, value in zip(network.outputs, expected, strict=True):
+            # The same float32 operations in the same order, but for the functions, which differ in their last bit.
+            np.testing.assert_allclose(found[name], value, rtol=1e-6)
+            assert found[name].shape == value.shape
+
+
+def test_branches_by_an_input() -> None:
+    proto = model(
+        """g (float[N] x, bool c) => (float[N] y, float[N] z) { y, z = If(c) <
+        then_branch = t () => (float[N] a, float[N] b) { a = Neg(x) b = Add(x, a) },
+        else_branch = e () => (float[N] d, float[N] f) { d = Identity(x) f = Exp(x) }> }"""
+    )
+    executor = d5.framework("reference").executor(Network.from_onnx(proto))
+    for size, condition in ((3, True), (3, False), (2, True)):
+        x = X[0, :size].copy()
+        found = executor.inference({"x": x, "c": np.array(condition)})
+        assert found["y"].tolist() == (-x if condition else x).tolist()
+        assert found["z"].tolist() == (0 * x if condition else np.exp(x)).tolist()
+        assert not np.shares_memory(found["y"], x)
+
+
+def test_a_loop_until_its_condition_fails() -> None:
+    proto = model(
+        """g (float x, int64 n) => (float y, float[steps] all) { c = Constant<value = bool {1}>()
+        y, all = Loop(n, c, x) < body = b (int64 i, bool go, float s) => (bool on, float t, float kept) {
+            two = Constant<value = float {2}>() t = Mul(s, two) most = Constant<value = float {20}>()
+            on = Less(t, most) kept = Identity(t) }> }"""
+    )
+    executor = d5.framework("reference").executor(Network.from_onnx(proto))
+    found = executor.inference({"x": np.float32(3), "n": np.int64(100)})
+    assert (found["y"], found["all"].tolist()) == (24.0, [6.0, 12.0, 24.0])
+    assert executor.inference({"x": np.float32(3), "n": np.int64(1)})["all"].tolist() == [6.0]
+    assert executor.inference({"x": np.float32(3), "n": np.int64(0)})["all"].shape == (0,)
+
+
+def test_gradients_flow_through_what_is_written_out() -> None:
+    proto = model(
+        """g (double[2,3] x) => (double loss) { n = Constant<value = int64 {3}>()
+        y = Loop(n, , x) < body = b (int64 i, bool go, double[2,3] s) => (bool on, double[2,3] t) {
+            on = Identity(go) u = Sin(s) t = Mul(u, x) }>
+        z = Constant<value = double[3] {0.5, 1, -1}>()
+        last, all = Scan<num_scan_inputs = 1, body = b (double[3] s, double[3] r) => (double[3] t, double[3] kept) {
+            t = Mul(s, r) kept = Exp(t) }>(z, y)
+        loss = ReduceSum<keepdims = 0>(all) }"""
+    )
+    executor = d5.framework("reference").executor(Network.from_onnx(proto))
+    x = X.astype(np.float64) / 3
+
+    def loss(x: np.ndarray) -> float:
+        return float(executor.inference({"x": x})["loss"])
+
+    executor.inference_and_backprop({"x": x}, wrt=("x",))
+    found = executor.gradients()["x"]
+    for place in np.ndindex(x.shape):
+        step = np.zeros_like(x)
+        step[place] = 1e-6
+        # Central differences in float64: the error of the formula is some 1e-12, that of rounding 1e-10.
+        assert found[place] == pytest.approx((loss(x + step) - loss(x - step)) / 2e-6, rel=1e-7, abs=1e-9)
+
+
+def test_a_loop_without_end_is_refused() -> None:
+    proto = model(
+        """g (float x) => (float y) { y = Loop(, , x) < body = b (int64 i, bool go, float s) => (bool on, float t) {
+            on = Identity(go) t = Neg(s) }> }"""
+    )
+    with pytest.raises(Unsupported, match="no count, and a condition that always holds; allowed: a loop that ends"):
+        d5.framework("reference").executor(Network.from_onnx(proto))
+
+
+def test_what_cannot_run_inside_is_named() -> None:
+    inner = ir.node("NoSuchOperator", [], name="foo")
+    graph = ir.Graph([], inner.outputs, nodes=[inner])
+    node = ir.node("If", [ir.Value(name="c")], {"then_branch": graph, "else_branch": graph.clone()})
+    answer = d5.framework("reference").supports(node)
+    assert not answer
+    assert answer.reason.startswith("foo (NoSuchOperator) inside it: the reference has no kernel for NoSuchOperator")
+
+
+def test_lists_and_optional_values() -> None:
+    proto = onnx.parser.parse_model(
+        HEAD
+        + """g (seq(float[N]) xs, int64 at) => (float[M] y, int64 n, seq(float[N]) rest) {
+        y = SequenceAt(xs, at) n = SequenceLength(xs) rest = SequenceErase(xs, at) }"""
+    )
+    network = Network.from_onnx(proto)
+    assert str(network.inputs["xs"]) == "sequence of float32"
+    executor = d5.framework("reference").executor(network)
+    given = [X[0], X[1, :2], X[0, :1]]
+    found = executor.inference({"xs": given, "at": np.array(-2)})
+    assert found["y"].tolist() == X[1, :2].tolist()
+    assert found["n"] == 3
+    assert [each.tolist() for each in found["rest"]] == [X[0].tolist(), X[0, :1].tolist()]
+    with pytest.raises(NetworkError, match="the position 3 in a sequence of 3; allowed: -3 to 2"):
+        executor.inference({"xs": given, "at": np.array(3)})
+    with pytest.raises(ShapeError, match="input 'xs': got ndarray, expected sequence of float32, as a list"):
+        executor.inference({"xs": X, "at": np.array(0)})
+    with pytest.raises(ShapeError, match="input 'xs': got an element of float64, expected sequence of float32"):
+        executor.inference({"xs": [X.astype(float)], "at": np.array(0)})
+    with pytest.raises(Unsupported, match="the input 'xs' is sequence of float32; allowed: tensors of numbers"):
+        d5.framework("onnxruntime").executor(network)
+
+
+def test_a_value_made_optional() -> None:
+    text = """g (float[3] x) => (float[3] y, bool full, bool empty) {
+        o = Optional(x) y = OptionalGetElement(o) full = OptionalHasElement(o)
+        none = Optional<type = float[3]>() empty = OptionalHasElement(none) }"""
+    network = Network.from_onnx(model(text))
+    assert {"Optional", "OptionalGetElement", "OptionalHasElement"} <= {node.op_type for node in network.nodes}
+    found = d5.framework("reference").executor(network).inference({"x": X[0]})
+    assert (found["y"].tolist(), bool(found["full"]), bool(found["empty"])) == (X[0].tolist(), True, False)
