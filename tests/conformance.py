@@ -1,17 +1,21 @@
 """ONNX's own back-end suite against an executor: `python tests/conformance.py FRAMEWORK [-k PART] [--suite node]`.
 
-Cases, inputs, expected outputs and tolerances are those of `onnx.backend.test`; so is what compares.
+Cases, inputs, expected outputs and tolerances are those of `onnx.backend.test`; so is what compares. What does not pass
+stands in `tests/conformance/FRAMEWORK.toml`, with the reason that the framework gives; `--write` writes that list anew,
+of all suites, where reasons that somebody wrote by hand stay.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import json
 import os
 import re
 import signal
 import sys
 import time
+import tomllib
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -129,6 +133,39 @@ def outcome(framework: str, case: Any) -> Outcome:
     return Outcome("passed")
 
 
+def list_of(framework: str) -> Path:
+    """Where the cases stand that a framework does not pass."""
+    return Path(__file__).parent / "conformance" / f"{framework}.toml"
+
+
+def excluded(framework: str) -> dict[str, dict[str, Outcome]]:
+    """What a framework does not pass, by suite and case: how it ends, and why."""
+    if not list_of(framework).exists():
+        return {}
+    written = tomllib.loads(list_of(framework).read_text())
+    return {
+        suite: {name: Outcome(*text.split(": ", 1)) for name, text in names.items()} for suite, names in written.items()
+    }
+
+
+def write_list(framework: str, found: dict[str, dict[str, Outcome]]) -> None:
+    """Write the list of what does not pass; a reason of what is not refused is written by hand, and kept."""
+    before, lines = excluded(framework), []
+    for suite, outcomes in found.items():
+        lines.append(f"[{suite}]")
+        for name, (kind, reason) in sorted(outcomes.items()):
+            if kind == "passed":
+                continue
+            known = before.get(suite, {}).get(name)
+            text = " ".join(reason.split()).split("; allowed:")[0]
+            if kind != "refused":
+                text = known.reason if known is not None and known.kind == kind else "TODO"
+            lines.append(f'"{name}" = {json.dumps(f"{kind}: {text[:200]}", ensure_ascii=False)}')
+        lines.append("")
+    list_of(framework).parent.mkdir(exist_ok=True)
+    list_of(framework).write_text("\n".join(lines).rstrip() + "\n")
+
+
 def told(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
@@ -139,16 +176,21 @@ def main() -> None:
     parser.add_argument("framework")
     parser.add_argument("-k", default="", help="only cases whose name this regular expression is found in")
     parser.add_argument("--suite", default="node", choices=SUITES)
+    parser.add_argument("--write", action="store_true", help="run all suites, and write the list of what does not pass")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
-    found, begin = {}, time.perf_counter()
-    for name, case in cases(chosen.suite).items():
-        if re.search(chosen.k, name):
-            found[name] = outcome(chosen.framework, case)
-            if found[name].kind != "passed":
-                told(f"{found[name].kind:8} {name}: {' '.join(found[name].reason.split())[:220]}")
-    counts = dict(Counter(each.kind for each in found.values()))
-    told(f"{chosen.framework} {chosen.suite}: {counts} of {len(found)}, {time.perf_counter() - begin:.0f} s")
+    all_found: dict[str, dict[str, Outcome]] = {}
+    for suite in SUITES if chosen.write else [chosen.suite]:
+        found, begin = all_found.setdefault(suite, {}), time.perf_counter()
+        for name, case in cases(suite).items():
+            if re.search(chosen.k, name):
+                found[name] = outcome(chosen.framework, case)
+                if found[name].kind != "passed":
+                    told(f"{found[name].kind:8} {name}: {' '.join(found[name].reason.split())[:220]}")
+        counts = dict(Counter(each.kind for each in found.values()))
+        told(f"{chosen.framework} {suite}: {counts} of {len(found)}, {time.perf_counter() - begin:.0f} s")
+    if chosen.write:
+        write_list(chosen.framework, all_found)
 
 
 if __name__ == "__main__":
