@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from deep5.errors import Unsupported
 from deep5.frameworks.reference.kernels.memory import Array, Scratch
+from deep5.frameworks.reference.kernels.text import decoded
 from deep5.frameworks.reference.operators import operator_for, supports
 from deep5.frameworks.reference.table import Site
 from deep5.networks.layer_clock import Owners
@@ -170,6 +171,7 @@ class _Emitter:
         return name
 
     def hold(self, value: ir.Value, array: Array) -> None:
+        array = decoded(array)
         self.constants[value] = array
         self.names[value] = self.bind("c", array)
         self.fresh.discard(value)

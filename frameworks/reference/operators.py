@@ -8,9 +8,15 @@ from deep5.backend import Support
 from deep5.frameworks.reference import (
     operators_control,
     operators_layers,
+    operators_learning,
     operators_math,
+    operators_noise,
+    operators_order,
+    operators_quantized,
     operators_ranks,
     operators_shape,
+    operators_signal,
+    operators_text,
 )
 from deep5.frameworks.reference.operators_custom import custom_operator, supports_custom
 from deep5.frameworks.reference.short import in_float32, is_short
@@ -21,25 +27,28 @@ from deep5.networks.nodes import subgraphs
 
 __all__ = ["OPERATORS", "operator_for", "supports"]
 
-OPERATORS: dict[str, Operator] = dict(
-    sorted(
-        {
-            **operators_control.OPERATORS,
-            **operators_layers.OPERATORS,
-            **operators_math.OPERATORS,
-            **operators_shape.OPERATORS,
-        }.items()
-    )
+_MODULES = (
+    operators_control,
+    operators_layers,
+    operators_math,
+    operators_noise,
+    operators_order,
+    operators_quantized,
+    operators_shape,
+    operators_signal,
+    operators_text,
 )
+_ALL = {name: operator for module in _MODULES for name, operator in module.OPERATORS.items()}
+OPERATORS: dict[str, Operator] = dict(sorted(_ALL.items()))
+# By domain, those that are not ONNX's own; statistics of all ranks are deep5's.
+_OTHERS = {**operators_learning.OPERATORS, RANKS: operators_ranks.OPERATORS}
 
 
 def supports(node: ir.Node) -> Support:
     """Whether the reference can run a node, and if not, why."""
     if is_custom(node):
         return supports_custom(node)
-    if node.domain == RANKS:
-        return Support(node.op_type in operators_ranks.OPERATORS)
-    operator = OPERATORS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    operator = _table(node).get(node.op_type)
     if operator is None:
         kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         return Support(False, f"the reference has no kernel for {kind}; allowed: {', '.join(OPERATORS)}")
@@ -57,5 +66,9 @@ def operator_for(node: ir.Node) -> Operator:
     """How to run a node that is supported."""
     if is_custom(node):
         return custom_operator(node)
-    table = operators_ranks.OPERATORS if node.domain == RANKS else OPERATORS
-    return in_float32(table[node.op_type]) if is_short(node) else table[node.op_type]
+    operator = _table(node)[node.op_type]
+    return in_float32(operator) if is_short(node) and not operator.exact else operator
+
+
+def _table(node: ir.Node) -> dict[str, Operator]:
+    return OPERATORS if node.domain in ("", "ai.onnx") else _OTHERS.get(node.domain, {})

@@ -7,7 +7,7 @@ from functools import partial
 import onnx_ir as ir
 
 from deep5.frameworks.reference.kernels import convolution, elementwise, loss, normalization, pooling
-from deep5.frameworks.reference.table import Call, Operator, Site, first, plain
+from deep5.frameworks.reference.table import Call, Operator, Site, configured, first, plain
 from deep5.networks.constants import FLOATS
 from deep5.networks.gradients.window import Window, attribute
 
@@ -115,6 +115,20 @@ def _lrn(site: Site) -> Call:
     return Call(function, (0,))
 
 
+def _group_normalization(site: Site) -> Call:
+    groups, epsilon = site.attribute("num_groups", 0), site.attribute("epsilon", 1e-5)
+    return Call(partial(normalization.group_normalization, groups=groups, epsilon=epsilon), (0, 1, 2))
+
+
+def _lp_normalization(site: Site) -> Call:
+    axis, order = site.attribute("axis", -1), site.attribute("p", 2)
+    return Call(partial(normalization.lp_normalization, axis=axis, order=order), (0,))
+
+
+def _lp_normalization_refusal(node: ir.Node) -> str | None:
+    return None if attribute(node, "p", 2) in (1, 2) else f"got p={attribute(node, 'p')}; allowed: 1, 2"
+
+
 OPERATORS: dict[str, Operator] = {
     "AveragePool": Operator(_average_pool),
     "BatchNormalization": Operator(_batch_normalization),
@@ -122,10 +136,14 @@ OPERATORS: dict[str, Operator] = {
     "ConvTranspose": Operator(_conv_transpose, refusal=_conv_transpose_refusal),
     "Gemm": Operator(_gemm),
     "GlobalAveragePool": plain(pooling.global_average_pool),
+    "GroupNormalization": Operator(_group_normalization),
+    "InstanceNormalization": Operator(_group_normalization),
     "LRN": Operator(_lrn),
     "LayerNormalization": Operator(_layer_normalization),
+    "LpNormalization": Operator(_lp_normalization, refusal=_lp_normalization_refusal),
     "MaxPool": Operator(_max_pool, refusal=_max_pool_refusal),
     "MaxUnpool": Operator(lambda site: Call(pooling.max_unpool, (0, 1, 2)), refusal=_max_unpool_refusal),
     "NegativeLogLikelihoodLoss": Operator(_negative_log_likelihood),
+    "RMSNormalization": configured(normalization.rms_normalization, axis=-1, epsilon=1e-5),
     "SoftmaxCrossEntropyLoss": Operator(_softmax_cross_entropy),
 }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from deep5.frameworks.reference.kernels import activation, elementwise, reduction
+from deep5.frameworks.reference.kernels import activation, elementwise, linear, reduction
 from deep5.frameworks.reference.kernels.memory import Array
 from deep5.frameworks.reference.table import (
     Call,
@@ -64,14 +64,32 @@ def _modulo(site: Site) -> Call:
     return Call(partial(elementwise.modulo, truncated=bool(site.attribute("fmod", 0))), (0, 1))
 
 
+def _einsum(site: Site) -> Call:
+    return Call(partial(linear.einsum, equation=site.attribute("equation")), site.given())
+
+
+def _is_inf(site: Site) -> Call:
+    negative, positive = (bool(site.attribute(f"detect_{sign}", 1)) for sign in ("negative", "positive"))
+    return Call(partial(elementwise.is_infinite, negative=negative, positive=positive), (0,))
+
+
 OPERATORS: dict[str, Operator] = {
     "Abs": plain(np.abs, in_place=True),
+    "Acos": plain(np.arccos, in_place=True),
+    "Acosh": plain(np.arccosh, in_place=True),
     "Add": plain(np.add, in_place=True),
     "And": plain(np.logical_and),
+    "Asin": plain(np.arcsin, in_place=True),
+    "Asinh": plain(np.arcsinh, in_place=True),
+    "Atan": plain(np.arctan, in_place=True),
+    "Atanh": plain(np.arctanh, in_place=True),
     "Ceil": plain(np.ceil, in_place=True),
     "Clip": Operator(_clip),
     "Cos": plain(np.cos, in_place=True),
+    "Cosh": plain(np.cosh, in_place=True),
+    "Det": plain(linear.determinant),
     "Div": Operator(_divide),
+    "Einsum": Operator(_einsum, view=True),
     "Elu": configured(activation.elu, alpha=1.0),
     "Equal": plain(np.equal),
     "Erf": plain(activation.erf),
@@ -82,7 +100,7 @@ OPERATORS: dict[str, Operator] = {
     "GreaterOrEqual": plain(np.greater_equal),
     "HardSigmoid": configured(activation.hard_sigmoid, alpha=0.2, beta=0.5),
     "HardSwish": plain(activation.hard_swish),
-    "IsInf": plain(np.isinf),
+    "IsInf": Operator(_is_inf),
     "IsNaN": plain(np.isnan),
     "LeakyRelu": configured(activation.leaky_relu, alpha=0.01),
     "Less": plain(np.less),
@@ -91,6 +109,7 @@ OPERATORS: dict[str, Operator] = {
     "LogSoftmax": configured(activation.log_softmax, axis=-1),
     "MatMul": plain(np.matmul),
     "Max": _combination(np.maximum),
+    "Mean": plain(elementwise.mean),
     "Min": _combination(np.minimum),
     "Mod": Operator(_modulo),
     "Mul": plain(np.multiply, in_place=True),
@@ -111,11 +130,13 @@ OPERATORS: dict[str, Operator] = {
     "Sigmoid": plain(activation.sigmoid),
     "Sign": plain(np.sign, in_place=True),
     "Sin": plain(np.sin, in_place=True),
+    "Sinh": plain(np.sinh, in_place=True),
     "Softmax": configured(activation.softmax, axis=-1),
     "Softplus": plain(activation.softplus),
     "Sqrt": plain(np.sqrt, in_place=True),
     "Sub": plain(np.subtract, in_place=True),
     "Sum": _combination(np.add),
+    "Tan": plain(np.tan, in_place=True),
     "Tanh": plain(np.tanh, in_place=True),
     "Where": plain(elementwise.where),
     "Xor": plain(np.logical_xor),

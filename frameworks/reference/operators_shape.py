@@ -7,7 +7,8 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from deep5.frameworks.reference.kernels import index, shape
+from deep5.frameworks.reference.kernels import index, parts, shape
+from deep5.frameworks.reference.kernels.text import decoded
 from deep5.frameworks.reference.table import (
     Call,
     Operator,
@@ -66,9 +67,20 @@ def _constant_of_shape(site: Site) -> Call:
     return Call(lambda goal: np.full(tuple(map(int, goal)), fill.reshape(()), dtype=fill.dtype), (0,))
 
 
-def _cast(site: Site) -> Call:
-    dtype = ir.DataType(site.attribute("to")).numpy()
-    return Call(lambda x: np.asarray(x).astype(dtype, copy=False), (0,))
+def _eye_like(site: Site) -> Call:
+    kind = site.attribute("dtype")
+    dtype = None if kind is None else ir.DataType(kind).numpy()
+    return Call(partial(parts.eye_like, dtype=dtype, diagonal=site.attribute("k", 0)), (0,))
+
+
+def _tensor_scatter(site: Site) -> Call:
+    circular = site.attribute("mode", "linear") == "circular"
+    return Call(partial(parts.tensor_scatter, axis=site.attribute("axis", -2), circular=circular), site.given())
+
+
+def _tensor_scatter_refusal(node: ir.Node) -> str | None:
+    mode = attribute(node, "mode", "linear")
+    return None if mode in ("linear", "circular") else f"got mode={mode!r}; allowed: linear, circular"
 
 
 def _split(site: Site) -> Call:
@@ -99,26 +111,34 @@ def _resize_refusal(node: ir.Node) -> str | None:
     return None
 
 
-_CONSTANTS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+_CONSTANTS = {
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+    "value_string": object,
+    "value_strings": object,
+}
 
 
 def _constant(site: Site) -> Call:
     given = [(name, dtype) for name, dtype in _CONSTANTS.items() if name in site.node.attributes]
-    value = np.array(site.attribute(given[0][0]), given[0][1]) if given else site.attribute("value").numpy()
+    value = np.array(site.attribute(given[0][0]), given[0][1]) if given else decoded(site.attribute("value").numpy())
     return Call(lambda: value, ())
 
 
 def _constant_refusal(node: ir.Node) -> str | None:
     known = {"value", *_CONSTANTS} & set(node.attributes)
-    return None if known else f"got {', '.join(node.attributes)}; allowed: a constant of numbers"
+    return None if known else f"got {', '.join(node.attributes)}; allowed: a dense constant"
 
 
 OPERATORS: dict[str, Operator] = {
-    "Cast": Operator(_cast, view=True),
+    "Compress": Operator(lambda site: Call(partial(parts.compress, axis=site.attribute("axis")), (0, 1))),
     "Concat": Operator(_concat),
     "Constant": Operator(_constant, refusal=_constant_refusal),
     "ConstantOfShape": Operator(_constant_of_shape),
     "Expand": Operator(lambda site: with_constants(site, shape.expand, "shape"), view=True),
+    "EyeLike": Operator(_eye_like),
     "Flatten": Operator(lambda site: Call(partial(shape.flatten, axis=site.attribute("axis", 1)), (0,)), view=True),
     "Gather": configured(index.gather, axis=0),
     "GatherElements": configured(index.gather_elements, axis=0),
@@ -130,6 +150,7 @@ OPERATORS: dict[str, Operator] = {
     "Range": plain(shape.number_range),
     "Reshape": Operator(_reshape, view=True),
     "Resize": Operator(_resize, refusal=_resize_refusal),
+    "ReverseSequence": configured(parts.reverse_sequence, batch_axis=1, time_axis=0),
     "ScatterElements": configured(index.scatter_elements, axis=0, reduction="none"),
     "ScatterND": configured(index.scatter_nd, reduction="none"),
     "Shape": Operator(_shape),
@@ -137,6 +158,7 @@ OPERATORS: dict[str, Operator] = {
     "Slice": Operator(_slice, view=True),
     "Split": Operator(_split, view=True),
     "Squeeze": Operator(lambda site: with_constants(site, shape.squeeze, "axes"), view=True, refusal=axes_refusal),
+    "TensorScatter": Operator(_tensor_scatter, refusal=_tensor_scatter_refusal),
     "Tile": Operator(lambda site: with_constants(site, shape.tile, "repeats")),
     "Transpose": Operator(_transpose, view=True),
     "Trilu": Operator(_trilu),

@@ -80,6 +80,7 @@ class Operator(NamedTuple):
         in_place: The call takes `out=`, which may be one of its inputs.
         keeps: The results may share memory with any input, or with what is kept from call to call.
         refusal: Why a node cannot run, or None.
+        exact: Short floating-point numbers come as they are, not as float32.
     """
 
     make: Callable[[Site], Call]
@@ -87,6 +88,7 @@ class Operator(NamedTuple):
     in_place: bool = False
     refusal: Callable[[ir.Node], str | None] = lambda node: None
     keeps: bool = False
+    exact: bool = False
 
 
 def plain(function: Callable[..., Any], *, view: bool = False, in_place: bool = False) -> Operator:

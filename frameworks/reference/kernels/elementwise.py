@@ -6,7 +6,7 @@ import numpy as np
 
 from deep5.frameworks.reference.kernels.memory import Array
 
-__all__ = ["combine", "divide_integers", "gemm", "modulo", "power", "where"]
+__all__ = ["combine", "divide_integers", "gemm", "is_infinite", "mean", "modulo", "power", "where"]
 
 
 def divide_integers(a: Array, b: Array) -> Array:
@@ -63,3 +63,17 @@ def combine(*values: Array, ufunc: np.ufunc) -> Array:
     for value in values[2:]:
         total = ufunc(total, value, out=total if total.shape == np.broadcast_shapes(total.shape, value.shape) else None)
     return total
+
+
+def mean(*values: Array) -> Array:
+    """ONNX Mean: of the values, element by element."""
+    total = combine(*values, ufunc=np.add)
+    total /= total.dtype.type(len(values))
+    return total
+
+
+def is_infinite(x: Array, *, negative: bool, positive: bool) -> Array:
+    """ONNX IsInf: where x is minus infinity, or infinity, or either."""
+    if negative and positive:
+        return np.asarray(np.isinf(x))
+    return np.asarray(x == np.inf) if positive else np.asarray((x == -np.inf) & negative)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from deep5.errors import ShapeError
 from deep5.frameworks.reference.kernels.memory import Array
 
 __all__ = [
     "batch_normalization",
     "batch_normalization_in_training",
+    "group_normalization",
     "layer_normalization",
     "local_response_normalization",
+    "lp_normalization",
+    "rms_normalization",
 ]
 
 
@@ -116,4 +120,59 @@ def local_response_normalization(x: Array, *, size: int, alpha: float, beta: flo
     total *= x.dtype.type(alpha / size)
     total += x.dtype.type(bias)
     y: Array = x * total ** x.dtype.type(-beta)
+    return y
+
+
+def group_normalization(x: Array, scale: Array, bias: Array, *, groups: int, epsilon: float) -> Array:
+    """ONNX GroupNormalization: scale (x - mean) / sqrt(variance + epsilon) + bias, statistics a sample and a group.
+
+    With as many groups as channels it is ONNX InstanceNormalization.
+
+    Args:
+        x: (N, C, *space).
+        scale: A value a channel, or a group as before opset 21.
+        bias: The same shape.
+        groups: Groups of neighbouring channels; as many as channels where 0.
+        epsilon: Added to the variance.
+
+    Raises:
+        ShapeError: Channels that do not fall into the groups, or another number of scales.
+
+    References:
+        Wu and He, Group normalization, ECCV 2018, section 3.1.
+    """
+    channels = x.shape[1]
+    groups = groups or channels
+    if channels % max(groups, 1) or not {scale.size, bias.size} <= {channels, groups}:
+        raise ShapeError(f"got {channels} channels in {groups} groups, {scale.size} scales and {bias.size} biases")
+    parts = x.reshape(x.shape[0], groups, -1)
+    y = parts - parts.mean(axis=2, keepdims=True)
+    variance = np.square(y).mean(axis=2, keepdims=True)
+    y /= np.sqrt(variance + x.dtype.type(epsilon))
+    y = y.reshape(x.shape)
+    wide = (-1, *[1] * (x.ndim - 2))
+    y *= np.repeat(scale, channels // scale.size).reshape(wide)
+    y += np.repeat(bias, channels // bias.size).reshape(wide)
+    return y
+
+
+def rms_normalization(x: Array, scale: Array, *, axis: int, epsilon: float) -> Array:
+    """ONNX RMSNormalization: scale x / sqrt(mean of x^2 + epsilon), over the axes from `axis` on.
+
+    References:
+        Zhang and Sennrich, Root mean square layer normalization, NeurIPS 2019, equation 4.
+    """
+    axes = tuple(range(axis % x.ndim, x.ndim))
+    square = np.square(x).mean(axis=axes, keepdims=True)
+    y: Array = x / np.sqrt(square + x.dtype.type(epsilon)) * scale
+    return y
+
+
+def lp_normalization(x: Array, *, axis: int, order: int) -> Array:
+    """ONNX LpNormalization: x over its norm along an axis, the sum of |x| or the root of that of x^2; 0 over 0 is 0."""
+    if order == 1:
+        norm = np.abs(x).sum(axis=axis, keepdims=True, dtype=x.dtype)
+    else:
+        norm = np.sqrt(np.square(x).sum(axis=axis, keepdims=True, dtype=x.dtype))
+    y: Array = x / np.where(norm == 0, 1, norm).astype(x.dtype)
     return y

@@ -26,8 +26,20 @@ def reduce(x: Array, axes: Any = None, *, ufunc: np.ufunc, keepdims: bool, noop_
         if noop_with_empty_axes:
             return x.copy(order="K")
         over = None
-    result: Array = ufunc.reduce(x, axis=over, dtype=x.dtype, keepdims=keepdims)
+    # Of no element, the extreme is what every other would replace.
+    start = {"initial": _last(ufunc, x.dtype)} if not x.size and ufunc in (np.maximum, np.minimum) else {}
+    result: Array = ufunc.reduce(x, axis=over, dtype=x.dtype, keepdims=keepdims, **start)
     return result
+
+
+def _last(ufunc: np.ufunc, dtype: np.dtype[Any]) -> Any:
+    """What is greater than all numbers, or for the greatest, less than all; the end of the range of whole ones."""
+    least = ufunc is np.minimum
+    if dtype.kind == "b":
+        return least
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).max if least else np.iinfo(dtype).min
+    return np.inf if least else -np.inf
 
 
 def mean(x: Array, axes: Any = None, *, keepdims: bool, noop_with_empty_axes: bool) -> Array:

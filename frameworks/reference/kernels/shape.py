@@ -116,7 +116,7 @@ def pad(x: Array, pads: Any, value: Any = None, axes: Any = None, *, mode: str) 
     if mode != "constant":
         return np.pad(x, widths, mode=mode)  # type: ignore[call-overload, no-any-return]
     shape = tuple(before + extent + behind for extent, (before, behind) in zip(x.shape, widths, strict=True))
-    result = np.full_like(x, 0 if value is None else value, shape=shape)
+    result = np.full_like(x, ("" if x.dtype == object else 0) if value is None else value, shape=shape)
     result[tuple(slice(w[0], w[0] + extent) for extent, w in zip(x.shape, widths, strict=True))] = x
     return result
 

@@ -1,0 +1,116 @@
+"""Conversion between all element types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from deep5.errors import NetworkError
+from deep5.frameworks.reference.kernels.memory import Array
+
+__all__ = ["cast"]
+
+_FLOAT8 = (
+    ir.DataType.FLOAT8E4M3FN,
+    ir.DataType.FLOAT8E4M3FNUZ,
+    ir.DataType.FLOAT8E5M2,
+    ir.DataType.FLOAT8E5M2FNUZ,
+)
+_BITS = {ir.DataType.INT4: 4, ir.DataType.UINT4: 4, ir.DataType.INT2: 2, ir.DataType.UINT2: 2}
+_SIGNED = (ir.DataType.INT4, ir.DataType.INT2)
+# Of float8e8m0: what is added to an exponent, the largest code of a number, and NaN's.
+_BIAS, _LARGEST, _NAN = 127, 254, 255
+
+
+def cast(x: Array, *, kind: ir.DataType, saturate: bool = True, round_mode: str = "up") -> Array:
+    """ONNX Cast.
+
+    Args:
+        x: Numbers, Booleans, or texts as objects.
+        kind: The element type of the result.
+        saturate: To a float8, whether what is too large becomes the largest number, else NaN, or infinity where the
+            type has one.
+        round_mode: To float8e8m0, which holds powers of two: `"up"`, `"down"` or `"nearest"`, ties up.
+
+    Returns:
+        x itself where it has the element type already. To 4 and 2 bits, and between integers, the lower bits stay.
+
+    Raises:
+        NetworkError: A text that is no number.
+    """
+    target: Any = kind.numpy()
+    if x.dtype == target or (x.dtype.kind == "O" and kind == ir.DataType.STRING):
+        return x
+    if x.dtype.kind == "O":
+        x = _read(x, whole=kind.is_integer())
+    elif x.dtype.kind not in "biufc" and x.dtype != ml_dtypes.bfloat16:
+        # ml_dtypes converts its own types to NumPy's alone without a detour.
+        x = x.astype(np.int8 if "int" in x.dtype.name else np.float32)
+    if kind == ir.DataType.STRING:
+        return _written(x)
+    if kind in _FLOAT8:
+        return _to_float8(x, target, saturate=saturate)
+    if kind == ir.DataType.FLOAT8E8M0:
+        return _to_power(x, saturate=saturate, round_mode=round_mode).view(target)
+    if kind == ir.DataType.FLOAT4E2M1:
+        return np.clip(x.astype(np.float32), -6, 6).astype(target)
+    if kind in _BITS:
+        return _to_few_bits(x, kind).astype(target)
+    if kind == ir.DataType.BOOL:
+        return np.asarray(x != 0)
+    return np.asarray(x).astype(target, copy=False)
+
+
+def _to_float8(x: Array, target: Any, *, saturate: bool) -> Array:
+    wide = x if x.dtype.kind == "f" else x.astype(np.float32)
+    if saturate:
+        most = float(ml_dtypes.finfo(target).max)  # type: ignore[no-untyped-call]
+        wide = np.clip(wide, -most, most)
+    return np.asarray(wide).astype(target)
+
+
+def _to_power(x: Array, *, saturate: bool, round_mode: str) -> Array:
+    """The bytes of float8e8m0: exponents of two. Zero and less have none: they are the least, or NaN."""
+    wide = x.astype(np.float64)
+    mantissa, exponent = np.frexp(wide)  # in [0.5, 1)
+    more = {"up": mantissa > 0.5, "down": np.zeros(x.shape, bool), "nearest": mantissa >= 0.75}[round_mode]
+    code = exponent.astype(np.int64) - 1 + more + _BIAS
+    code = np.where(wide > 0, np.where(np.isinf(wide), _NAN, code), -1)
+    held = np.clip(code, 0, _LARGEST) if saturate else np.where((code < 0) | (code > _LARGEST), _NAN, code)
+    return np.where(np.isnan(wide), _NAN, held).astype(np.uint8)
+
+
+def _to_few_bits(x: Array, kind: ir.DataType) -> Array:
+    """The lower bits, with the sign that they have, as int8."""
+    bits = _BITS[kind]
+    low = np.asarray(x.astype(np.int64) & ((1 << bits) - 1))
+    if kind in _SIGNED:
+        low = (low ^ (1 << (bits - 1))) - (1 << (bits - 1))
+    return low.astype(np.int8)
+
+
+def _read(x: Array, *, whole: bool) -> Array:
+    try:
+        numbers = [_number(text, whole=whole) for text in x.reshape(-1).tolist()]
+    except (ValueError, OverflowError) as error:
+        raise NetworkError(f"Cast: {error}; allowed: texts of numbers, INF and NaN") from error
+    return np.array(numbers, np.int64 if whole else np.float64).reshape(x.shape)
+
+
+def _number(text: str, *, whole: bool) -> float:
+    try:
+        return int(text) if whole else float(text)
+    except ValueError:
+        return int(float(text)) if whole else float(text)
+
+
+def _written(x: Array) -> Array:
+    texts = x.astype(str).astype(object)
+    if x.dtype.kind == "f":
+        texts[np.isnan(x)] = "NaN"
+        texts[x == np.inf] = "INF"
+        texts[x == -np.inf] = "-INF"
+    return texts

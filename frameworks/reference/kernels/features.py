@@ -1,0 +1,53 @@
+"""Features of tables, as ai.onnx.ml takes and maps them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from deep5.errors import NetworkError
+from deep5.frameworks.reference.kernels.memory import Array
+
+__all__ = ["binarize", "encode_labels", "extract_features"]
+
+
+def extract_features(x: Array, places: Array) -> Array:
+    """ai.onnx.ml ArrayFeatureExtractor: elements of the last axis; one row of them where x has that axis alone.
+
+    Raises:
+        NetworkError: A place outside the axis.
+    """
+    rows = x.reshape(1, -1) if x.ndim < 2 else x
+    index, extent = places.reshape(-1), rows.shape[-1]
+    if index.size and not 0 <= index.min() <= index.max() < extent:
+        raise NetworkError(f"ArrayFeatureExtractor: a place is outside the axis; allowed: 0 to {extent - 1}")
+    picked: Array = np.take(rows, index, axis=-1)
+    return picked
+
+
+def binarize(x: Array, *, threshold: float) -> Array:
+    """ai.onnx.ml Binarizer: 1 where x is greater than the threshold, else 0."""
+    return np.asarray(x > np.asarray(threshold).astype(x.dtype)).astype(x.dtype)
+
+
+def encode_labels(x: Array, *, keys: Array, values: Array, default: Any) -> Array:
+    """ai.onnx.ml LabelEncoder: each element's value, or the default where it is no key.
+
+    Args:
+        x: Any shape.
+        keys: One axis; of equal keys the last one counts, and NaN is NaN.
+        values: One for each key; their element type is the result's.
+        default: A value.
+    """
+    table = dict(zip(map(_key, keys.tolist()), range(len(keys)), strict=True))
+    distinct, places = np.unique(x, return_inverse=True)
+    all_values = np.empty(len(values) + 1, values.dtype)
+    all_values[:-1], all_values[-1] = values, default
+    found = np.array([table.get(_key(element), len(values)) for element in distinct.tolist()], np.int64)
+    mapped: Array = all_values[found[places.reshape(x.shape)]]
+    return mapped
+
+
+def _key(value: Any) -> Any:
+    return "NaN" if isinstance(value, float) and value != value else value  # noqa: PLR0124 - NaN
