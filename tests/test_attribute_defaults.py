@@ -84,8 +84,8 @@ def results(framework: str, *, written: bool) -> dict[str, np.ndarray]:
 
 
 def test_every_operator_with_such_an_attribute_is_here() -> None:
-    # Of Resize the reference has repetition alone, which reads neither of its numbers.
-    assert {op for op in OPERATORS if defaults(op)} - {"Resize"} == set(BRANCHES)
+    # These have no gradient on the reference; that what they leave out is ONNX's default, its own suite sees.
+    assert {op for op in OPERATORS if defaults(op)} - {"MaxRoiPool", "Resize", "RoiAlign"} == set(BRANCHES)
 
 
 @pytest.mark.parametrize("framework", ["reference", "pytorch", "tensorflow", "jax", "onnxruntime"])

@@ -11,11 +11,11 @@ import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from deep5.errors import NetworkError, ShapeError, Unsupported
+from deep5.errors import NetworkError, ShapeError
 from deep5.frameworks.reference.emit import compile_network
 from deep5.frameworks.reference.kernels.memory import Scratch
 from deep5.frameworks.reference.kernels.pooling import max_pool_with_indices, max_unpool
-from deep5.frameworks.reference.kernels.shape import repeat_elements, split
+from deep5.frameworks.reference.kernels.shape import split
 from deep5.frameworks.reference.operators import OPERATORS
 from deep5.networks import Network, NetworkBuilder
 from deep5.networks.gradients.window import Window
@@ -176,7 +176,7 @@ def test_max_unpool_undoes_max_pool() -> None:
     """Every maximum at its place, zeros elsewhere; in the other test ONNX would not know the rank of the result."""
     x = RNG.standard_normal((2, 3, 4, 6))
     y, place = max_pool_with_indices(x, window=Window(**TWO_BY_TWO))
-    result = max_unpool(y, place, np.array(x.shape))
+    result = max_unpool(y, place, np.array(x.shape), window=Window(**TWO_BY_TWO))
     blocks = x.reshape(2, 3, 2, 2, 3, 2)
     want = np.where(blocks == blocks.max((3, 5), keepdims=True), blocks, 0.0).reshape(x.shape)
     np.testing.assert_array_equal(result, want)
@@ -254,16 +254,6 @@ def test_resize_by_whole_factors(scales: list[float], batch_last: bool) -> None:
     np.testing.assert_array_equal(run(network, {"x": x})[0], want)
 
 
-def test_other_resizes_are_refused() -> None:
-    with pytest.raises(Unsupported, match=r"got the scales \[1\.5, 1\.0\]; allowed: whole numbers from 1"):
-        repeat_elements(X[0], np.array([1.5, 1.0]))
-    build = NetworkBuilder("resize")
-    sizes = build.op("Constant", value=ir.tensor(np.array([4, 4, 6])))
-    network = build.network({"y": build.op("Resize", build.input("x", X.shape), None, None, sizes, mode="linear")})
-    with pytest.raises(Unsupported, match=r"Resize.*got mode='linear'.*allowed: scales for all axes"):
-        compile_network(network, {}, Scratch())
-
-
 def test_infinities_are_values_not_warnings() -> None:
     """1 / 0, log 0 and the like, under which the suite would fail if they warned."""
     build = NetworkBuilder("odd", dtype="float64")
@@ -292,7 +282,7 @@ def test_every_kernel_is_tested() -> None:
 
     from conformance import cases, model_of
 
-    names = ("test_reference.py", "test_reference_kernels.py", "test_control_flow.py")
+    names = ("test_reference.py", "test_reference_kernels.py", "test_reference_images.py", "test_control_flow.py")
     text = "".join((Path(__file__).parent / name).read_text() for name in names)
     suite = {node.op_type for case in cases("node").values() for node in model_of(case).graph.node}
     suite |= {node.op_type for case in cases("simple").values() for node in model_of(case).graph.node}

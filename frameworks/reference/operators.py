@@ -7,6 +7,7 @@ import onnx_ir as ir
 from deep5.backend import Support
 from deep5.frameworks.reference import (
     operators_control,
+    operators_images,
     operators_layers,
     operators_learning,
     operators_math,
@@ -17,6 +18,7 @@ from deep5.frameworks.reference import (
     operators_shape,
     operators_signal,
     operators_text,
+    operators_windows,
 )
 from deep5.frameworks.reference.operators_custom import custom_operator, supports_custom
 from deep5.frameworks.reference.short import in_float32, is_short
@@ -29,6 +31,7 @@ __all__ = ["OPERATORS", "operator_for", "supports"]
 
 _MODULES = (
     operators_control,
+    operators_images,
     operators_layers,
     operators_math,
     operators_noise,
@@ -37,6 +40,7 @@ _MODULES = (
     operators_shape,
     operators_signal,
     operators_text,
+    operators_windows,
 )
 _ALL = {name: operator for module in _MODULES for name, operator in module.OPERATORS.items()}
 OPERATORS: dict[str, Operator] = dict(sorted(_ALL.items()))

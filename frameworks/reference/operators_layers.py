@@ -1,4 +1,4 @@
-"""Layers with weights, windows and statistics, and the loss."""
+"""Layers with weights and statistics, and the loss."""
 
 from __future__ import annotations
 
@@ -6,57 +6,11 @@ from functools import partial
 
 import onnx_ir as ir
 
-from deep5.frameworks.reference.kernels import convolution, elementwise, loss, normalization, pooling
-from deep5.frameworks.reference.table import Call, Operator, Site, configured, first, plain
-from deep5.networks.constants import FLOATS
-from deep5.networks.gradients.window import Window, attribute
+from deep5.frameworks.reference.kernels import elementwise, loss, normalization
+from deep5.frameworks.reference.table import Call, Operator, Site, configured, first
+from deep5.networks.gradients.window import attribute
 
 __all__ = ["OPERATORS"]
-
-
-def _conv(site: Site) -> Call:
-    window = Window.of(site.node, site.rank(1) - 2)
-    group = site.attribute("group", 1)
-    return Call(partial(convolution.convolution, window=window, group=group, scratch=site.scratch), site.given())
-
-
-def _conv_transpose(site: Site) -> Call:
-    rank = site.rank(1) - 2
-    function = partial(
-        convolution.transposed_convolution,
-        window=Window.of(site.node, rank),
-        output_padding=tuple(site.attribute("output_padding", (0,) * rank)),
-        group=site.attribute("group", 1),
-        scratch=site.scratch,
-    )
-    return Call(function, site.given())
-
-
-def _conv_transpose_refusal(node: ir.Node) -> str | None:
-    if attribute(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-        return f"got auto_pad={attribute(node, 'auto_pad')!r}; allowed: NOTSET, VALID"
-    return "got output_shape; allowed: pads and output_padding" if "output_shape" in node.attributes else None
-
-
-def _average_pool(site: Site) -> Call:
-    window = Window.of(site.node, len(site.attribute("kernel_shape")))
-    counted = bool(site.attribute("count_include_pad", 0))
-    return Call(partial(pooling.average_pool, window=window, count_include_pad=counted), (0,))
-
-
-def _max_pool(site: Site) -> Call:
-    window = Window.of(site.node, len(site.attribute("kernel_shape")))
-    return Call(partial(pooling.max_pool if site.outputs < 2 else pooling.max_pool_with_indices, window=window), (0,))
-
-
-def _max_pool_refusal(node: ir.Node) -> str | None:
-    if attribute(node, "storage_order", 0):
-        return f"got storage_order={attribute(node, 'storage_order')}; allowed: 0"
-    return None if node.outputs[0].dtype in (None, *FLOATS) else f"got {node.outputs[0].dtype}; allowed: floats"
-
-
-def _max_unpool_refusal(node: ir.Node) -> str | None:
-    return None if len(node.inputs) > 2 else "got no output_shape; allowed: with the output's shape as an input"
 
 
 def _gemm(site: Site) -> Call:
@@ -130,19 +84,13 @@ def _lp_normalization_refusal(node: ir.Node) -> str | None:
 
 
 OPERATORS: dict[str, Operator] = {
-    "AveragePool": Operator(_average_pool),
     "BatchNormalization": Operator(_batch_normalization),
-    "Conv": Operator(_conv),
-    "ConvTranspose": Operator(_conv_transpose, refusal=_conv_transpose_refusal),
     "Gemm": Operator(_gemm),
-    "GlobalAveragePool": plain(pooling.global_average_pool),
     "GroupNormalization": Operator(_group_normalization),
     "InstanceNormalization": Operator(_group_normalization),
     "LRN": Operator(_lrn),
     "LayerNormalization": Operator(_layer_normalization),
     "LpNormalization": Operator(_lp_normalization, refusal=_lp_normalization_refusal),
-    "MaxPool": Operator(_max_pool, refusal=_max_pool_refusal),
-    "MaxUnpool": Operator(lambda site: Call(pooling.max_unpool, (0, 1, 2)), refusal=_max_unpool_refusal),
     "NegativeLogLikelihoodLoss": Operator(_negative_log_likelihood),
     "RMSNormalization": configured(normalization.rms_normalization, axis=-1, epsilon=1e-5),
     "SoftmaxCrossEntropyLoss": Operator(_softmax_cross_entropy),

@@ -93,24 +93,6 @@ def _trilu(site: Site) -> Call:
     return Call(partial(shape.trilu, upper=bool(site.attribute("upper", 1))), site.given())
 
 
-def _resize(site: Site) -> Call:
-    return Call(shape.repeat_elements, (0, 2))
-
-
-def _resize_refusal(node: ir.Node) -> str | None:
-    """Why a Resize is no repetition of elements."""
-    asked = {
-        "mode": attribute(node, "mode", "nearest"),
-        "coordinate_transformation_mode": attribute(node, "coordinate_transformation_mode", "half_pixel"),
-        "nearest_mode": attribute(node, "nearest_mode", "round_prefer_floor"),
-    }
-    allowed = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-    if asked != allowed or "axes" in node.attributes or len(node.inputs) != 3 or node.inputs[2] is None:
-        got = ", ".join(f"{name}={value!r}" for name, value in asked.items())
-        return f"got {got}; allowed: scales for all axes, " + ", ".join(f"{n}={v!r}" for n, v in allowed.items())
-    return None
-
-
 _CONSTANTS = {
     "value_float": np.float32,
     "value_floats": np.float32,
@@ -149,7 +131,6 @@ OPERATORS: dict[str, Operator] = {
     "Pad": Operator(_pad, refusal=_pad_refusal),
     "Range": plain(shape.number_range),
     "Reshape": Operator(_reshape, view=True),
-    "Resize": Operator(_resize, refusal=_resize_refusal),
     "ReverseSequence": configured(parts.reverse_sequence, batch_axis=1, time_axis=0),
     "ScatterElements": configured(index.scatter_elements, axis=0, reduction="none"),
     "ScatterND": configured(index.scatter_nd, reduction="none"),

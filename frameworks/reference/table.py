@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +15,18 @@ from deep5.networks.gradients.window import attribute
 if TYPE_CHECKING:
     from deep5.distributed.synchronised import RankStatistics
 
-__all__ = ["Call", "Operator", "Site", "axes_refusal", "by_position", "configured", "first", "plain", "with_constants"]
+__all__ = [
+    "Call",
+    "Operator",
+    "Site",
+    "axes_refusal",
+    "by_position",
+    "chosen",
+    "configured",
+    "first",
+    "plain",
+    "with_constants",
+]
 
 
 def _no_graphs(graph: ir.Graph) -> Callable[..., tuple[Any, ...]]:
@@ -142,3 +153,16 @@ def axes_refusal(node: ir.Node) -> str | None:
     """Why an operator cannot run whose axes became an input in a later opset."""
     found = "axes" in node.attributes
     return "got axes as an attribute, of an older opset; allowed: axes as an input" if found else None
+
+
+def chosen(**allowed: Sequence[str]) -> Callable[[ir.Node], str | None]:
+    """Why an operator cannot run of whose attributes these are texts, one of a few."""
+
+    def refusal(node: ir.Node) -> str | None:
+        for name, texts in allowed.items():
+            got = attribute(node, name, texts[0])
+            if got not in texts:
+                return f"got {name}={got!r}; allowed: {', '.join(texts)}"
+        return None
+
+    return refusal

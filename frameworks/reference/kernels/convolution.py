@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 
+from deep5.errors import ShapeError
 from deep5.frameworks.reference.kernels.memory import Array, Scratch, batch_last, channels_last, strided
 from deep5.networks.gradients.window import Window
 
-__all__ = ["convolution", "transposed_convolution"]
+__all__ = ["column_to_image", "convolution", "transposed_convolution"]
 
 
 def convolution(
@@ -35,6 +36,8 @@ def convolution(
     """
     kernel = w.shape[2:]
     output, begins, ends = window.fit(x.shape[2:], kernel)
+    if min(output, default=0) < 0:
+        raise ShapeError(f"Conv: a window of {kernel} does not fit into {x.shape[2:]}; expected padding, or more of it")
     # The order of the columns is the one in which the copy into them has the longer contiguous runs.
     run_batch = x.shape[0] * (output[-1] if window.strides[-1] == 1 else 1)
     run_channels = x.shape[1] * (kernel[-1] if window.dilations[-1] == 1 else 1)
@@ -108,6 +111,7 @@ def transposed_convolution(
     *,
     window: Window,
     output_padding: tuple[int, ...],
+    output_shape: tuple[int, ...] | None = None,
     group: int = 1,
     scratch: Scratch,
 ) -> Array:
@@ -119,11 +123,16 @@ def transposed_convolution(
         bias: (M,), or None.
         window: Strides, dilations and padding of the convolution that this is the adjoint of.
         output_padding: Extents added behind, one a spatial axis.
+        output_shape: The result's spatial extents, which say the padding; None: the window says it, or `auto_pad`.
         group: Number of groups that channels fall into.
         scratch: Holds the columns.
 
     Returns:
         (N, M, *output), output = stride (space - 1) + span - padding + output_padding; the dtype of x.
+
+    References:
+        ONNX, ConvTranspose-11: padding that the result's extents ask for. Where it is odd, the greater part is behind
+        with SAME_UPPER, and before otherwise.
     """
     rank, kernel = x.ndim - 2, w.shape[2:]
     none = (0,) * rank
@@ -139,20 +148,49 @@ def transposed_convolution(
         np.matmul(weights, source.reshape(group, channels // group, -1), out=cols)
     cols = cols.reshape(m, *kernel, *space, n)
 
-    spans, strides = window.spans(kernel), window.strides
-    full = [t * (s - 1) + span for t, s, span in zip(strides, space, spans, strict=True)]
-    output = [
-        f + extra - begin - end
-        for f, extra, begin, end in zip(full, output_padding, window.begins, window.ends, strict=True)
+    full = [
+        t * (s - 1) + span + extra
+        for t, s, span, extra in zip(window.strides, space, window.spans(kernel), output_padding, strict=True)
     ]
-    reach = [max(f, begin + o) for f, begin, o in zip(full, window.begins, output, strict=True)]
-    y = np.zeros((m, *reach, n), dtype=x.dtype)
-    every = slice(None)
-    for position in np.ndindex(*kernel):
-        starts = [d * k for d, k in zip(window.dilations, position, strict=True)]
-        place = [slice(a, a + t * (s - 1) + 1, t) for a, t, s in zip(starts, strides, space, strict=True)]
-        y[(every, *place)] += cols[(every, *position)]
-    y = y[(every, *(slice(begin, begin + o) for begin, o in zip(window.begins, output, strict=True)))]
+    same = window.auto_pad in ("SAME_UPPER", "SAME_LOWER")
+    if output_shape is None and same:
+        output_shape = tuple(s * t for s, t in zip(space, window.strides, strict=True))
+    if output_shape is not None:
+        totals = [max(f - o, 0) for f, o in zip(full, output_shape, strict=True)]
+        begins = tuple(total // 2 if window.auto_pad == "SAME_UPPER" else total - total // 2 for total in totals)
+        output = tuple(output_shape)
+    else:
+        begins = none if window.auto_pad == "VALID" else window.begins
+        ends = none if window.auto_pad == "VALID" else window.ends
+        output = tuple(f - begin - end for f, begin, end in zip(full, begins, ends, strict=True))
+    if min(output, default=0) < 0:
+        raise ShapeError(f"ConvTranspose: got pads beyond the result, of {full}; expected fewer")
+    y = column_to_image(cols, window, begins, output)
     if bias is not None:
         y += bias.reshape(-1, *[1] * (y.ndim - 1))
     return y.transpose(y.ndim - 1, *range(y.ndim - 1))
+
+
+def column_to_image(cols: Array, window: Window, begins: tuple[int, ...], output: tuple[int, ...]) -> Array:
+    """Sum the elements of windows where they overlap (col2im).
+
+    Args:
+        cols: (C, *kernel, *windows, N).
+        window: Strides and dilations.
+        begins: Elements before the image that windows reach.
+        output: Extents of the image.
+
+    Returns:
+        (C, *output, N); what windows hold outside is left out.
+    """
+    rank = len(output)
+    kernel, space = cols.shape[1 : 1 + rank], cols.shape[1 + rank : -1]
+    full = [t * (s - 1) + span for t, s, span in zip(window.strides, space, window.spans(kernel), strict=True)]
+    reach = [max(f, begin + o) for f, begin, o in zip(full, begins, output, strict=True)]
+    y = np.zeros((cols.shape[0], *reach, cols.shape[-1]), dtype=cols.dtype)
+    every = slice(None)
+    for position in np.ndindex(*kernel):
+        starts = [d * k for d, k in zip(window.dilations, position, strict=True)]
+        place = [slice(a, a + t * (s - 1) + 1, t) for a, t, s in zip(starts, window.strides, space, strict=True)]
+        y[(every, *place)] += cols[(every, *position)]
+    return y[(every, *(slice(begin, begin + o) for begin, o in zip(begins, output, strict=True)))]

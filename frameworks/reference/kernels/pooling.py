@@ -8,16 +8,33 @@ from typing import Any
 
 import numpy as np
 
+from deep5.errors import NetworkError, ShapeError
 from deep5.frameworks.reference.kernels.memory import Array
 from deep5.networks.gradients.window import Window
 
-__all__ = ["average_pool", "global_average_pool", "max_pool", "max_pool_with_indices", "max_unpool"]
+__all__ = [
+    "average_pool",
+    "global_average_pool",
+    "global_lp_pool",
+    "global_max_pool",
+    "lp_pool",
+    "max_pool",
+    "max_pool_with_indices",
+    "max_unpool",
+]
+
+
+def _least(x: Array) -> float:
+    """What is less than everything, or the least, of the elements' type."""
+    return -math.inf if x.dtype.kind == "f" else int(np.iinfo(x.dtype).min)
 
 
 def _prepared(x: Array, window: Window, fill: float) -> tuple[Array, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """The input extended by `fill` to all that the windows touch; output extents, padding before and behind."""
     space = x.shape[2:]
     output, begins, ends = window.fit(space, window.kernel)
+    if min(output, default=0) < 0:
+        raise ShapeError(f"a window of {window.kernel} does not fit into {space}; expected a larger input, or padding")
     spans = window.spans(window.kernel)
     need = tuple(
         max((o - 1) * t + span, begin + s)
@@ -85,7 +102,7 @@ def global_average_pool(x: Array) -> Array:
 
 def max_pool(x: Array, *, window: Window) -> Array:
     """ONNX MaxPool (opset 12) without indices: (N, C, *space) -> (N, C, *output); a NaN in a window is its maximum."""
-    extended, output, _, _ = _prepared(x, window, -math.inf)
+    extended, output, _, _ = _prepared(x, window, _least(x))
     best: Array | None = None
     for _, elements in _shifts(extended, window, output):
         if best is None:
@@ -95,18 +112,22 @@ def max_pool(x: Array, *, window: Window) -> Array:
     return np.zeros((*x.shape[:2], *output), dtype=x.dtype) if best is None else best
 
 
-def max_pool_with_indices(x: Array, *, window: Window) -> tuple[Array, Array]:
+def max_pool_with_indices(x: Array, *, window: Window, column_major: bool = False) -> tuple[Array, Array]:
     """ONNX MaxPool (opset 12) with both outputs.
 
     Args:
         x: (N, C, *space).
         window: Kernel, strides, dilations, padding, ceil mode.
+        column_major: Whether the first axis of space is the innermost one where places are counted.
 
     Returns:
-        The maxima, (N, C, *output), and where each stands in the flattened x, int64; the first where several tie.
+        The maxima, (N, C, *output), and where each stands in the flattened x, int64; the first where several tie. A
+        NaN is the maximum, and its place the last NaN's.
     """
     space = x.shape[2:]
-    extended, output, begins, _ = _prepared(x, window, -math.inf)
+    extended, output, begins, _ = _prepared(x, window, _least(x))
+    steps = [math.prod(space[:axis] if column_major else space[axis + 1 :]) for axis in range(len(space))]
+    undefined = x.dtype.kind == "f" and bool(np.isnan(x).any())
     best: Array | None = None
     place: Array | None = None
     for position, elements in _shifts(extended, window, output):
@@ -114,14 +135,17 @@ def max_pool_with_indices(x: Array, *, window: Window) -> tuple[Array, Array]:
         for axis, k in enumerate(position):
             at = np.arange(output[axis]) * window.strides[axis] + k * window.dilations[axis] - begins[axis]
             # Only a window of nothing but -inf keeps a position in the padding: its nearest element stands for it.
-            at = at.clip(0, space[axis] - 1) * math.prod(space[axis + 1 :])
+            at = at.clip(0, space[axis] - 1) * steps[axis]
             flat = flat + at.reshape(-1, *[1] * (len(space) - axis - 1))
         if best is None or place is None:
             best = elements.copy(order="K")
             place = np.empty_like(best, dtype=np.int64)
             place[...] = flat
         else:
-            np.copyto(place, flat, where=elements > best)
+            higher = elements > best
+            if undefined:
+                higher |= np.isnan(elements)
+            np.copyto(place, flat, where=higher)
             np.maximum(best, elements, out=best)
     if best is None or place is None:
         shape = (*x.shape[:2], *output)
@@ -131,8 +155,50 @@ def max_pool_with_indices(x: Array, *, window: Window) -> tuple[Array, Array]:
     return best, place
 
 
-def max_unpool(x: Array, indices: Array, shape: Array) -> Array:
-    """ONNX MaxUnpool with an output shape: each element at its place in the flattened result, zeros elsewhere."""
-    result = np.zeros(tuple(int(extent) for extent in shape), dtype=x.dtype)
+def max_unpool(x: Array, indices: Array, shape: Array | None = None, *, window: Window) -> Array:
+    """ONNX MaxUnpool (opset 11): each element at its place in the flattened result, zeros elsewhere.
+
+    Args:
+        x: (N, C, *output).
+        indices: Places as MaxPool gives them for an input of the result's shape, the shape of x.
+        shape: Of the result; where None, that of the smallest input from which the windows make an x.
+        window: Kernel, strides and padding.
+
+    Raises:
+        NetworkError: A place outside the result.
+    """
+    if shape is None:
+        axes = zip(x.shape[2:], window.strides, window.kernel, window.begins, window.ends, strict=True)
+        goal = (*x.shape[:2], *((o - 1) * t + k - begin - end for o, t, k, begin, end in axes))
+    else:
+        goal = tuple(int(extent) for extent in shape)
+    if indices.shape != x.shape:
+        raise ShapeError(f"MaxUnpool: got indices of shape {indices.shape}; expected {x.shape}, as the values")
+    result = np.zeros(goal, dtype=x.dtype)
+    if indices.size and not (indices.min() >= 0 and indices.max() < result.size):
+        raise NetworkError(f"MaxUnpool: an index is outside the result; allowed: 0 to {result.size - 1}")
     result.reshape(-1)[indices] = x
     return result
+
+
+def lp_pool(x: Array, *, window: Window, p: int) -> Array:
+    """ONNX LpPool (opset 18): the p-norm of every window, (N, C, *space) -> (N, C, *output)."""
+    extended, output, _, _ = _prepared(x, window, 0.0)
+    powers = np.square(extended) if p == 2 else np.abs(extended) ** p
+    total: Array = np.zeros_like(extended, shape=(*x.shape[:2], *output))
+    for _, elements in _shifts(powers, window, output):
+        total += elements
+    return np.sqrt(total) if p == 2 else total ** (1.0 / p)
+
+
+def global_max_pool(x: Array) -> Array:
+    """ONNX GlobalMaxPool: the maximum over space, (N, C, *space) -> (N, C, 1, …)."""
+    best: Array = x.max(axis=tuple(range(2, x.ndim)), keepdims=True)
+    return best
+
+
+def global_lp_pool(x: Array, *, p: int) -> Array:
+    """ONNX GlobalLpPool: the p-norm over space, (N, C, *space) -> (N, C, 1, …)."""
+    powers = np.square(x) if p == 2 else np.abs(x) ** p
+    total: Array = powers.sum(axis=tuple(range(2, x.ndim)), keepdims=True)
+    return np.sqrt(total) if p == 2 else total ** (1.0 / p)

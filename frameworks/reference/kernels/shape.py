@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import ShapeError, Unsupported
+from deep5.errors import ShapeError
 from deep5.frameworks.reference.kernels.memory import Array
 
 __all__ = [
@@ -106,19 +106,45 @@ def pad(x: Array, pads: Any, value: Any = None, axes: Any = None, *, mode: str) 
         axes: The axes that pads speak of; all where None.
         mode: `"constant"`, `"edge"`, `"reflect"` or `"wrap"`.
     """
-    over = range(x.ndim) if axes is None else [int(axis) for axis in axes]
-    widths, cut = [(0, 0)] * x.ndim, [slice(None)] * x.ndim
+    over = range(x.ndim) if axes is None else [int(axis) % x.ndim for axis in axes]
+    widths = [(0, 0)] * x.ndim
     for position, axis in enumerate(over):
-        before, behind = int(pads[position]), int(pads[position + len(over)])
-        widths[axis] = (max(before, 0), max(behind, 0))
-        cut[axis] = slice(max(-before, 0), x.shape[axis] + min(behind, 0))
-    x = x[tuple(cut)]
-    if mode != "constant":
-        return np.pad(x, widths, mode=mode)  # type: ignore[call-overload, no-any-return]
+        widths[axis] = (int(pads[position]), int(pads[position + len(over)]))
     shape = tuple(before + extent + behind for extent, (before, behind) in zip(x.shape, widths, strict=True))
-    result = np.full_like(x, ("" if x.dtype == object else 0) if value is None else value, shape=shape)
-    result[tuple(slice(w[0], w[0] + extent) for extent, w in zip(x.shape, widths, strict=True))] = x
-    return result
+    if min(shape, default=0) < 0:
+        raise ShapeError(f"Pad: got pads that leave {shape} of the shape {x.shape}; expected no extent below 0")
+    if mode == "constant":
+        fill = ("" if x.dtype.kind in "OSUT" else 0) if value is None else value
+        result = np.full_like(x, fill, shape=shape)
+        both = list(zip(x.shape, shape, (before for before, _ in widths), strict=True))
+        target = tuple(slice(max(before, 0), max(min(extent + before, goal), 0)) for extent, goal, before in both)
+        source = tuple(slice(max(-before, 0), max(min(extent, goal - before), 0)) for extent, goal, before in both)
+        result[target] = x[source]
+        return result
+    cut = [
+        slice(max(-before, 0), extent + min(behind, 0))
+        for extent, (before, behind) in zip(x.shape, widths, strict=True)
+    ]
+    x = x[tuple(cut)]
+    if not any(before > 0 or behind > 0 for before, behind in widths):
+        return x.copy()
+    for axis, (before, behind) in enumerate(widths):
+        if (before > 0 or behind > 0) and not x.shape[axis]:
+            raise ShapeError(f"Pad: got mode={mode!r} on an axis of no elements; allowed: mode='constant'")
+        if before > 0 or behind > 0:
+            x = np.take(x, _repeated(x.shape[axis], max(before, 0), max(behind, 0), mode), axis=axis)
+    return x
+
+
+def _repeated(extent: int, before: int, behind: int, mode: str) -> Array:
+    """Which elements of an axis stand where it is extended by its edges, its reflection, or itself."""
+    at = np.arange(-before, extent + behind)
+    if mode == "edge" or extent == 1:
+        return at.clip(0, extent - 1)
+    if mode == "wrap":
+        return at % extent
+    at %= 2 * (extent - 1)
+    return np.minimum(at, 2 * (extent - 1) - at)
 
 
 def one_hot(indices: Array, depth: Any, values: Array, *, axis: int) -> Array:
@@ -159,15 +185,8 @@ def tile(x: Array, repeats: Sequence[int]) -> Array:
     return np.tile(x, tuple(int(count) for count in repeats))
 
 
-def repeat_elements(x: Array, scales: Array) -> Array:
-    """ONNX Resize by whole factors to the nearest element before: every element repeated along each axis.
-
-    Raises:
-        Unsupported: A factor that is not whole.
-    """
-    factors = [int(scale) for scale in scales]
-    if any(factor != scale or factor < 1 for factor, scale in zip(factors, scales, strict=True)):
-        raise Unsupported(f"Resize: got the scales {[float(scale) for scale in scales]}; allowed: whole numbers from 1")
+def repeat_elements(x: Array, factors: Sequence[int]) -> Array:
+    """Every element repeated along each axis, by as many as its factor says."""
     result = np.empty_like(x, shape=tuple(extent * factor for extent, factor in zip(x.shape, factors, strict=True)))
     for position in np.ndindex(*factors):
         result[tuple(slice(first, None, factor) for first, factor in zip(position, factors, strict=True))] = x

@@ -1,0 +1,178 @@
+"""Regions of interest: what pools a box of an image into a grid of bins, and which boxes to keep."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from deep5.errors import NetworkError
+from deep5.frameworks.reference.kernels.memory import Array
+from deep5.frameworks.reference.kernels.sampling import border, interpolated, pixels
+
+__all__ = ["max_roi_pool", "non_max_suppression", "roi_align"]
+
+
+def roi_align(
+    x: Array,
+    rois: Array,
+    batch_indices: Array,
+    *,
+    mode: str,
+    output: tuple[int, int],
+    sampling_ratio: int,
+    spatial_scale: float,
+    shifted: bool,
+) -> Array:
+    """ONNX RoiAlign (opset 16): the mean of bilinear samples in every bin, or a maximum.
+
+    The maximum is, as in ONNX's own vectors and in ONNX Runtime, that of the terms whose sums the samples are.
+
+    Args:
+        x: (N, C, H, W).
+        rois: (R, 4): x1, y1, x2, y2.
+        batch_indices: (R,): the image of each.
+        mode: `"avg"` or `"max"`.
+        output: Rows and columns of bins.
+        sampling_ratio: Samples along each side of a bin; 0: as many as it has pixels, rounded up.
+        spatial_scale: From the coordinates of rois to pixels of x.
+        shifted: Whether the middle of the first pixel is at one half.
+
+    Returns:
+        (R, C, *output), the dtype of x.
+
+    Raises:
+        NetworkError: An image that is not there.
+
+    References:
+        He, Gkioxari, Dollár and Girshick, Mask R-CNN, ICCV 2017, section 3.
+    """
+    _check_images("RoiAlign", batch_indices, len(x))
+    space, rows = (x.shape[2], x.shape[3]), pixels(x)
+    boxes = rois.astype(np.result_type(rois.dtype, np.float32)) * spatial_scale - (0.5 if shifted else 0.0)
+    starts, extents = boxes[:, 1::-1], boxes[:, :1:-1] - boxes[:, 1::-1]  # rows first
+    if not shifted:
+        extents = np.maximum(extents, 1.0)
+    bins = extents / np.array(output)
+    counts = np.full(bins.shape, sampling_ratio) if sampling_ratio > 0 else np.ceil(bins).astype(np.int64).clip(1)
+    result: Array = np.empty((len(rois), x.shape[1], *output), x.dtype)
+    for count in np.unique(counts, axis=0):
+        chosen = np.flatnonzero((counts == count).all(axis=1))
+        places, missing = [], []
+        for axis, (bins_of_axis, samples) in enumerate(zip(output, count.tolist(), strict=True)):
+            parts = (np.arange(bins_of_axis * samples) + 0.5) / samples
+            place = starts[chosen, axis, None] + bins[chosen, axis, None] * parts
+            missing.append((place < -1) | (place > space[axis]))
+            places.append(place.clip(0, space[axis] - 1))
+        wide = (len(chosen), places[0].shape[1], places[1].shape[1])
+        at = [
+            np.broadcast_to(places[0][:, :, None], wide).reshape(-1),
+            np.broadcast_to(places[1][:, None], wide).reshape(-1),
+        ]
+        images = np.broadcast_to(batch_indices[chosen].astype(np.int64)[:, None, None], wide).reshape(-1)
+        found = interpolated(rows, images, at, space, border, sums=np.maximum if mode == "max" else np.add)
+        found[(missing[0][:, :, None] | missing[1][:, None]).reshape(-1)] = 0
+        found = found.reshape(len(chosen), output[0], count[0], output[1], count[1], -1)
+        pooled = found.max(axis=(2, 4)) if mode == "max" else found.mean(axis=(2, 4))
+        result[chosen] = np.moveaxis(pooled, -1, 1)
+    return result
+
+
+def max_roi_pool(x: Array, rois: Array, *, pooled_shape: tuple[int, int], spatial_scale: float) -> Array:
+    """ONNX MaxRoiPool: the maximum of all pixels that a bin touches, 0 of none.
+
+    Args:
+        x: (N, C, H, W).
+        rois: (R, 5): the image, then x1, y1, x2, y2; both corners lie in the box.
+        pooled_shape: Rows and columns of bins.
+        spatial_scale: From the coordinates of rois to pixels of x; they are rounded to whole ones.
+
+    Returns:
+        (R, C, *pooled_shape), the dtype of x.
+
+    Raises:
+        NetworkError: An image that is not there.
+
+    References:
+        Girshick, Fast R-CNN, ICCV 2015, section 2.1.
+    """
+    _check_images("MaxRoiPool", rois[:, 0], len(x))
+    corners = np.floor(rois[:, 1:].astype(np.float64) * spatial_scale + 0.5)
+    result: Array = np.zeros((len(rois), x.shape[1], *pooled_shape), x.dtype)
+    for number, (image, (left, top, right, bottom)) in enumerate(zip(rois[:, 0].astype(int), corners, strict=True)):
+        rows = _bins(top, bottom, pooled_shape[0], x.shape[2])
+        columns = _bins(left, right, pooled_shape[1], x.shape[3])
+        for i, (first, last) in enumerate(rows):
+            if first >= last:
+                continue
+            band = x[image, :, first:last].max(axis=1)
+            for j, (begin, end) in enumerate(columns):
+                if begin < end:
+                    band[:, begin:end].max(axis=1, out=result[number, :, i, j])
+    return result
+
+
+def _bins(low: float, high: float, count: int, extent: int) -> list[tuple[int, int]]:
+    """Where each bin begins and ends, within the image."""
+    size = max(high - low + 1, 1) / count
+    bounds = [(low + math.floor(i * size), low + math.ceil((i + 1) * size)) for i in range(count)]
+    return [(int(min(max(a, 0), extent)), int(min(max(b, 0), extent))) for a, b in bounds]
+
+
+def _check_images(operator: str, images: Array, count: int) -> None:
+    if images.size and not ((images >= 0) & (images < count)).all():
+        raise NetworkError(f"{operator}: got a region of the image {images.max():g}; allowed: 0 to {count - 1}")
+
+
+def non_max_suppression(
+    boxes: Array,
+    scores: Array,
+    max_output_boxes_per_class: Array | None = None,
+    iou_threshold: Array | None = None,
+    score_threshold: Array | None = None,
+    *,
+    center_point_box: bool,
+) -> Array:
+    """ONNX NonMaxSuppression: of boxes that overlap too much, the one with the highest score.
+
+    Args:
+        boxes: (N, B, 4): two corners, or the middle and both extents where `center_point_box`.
+        scores: (N, classes, B); where several tie, the first box comes first.
+        max_output_boxes_per_class: How many to keep of an image and class; none where left out.
+        iou_threshold: The share of their union that two boxes may have in common.
+        score_threshold: Boxes with a lower score are left out.
+        center_point_box: What boxes hold.
+
+    Returns:
+        (kept, 3), int64: image, class and box, by falling score within a class.
+    """
+    most = 0 if max_output_boxes_per_class is None else int(np.reshape(max_output_boxes_per_class, -1)[0])
+    limit = np.float32(0) if iou_threshold is None else np.reshape(iou_threshold, -1)[0]
+    least = None if score_threshold is None else np.reshape(score_threshold, -1)[0]
+    if center_point_box:
+        low, high = boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2
+    else:
+        low, high = boxes[..., :2], boxes[..., 2:]
+    low, high = np.minimum(low, high), np.maximum(low, high)
+    kept: list[tuple[int, int, int]] = []
+    for image, label in np.ndindex(*scores.shape[:2]):
+        found = scores[image, label]
+        left = np.argsort(-found, kind="stable")
+        if least is not None:
+            left = left[found[left] >= least]
+        for _ in range(most):
+            if not left.size:
+                break
+            best, left = left[0], left[1:]
+            kept.append((image, label, int(best)))
+            left = left[_overlap(low[image], high[image], best, left) <= limit]
+    return np.array(kept, np.int64).reshape(-1, 3)
+
+
+def _overlap(low: Array, high: Array, one: int, others: Array) -> Array:
+    """The area that a box has in common with others, as a share of their union; 0 where that has no area."""
+    sides = np.minimum(high[one], high[others]) - np.maximum(low[one], low[others])
+    common = np.maximum(sides, 0).prod(axis=-1)
+    union = (high[one] - low[one]).prod() + (high[others] - low[others]).prod(axis=-1) - common
+    share: Array = np.divide(common, union, out=np.zeros_like(common), where=union > 0)
+    return share
