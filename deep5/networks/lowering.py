@@ -15,6 +15,7 @@ from deep5.networks.control_flow import written_out
 from deep5.networks.custom import operator_of
 from deep5.networks.folding import fold_constants, lift_constants
 from deep5.networks.network import Network
+from deep5.networks.nodes import subgraphs
 from deep5.networks.shapes import infer_shapes
 from deep5.networks.tracing import expand_operator
 from deep5.networks.unrolling import RECURRENT, unrolled
@@ -62,39 +63,50 @@ def lowered(network: Network, supports: Callable[[ir.Node], Support]) -> Network
 
 def _expand(model: ir.Model, supports: Callable[[ir.Node], Support]) -> bool:
     """Expand each unsupported node once."""
-    changed, refused = False, list[str]()
-    for number, node in enumerate(list(model.graph.all_nodes())):
-        answer = supports(node)
-        graph = node.graph
-        if answer or not isinstance(graph, ir.Graph):
-            continue
-        for index, value in enumerate(node.outputs):
-            value.name = value.name or f"{node.name}/unused_{index}"  # the expansion computes it before it is dropped
-        if any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
-            changed |= written_out(node)
-            continue
-        if node.op_type in RECURRENT and node.domain == "":
-            changed |= unrolled(graph, node)
-            continue
-        if (operator := _python(node)) is not None:
-            try:
-                expand_operator(graph, node, operator)
-                changed = True
-            except Unsupported as error:
-                refused.append(f"{node.name} ({node.domain}.{node.op_type}): {answer.reason}; nor in ONNX: {error}")
-            continue
-        function = _body(node, model.graph.opset_imports.get(node.domain))
-        if function is not None:
-            _fix_settings(graph, node)
-            # An overload of its own: the body depends on the node's attributes and types.
-            node.overload = function.overload = f"{number}"
-            function.opset_imports.update(model.graph.opset_imports)
-            model.functions[function.identifier()] = function
-            changed = True
+    refused: list[str] = []
+    changed = _expand_in(model, model.graph, supports, refused)
     if refused:
         raise Unsupported("operators that are neither run nor written in ONNX operators:\n  " + "\n  ".join(refused))
     passes.InlinePass()(model)
     return changed
+
+
+def _expand_in(model: ir.Model, graph: ir.Graph, supports: Callable[[ir.Node], Support], refused: list[str]) -> bool:
+    """Expand the unsupported nodes of a graph; what is inside a node comes first, and may be all that it lacks."""
+    changed = False
+    for node in list(graph):
+        answer = supports(node)
+        if answer:
+            continue
+        inner = [_expand_in(model, each, supports, refused) for each in subgraphs(node).values()]
+        changed |= any(inner) or _expand_node(model, graph, node, answer.reason, refused)
+    return changed
+
+
+def _expand_node(model: ir.Model, graph: ir.Graph, node: ir.Node, reason: str, refused: list[str]) -> bool:
+    """Write one node in other operators, or make it the call of a function; whether that can be."""
+    for index, value in enumerate(node.outputs):
+        value.name = value.name or f"{node.name}/unused_{index}"  # the expansion computes it before it is dropped
+    if subgraphs(node):
+        return written_out(node)
+    if node.op_type in RECURRENT and node.domain == "":
+        return unrolled(graph, node)
+    if (operator := _python(node)) is not None:
+        try:
+            expand_operator(graph, node, operator)
+        except Unsupported as error:
+            refused.append(f"{node.name} ({node.domain}.{node.op_type}): {reason}; nor in ONNX: {error}")
+            return False
+        return True
+    function = _body(node, model.graph.opset_imports.get(node.domain))
+    if function is None:
+        return False
+    _fix_settings(graph, node)
+    # An overload of its own: the body depends on the node's attributes and types.
+    node.overload = function.overload = f"{len(model.functions)}"
+    function.opset_imports.update(model.graph.opset_imports)
+    model.functions[function.identifier()] = function
+    return True
 
 
 def _python(node: ir.Node) -> Operator | None:

@@ -16,9 +16,9 @@ from deep5.frameworks.reference.kernels.memory import Array
 __all__ = ["Grams", "concatenate", "count_grams", "decoded", "full_match", "normalize", "split_texts"]
 
 
-def decoded(texts: Array) -> Array:
-    """Texts as a file holds them, in bytes, as Python's own; other arrays as they are."""
-    if texts.dtype.kind not in "OSU":
+def decoded(texts: Any) -> Any:
+    """Texts as a file holds them, in bytes, as Python's own; what else there is, lists and None too, as it is."""
+    if not isinstance(texts, np.ndarray) or texts.dtype.kind not in "OSU":
         return texts
     return _mapped(lambda text: text.decode() if isinstance(text, bytes) else str(text), texts, object)
 
