@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,9 +50,11 @@ class Backward:
         wanted: Values whose gradient somebody needs; rules leave the others out.
         before: The node in front of which the nodes go; at the end of the graph where None.
         prefix: What the new nodes' names begin with.
+        rules: The rules of other operators, for a rule that is made of them.
 
     Attributes:
         graph: As given.
+        rules: As given.
         prefix: As given; the nodes of a gradient have the name of the layer in front, by which its time is known.
     """
 
@@ -63,8 +65,9 @@ class Backward:
         *,
         before: ir.Node | None = None,
         prefix: str = "backward",
+        rules: Mapping[str, Rule] | None = None,
     ) -> None:
-        self.graph, self._before, self.prefix = graph, before, prefix
+        self.graph, self._before, self.prefix, self.rules = graph, before, prefix, rules or {}
         self._wanted = wanted
         self._taken = {value.name for node in graph for value in (*node.inputs, *node.outputs) if value is not None}
         self._taken |= {value.name for value in graph.inputs} | set(graph.initializers)

@@ -12,10 +12,10 @@ from deep5.backend import Support
 from deep5.errors import NetworkError, UnknownName, Unsupported
 from deep5.networks.constants import FLOATS
 from deep5.networks.custom import is_custom
-from deep5.networks.gradients.backward import Backward, refuse
+from deep5.networks.gradients.backward import Backward
 from deep5.networks.gradients.batch_normalization import is_training, split_batch_normalization
-from deep5.networks.gradients.rules import CONSTANT, RULES
-from deep5.networks.gradients.rules_custom import backward_node
+from deep5.networks.gradients.rules import RULES
+from deep5.networks.gradients.sweep import differentiate, path_between
 from deep5.networks.lowering import lowered
 from deep5.networks.network import Network
 from deep5.networks.shapes import infer_shapes
@@ -117,7 +117,7 @@ def _with_gradients(network: Network, seeds: Mapping[str, str], names: Sequence[
     roots = {value: seeds[str(value.name)] for value in graph.outputs if value.name in seeds}
 
     nodes = list(graph)
-    active, path = _path(nodes, set(sources.values()), roots)
+    active, path = path_between(nodes, set(sources.values()), roots)
     _check_rules(path)
 
     for name in (*seeds.values(), *(f"grad:{name}" for name in names)):
@@ -126,7 +126,7 @@ def _with_gradients(network: Network, seeds: Mapping[str, str], names: Sequence[
     given = {root: ir.Value(name=name, shape=root.shape, type=root.type) for root, name in roots.items()}
     graph.inputs.extend(given.values())
 
-    backward = Backward(graph, active)
+    backward = Backward(graph, active, rules=RULES)
     gradients: dict[ir.Value, ir.Value] = {root: seed for root, seed in given.items() if root in active}
     results: dict[ir.Value, ir.Value] = {}
 
@@ -141,7 +141,7 @@ def _with_gradients(network: Network, seeds: Mapping[str, str], names: Sequence[
     # A gradient is named where its last contribution is known: a communicator may send it while the rest is computed.
     last = {value: node for node in reversed(path) for value in node.inputs if value in sources.values()}
     for node in reversed(path):
-        _differentiate(backward, node, active, gradients)
+        differentiate(backward, node, active, gradients)
         for value in dict.fromkeys(node.inputs):
             if value is not None and last.get(value) is node:
                 finish(value)
@@ -164,7 +164,7 @@ def _expanded(network: Network, seeds: Collection[str], names: Sequence[str]) ->
     while True:
         graph = network.model.graph
         roots = [value for value in graph.outputs if value.name in seeds]
-        _, path = _path(network.nodes, {_source(network, graph, name) for name in names}, roots)
+        _, path = path_between(network.nodes, {_source(network, graph, name) for name in names}, roots)
         smaller = _without(network, {str(node.name) for node in path if not _has_rule(node)})
         if smaller is network:
             return network
@@ -190,49 +190,6 @@ def _source(network: Network, graph: ir.Graph, name: str) -> ir.Value:
     if value.dtype not in FLOATS:
         raise Unsupported(f"no gradient by {name!r}, which is {network.inputs[name]}; allowed: floating-point inputs")
     return value
-
-
-def _path(
-    nodes: list[ir.Node], sources: set[ir.Value], roots: Collection[ir.Value]
-) -> tuple[set[ir.Value], list[ir.Node]]:
-    """Values that depend on the sources and that the roots depend on, and the nodes between, in their order."""
-    forward = set(sources)
-    for node in nodes:
-        constant = node.op_type in CONSTANT and not node.domain
-        if not constant and any(value in forward for value in _reads(node)):
-            # Integers and truth values do not vary continuously: the gradient stops there.
-            forward.update(value for value in node.outputs if value.dtype is None or value.dtype in FLOATS)
-    active, path = (set(roots) & forward), []
-    for node in reversed(nodes):
-        if any(value in active for value in node.outputs):
-            active.update(value for value in _reads(node) if value in forward)
-            path.append(node)
-    return active, path[::-1]
-
-
-def _reads(node: ir.Node) -> Iterator[ir.Value]:
-    """A node's inputs, and what its subgraphs take from outside."""
-    yield from (value for value in node.inputs if value is not None)
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            for inner in attribute.as_graph():
-                yield from _reads(inner)
-
-
-def _differentiate(
-    backward: Backward, node: ir.Node, active: set[ir.Value], gradients: dict[ir.Value, ir.Value]
-) -> None:
-    """Apply a node's rule and add what it sends back to the gradients by the node's inputs."""
-    rule = backward_node if is_custom(node) else RULES[node.op_type]
-    backward.prefix = f"{node.name}/backward"
-    sent = rule(backward, node, [gradients.get(value) for value in node.outputs])
-    for value, gradient in zip(node.inputs, sent, strict=True):
-        if value is None or value not in active:
-            continue
-        if gradient is None:
-            raise refuse(node, f"its rule has no gradient by the input {value.name!r}")
-        known = gradients.get(value)
-        gradients[value] = gradient if known is None else backward.op("Add", known, gradient)
 
 
 def _check_rules(path: list[ir.Node]) -> None:

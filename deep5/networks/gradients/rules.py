@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from deep5.networks.gradients import (
     rules_activation,
+    rules_algebra,
     rules_convolution,
+    rules_convolution_transposed,
+    rules_deformable,
     rules_linear,
     rules_loss,
     rules_math,
@@ -12,15 +15,25 @@ from deep5.networks.gradients import (
     rules_part,
     rules_pooling,
     rules_reduce,
+    rules_resize,
+    rules_sampling,
+    rules_scan,
+    rules_scatter,
     rules_shape,
+    rules_signal,
+    rules_trigonometric,
 )
 from deep5.networks.gradients.backward import Rule
+from deep5.networks.gradients.sweep import CONSTANT
 
 __all__ = ["CONSTANT", "RULES"]
 
 RULES: dict[str, Rule] = {
     **rules_activation.RULES,
+    **rules_algebra.RULES,
     **rules_convolution.RULES,
+    **rules_convolution_transposed.RULES,
+    **rules_deformable.RULES,
     **rules_linear.RULES,
     **rules_loss.RULES,
     **rules_math.RULES,
@@ -28,15 +41,11 @@ RULES: dict[str, Rule] = {
     **rules_part.RULES,
     **rules_pooling.RULES,
     **rules_reduce.RULES,
+    **rules_resize.RULES,
+    **rules_sampling.RULES,
+    **rules_scan.RULES,
+    **rules_scatter.RULES,
     **rules_shape.RULES,
+    **rules_signal.RULES,
+    **rules_trigonometric.RULES,
 }
-
-# fmt: off
-# Operators whose outputs are constant wherever they are differentiable: the gradient stops there. The other operators
-# without a rule are refused.
-CONSTANT = frozenset({
-    "And", "ArgMax", "ArgMin", "Bernoulli", "Ceil", "ConstantOfShape", "Equal", "EyeLike", "Floor", "Greater",
-    "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "NonZero", "Not", "Or", "RandomNormalLike",
-    "RandomUniformLike", "Round", "Shape", "Sign", "Size", "Xor",
-})
-# fmt: on

@@ -50,6 +50,30 @@ def _elu(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     return [_where_positive(b, x, grads[0], b.op("Mul", grads[0], slope))]
 
 
+def _celu(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = x where x > 0, else alpha (exp(x / alpha) - 1): dx = dy, or dy exp(x / alpha).
+
+    References:
+        ONNX, Celu-12. Barron, Continuously differentiable exponential linear units, arXiv:1704.07483, equation 2.
+    """
+    (x,) = operands(node, 1)
+    left = b.op("Min", x, b.like(0.0, x))  # no infinity beside what is not taken
+    return [b.op("Mul", grads[0], b.op("Exp", b.op("Div", left, b.like(attribute(node, "alpha", 1.0), x))))]
+
+
+def _selu(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = gamma x where x > 0, else gamma alpha (exp(x) - 1): dx = gamma dy, or dy (y + gamma alpha).
+
+    References:
+        ONNX, Selu-6. Klambauer et al., Self-normalizing neural networks, NeurIPS 2017, equation 2.
+    """
+    (x,), (y,) = operands(node, 1), node.outputs
+    alpha = attribute(node, "alpha", 1.67326319217681884765625)
+    gamma = attribute(node, "gamma", 1.05070102214813232421875)
+    slope = b.op("Add", y, b.like(alpha * gamma, x))
+    return [_where_positive(b, x, b.op("Mul", grads[0], b.like(gamma, x)), b.op("Mul", grads[0], slope))]
+
+
 def _softplus(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """y = log(1 + exp(x)): dx = dy / (1 + exp(-x)).
 
@@ -107,17 +131,29 @@ def _hard_swish(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _clip(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = min(max(x, low), high): dx = dy where low <= x <= high, else 0.
+    """y = min(max(x, low), high): dx = dy where low <= x <= high, dlow the sum of dy where x < low, dhigh that where
+    x > high, or low is.
 
     References:
         ONNX, Clip-13.
     """
-    (x,), dx = operands(node, 1), grads[0]
-    bounds = (*node.inputs[1:], None, None)
-    for bound, comparison in zip(bounds, ("Less", "Greater"), strict=False):
-        if bound is not None:
-            dx = b.op("Where", b.op(comparison, x, bound), b.like(0.0, x), dx)
-    return [dx, *[None] * (len(node.inputs) - 1)]
+    x, low, high = (*node.inputs, None, None)[:3]
+    (dx,), zero = grads, b.like(0.0, node.outputs[0])
+    dlow = dhigh = None
+    raised = x if low is None else b.op("Max", x, low)
+    if high is not None:
+        over = b.op("Greater", raised, high)
+        dhigh = _total(b, over, grads[0], high, zero)
+        dx = b.op("Where", over, zero, dx)
+    if low is not None:
+        under = b.op("Less", x, low)
+        dlow = _total(b, under, dx, low, zero)
+        dx = b.op("Where", under, zero, dx)
+    return [dx, dlow, dhigh][: len(node.inputs)]
+
+
+def _total(b: Backward, where: ir.Value, dy: ir.Value | None, bound: ir.Value, zero: ir.Value) -> ir.Value | None:
+    return b.op("ReduceSum", b.op("Where", where, dy, zero), keepdims=0) if b.wants(bound) else None
 
 
 def _erf(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
@@ -180,6 +216,7 @@ def _log_softmax(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 RULES: dict[str, Rule] = {
+    "Celu": _celu,
     "Clip": _clip,
     "Elu": _elu,
     "Erf": _erf,
@@ -189,6 +226,7 @@ RULES: dict[str, Rule] = {
     "LeakyRelu": _leaky_relu,
     "LogSoftmax": _log_softmax,
     "Relu": _relu,
+    "Selu": _selu,
     "Sigmoid": _sigmoid,
     "Softmax": _softmax,
     "Softplus": _softplus,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import onnx_ir as ir
 
-from deep5.networks.gradients.backward import Backward, Gradients, Rule, extents, operands, refuse
+from deep5.networks.gradients.backward import Backward, Extents, Gradients, Rule, extents, operands, refuse
 from deep5.networks.gradients.window import Window, attribute
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "by_weights", "fitted", "resolved"]
 
 # From here on one product for every element of the kernel beats one product with all windows copied side by side,
 # which then leave the cache.
@@ -39,9 +40,7 @@ def _conv(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     x, w = operands(node, 2)
     (dy, *_) = grads
     rank = len(extents(w)) - 2
-    window = Window.of(node, rank)
-    if window.auto_pad != "NOTSET":
-        raise refuse(node, f"got auto_pad={window.auto_pad!r}; allowed: NOTSET; remedy: write the pads out")
+    window = resolved(node, x, extents(w)[2:])
     windows = [extent for extent in extents(node.outputs[0])[2:] if isinstance(extent, int)]
     together = len(windows) == rank < _MOST_AXES and math.prod(windows) <= _FEW_WINDOWS
     batch_last = None
@@ -51,7 +50,7 @@ def _conv(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     if b.wants(x):
         dx = _by_input(b, node, batch_last if together else dy, window, together=together)
     if b.wants(w):
-        dw = _by_weights(b, node, batch_last, window)
+        dw = by_weights(b, node, (x, w, node.outputs[0]), batch_last, window)
     if len(node.inputs) > 2 and b.wants(node.inputs[2]):
         dbias = b.op("ReduceSum", dy, b.ints(0, *range(2, rank + 2)), keepdims=0)
     return [dx, dw, dbias][: len(node.inputs)]
@@ -71,7 +70,7 @@ def _by_input(b: Backward, node: ir.Node, dy: ir.Value | None, window: Window, *
             span = window.dilations[axis] * (size - 1) + 1
             output_padding.append((extent + window.begins[axis] + window.ends[axis] - span) % stride)
         else:
-            raise refuse(node, f"with stride {stride} the input's spatial extents must be fixed, got {space}")
+            return _by_input_at_run_time(b, node, dy, window)
     one, none = ([1], [0]) if together else ([], [])
     rank = len(window.strides)
     if together:
@@ -89,25 +88,72 @@ def _by_input(b: Backward, node: ir.Node, dy: ir.Value | None, window: Window, *
     return b.op("Transpose", b.op("Squeeze", dx, b.ints(0)), perm=[rank + 1, *range(rank + 1)]) if together else dx
 
 
-def _by_weights(b: Backward, node: ir.Node, dy: ir.Value | None, window: Window) -> ir.Value:
-    """dW; dy comes with the batch as its last axis.
+def _by_input_at_run_time(b: Backward, node: ir.Node, dy: ir.Value | None, window: Window) -> ir.Value:
+    """dX where it is not known what the last stride leaves over: of all that windows touch, cut or filled to X."""
+    x, w = operands(node, 2)
+    touched = b.op(
+        "ConvTranspose",
+        dy,
+        w,
+        strides=list(window.strides),
+        dilations=list(window.dilations),
+        group=attribute(node, "group", 1),
+    )
+    return fitted(b, touched, x, window.begins)
+
+
+def fitted(b: Backward, touched: ir.Value, x: ir.Value, begins: tuple[int, ...]) -> ir.Value:
+    """What windows touch, in the spatial extents of x: without the padding before, cut or filled with zeros behind."""
+    behind = b.op("Sub", b.op("Shape", x, start=2), b.op("Shape", touched, start=2))
+    if any(begins):
+        behind = b.op("Add", behind, b.ints(*begins))
+    pads = b.op("Concat", b.ints(0, 0, *(-begin for begin in begins), 0, 0), behind, axis=0)
+    return b.op("Pad", touched, pads)
+
+
+def resolved(node: ir.Node, x: ir.Value, kernel: Extents) -> Window:
+    """The window of a node, with `auto_pad` written out as padding."""
+    rank = len(kernel)
+    window = Window.of(node, rank)
+    if window.auto_pad == "NOTSET":
+        return window
+    if window.auto_pad == "VALID":
+        return replace(window, auto_pad="NOTSET", begins=(0,) * rank, ends=(0,) * rank)
+    space = [extent for extent in (*extents(x)[2:], *kernel) if isinstance(extent, int)]
+    if len(space) < 2 * rank:
+        raise refuse(node, f"got auto_pad={window.auto_pad!r} over extents that are not known; allowed: NOTSET, VALID")
+    _, begins, ends = window.fit(tuple(space[:rank]), tuple(space[rank:]))
+    return replace(window, auto_pad="NOTSET", begins=begins, ends=ends)
+
+
+def by_weights(
+    b: Backward, node: ir.Node, values: tuple[ir.Value, ir.Value, ir.Value], dy: ir.Value | None, window: Window
+) -> ir.Value:
+    """dW of a convolution; dy comes with the batch as its last axis.
+
+    Args:
+        b: The backward pass.
+        node: For its groups, and for messages.
+        values: What the windows go over, the weights, and a value of the shape of the result.
+        dy: (M, *output, N).
+        window: Strides, dilations, padding.
 
     References:
         Chellapilla, Puri and Simard, High performance convolutional neural networks for document processing, 2006:
         windows as the columns of a matrix.
     """
-    x, w = operands(node, 2)
+    x, w, y = values
     rank = len(window.strides)
     outputs, channels, *sizes = extents(w)
     kernel = [size for size in sizes if isinstance(size, int)]
     if len(kernel) < rank or not isinstance(outputs, int) or not isinstance(channels, int):
         raise refuse(node, f"the weights' extents must be fixed, got {extents(w)}")
-    windows = [extent for extent in extents(node.outputs[0])[2:] if isinstance(extent, int)]
+    windows = [extent for extent in extents(y)[2:] if isinstance(extent, int)]
     source = b.op("Transpose", x, perm=[*range(1, rank + 2), 0])
     if window.padded:
         source = b.op("Pad", source, b.ints(0, *window.begins, 0, 0, *window.ends, 0))
     source = b.op("Unsqueeze", source, b.ints(1))
-    parts = [_windows(b, source, node, window, position) for position in itertools.product(*map(range, kernel))]
+    parts = [_windows(b, source, y, window, position) for position in itertools.product(*map(range, kernel))]
     count, group = len(parts), attribute(node, "group", 1)
     if group > 1:
         columns = b.op("Concat", *parts, axis=1) if count > 1 else parts[0]
@@ -135,7 +181,7 @@ def _by_groups(b: Backward, dy: ir.Value | None, columns: ir.Value, shape: tuple
 
     References:
         Krizhevsky, Sutskever and Hinton, ImageNet classification with deep convolutional neural networks, NIPS 2012,
-        section 3.5: each group is a convolution of its own. The product is that of `_by_weights`.
+        section 3.5: each group is a convolution of its own. The product is that of `by_weights`.
     """
     group, outputs, count = shape
     rows = b.op("Reshape", dy, b.ints(group, outputs, -1))
@@ -143,18 +189,18 @@ def _by_groups(b: Backward, dy: ir.Value | None, columns: ir.Value, shape: tuple
     return b.op("MatMul", rows, b.op("Transpose", columns, perm=[0, 2, 1]))
 
 
-def _windows(b: Backward, source: ir.Value, node: ir.Node, window: Window, position: tuple[int, ...]) -> ir.Value:
+def _windows(b: Backward, source: ir.Value, y: ir.Value, window: Window, position: tuple[int, ...]) -> ir.Value:
     """What all windows hold at one position of the kernel, (channels, 1, *windows, batch)."""
     rank, steps = len(position), b.ints(*window.strides)
     starts = [d * k for d, k in zip(window.dilations, position, strict=True)]
-    space = extents(node.outputs[0])[2:]
+    space = extents(y)[2:]
     fixed = [extent for extent in space if isinstance(extent, int)]
     first = b.ints(*starts)
     if len(fixed) == rank:
         ends = [a + t * (extent - 1) + 1 for a, t, extent in zip(starts, window.strides, fixed, strict=True)]
         last = b.ints(*ends)
     else:
-        last = b.op("Add", first, b.op("Mul", b.op("Shape", node.outputs[0], start=2), steps))
+        last = b.op("Add", first, b.op("Mul", b.op("Shape", y, start=2), steps))
     return b.op("Slice", source, first, last, b.ints(*range(2, rank + 2)), steps)
 
 

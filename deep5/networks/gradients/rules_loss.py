@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from deep5.networks.gradients.backward import Backward, Gradients, Rule, extents, operands, refuse
+from deep5.networks.gradients.backward import Backward, Gradients, Rule, extents, operands
 from deep5.networks.gradients.window import attribute
 
 __all__ = ["RULES"]
@@ -21,12 +21,16 @@ def _softmax_cross_entropy(b: Backward, node: ir.Node, grads: Gradients) -> Grad
     """
     x, label = operands(node, 2)
     dl, second = (*grads, None)[:2]
-    if second is not None:
-        raise refuse(node, "the loss depends on its second output, log_prob; remedy: use LogSoftmax for it")
     log_prob = b.output(node, 1, x.shape, x.dtype)
-    hot, dl = _chosen(b, node, x, label, dl)
-    difference = b.op("Sub", b.op("Exp", log_prob), hot)
-    return [b.op("Mul", difference, dl), *[None] * (len(node.inputs) - 1)]
+    probability, parts = b.op("Exp", log_prob), list[ir.Value]()
+    if dl is not None:
+        hot, dl = _chosen(b, node, x, label, dl)
+        parts.append(b.op("Mul", b.op("Sub", probability, hot), dl))
+    if second is not None:  # log_prob, whose gradient is that of LogSoftmax
+        total = b.op("ReduceSum", second, b.ints(1), keepdims=1)
+        parts.append(b.op("Sub", second, b.op("Mul", probability, total)))
+    dx = parts[0] if len(parts) == 1 else b.op("Add", *parts)
+    return [dx, *[None] * (len(node.inputs) - 1)]
 
 
 def _negative_log_likelihood(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:

@@ -183,38 +183,43 @@ def _abs(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     return [b.op("Mul", grads[0], b.op("Sign", *operands(node, 1)))]
 
 
-def _sin(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = sin(x): dx = dy cos(x).
+def _mod(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = a - q c, with the quotient q = a / c rounded to a whole number: da = dy, dc = -dy q.
 
     References:
-        ONNX, Sin-7.
+        ONNX, Mod-13.
     """
-    return [b.op("Mul", grads[0], b.op("Cos", *operands(node, 1)))]
+    (a, c), (y,) = operands(node, 2), node.outputs
+    dc = None
+    if b.wants(c):
+        dc = b.op("Neg", b.op("Mul", grads[0], b.op("Round", b.op("Div", b.op("Sub", a, y), c))))
+    return _fit(b, node, grads[0] if b.wants(a) else None, dc)
 
 
-def _cos(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = cos(x): dx = -dy sin(x).
+def _average(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = (a + c + …) / n: da = dy / n, dc = dy / n, ….
 
     References:
-        ONNX, Cos-7.
+        ONNX, Mean-13.
     """
-    return [b.op("Neg", b.op("Mul", grads[0], b.op("Sin", *operands(node, 1))))]
+    share = b.scaled(grads[0], 1.0 / len(node.inputs), node.outputs[0])
+    return _fit(b, node, *(share if b.wants(value) else None for value in node.inputs))
 
 
 RULES: dict[str, Rule] = {
     "Abs": _abs,
     "Add": _add,
-    "Cos": _cos,
     "Div": _div,
     "Exp": _exp,
     "Log": _log,
     "Max": _extreme,
+    "Mean": _average,
     "Min": _extreme,
+    "Mod": _mod,
     "Mul": _mul,
     "Neg": _neg,
     "Pow": _pow,
     "Reciprocal": _reciprocal,
-    "Sin": _sin,
     "Sqrt": _sqrt,
     "Sub": _sub,
     "Sum": _add,

@@ -104,8 +104,6 @@ def _layer_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradie
     x, scale = operands(node, 2)
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     dy, shape = grads[0], extents(x)
-    if any(gradient is not None for gradient in grads[1:]):
-        raise refuse(node, "the loss depends on its Mean or InvStdDev; allowed: its first output alone")
     first = attribute(node, "axis", -1) % len(shape)
     axes = b.ints(*range(first, len(shape)))
     if x.dtype == ir.DataType.FLOAT:
@@ -119,6 +117,9 @@ def _layer_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradie
         r = b.op("Reciprocal", b.op("Sqrt", b.op("Add", variance, epsilon)))
         n = b.op("Mul", centred, r)
     dx = dscale = dbias = None
+    further = _by_statistics(b, x, (n, r), axes, (*grads[1:], None, None)[:2])
+    if dy is None:
+        return [further, None if not b.wants(scale) else b.zeros(scale), *([] if bias is None else [b.zeros(bias)])]
     if b.wants(scale):
         dscale = b.unbroadcast(b.op("Mul", dy, n), shape, scale)
     if bias is not None and b.wants(bias):
@@ -128,7 +129,101 @@ def _layer_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradie
         along = b.op("ReduceMean", b.op("Mul", g, n), axes, keepdims=1)
         less = b.op("Sub", b.op("Sub", g, b.op("ReduceMean", g, axes, keepdims=1)), b.op("Mul", n, along))
         dx = b.op("Mul", less, r)
+        dx = dx if further is None else b.op("Add", dx, further)
     return [dx, dscale, dbias][: len(node.inputs)]
+
+
+def _by_statistics(
+    b: Backward, x: ir.Value, known: tuple[ir.Value, ir.Value], axes: ir.Value, grads: Gradients
+) -> ir.Value | None:
+    """What the gradients by mean and r = 1 / sqrt(variance + epsilon) add to dx: (dmean - n r^2 dr) / m.
+
+    n is normalised x; None where the loss sees neither.
+    """
+    (n, r), total = known, None
+    for index, gradient in enumerate(grads):
+        if gradient is None:
+            continue
+        part = gradient
+        if x.dtype == ir.DataType.DOUBLE:
+            part = b.op("Cast", gradient, to=x.dtype)
+        if index:
+            part = b.op("Neg", b.op("Mul", n, b.op("Mul", part, b.op("Mul", r, r))))
+        total = part if total is None else b.op("Add", total, part)
+    if total is None:
+        return None
+    count = b.op("ReduceProd", b.op("Gather", b.shape(x), axes), keepdims=0)
+    return b.op("Expand", b.op("Div", total, b.op("Cast", count, to=x.dtype)), b.shape(x))
+
+
+def _instance_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = scale n + bias, n = (x - mean) r, statistics over space: with g = scale dy,
+    dx = r (g - mean(g) - n mean(g n)).
+
+    dscale and dbias, one a channel, sum dy n and dy over batch and space.
+
+    References:
+        ONNX, InstanceNormalization-6. Ulyanov, Vedaldi and Lempitsky, Instance normalization, arXiv:1607.08022,
+        equation 2.
+    """
+    (x, scale, bias), dy = operands(node, 3), grads[0]
+    rank = len(extents(x))
+    axes, batch = b.ints(*range(2, rank)), b.ints(0, *range(2, rank))
+    centred = b.op("Sub", x, b.op("ReduceMean", x, axes, keepdims=1))
+    variance = b.op("ReduceMean", b.op("Mul", centred, centred), axes, keepdims=1)
+    epsilon = b.like(attribute(node, "epsilon", 1e-5), x)
+    r = b.op("Reciprocal", b.op("Sqrt", b.op("Add", variance, epsilon)))
+    n = b.op("Mul", centred, r)
+    dx = dscale = dbias = None
+    if b.wants(scale):
+        dscale = b.op("ReduceSum", b.op("Mul", dy, n), batch, keepdims=0)
+    if b.wants(bias):
+        dbias = b.op("ReduceSum", dy, batch, keepdims=0)
+    if b.wants(x):
+        g = b.op("Mul", dy, channel_wide(b, x, scale))
+        along = b.op("ReduceMean", b.op("Mul", g, n), axes, keepdims=1)
+        less = b.op("Sub", b.op("Sub", g, b.op("ReduceMean", g, axes, keepdims=1)), b.op("Mul", n, along))
+        dx = b.op("Mul", less, r)
+    return [dx, dscale, dbias]
+
+
+def _mean_variance_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = c / d, c = x - mean, d = s + 1e-9, s the deviation: dx = g - mean(g) - c mean(g c) / (s d), g = dy / d.
+
+    The last term is 0 where s is, where the body of ONNX's function would give NaN.
+
+    References:
+        ONNX, MeanVarianceNormalization-13, and its function body: 1e-9.
+    """
+    (x,) = operands(node, 1)
+    axes = b.ints(*attribute(node, "axes", (0, 2, 3)))
+    c = b.op("Sub", x, b.op("ReduceMean", x, axes, keepdims=1))
+    s = b.op("Sqrt", b.op("ReduceMean", b.op("Mul", c, c), axes, keepdims=1))
+    d, zero = b.op("Add", s, b.like(1e-9, x)), b.like(0.0, x)
+    g = b.op("Div", grads[0], d)
+    along = b.op("ReduceMean", b.op("Mul", g, c), axes, keepdims=1)
+    flat = b.op("Equal", s, zero)
+    slope = b.op("Where", flat, zero, b.op("Div", along, b.op("Mul", b.op("Where", flat, b.like(1.0, x), s), d)))
+    return [b.op("Sub", b.op("Sub", g, b.op("ReduceMean", g, axes, keepdims=1)), b.op("Mul", c, slope))]
+
+
+def _lp_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = x / n, n the norm along an axis: dx = (dy - y sum(dy y)) / n, with sign(x) in place of the first y for p = 1.
+
+    0 where n = 0, where y is 0.
+
+    References:
+        ONNX, LpNormalization-1.
+    """
+    (x,), y, p = operands(node, 1), node.outputs[0], attribute(node, "p", 2)
+    if p not in (1, 2):
+        raise refuse(node, f"got p={p}; allowed: 1, 2")
+    axis, zero = b.ints(attribute(node, "axis", -1)), b.like(0.0, x)
+    norm = b.op(f"ReduceL{p}", x, axis, keepdims=1)
+    none = b.op("Equal", norm, zero)
+    along = b.op("ReduceSum", b.op("Where", none, zero, b.op("Mul", grads[0], y)), axis, keepdims=1)
+    less = b.op("Sub", grads[0], b.op("Mul", y if p == 2 else b.op("Sign", x), along))
+    return [b.op("Where", none, zero, b.op("Div", less, b.op("Where", none, b.like(1.0, x), norm)))]
 
 
 def _local_response_normalization(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
@@ -174,6 +269,9 @@ def _channel_mean(b: Backward, value: ir.Value, x: ir.Value, size: int, pads: tu
 
 RULES: dict[str, Rule] = {
     "BatchNormalization": _batch_normalization,
+    "InstanceNormalization": _instance_normalization,
     "LRN": _local_response_normalization,
     "LayerNormalization": _layer_normalization,
+    "LpNormalization": _lp_normalization,
+    "MeanVarianceNormalization": _mean_variance_normalization,
 }

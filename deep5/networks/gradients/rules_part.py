@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate
 
 import onnx_ir as ir
 
 from deep5.networks.constants import constant_value
-from deep5.networks.gradients.backward import Backward, Gradients, Rule, extents, operands, refuse
+from deep5.networks.gradients.backward import Backward, Gradients, Rule, extents, operands
 from deep5.networks.gradients.window import attribute
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "returned"]
 
 
 def _gather(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
@@ -101,15 +102,7 @@ def _slice(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     if spans is not None:
         dx = _padded(b, dy, len(extents(x)), spans)
     else:
-        # The numbers of all elements, sliced as x was, say where each element of dy belongs.
-        size = b.op("Reshape", b.op("Size", x), b.ints(1))
-        numbers = b.op("Range", b.integer(0), b.op("Size", x), b.integer(1))
-        places = b.op("Slice", b.op("Reshape", numbers, b.shape(x), allowzero=1), *rest)
-        flat = b.op("Expand", b.like(0.0, x), size)
-        filled = b.op(
-            "ScatterElements", flat, b.op("Reshape", places, b.ints(-1)), b.op("Reshape", dy, b.ints(-1)), axis=0
-        )
-        dx = b.op("Reshape", filled, b.shape(x), allowzero=1)
+        dx = returned(b, x, dy, lambda numbers: b.op("Slice", numbers, *rest))
     return [dx, *[None] * len(rest)]
 
 
@@ -147,21 +140,98 @@ def _pad(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     References:
         ONNX, Pad-19.
     """
-    mode = attribute(node, "mode", "constant")
+    x, pads = operands(node, 2)
+    value, axes = (*node.inputs[2:], None, None)[:2]
+    mode, rest = attribute(node, "mode", "constant"), [None] * (len(node.inputs) - 1)
     if mode != "constant":
-        raise refuse(node, f"got mode={mode!r}; allowed: 'constant'")
-    _, pads = operands(node, 2)
+        return [returned(b, x, grads[0], lambda numbers: b.op("Pad", numbers, pads, None, axes, mode=mode)), *rest]
     known = constant_value(pads)
     back = b.op("Neg", pads) if known is None else b.ints(*(-int(extent) for extent in known))
-    axes = node.inputs[3:4]
-    return [b.op("Pad", grads[0], back, *([None, *axes] if axes else [])), *[None] * (len(node.inputs) - 1)]
+    dx = b.op("Pad", grads[0], back, *([] if axes is None else [None, axes]))
+    if value is None or not b.wants(value):
+        return [dx, *rest]
+    # What dy holds outside of x belongs to the constant.
+    ones = b.op("Pad", b.op("Expand", b.like(1.0, x), b.shape(x)), pads, b.like(0.0, x), axes)
+    outside = b.op("Where", b.op("Equal", ones, b.like(0.0, x)), grads[0], b.like(0.0, x))
+    total = b.op("Reshape", b.op("ReduceSum", outside, keepdims=0), b.shape(value))
+    return [dx, None, total, *rest[2:]]
+
+
+def returned(b: Backward, x: ir.Value, dy: ir.Value | None, move: Callable[[ir.Value], ir.Value]) -> ir.Value:
+    """dx of an operator that only moves or repeats elements: each dy is added to the element that it was taken from.
+
+    Args:
+        b: The backward pass.
+        x: What was moved.
+        dy: The gradient by what it became.
+        move: The operator; the numbers of the elements of x, moved as x was, say where each came from.
+    """
+    numbers = b.op("Range", b.integer(0), b.op("Size", x), b.integer(1))
+    places = b.op("Reshape", move(b.op("Reshape", numbers, b.shape(x), allowzero=1)), b.ints(-1))
+    flat = b.op("Expand", b.like(0.0, x), b.op("Reshape", b.op("Size", x), b.ints(1)))
+    total = b.op("ScatterElements", flat, places, b.op("Reshape", dy, b.ints(-1)), axis=0, reduction="add")
+    return b.op("Reshape", total, b.shape(x), allowzero=1)
+
+
+def _compress(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = the parts of x along an axis, or of its elements in a row, for which a condition holds: dx = dy there.
+
+    References:
+        ONNX, Compress-11.
+    """
+    x, condition = operands(node, 2)
+    axis = attribute(node, "axis")
+    settings = {} if axis is None else {"axis": axis}
+    return [returned(b, x, grads[0], lambda numbers: b.op("Compress", numbers, condition, **settings)), None]
+
+
+def _reverse_sequence(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = x, the first elements of each sequence in reverse: dx is dy with the same ones reversed.
+
+    References:
+        ONNX, ReverseSequence-10.
+    """
+    _, lengths = operands(node, 2)
+    time, batch = attribute(node, "time_axis", 0), attribute(node, "batch_axis", 1)
+    return [b.op("ReverseSequence", grads[0], lengths, time_axis=time, batch_axis=batch), None]
+
+
+def _unique(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = the distinct elements of x, or its distinct parts along an axis: dx = dy where each stands first.
+
+    References:
+        ONNX, Unique-11.
+    """
+    (x,) = operands(node, 1)
+    first = b.output(node, 1, ir.Shape([None]), ir.DataType.INT64)
+    axis = attribute(node, "axis")
+    if axis is None:
+        return [returned(b, x, grads[0], lambda n: b.op("Gather", b.op("Reshape", n, b.ints(-1)), first, axis=0))]
+    return [returned(b, x, grads[0], lambda numbers: b.op("Gather", numbers, first, axis=axis))]
+
+
+def _one_hot(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = values[1] where the index along an axis is that of the label, values[0] elsewhere: sums of dy over both.
+
+    References:
+        ONNX, OneHot-11.
+    """
+    indices, depth, values = operands(node, 3)
+    hot = b.op("OneHot", indices, depth, b.like([0.0, 1.0], values), axis=attribute(node, "axis", -1))
+    on = b.op("ReduceSum", b.op("Mul", grads[0], hot), keepdims=0)
+    off = b.op("ReduceSum", b.op("Mul", grads[0], b.op("Sub", b.like(1.0, values), hot)), keepdims=0)
+    return [None, None, b.op("Concat", *(b.op("Unsqueeze", part, b.ints(0)) for part in (off, on)), axis=0)]
 
 
 RULES: dict[str, Rule] = {
+    "Compress": _compress,
     "Concat": _concat,
     "Gather": _gather,
     "GatherElements": _gather_elements,
+    "OneHot": _one_hot,
     "Pad": _pad,
+    "ReverseSequence": _reverse_sequence,
     "Slice": _slice,
     "Split": _split,
+    "Unique": _unique,
 }

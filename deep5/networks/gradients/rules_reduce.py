@@ -100,11 +100,66 @@ def _extreme(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     return _sent(node, b.op("Mul", chosen, b.op("Div", _kept(b, node, grads[0]), total)))
 
 
+def _product(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = product of x along axes: each element receives dy times the product of the others.
+
+    That is y over the element where there is no zero, and 0 unless the element is the only one.
+
+    References:
+        ONNX, ReduceProd-18.
+    """
+    (x,), axes = operands(node, 1), _axes(node)
+    zero, one = b.like(0.0, x), b.like(1.0, x)
+    gone = b.op("Equal", x, zero)
+    mine = b.op("Cast", gone, to=x.dtype)
+    factors = b.op("Where", gone, one, x)
+    product = b.op("ReduceProd", factors, b.ints(*axes), keepdims=1, noop_with_empty_axes=1)
+    zeros = b.op("ReduceSum", mine, b.ints(*axes), keepdims=1, noop_with_empty_axes=1)
+    others = b.op("Where", b.op("Equal", zeros, mine), b.op("Div", product, factors), zero)
+    return _sent(node, b.op("Mul", others, _kept(b, node, grads[0])))
+
+
+def _l1(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = sum of |x| along axes: dx = sign(x) dy.
+
+    References:
+        ONNX, ReduceL1-18.
+    """
+    (x,) = operands(node, 1)
+    return _sent(node, b.op("Mul", b.op("Sign", x), _kept(b, node, grads[0])))
+
+
+def _log_sum(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = log(sum of x) along axes: dx = dy / exp(y), by the sum itself.
+
+    References:
+        ONNX, ReduceLogSum-18.
+    """
+    (x,) = operands(node, 1)
+    total = b.op("ReduceSum", x, b.ints(*_axes(node)), keepdims=1, noop_with_empty_axes=1)
+    return _sent(node, b.op("Expand", b.op("Div", _kept(b, node, grads[0]), total), b.shape(x)))
+
+
+def _log_sum_exp(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = log(sum of exp(x)) along axes: dx = dy exp(x - y), which does not overflow; 0 where y is -infinity.
+
+    References:
+        ONNX, ReduceLogSumExp-18.
+    """
+    (x,), (y,) = operands(node, 1), node.outputs
+    less = b.op("Sub", x, _kept(b, node, b.op("Where", b.op("IsInf", y), b.like(0.0, y), y)))
+    return _sent(node, b.op("Mul", b.op("Exp", less), _kept(b, node, grads[0])))
+
+
 RULES: dict[str, Rule] = {
+    "ReduceL1": _l1,
     "ReduceL2": _l2,
+    "ReduceLogSum": _log_sum,
+    "ReduceLogSumExp": _log_sum_exp,
     "ReduceMax": _extreme,
     "ReduceMean": _mean,
     "ReduceMin": _extreme,
+    "ReduceProd": _product,
     "ReduceSum": _sum,
     "ReduceSumSquare": _sum_square,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from deep5.networks.constants import constant_value
 from deep5.networks.gradients.backward import Backward, Gradients, Rule, extents, operands
 from deep5.networks.gradients.window import attribute
 
@@ -23,10 +24,10 @@ def _cast(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """y = x in another precision: dx = dy in the precision of x.
 
     References:
-        ONNX, Cast-19.
+        ONNX, Cast-19 and CastLike-19.
     """
     (x,) = operands(node, 1)
-    return [b.op("Cast", grads[0], to=x.dtype)]
+    return [b.op("Cast", grads[0], to=x.dtype), *[None] * (len(node.inputs) - 1)]
 
 
 def _reshape(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
@@ -84,12 +85,56 @@ def _trilu(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     return [b.op("Trilu", grads[0], *rest, upper=attribute(node, "upper", 1)), *[None] * len(rest)]
 
 
+def _depth_to_space(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = blocks of channels laid out in space: dx gathers them again.
+
+    References:
+        ONNX, DepthToSpace-13: `mode` says whether the channels of a block lie together (CRD) or apart (DCR).
+    """
+    (x,), size = operands(node, 1), attribute(node, "blocksize")
+    batch, channels = b.op("Shape", x, end=1), b.op("Div", b.op("Shape", x, start=1, end=2), b.ints(size * size))
+    rows, columns = b.op("Shape", x, start=2, end=3), b.op("Shape", x, start=3, end=4)
+    apart = b.op("Concat", batch, channels, rows, b.ints(size), columns, b.ints(size), axis=0)
+    order = [0, 3, 5, 1, 2, 4] if attribute(node, "mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4]
+    return [b.op("Reshape", b.op("Transpose", b.op("Reshape", grads[0], apart), perm=order), b.shape(x))]
+
+
+def _space_to_depth(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = blocks of space laid out in channels, those of a block apart: dx lays them out in space again.
+
+    References:
+        ONNX, SpaceToDepth-13.
+    """
+    return [b.op("DepthToSpace", grads[0], blocksize=attribute(node, "blocksize"), mode="DCR")]
+
+
+def _dropout(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
+    """y = x mask / (1 - ratio) in training, x otherwise: dx the same of dy.
+
+    References:
+        ONNX, Dropout-13.
+    """
+    (x,), (_, ratio, training) = operands(node, 1), (*node.inputs, None, None)[:3]
+    rest = [None] * (len(node.inputs) - 1)
+    fixed = constant_value(training)
+    if training is None or (fixed is not None and not fixed.all()):
+        return [grads[0], *rest]
+    kept = b.op("Where", b.output(node, 1, x.shape, ir.DataType.BOOL), grads[0], b.like(0.0, x))
+    dropped = b.like(0.5, x) if ratio is None else ratio if ratio.dtype == x.dtype else b.op("Cast", ratio, to=x.dtype)
+    scaled = b.op("Div", kept, b.op("Sub", b.like(1.0, x), dropped))
+    return [scaled if fixed is not None else b.op("Where", training, scaled, grads[0]), *rest]
+
+
 RULES: dict[str, Rule] = {
     "Cast": _cast,
+    "CastLike": _cast,
+    "DepthToSpace": _depth_to_space,
+    "Dropout": _dropout,
     "Expand": _expand,
     "Flatten": _reshape,
     "Identity": _identity,
     "Reshape": _reshape,
+    "SpaceToDepth": _space_to_depth,
     "Squeeze": _reshape,
     "Tile": _tile,
     "Transpose": _transpose,

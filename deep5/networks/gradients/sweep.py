@@ -1,0 +1,67 @@
+"""The way back through nodes: which ones a gradient passes, and the rule of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import onnx_ir as ir
+
+from deep5.networks.constants import FLOATS
+from deep5.networks.custom import is_custom
+from deep5.networks.gradients.backward import Backward, refuse
+from deep5.networks.gradients.rules_custom import backward_node
+
+__all__ = ["CONSTANT", "differentiate", "path_between"]
+
+# fmt: off
+# Operators whose outputs are constant wherever they are differentiable: the gradient stops there. The other operators
+# without a rule are refused.
+CONSTANT = frozenset({
+    "And", "ArgMax", "ArgMin", "Bernoulli", "Ceil", "ConstantOfShape", "Equal", "EyeLike", "Floor", "Greater",
+    "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "NonZero", "Not", "Or", "RandomNormalLike",
+    "RandomUniformLike", "Round", "Shape", "Sign", "Size", "Xor",
+})
+# fmt: on
+
+
+def path_between(
+    nodes: list[ir.Node], sources: set[ir.Value], roots: Collection[ir.Value]
+) -> tuple[set[ir.Value], list[ir.Node]]:
+    """Values that depend on the sources and that the roots depend on, and the nodes between, in their order."""
+    forward = set(sources)
+    for node in nodes:
+        constant = node.op_type in CONSTANT and not node.domain
+        if not constant and any(value in forward for value in _reads(node)):
+            # Integers and truth values do not vary continuously: the gradient stops there.
+            forward.update(value for value in node.outputs if value.dtype is None or value.dtype in FLOATS)
+    active, path = (set(roots) & forward), []
+    for node in reversed(nodes):
+        if any(value in active for value in node.outputs):
+            active.update(value for value in _reads(node) if value in forward)
+            path.append(node)
+    return active, path[::-1]
+
+
+def _reads(node: ir.Node) -> Iterator[ir.Value]:
+    """A node's inputs, and what its subgraphs take from outside."""
+    yield from (value for value in node.inputs if value is not None)
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            for inner in attribute.as_graph():
+                yield from _reads(inner)
+
+
+def differentiate(
+    backward: Backward, node: ir.Node, active: set[ir.Value], gradients: dict[ir.Value, ir.Value]
+) -> None:
+    """Apply a node's rule and add what it sends back to the gradients by the node's inputs."""
+    rule = backward_node if is_custom(node) else backward.rules[node.op_type]
+    backward.prefix = f"{node.name}/backward"
+    sent = rule(backward, node, [gradients.get(value) for value in node.outputs])
+    for value, gradient in zip(node.inputs, sent, strict=True):
+        if value is None or value not in active:
+            continue
+        if gradient is None:
+            raise refuse(node, f"its rule has no gradient by the input {value.name!r}")
+        known = gradients.get(value)
+        gradients[value] = gradient if known is None else backward.op("Add", known, gradient)
