@@ -34,7 +34,7 @@ def recomputed(b: Backward, node: ir.Node, grads: Gradients, write: Written) -> 
     made = write(Backward(graph, prefix=node.op_type), node, [v if v is None else copies[v] for v in node.inputs])
     results = dict(zip(made, grads, strict=False))
     for result, same in zip(made, node.outputs, strict=False):
-        result.shape, result.type = same.shape, same.type
+        result.type = same.type
     graph.outputs.extend(results)
     infer_shapes(ir.Model(graph, ir_version=_IR_VERSION), f"what {node.op_type} computes")
 

@@ -100,12 +100,13 @@ def _depth_to_space(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 
 def _space_to_depth(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
-    """y = blocks of space laid out in channels, those of a block apart: dx lays them out in space again.
+    """y = blocks of space laid out in channels: dx lays them out in space again.
 
     References:
         ONNX, SpaceToDepth-13.
     """
-    return [b.op("DepthToSpace", grads[0], blocksize=attribute(node, "blocksize"), mode="DCR")]
+    mode = attribute(node, "mode", "DCR")
+    return [b.op("DepthToSpace", grads[0], blocksize=attribute(node, "blocksize"), mode=mode)]
 
 
 def _dropout(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
