@@ -397,8 +397,8 @@ def split(d: Drawn) -> Case:
 def slice_(d: Drawn) -> Case:
     shape = d.shape(1, 3, largest=5)
     chosen = list(d.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
-    far = st.sampled_from([-END, END])
-    bounds = [[d.draw(st.integers(-6, 6) | far) for _ in chosen] for _ in range(2)]
+    near, far = st.integers(-6, 6), st.sampled_from([-END, END])
+    bounds = [[d.draw(kind) for _ in chosen] for kind in (near, near | far)]
     inputs = [d.values(shape), *(integers(*part) for part in bounds)]
     axes = [axis - len(shape) if d.flag() else axis for axis in chosen]
     if d.flag():

@@ -366,3 +366,14 @@ def recurrent(d: Drawn) -> Case:
     if d.flag():
         inputs.append(d.values((ways, 2 * gates * hidden)))
     return d.case(inputs, settings, by=range(len(inputs)), outputs=d.one_of(1, 2))
+
+
+@case("CausalConvWithState")
+def causal(d: Drawn) -> Case:
+    settings = d.attributes(activation=["silu", "swish", "none"])
+    n, c, length, size = d.whole(1, 2), d.whole(1, 3), d.whole(1, 4), d.whole(2, 3)
+    inputs: list[np.ndarray | None] = [d.values((n, c, length)), d.values((c, 1, size))]
+    inputs.append(d.values((c,)) if d.flag() else None)
+    inputs.append(d.values((n, c, size - 1)) if d.flag() else None)
+    by = [position for position, value in enumerate(inputs) if value is not None]
+    return d.case(inputs, settings, by=by, outputs=2)

@@ -14,7 +14,7 @@ from deep5.networks.constants import FLOATS
 from deep5.networks.custom import is_custom
 from deep5.networks.gradients.backward import Backward
 from deep5.networks.gradients.batch_normalization import is_training, split_batch_normalization
-from deep5.networks.gradients.rules import RULES
+from deep5.networks.gradients.rules import REFUSED, RULES
 from deep5.networks.gradients.sweep import differentiate, path_between
 from deep5.networks.lowering import lowered
 from deep5.networks.network import Network
@@ -195,7 +195,9 @@ def _source(network: Network, graph: ir.Graph, name: str) -> ir.Value:
 def _check_rules(path: list[ir.Node]) -> None:
     missing = [node for node in path if not _has_rule(node)]
     if missing:
-        listed = ", ".join(f"{node.name!r} ({node.op_type})" for node in missing)
+        reasons = [f": {REFUSED[node.op_type]}" if node.op_type in REFUSED else "" for node in missing]
+        pairs = zip(missing, reasons, strict=True)
+        listed = ", ".join(f"{node.name!r} ({node.op_type}{reason})" for node, reason in pairs)
         raise Unsupported(f"no gradient rule for {listed}; allowed: {', '.join(sorted(RULES))}")
 
 

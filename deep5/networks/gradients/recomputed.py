@@ -60,9 +60,10 @@ def recomputed(b: Backward, node: ir.Node, grads: Gradients, write: Written) -> 
             attributes = {name: value.value for name, value in each.attributes.items()}
             new = b.ops(each.op_type, len(each.outputs), *inputs, domain=each.domain, **attributes)
             known.update(zip(each.outputs, new, strict=True))
+    found = [None if gradient is None else known[gradient] for gradient in wanted]
     return [
-        b.zeros(value) if gradient is None and value is not None and b.wants(value) else known.get(gradient)
-        for value, gradient in zip(node.inputs, wanted, strict=True)
+        b.zeros(value) if gradient is None and value is not None and b.wants(value) else gradient
+        for value, gradient in zip(node.inputs, found, strict=True)
     ]
 
 

@@ -26,7 +26,7 @@ from deep5.networks.gradients import (
 from deep5.networks.gradients.backward import Rule
 from deep5.networks.gradients.sweep import CONSTANT
 
-__all__ = ["CONSTANT", "RULES"]
+__all__ = ["CONSTANT", "REFUSED", "RULES"]
 
 RULES: dict[str, Rule] = {
     **rules_activation.RULES,
@@ -49,3 +49,30 @@ RULES: dict[str, Rule] = {
     **rules_signal.RULES,
     **rules_trigonometric.RULES,
 }
+
+_SEQUENCE = "no gradient passes a sequence or an optional value"
+_NESTED = "its nested graphs have a gradient where they can be written out: a fixed branch, a fixed number of steps"
+_QUANTISED = "whole numbers stand for floating-point ones"
+
+REFUSED: dict[str, str] = {
+    "BitCast": "the same bits as another type are no differentiable function",
+    "ConcatFromSequence": _SEQUENCE,
+    "DequantizeLinear": _QUANTISED,
+    "DynamicQuantizeLinear": _QUANTISED,
+    "Hardmax": "its result is constant wherever it is differentiable",
+    "If": _NESTED,
+    "LinearAttention": f"a Scan as its body: {_NESTED}",
+    "Loop": _NESTED,
+    "MaxRoiPool": "regions of whole elements, which RoiAlign took the place of",
+    "Optional": _SEQUENCE,
+    "OptionalGetElement": _SEQUENCE,
+    "Scan": _NESTED,
+    "SequenceAt": _SEQUENCE,
+    "SequenceConstruct": _SEQUENCE,
+    "SequenceErase": _SEQUENCE,
+    "SequenceInsert": _SEQUENCE,
+    "SequenceMap": _SEQUENCE,
+    "SplitToSequence": _SEQUENCE,
+}
+"""Operators of floating-point numbers that no gradient passes, and why; the others without a rule are written in
+operators that have one."""

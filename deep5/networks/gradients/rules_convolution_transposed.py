@@ -30,8 +30,8 @@ def _cut(node: ir.Node, x: ir.Value, w: ir.Value, window: Window) -> _Cut:
     more, asked = attribute(node, "output_padding", (0,) * rank), attribute(node, "output_shape", ())
     if not asked and window.auto_pad in ("NOTSET", "VALID"):
         padded = window.auto_pad == "NOTSET"
-        begins, ends = (window.begins, window.ends) if padded else ((0,) * rank, (0,) * rank)
-        return _Cut(begins, tuple(end - extra for end, extra in zip(ends, more, strict=True)))
+        sides = (window.begins, window.ends) if padded else ((0,) * rank, (0,) * rank)
+        return _Cut(sides[0], tuple(end - extra for end, extra in zip(sides[1], more, strict=True)))
     space = [extent for extent in extents(x)[2:] if isinstance(extent, int)]
     kernel = [extent for extent in extents(w)[2:] if isinstance(extent, int)]
     if len(space) < rank or len(kernel) < rank:

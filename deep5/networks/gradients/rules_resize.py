@@ -95,8 +95,8 @@ def _by_axis(b: Backward, node: ir.Node, x: ir.Value, dy: ir.Value | None, at: t
     if roi is not None and attribute(node, "coordinate_transformation_mode") == "tf_crop_and_resize":
         kind = roi.dtype
         zeros, ones = (b.op("Cast", value, to=kind) for value in (none, one))
-        first, last = own(roi, position), own(roi, count + position)
-        roi = b.op("Concat", zeros, zeros, first, zeros, ones, ones, last, ones, axis=0)
+        start, end = own(roi, position), own(roi, count + position)
+        roi = b.op("Concat", zeros, zeros, start, zeros, ones, ones, end, ones, axis=0)
     else:
         roi = None
     known = constant_value(scales)

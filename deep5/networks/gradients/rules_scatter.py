@@ -63,7 +63,7 @@ def _products(b: Backward, values: tuple[ir.Value, ir.Value], at: _Places, grads
     gone = [b.op("Equal", value, zero) for value in values]
     counts = [b.op("Cast", flag, to=x.dtype) for flag in gone]
     factors = [b.op("Where", flag, one, value) for flag, value in zip(gone, values, strict=True)]
-    product, count = at.put(*factors, "mul"), at.put(*counts, "add")
+    product, count = at.put(factors[0], factors[1], "mul"), at.put(counts[0], counts[1], "add")
     dx = b.op("Mul", grads[0], b.op("Where", b.op("Equal", count, counts[0]), b.op("Div", product, factors[0]), zero))
     du = None
     if b.wants(u):
@@ -76,7 +76,7 @@ def _products(b: Backward, values: tuple[ir.Value, ir.Value], at: _Places, grads
 def _extremes(b: Backward, values: tuple[ir.Value, ir.Value], y: ir.Value, at: _Places, grads: Gradients) -> Gradients:
     x, u = values
     chosen = [b.op("Cast", b.op("Equal", x, y), to=x.dtype), b.op("Cast", b.op("Equal", u, at.take(y)), to=x.dtype)]
-    share = b.op("Div", grads[0], at.put(*chosen, "add"))
+    share = b.op("Div", grads[0], at.put(chosen[0], chosen[1], "add"))
     return [b.op("Mul", share, chosen[0]), None, b.op("Mul", at.take(share), chosen[1])]
 
 

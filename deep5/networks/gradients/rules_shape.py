@@ -24,10 +24,10 @@ def _cast(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """y = x in another precision: dx = dy in the precision of x.
 
     References:
-        ONNX, Cast-19 and CastLike-19.
+        ONNX, Cast-19.
     """
     (x,) = operands(node, 1)
-    return [b.op("Cast", grads[0], to=x.dtype), *[None] * (len(node.inputs) - 1)]
+    return [b.op("Cast", grads[0], to=x.dtype)]
 
 
 def _reshape(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
@@ -128,7 +128,6 @@ def _dropout(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
 
 RULES: dict[str, Rule] = {
     "Cast": _cast,
-    "CastLike": _cast,
     "DepthToSpace": _depth_to_space,
     "Dropout": _dropout,
     "Expand": _expand,

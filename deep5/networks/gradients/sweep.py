@@ -14,12 +14,11 @@ from deep5.networks.gradients.rules_custom import backward_node
 __all__ = ["CONSTANT", "differentiate", "path_between"]
 
 # fmt: off
-# Operators whose outputs are constant wherever they are differentiable: the gradient stops there. The other operators
-# without a rule are refused.
+# Operators whose outputs are constant wherever they are differentiable: the gradient stops there.
 CONSTANT = frozenset({
     "And", "ArgMax", "ArgMin", "Bernoulli", "Ceil", "ConstantOfShape", "Equal", "EyeLike", "Floor", "Greater",
-    "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "NonZero", "Not", "Or", "RandomNormalLike",
-    "RandomUniformLike", "Round", "Shape", "Sign", "Size", "Xor",
+    "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "MelWeightMatrix", "NonZero", "Not", "Or",
+    "RandomNormalLike", "RandomUniformLike", "Round", "Shape", "Sign", "Size", "Xor",
 })
 # fmt: on
 

@@ -1,0 +1,108 @@
+"""How each operator of ONNX runs and is differentiated: the table in docs/onnx_operators.md, written by this script.
+
+Run `python tests/operator_table.py` after an operator or a rule was added; a test fails until then.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import onnx
+
+import gradient_drawn_layers
+from deep5.frameworks.jax.operators import OPERATORS as JAX
+from deep5.frameworks.pytorch.operators import OPERATORS as PYTORCH
+from deep5.frameworks.reference.operators import OPERATORS as REFERENCE
+from deep5.frameworks.tensorflow.operators import OPERATORS as TENSORFLOW
+from deep5.networks.constants import FLOATS
+from deep5.networks.gradients.rules import CONSTANT, REFUSED, RULES
+from deep5.networks.unrolling import RECURRENT
+from gradient_drawn import CASES
+from gradient_layers import LAYERS
+from gradient_table import ELEMENTS
+
+__all__ = ["PAGE", "differentiated", "operators", "page"]
+
+PAGE = Path(__file__).parents[1] / "docs" / "onnx_operators.md"
+TABLES = {"reference": REFERENCE, "pytorch": PYTORCH, "tensorflow": TENSORFLOW, "jax": JAX}
+assert gradient_drawn_layers.windows  # it adds its operators to CASES
+
+REAL = {f"tensor({kind.name.lower()})" for kind in FLOATS}
+
+_HEAD = """# Operators of ONNX
+
+Every operator of ONNX's own domain in its newest version, {count} of them: how back-ends run it, and what its
+gradient is where a back-end has none of its own (`reference`, `onnxruntime`, `openvino`; PyTorch, TensorFlow and JAX
+differentiate what they run). Written by `python tests/operator_table.py`.
+
+- forward: *native*, the framework's own functions; *body*, what ONNX's function or a layer's cells consist of;
+  `-`, neither. `framework.supports(node)` says why, and which attributes and element types it takes there.
+- backward: *rule*, a backward pass of its own; *body*, that of those operators; *constant*, the gradient stops or is
+  zero, since the outputs are whole numbers or do not vary; *refused*, with the reason.
+- tested: *table*, against three frameworks' own gradients, row by row; *drawn*, at nodes drawn from the schema, against
+  central differences, and against PyTorch's own gradients where its back-end has the operator.
+
+| operator | reference | pytorch | tensorflow | jax | backward | tested |
+|---|---|---|---|---|---|---|
+"""
+
+
+@functools.cache
+def operators() -> dict[str, onnx.defs.OpSchema]:
+    """The newest version of each operator that is not deprecated."""
+    names = sorted({schema.name for schema in onnx.defs.get_all_schemas_with_history() if schema.domain == ""})
+    found = {name: onnx.defs.get_schema(name) for name in names}
+    return {name: schema for name, schema in found.items() if not schema.deprecated}
+
+
+def is_function(op: str) -> bool:
+    schema = operators()[op]
+    return schema.has_function or schema.has_context_dependent_function
+
+
+def discrete(op: str) -> bool:
+    """Whether there is nothing to differentiate by, or nothing to differentiate."""
+    schema = operators()[op]
+    sides = (schema.inputs, schema.outputs)
+    return any(not any(REAL & set(each.types) or "seq" in str(each.types) for each in side) for side in sides)
+
+
+def differentiated(op: str) -> str:
+    """`"rule"`, `"body"`, `"constant"` or `"refused: …"`.
+
+    Raises:
+        LookupError: Nobody says what the gradient of the operator is.
+    """
+    if op in RULES:
+        return "rule"
+    if op in REFUSED:
+        return f"refused: {REFUSED[op]}"
+    if op in CONSTANT or discrete(op):
+        return "constant"
+    if op in CASES and (is_function(op) or op in RECURRENT):
+        return "body"
+    raise LookupError(f"{op}: neither a rule, nor a body that is tested, nor a reason")
+
+
+def forward(framework: str, op: str) -> str:
+    if op in TABLES[framework]:
+        return "native"
+    return "body" if is_function(op) or op in RECURRENT else "-"
+
+
+def tested(op: str) -> str:
+    found = (["table"] if op in ELEMENTS or op in LAYERS else []) + (["drawn"] if op in CASES else [])
+    return ", ".join(found) or "-"
+
+
+def page() -> str:
+    lines = []
+    for op, schema in operators().items():
+        runs = [forward(framework, op) for framework in TABLES]
+        lines.append(f"| {op}-{schema.since_version} | {' | '.join(runs)} | {differentiated(op)} | {tested(op)} |")
+    return _HEAD.format(count=len(lines)) + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,32 @@
+"""Every operator of ONNX has a gradient, or a reason why it has none; the page that says so is up to date."""
+
+from __future__ import annotations
+
+import pytest
+
+from deep5.networks.gradients.rules import CONSTANT, RULES
+from gradient_drawn import CASES
+from gradient_layers import LAYERS
+from gradient_table import ELEMENTS
+from operator_table import PAGE, REFUSED, differentiated, operators, page
+
+
+@pytest.mark.parametrize("op", sorted(operators()))
+@pytest.mark.daily
+def test_every_operator_is_differentiated_or_says_why_not(op: str) -> None:
+    assert differentiated(op)
+
+
+def test_each_operator_has_one_answer() -> None:
+    answers = (RULES.keys(), CONSTANT, REFUSED.keys())
+    assert sum(map(len, answers)) == len(set().union(*answers))
+    assert set().union(*answers) <= operators().keys()
+
+
+def test_every_rule_is_tested_at_drawn_nodes_or_row_by_row() -> None:
+    assert RULES.keys() <= CASES.keys() | ELEMENTS.keys() | LAYERS.keys()
+
+
+def test_the_page_is_up_to_date() -> None:
+    """If not: python tests/operator_table.py."""
+    assert PAGE.read_text() == page()
