@@ -16,7 +16,7 @@ from onnx.reference.op_run import OpRun
 
 import deep5 as d5
 import gradient_drawn_layers
-from deep5.errors import NetworkError, Unsupported
+from deep5.errors import Unsupported
 from deep5.frameworks.reference.framework import Reference
 from deep5.frameworks.reference.kernels.shape import pad
 from deep5.frameworks.reference.operators import supports
@@ -177,16 +177,13 @@ def native(framework: str, network: Network, feeds: Arrays, gradients: Arrays) -
     node = next(node for node in network.nodes if node.name == "node")
     if node.op_type in TRAINED:
         return False
-    if node.op_type == "ReduceL2" and not supported(framework, network):
-        return False  # the body of ONNX's function computes in float32
+    # The body of ONNX's function computes in float32, or holds a Loop and an If of other shapes than ONNX infers.
+    if node.op_type in ("ReduceL2", "AffineGrid") and not supported(framework, network):
+        return False
     try:
         executor = d5.framework(framework).executor(network, device="cpu")
     except Unsupported:
         return False
-    except NetworkError as error:
-        if node.op_type == "AffineGrid" and "Loop" in str(error):
-            return False  # the body of its body is a Loop, of which ONNX infers other shapes
-        raise
     if node.op_type == "SoftmaxCrossEntropyLoss" and len(node.outputs) == 2 and framework == "pytorch":
         return False  # PyTorch's own backward pass fails: "grad_input must be contiguous"
     executor.inference_and_backprop(dict(feeds), loss="loss", wrt=list(gradients))
@@ -216,8 +213,8 @@ def drawn(op: str, count: int, number: int, examine: Callable[[Case], None]) -> 
 @pytest.mark.daily
 @pytest.mark.parametrize("op", sorted(CASES))
 def test_gradients_of_drawn_nodes(op: str) -> None:
-    """Four nodes of each operator, of which PyTorch's own gradients agree where its back-end has the operator."""
-    drawn(op, 4, 0, lambda case: native("pytorch", *check(case)) and None)
+    """Three nodes of each operator, of which PyTorch's own gradients agree where its back-end has the operator."""
+    drawn(op, 3, 0, lambda case: native("pytorch", *check(case)) and None)
 
 
 @pytest.mark.slow
