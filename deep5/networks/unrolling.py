@@ -32,24 +32,28 @@ def unrolled(graph: ir.Graph, node: ir.Node) -> bool:
 
     Returns:
         Whether it was replaced. It stays where the length of the sequence, the directions or the hidden size are not
-        known, sequences end early, or peepholes, other activations, clipping, coupled gates or the batch-first layout
-        are asked for.
+        known, sequences end early, or other activations, clipping or coupled gates are asked for.
 
     References:
         ONNX operator specifications LSTM-14, GRU-14, RNN-14; Hochreiter and Schmidhuber, Long short-term memory,
         Neural Computation 9(8), 1997; Gers, Schmidhuber and Cummins, Learning to forget, Neural Computation 12(10),
-        2000; Cho et al., Learning phrase representations using RNN encoder-decoder, EMNLP 2014; Elman, Finding
-        structure in time, Cognitive Science 14(2), 1990.
+        2000 (peepholes: Gers and Schmidhuber, Recurrent nets that time and count, IJCNN 2000); Cho et al., Learning
+        phrase representations using RNN encoder-decoder, EMNLP 2014; Elman, Finding structure in time, Cognitive
+        Science 14(2), 1990.
     """
     inputs: list[ir.Value | None] = list(node.inputs)
     x, w, r, b, lengths, h, c, peepholes = inputs + [None] * (8 - len(inputs))
-    if x is None or w is None or r is None or peepholes is not None or not _plain(node):
+    if x is None or w is None or r is None or not _plain(node):
         return False
-    sizes = _sizes(x, r)
+    sizes = _sizes(x, r, _batch_first(node))
     if sizes is None or not _full(lengths, sizes.steps):
         return False
-    _LAYERS[node.op_type](node, x, sizes).write(graph, (w, r, b, h, c))
+    _LAYERS[node.op_type](node, x, sizes).write(graph, (w, r, b, h, c, peepholes))
     return True
+
+
+def _batch_first(node: ir.Node) -> bool:
+    return "layout" in node.attributes and bool(node.attributes["layout"].as_int())
 
 
 class _Sizes(NamedTuple):
@@ -59,11 +63,11 @@ class _Sizes(NamedTuple):
     hidden: int
 
 
-def _sizes(x: ir.Value, r: ir.Value) -> _Sizes | None:
+def _sizes(x: ir.Value, r: ir.Value, batch_first: bool) -> _Sizes | None:
     """The sizes that must be known; (steps, N, features) is the shape of x, (directions, gates hidden, hidden) r's."""
     if x.shape is None or r.shape is None or len(x.shape) != 3 or len(r.shape) != 3:
         return None
-    found = (x.shape[0], x.shape[2], r.shape[0], r.shape[2])
+    found = (x.shape[int(batch_first)], x.shape[2], r.shape[0], r.shape[2])
     known = [extent for extent in found if isinstance(extent, int)]
     return _Sizes(*known) if len(known) == len(found) else None
 
@@ -76,7 +80,6 @@ def _plain(node: ir.Node) -> bool:
         activations in ([], *known, *(each * 2 for each in known))
         and "clip" not in attributes
         and not attributes.get("input_forget", 0)
-        and not attributes.get("layout", 0)
     )
 
 
@@ -101,21 +104,31 @@ class _Layer(ABC):
         self.known: dict[tuple[int, ...], ir.Value] = {}
 
     @abstractmethod
-    def start(self, r: ir.Value, bias: ir.Value | None) -> tuple[ir.Value | None, _Cell]:
+    def start(self, r: ir.Value, bias: ir.Value | None, peepholes: ir.Value | None) -> tuple[ir.Value | None, _Cell]:
         """What a direction's cells share: the bias of the product with the input (None: none), and the cell.
 
         Args:
             r: Weights of the state, (gates hidden, hidden).
             bias: (2 gates hidden), of the input's part and of the state's.
+            peepholes: (3 hidden), what the gates i, o and f see of the cell state; of an LSTM alone.
         """
 
     def write(self, graph: ir.Graph, given: tuple[ir.Value | None, ...]) -> None:
-        flat = self.op("Reshape", self.x, self.ints(-1, self.features))
+        batch_first, x = _batch_first(self.node), self.x
+        if batch_first:
+            w, r, b, h, c, peepholes = given
+            x = self.op("Transpose", x, perm=[1, 0, 2])
+            h, c = (each and self.op("Transpose", each, perm=[1, 0, 2]) for each in (h, c))
+            given = (w, r, b, h, c, peepholes)
+        flat = self.op("Reshape", x, self.ints(-1, self.features))
         split = [self.split(value) for value in given]
         first = ["reverse" if self.direction() == "reverse" else "forward", "reverse"][: self.directions]
         runs = [self.run(flat, way, tuple(part[d] for part in split)) for d, way in enumerate(first)]
         results = [self.stack([run[i] for run in runs]) for i in range(1, self.outputs)]
         sequence = self.op("Concat", *(run[0] for run in runs), axis=1) if self.directions > 1 else runs[0][0]
+        if batch_first:
+            sequence = self.op("Transpose", sequence, perm=[2, 0, 1, 3])
+            results = [self.op("Transpose", each, perm=[1, 0, 2]) for each in results]
         new = [sequence, *results][: len(self.node.outputs)]
         ir.convenience.replace_nodes_and_values(graph, self.node, [self.node], self.made, self.node.outputs, new)
 
@@ -139,13 +152,13 @@ class _Layer(ABC):
         self, flat: ir.Value, direction: str, given: tuple[ir.Value | None, ...]
     ) -> tuple[ir.Value, ir.Value, ir.Value | None]:
         """One direction: hidden states (steps, 1, N, hidden), and the last hidden and cell states (N, hidden)."""
-        w, r, b, h, c = given
+        w, r, b, h, c, peepholes = given
         assert r is not None  # noqa: S101 - `unrolled` looked
-        bias, cell = self.start(r, b)
+        bias, cell = self.start(r, b, peepholes)
         gates = self.op("Gemm", flat, w, *(() if bias is None else (bias,)), transB=1)
         gates = self.op("Reshape", gates, self.ints(self.steps, -1, self.gates * self.hidden))
         # The batch keeps its name, which inference cannot see through -1.
-        batch = None if self.x.shape is None else self.x.shape[1]
+        batch = None if self.x.shape is None else self.x.shape[0 if _batch_first(self.node) else 1]
         gates.shape, gates.type = ir.Shape([self.steps, batch, self.gates * self.hidden]), self.x.type
         rows = self.ops("Split", gates, outputs=self.steps, axis=0, num_outputs=self.steps)
         order = range(self.steps) if direction == "forward" else reversed(range(self.steps))
@@ -187,7 +200,7 @@ class _LSTM(_Layer):
 
     gates, outputs = 4, 3
 
-    def start(self, r: ir.Value, bias: ir.Value | None) -> tuple[ir.Value | None, _Cell]:
+    def start(self, r: ir.Value, bias: ir.Value | None, peepholes: ir.Value | None) -> tuple[ir.Value | None, _Cell]:
         def cell(row: ir.Value, h: ir.Value | None, c: ir.Value | None) -> tuple[ir.Value, ir.Value]:
             sizes = self.ints(3 * self.hidden, self.hidden)
             logistic, candidate = self.ops("Split", self.with_state(row, h, r), sizes, outputs=2, axis=1)
@@ -196,7 +209,20 @@ class _LSTM(_Layer):
             new = new if c is None else self.op("Add", self.op("Mul", f, c), new)
             return self.op("Mul", o, self.op("Tanh", new)), new
 
-        return None if bias is None else self.op("Add", *self.halves(bias)), cell
+        def seeing(row: ir.Value, h: ir.Value | None, c: ir.Value | None) -> tuple[ir.Value, ir.Value]:
+            """The gates i and f see the cell state before the step, o that behind it."""
+            assert peepholes is not None  # noqa: S101 - else it is `cell` that runs
+            see_i, see_o, see_f = self.ops("Split", peepholes, outputs=3, axis=0, num_outputs=3)
+            i, o, f, g = self.ops("Split", self.with_state(row, h, r), outputs=4, axis=1, num_outputs=4)
+            if c is not None:
+                i, f = (self.op("Add", gate, self.op("Mul", see, c)) for gate, see in ((i, see_i), (f, see_f)))
+            new = self.op("Mul", self.op("Sigmoid", i), self.op("Tanh", g))
+            new = new if c is None else self.op("Add", self.op("Mul", self.op("Sigmoid", f), c), new)
+            o = self.op("Sigmoid", self.op("Add", o, self.op("Mul", see_o, new)))
+            return self.op("Mul", o, self.op("Tanh", new)), new
+
+        chosen = cell if peepholes is None else seeing
+        return None if bias is None else self.op("Add", *self.halves(bias)), chosen
 
 
 class _GRU(_Layer):
@@ -205,7 +231,7 @@ class _GRU(_Layer):
 
     gates = 3
 
-    def start(self, r: ir.Value, bias: ir.Value | None) -> tuple[ir.Value | None, _Cell]:
+    def start(self, r: ir.Value, bias: ir.Value | None, peepholes: ir.Value | None) -> tuple[ir.Value | None, _Cell]:
         late = self.node.attributes.get("linear_before_reset")
         after = late is not None and bool(late.as_int())
         two, one = 2 * self.hidden, self.hidden
@@ -242,7 +268,7 @@ class _GRU(_Layer):
 class _RNN(_Layer):
     """h' = f(x + h R^T + b), f the hyperbolic tangent or the rectifier."""
 
-    def start(self, r: ir.Value, bias: ir.Value | None) -> tuple[ir.Value | None, _Cell]:
+    def start(self, r: ir.Value, bias: ir.Value | None, peepholes: ir.Value | None) -> tuple[ir.Value | None, _Cell]:
         named = self.node.attributes.get("activations")
         kinds = [str(name).lower() for name in named.value] if named is not None else ["tanh"]
         function = "Relu" if kinds[0] == "relu" else "Tanh"

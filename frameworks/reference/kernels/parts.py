@@ -47,8 +47,8 @@ def reverse_sequence(x: Array, lengths: Array, *, batch_axis: int, time_axis: in
     time = np.arange(steps)[:, None]
     place = np.where(time < lengths, lengths - 1 - time, time)
     if time_axis == 1:
-        return x[np.arange(batch)[:, None], place.T]  # type: ignore[no-any-return]
-    return x[place, np.arange(batch)]  # type: ignore[no-any-return]
+        return x[np.arange(batch)[:, None], place.T]
+    return x[place, np.arange(batch)]
 
 
 def tensor_scatter(past: Array, update: Array, places: Array | None = None, *, axis: int, circular: bool) -> Array:

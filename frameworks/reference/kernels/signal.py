@@ -122,7 +122,7 @@ def _check_parts(operator: str, x: Array) -> None:
 
 
 def _as_complex(x: Array) -> Array:
-    return x[..., 0] if x.shape[-1] == 1 else x[..., 0] + 1j * x[..., 1]  # type: ignore[no-any-return]
+    return x[..., 0] if x.shape[-1] == 1 else x[..., 0] + 1j * x[..., 1]
 
 
 def _as_pairs(spectrum: Array, dtype: Any) -> Array:
