@@ -171,7 +171,7 @@ class _Emitter:
         return name
 
     def hold(self, value: ir.Value, array: Array) -> None:
-        array = decoded(array)
+        array = decoded(array) if isinstance(array, np.ndarray) else array
         self.constants[value] = array
         self.names[value] = self.bind("c", array)
         self.fresh.discard(value)
