@@ -208,8 +208,9 @@ def to_numpy(value: Array) -> Any:
     try:
         if hasattr(value, "detach"):  # PyTorch: autograd and device are left behind
             held = value.detach().cpu()
-            if str(held.dtype) == "torch.bfloat16":  # of which torch makes no array of NumPy's
-                return held.contiguous().view(sys.modules["torch"].uint16).numpy().view(numpy_dtype("bfloat16"))
+            if (kind := str(held.dtype).removeprefix("torch.")).startswith(_BORROWED):  # torch makes no arrays of them
+                bits = getattr(sys.modules["torch"], f"uint{8 * held.element_size()}")
+                return held.contiguous().view(bits).numpy().view(numpy_dtype(kind))
             return held.numpy()
         # JAX's own way shares memory too, and takes a quarter of the time where its code is not in the caches.
         if hasattr(value, "__dlpack__") and not type(value).__module__.startswith("jax"):

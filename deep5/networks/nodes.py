@@ -35,6 +35,7 @@ def supported(
     checks: Mapping[str, Callable[[ir.Node], str | None]],
     dtypes: Collection[ir.DataType],
     floating: Collection[str] = (),
+    shapeless: Callable[[ir.Node], bool] = lambda node: False,
 ) -> Support:
     """Whether a back-end's table has a node, with its element types and attributes.
 
@@ -45,6 +46,7 @@ def supported(
         checks: By operator, why a node cannot run, or None.
         dtypes: Element types that the framework computes with; others it can at most store.
         floating: Operators that it has for floating-point numbers alone.
+        shapeless: Whether it runs a node without knowing the shapes of its values.
     """
     if node.domain not in ("", "ai.onnx"):
         return Support(
@@ -57,7 +59,7 @@ def supported(
     for value in (*node.inputs, *node.outputs):
         if value is None or not value.name:
             continue
-        if value.dtype is None or value.shape is None:
+        if value.dtype is None or (value.shape is None and not shapeless(node)):
             return Support(
                 False, f"the value {value.name!r} has no shape or element type; shape inference did not reach it"
             )

@@ -18,6 +18,7 @@ from deep5.events import StepInfo
 from deep5.executors import ParameterGroup, TrainStep
 from deep5.frameworks.pytorch.host_step import HostStep
 from deep5.frameworks.pytorch.numerics import deterministic, tf32
+from deep5.frameworks.pytorch.sequences import detached
 from deep5.frameworks.pytorch.short import from_numpy, through_float32
 from deep5.frameworks.pytorch.step import DeviceStep
 from deep5.networks.executor import NetworkExecutor
@@ -43,6 +44,7 @@ class TorchExecutor(NetworkExecutor):
     """
 
     capabilities = frozenset({"early_gradients", "float64"})
+    collections = True
 
     def __init__(
         self,
@@ -150,7 +152,7 @@ class TorchExecutor(NetworkExecutor):
         if self._fresh:
             self._settle(self._fresh)
         self._wrt = targets if before is None else {**before, **targets}
-        return {name: value.detach() for name, value in outputs.items()}
+        return {name: detached(value) for name, value in outputs.items()}
 
     def _go_on(self, before: Mapping[str, Any], targets: Mapping[str, Any]) -> None:
         """Have the next backward pass add to earlier gradients, which torch does in place: never to one given away."""

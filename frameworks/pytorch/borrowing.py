@@ -8,13 +8,22 @@ from deep5.frameworks.pytorch.table import fixed
 from deep5.networks.constants import constant_value
 from deep5.networks.custom import is_custom, operator_of
 from deep5.networks.network import Network
+from deep5.networks.nodes import reads
 from deep5.operators.backward import Backward
 from deep5.operators.cpp import CppOperator
 
 __all__ = ["borrowed"]
 
 # Operators that torch may answer with a view of their first input, or with that input itself.
-_VIEWS = {"Expand", "Flatten", "Identity", "Reshape", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+# fmt: off
+_VIEWS = {
+    "BitCast", "CastLike", "CenterCropPad", "DepthToSpace", "Dropout", "Expand", "Flatten", "Identity", "Optional",
+    "OptionalGetElement", "Pad", "Reshape", "SequenceAt", "SequenceErase", "SpaceToDepth", "Split",
+    "SplitToSequence", "Squeeze", "Tile", "Transpose", "Unsqueeze", "Einsum", "ReduceSum", "Resize", "Upsample",
+}
+# Those that may hand on any input, or what the graphs inside them read.
+_HANDED_ON = {"ConcatFromSequence", "If", "Loop", "Scan", "SequenceConstruct", "SequenceInsert", "SequenceMap"}
+# fmt: on
 # Those that do so of a single input.
 _FOLDS = {"Max", "Min", "Sum"}
 
@@ -45,6 +54,8 @@ def _seen(node: ir.Node) -> tuple[ir.Value | None, ...]:
         own = operator.operator if isinstance(operator, Backward) else operator
         # One in C++ writes to memory that is made for it; nobody knows what another returns.
         return () if isinstance(own, CppOperator) else tuple(node.inputs)
+    if node.op_type in _HANDED_ON:
+        return tuple(reads(node))
     return tuple(node.inputs[:1]) if _is_view(node) else ()
 
 
@@ -59,5 +70,5 @@ def _is_view(node: ir.Node) -> bool:
         return index is not None and not index.shape
     if kind == "Slice":  # torch copies where a step is negative
         steps = fixed(node, 4)
-        return steps is None or bool((steps > 0).all())
+        return len(node.inputs) < 5 or steps is None or bool((steps > 0).all())
     return kind in _VIEWS or (kind in _FOLDS and len(node.inputs) == 1)

@@ -13,9 +13,13 @@ from deep5.errors import Unsupported
 from deep5.frameworks.pytorch.borrowing import borrowed
 from deep5.frameworks.pytorch.custom import check_operator, on_tensors
 from deep5.frameworks.pytorch.fusing import Step, steps
+from deep5.frameworks.pytorch.sequences import copied
 from deep5.frameworks.pytorch.short import in_float32, tensor, through_float32
 from deep5.networks.constants import constant_value
+from deep5.frameworks.pytorch.table import number
+from deep5.frameworks.pytorch.unsigned import widening
 from deep5.networks.custom import operator_of
+from deep5.networks.element_types import element_type
 from deep5.networks.layer_clock import Owners
 from deep5.networks.network import Network
 from deep5.networks.stamps import Stamps
@@ -65,7 +69,10 @@ class Emitter:
         self._stamps = stamps
         self._network, self._results, self._known, self._place = network, results, known, place
         self._copied, self.batch_norm = copied, batch_norm
-        self._names: dict[str, str] = {}
+        self._graph = network.model.graph
+        self._names: dict[ir.Value, str] = {}
+        # What stands for a value while one node is written: whole numbers that torch stores and does not compute with.
+        self._stand_ins: dict[ir.Value, str] = {}
         self._lines: list[str] = []
         self.bound: dict[str, Any] = {}
 
@@ -73,14 +80,52 @@ class Emitter:
         """The identifier of a value; `None` for an input left out."""
         if value is None:
             return "None"
+        if value in self._stand_ins:
+            return self._stand_ins[value]
+        if value not in self._names:
+            name = self._names[value] = f"v{len(self._names)}"
+            held = self._nested_constant(value) if self._is_nested(value) else self._held(value)
+            if held is not None:
+                self.bound[name] = held
+        return self._names[value]
+
+    def _held(self, value: ir.Value) -> Any:
+        """What a value of the network's own graph always holds, or a live parameter or buffer; else None."""
         key = str(value.name)
-        if key not in self._names:
-            self._names[key] = f"v{len(self._names)}"
-            if key not in self._known and (constant := constant_value(value)) is not None:
-                self._known[key] = tensor(constant).to(self._place)
-            if key in self._known:
-                self.bound[self._names[key]] = self._known[key]
-        return self._names[key]
+        if key not in self._known and (constant := constant_value(value)) is not None:
+            self._known[key] = tensor(constant).to(self._place)
+        return self._known.get(key)
+
+    def _is_nested(self, value: ir.Value) -> bool:
+        """Whether a value belongs to a graph inside a node: its name may be another's, too."""
+        maker = value.producer()
+        return (value.graph if maker is None else maker.graph) not in (self._graph, None)
+
+    def _nested_constant(self, value: ir.Value) -> Any:
+        constant = constant_value(value)
+        if constant is None and value.is_initializer() and value.const_value is not None:
+            constant = value.const_value.numpy()
+        return None if constant is None else tensor(constant).to(self._place)
+
+    def setting(self, value: ir.Value | None) -> str:
+        """A number, or a list of them, as source text: literals of a constant, else read when the source runs."""
+        if value is None:
+            return "None"
+        constant = constant_value(value)
+        return self.literal(constant.tolist()) if constant is not None else f"{self.name(value)}.tolist()"
+
+    def literal(self, value: Any) -> str:
+        """An attribute as source text; of what is no number, the identifier: no text of a file enters the source."""
+        if value is None or isinstance(value, (bool, int)):
+            return repr(value)
+        if isinstance(value, float):
+            return number(value)
+        if isinstance(value, (list, tuple)) and not any(isinstance(entry, str) for entry in value):
+            return f"[{', '.join(map(self.literal, value))}]"
+        value = tensor(value.numpy()) if isinstance(value, ir.TensorProtocol) else value
+        name = f"a{len(self.bound)}"
+        self.bound[name] = value
+        return name
 
     def function(self, function: Callable[..., Any]) -> str:
         """The identifier of a function."""
@@ -95,7 +140,7 @@ class Emitter:
 
     def dtype(self, value: ir.Value | None) -> str:
         """The identifier of a value's element type."""
-        name = str(value.dtype.numpy())  # type: ignore[union-attr]  # types were inferred
+        name = element_type(value.dtype)  # type: ignore[union-attr,arg-type]  # types were inferred
         self.bound[f"t_{name}"] = getattr(torch, name)
         return f"t_{name}"
 
@@ -125,34 +170,81 @@ class Emitter:
         if "_" in outputs:
             self.line("del _")
 
+    def nested(self, graph: ir.Graph) -> str:
+        """Append a function of a graph inside a node, which reads surrounding values where they are; its identifier.
+
+        It takes the graph's inputs in order and returns a tuple.
+        """
+        outer, self._lines = self._lines, []
+        arguments = [self.name(value) for value in graph.inputs]
+        self._write(list(graph), graph.outputs)
+        results = "".join(f"{self.name(value)}, " for value in graph.outputs)
+        name = f"g{len(self._names)}"
+        body = [f"    {line}" for line in (*self._lines, f"return ({results})")]
+        self._lines = [*outer, f"def {name}({', '.join(arguments)}):", *body]
+        return name
+
     def line(self, text: str) -> None:
         """Append a line of the body."""
         self._lines.append(text)
 
     def source(self) -> str:
         """The whole function: inputs in order; outputs as a tuple in order."""
-        network, run = self._network, steps(self._network)
-        arguments = [self.name(value) for value in network.model.graph.inputs if value.name in network.inputs]
-        outputs = {str(value.name): value for value in network.model.graph.outputs}
-        last: dict[str, int] = {}
-        for index, step in enumerate(run):
-            last.update((str(value.name), index) for value in step.inputs if value is not None)
+        network, graph = self._network, self._graph
+        arguments = [self.name(value) for value in graph.inputs if value.name in network.inputs]
+        outputs = {str(value.name): value for value in graph.outputs}
         owners = None if self._stamps is None else Owners(self._stamps.network, network)
+        self._write(network.nodes, [outputs[name] for name in self._results], owners)
+        results = ", ".join(self._result(outputs[name]) for name in self._results)
+        return "\n    ".join([f"def forward({', '.join(arguments)}):", *self._lines, f"return ({results},)"])
+
+    def _result(self, value: ir.Value) -> str:
+        name = self.name(value)
+        if value.name not in self._copied:
+            return name
+        return f"{name}.clone()" if isinstance(value.type, ir.TensorType) else f"{self.function(copied)}({name})"
+
+    def _write(self, nodes: Sequence[ir.Node], results: Collection[ir.Value], owners: Owners | None = None) -> None:
+        """Append the lines of a graph's nodes; what is dead is deleted, but for what surrounds the graph."""
+        run, kept = steps(nodes), set(results)
+        last: dict[ir.Value, int] = {}
         for index, step in enumerate(run):
-            step.emit(self)
-            made = [str(value.name) for value in step.outputs if value.name]
-            dead = [key for key, at in last.items() if at == index] + [key for key in made if key not in last]
-            names = [self._names[key] for key in dead if key in self._names and key not in self._results]
+            last.update((value, index) for value in step.inputs if value is not None)
+        graph = nodes[0].graph if nodes else None
+        for index, step in enumerate(run):
+            self._emit(step)
+            made = [value for value in step.outputs if value.name]
+            own = (value for value, at in last.items() if at == index and self._is_of(value, graph))
+            dead = [value for value in (*own, *(value for value in made if value not in last)) if value not in kept]
+            names = [self._names[value] for value in dead if value in self._names]
             if names := [name for name in names if name not in self.bound]:
                 self.line(f"del {', '.join(names)}")
             if owners is not None:
-                self._stamp(step, owners, [key for key in made if key not in dead or key in self._results])
-        results = ", ".join(
-            self.name(outputs[name]) + (".clone()" if name in self._copied else "") for name in self._results
-        )
-        return "\n    ".join([f"def forward({', '.join(arguments)}):", *self._lines, f"return ({results},)"])
+                self._stamp(step, owners, [value for value in made if value not in dead])
 
-    def _stamp(self, step: Step, owners: Owners, alive: Sequence[str]) -> None:
+    def _is_of(self, value: ir.Value, graph: ir.Graph | ir.Function | None) -> bool:
+        maker = value.producer()
+        return (value.graph if maker is None else maker.graph) is graph
+
+    def _emit(self, step: Step) -> None:
+        """Append a step; where torch does not compute with an element type, in another whole one."""
+        lift, back = widening(step.nodes[-1])
+        for value in dict.fromkeys(step.inputs) if lift else ():
+            if value is not None and value.dtype in lift:
+                name = f"w{len(self._names)}_{len(self._stand_ins)}"
+                self.line(f"{name} = {self.function(lift[value.dtype])}({self.name(value)})")
+                self._stand_ins[value] = name
+        made = [*self._stand_ins.values()]
+        step.emit(self)
+        self._stand_ins.clear()
+        for value in step.outputs if back else ():
+            if value.name and value.dtype in back:
+                name = self.name(value)
+                self.line(f"{name} = {self.function(back[value.dtype])}({name})")
+        if made:
+            self.line(f"del {', '.join(made)}")
+
+    def _stamp(self, step: Step, owners: Owners, alive: Sequence[ir.Value]) -> None:
         """Append the line that says whose the lines since the one before are."""
         if self._stamps is None or not self._lines:
             return

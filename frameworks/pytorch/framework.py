@@ -65,7 +65,7 @@ class PyTorch(Framework):
         if self.mode == "compiled" and node.op_type in ("GRU", "LSTM", "RNN") and node.domain in ("", "ai.onnx"):
             # That of LSTM fails (torch 2.13: mkldnn_rnn_layer); deep5 expands the layer into cells, which compile.
             return Support(False, "torch.compile does not run torch's own recurrent layers")
-        return supports(node)
+        return supports(node, compiled=self.mode == "compiled")
 
     def operator(self, operator: Operator) -> Callable[..., Any]:
         """The operator as a function of tensors that torch can differentiate, and compile; see `Framework.operator`."""

@@ -5,7 +5,7 @@ What is put together is the same mathematics; results differ by rounding alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,10 +15,10 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from deep5.frameworks.pytorch.operators import OPERATORS
 from deep5.frameworks.pytorch.table import attribute
 from deep5.networks.custom import is_custom
+from deep5.networks.nodes import reads
 
 if TYPE_CHECKING:
     from deep5.frameworks.pytorch.emit import Emitter
-    from deep5.networks.network import Network
 
 __all__ = ["Step", "steps"]
 
@@ -42,18 +42,18 @@ class Step(NamedTuple):
     nodes: tuple[ir.Node, ...]
 
 
-def steps(network: Network) -> list[Step]:
-    """The steps of a network in the order of execution."""
+def steps(nodes: Sequence[ir.Node]) -> list[Step]:
+    """The steps of a graph's nodes in the order of execution."""
     fused: dict[ir.Node, Step] = {}
     inner: set[ir.Node] = set()
-    for node in network.nodes:
+    for node in nodes:
         for find in (_linear, _attention):
             if (found := find(node)) is not None:
-                fused[node], nodes = found
-                inner |= nodes
+                fused[node], parts = found
+                inner |= parts
     return [
-        fused.get(node) or Step(_single(node), tuple(node.inputs), tuple(node.outputs), (node,))
-        for node in network.nodes
+        fused.get(node) or Step(_single(node), tuple(reads(node)), tuple(node.outputs), (node,))
+        for node in nodes
         if node not in inner
     ]
 
@@ -65,13 +65,15 @@ def _single(node: ir.Node) -> Callable[[Emitter], None]:
 
 
 def _only_for(value: ir.Value | None, op_type: str, inner: set[ir.Node]) -> ir.Node | None:
-    """The node of this type that computes a value which one node reads and nobody else.
+    """The node of this type that computes a value which one node of the same graph reads and nobody else.
 
     It and the Identity nodes in between (a dropout in evaluation) are added to `inner`.
     """
     while value is not None and len(value.uses()) == 1 and not value.is_graph_output():
         node = value.producer()
         if node is None or node.domain != "" or node.op_type not in (op_type, "Identity"):
+            return None
+        if any(use.node.graph is not node.graph for use in value.uses()):
             return None
         inner.add(node)
         if node.op_type == op_type:

@@ -6,28 +6,88 @@ import onnx_ir as ir
 
 from deep5.backend import Support
 from deep5.errors import Deep5Error
-from deep5.frameworks.pytorch import operators_layers, operators_math, operators_shape
-from deep5.frameworks.pytorch.table import CHECKS, OPERATORS
+from deep5.frameworks.pytorch import (
+    operators_attention,
+    operators_control,
+    operators_elementwise,
+    operators_image,
+    operators_index,
+    operators_layers,
+    operators_math,
+    operators_normalization,
+    operators_quantized,
+    operators_random,
+    operators_recurrent,
+    operators_reduce,
+    operators_shape,
+    operators_signal,
+    operators_training,
+    operators_windows,
+)
+from deep5.frameworks.pytorch.table import CHECKS, EAGER, OPERATORS, RANKED, SETTINGS
 from deep5.networks.custom import is_custom, operator_of
-from deep5.networks.nodes import supported
+from deep5.networks.nodes import computed, subgraphs, supported
 
 __all__ = ["OPERATORS", "supports"]
 
+# fmt: off
 _DTYPES = {
     getattr(ir.DataType, name)
-    for name in ("BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE")
+    for name in (
+        "BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "UINT16", "UINT32", "UINT64",
+        "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE",
+    )
+}
+# Stored in eight bits: they are converted and moved, and computed with in other types.
+_NARROW = {
+    getattr(ir.DataType, name) for name in ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ")
+}
+_NARROW_OPERATORS = {
+    "BitCast", "Cast", "CastLike", "Constant", "DequantizeLinear", "Expand", "Flatten", "Identity", "QuantizeLinear", "Reshape", "Shape", "Size",
+    "Squeeze", "Transpose", "Unsqueeze",
 }
 # Named, so that nobody takes the imports away: they fill the table.
-_FILLED_BY = (operators_layers, operators_math, operators_shape)
-_FLOATING = {"AveragePool", "Conv", "Gemm", "MaxPool", "ReduceMean"}
+_FILLED_BY = (
+    operators_attention, operators_control, operators_elementwise, operators_image, operators_index, operators_layers,
+    operators_math, operators_normalization, operators_quantized, operators_random, operators_recurrent,
+    operators_reduce, operators_shape, operators_signal, operators_training, operators_windows,
+)
+# fmt: on
+_FLOATING = {"AveragePool", "Conv", "Gemm", "ReduceMean"}
 
 
-def supports(node: ir.Node) -> Support:
-    """Whether this node can run, and if not, why."""
+def supports(node: ir.Node, *, compiled: bool = False) -> Support:
+    """Whether this node can run, and if not, why.
+
+    Args:
+        node: The node.
+        compiled: Whether torch compiles the program: then nothing that is computed can be read on the host.
+    """
     if is_custom(node):
         reason = _unfit(node)
         return Support(reason is None, reason or "")
-    return supported(node, "PyTorch", OPERATORS, CHECKS, _DTYPES, _FLOATING)
+    kinds = _DTYPES | _NARROW if node.op_type in _NARROW_OPERATORS else _DTYPES
+    answer = supported(node, "PyTorch", OPERATORS, CHECKS, kinds, _FLOATING, _is_shapeless)
+    if answer and compiled and (reason := _read_on_host(node)):
+        return Support(False, reason)
+    for graph in subgraphs(node).values() if answer else ():
+        for inner in graph:
+            if not (found := supports(inner, compiled=compiled)):
+                return Support(False, f"{inner.name or inner.op_type} ({inner.op_type}) inside it: {found.reason}")
+    return answer
+
+
+def _is_shapeless(node: ir.Node) -> bool:
+    return node.op_type not in RANKED or all(value is None or value.shape is not None for value in node.inputs)
+
+
+def _read_on_host(node: ir.Node) -> str | None:
+    """Why a node cannot be part of a compiled program."""
+    if node.op_type in EAGER or subgraphs(node):
+        return "what it does depends on computed values, which a compiled program cannot look at"
+    if any(value is not None and not isinstance(value.type, ir.TensorType) for value in (*node.inputs, *node.outputs)):
+        return "it takes or gives a list or an optional value, which a compiled program does not hold"
+    return computed(node, *SETTINGS.get(node.op_type, ()))
 
 
 def _unfit(node: ir.Node) -> str | None:

@@ -8,7 +8,9 @@ import onnx_ir as ir
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
-from deep5.frameworks.pytorch.table import attribute, axis, call, extents, number, operator, rank, spare
+from deep5.frameworks.pytorch.operators_recurrent import gated_recurrent, long_short_term, simple_recurrent
+from deep5.frameworks.pytorch.operators_windows import average_pool, convolution, max_pool
+from deep5.frameworks.pytorch.table import attribute, axis, call, extents, is_whole, number, operator, rank, spare, writer
 
 if TYPE_CHECKING:
     from deep5.frameworks.pytorch.emit import Emitter
@@ -95,8 +97,35 @@ def _steps(node: ir.Node, name: str) -> tuple[int, ...]:
     return tuple(attribute(node, name, (1,) * (rank(node) - 2)))
 
 
-@operator("Conv", _check_window)
+def _check_spatial(node: ir.Node) -> str | None:
+    axes = rank(node) - 2
+    return None if axes in (1, 2, 3) else f"{axes} spatial axes; 1 to 3 are supported"
+
+
+def _convolution(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Any = None,
+    group: int = 1,
+    pads: Any = None,
+    strides: Any = None,
+) -> Any:
+    return convolution(x, weight, bias, (auto_pad, pads), strides, dilations, group)
+
+
+_WRITE_CONVOLUTION = writer(_convolution)
+_WRITE_AVERAGE_POOL = writer(average_pool)
+_WRITE_MAX_POOL = writer(max_pool)
+
+
+@operator("Conv", _check_spatial, ranked=True)
 def _conv(emitter: Emitter, node: ir.Node) -> None:
+    if _check_window(node):
+        _WRITE_CONVOLUTION(emitter, node)
+        return
     axes, pads = rank(node) - 2, _even(node)
     x = _padded(emitter, node, 0.0) if pads is None else emitter.name(node.inputs[0])
     function = emitter.product(node, (F.conv1d, F.conv2d, F.conv3d)[axes - 1])
@@ -133,8 +162,11 @@ def _average_inside(pool: Any, x: Any, around: list[int], kernel: Any, strides: 
     return pool(F.pad(x, around), kernel, strides) / pool(inside, kernel, strides)
 
 
-@operator("AveragePool", _check_average)
+@operator("AveragePool", lambda node: _check_global(node), ranked=True)
 def _average_pool(emitter: Emitter, node: ir.Node) -> None:
+    if _check_average(node):
+        _WRITE_AVERAGE_POOL(emitter, node)
+        return
     pool = emitter.function((F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[rank(node) - 3])
     ceil, include = bool(attribute(node, "ceil_mode", 0)), bool(attribute(node, "count_include_pad", 0))
     x, window = emitter.name(node.inputs[0]), f"{tuple(_kernel(node))}, {_steps(node, 'strides')}"
@@ -148,8 +180,11 @@ def _average_pool(emitter: Emitter, node: ir.Node) -> None:
         emitter.assign(node, f"{emitter.function(_average_inside)}({pool}, {x}, {_around(node)}, {window})")
 
 
-@operator("MaxPool", lambda node: spare(node) or _check_pool(node))
+@operator("MaxPool", _check_spatial, ranked=True)
 def _max_pool(emitter: Emitter, node: ir.Node) -> None:
+    if spare(node) or _check_pool(node) or is_whole(node.inputs[0]):
+        _WRITE_MAX_POOL(emitter, node)
+        return
     axes, outside = rank(node) - 2, _outside(node)
     # The public functions choose by return_indices at every call; these are what they choose.
     pool = emitter.function((torch.max_pool1d, torch.max_pool2d, torch.max_pool3d)[axes - 1])
@@ -164,13 +199,13 @@ def _check_global(node: ir.Node) -> str | None:
     return None if rank(node) > 2 else "no spatial axes"
 
 
-@operator("GlobalAveragePool", _check_global)
+@operator("GlobalAveragePool", _check_global, ranked=True)
 def _global_average_pool(emitter: Emitter, node: ir.Node) -> None:
     axes = tuple(range(2, rank(node)))
     emitter.assign(node, f"{emitter.name(node.inputs[0])}.mean({axes}, keepdim=True)")
 
 
-@operator("GlobalMaxPool", _check_global)
+@operator("GlobalMaxPool", _check_global, ranked=True)
 def _global_max_pool(emitter: Emitter, node: ir.Node) -> None:
     axes = tuple(range(2, rank(node)))
     emitter.assign(node, f"{emitter.name(node.inputs[0])}.amax({axes}, keepdim=True)")
@@ -220,7 +255,7 @@ def _check_layer_norm(node: ir.Node) -> str | None:
     return spare(node)
 
 
-@operator("LayerNormalization", _check_layer_norm)
+@operator("LayerNormalization", _check_layer_norm, ranked=True)
 def _layer_normalization(emitter: Emitter, node: ir.Node) -> None:
     x, *weights = (emitter.name(value) for value in node.inputs)
     shape, epsilon = tuple(extents(node)[axis(node, -1) :]), number(attribute(node, "epsilon", 1e-5))
@@ -239,7 +274,7 @@ def _check_local(node: ir.Node) -> str | None:
     return None if rank(node) > 2 else "no spatial axes"
 
 
-@operator("LRN", _check_local)
+@operator("LRN", _check_local, ranked=True)
 def _lrn(emitter: Emitter, node: ir.Node) -> None:
     size = attribute(node, "size")
     alpha, beta, bias = (number(attribute(node, *each)) for each in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
@@ -253,7 +288,16 @@ def _lrn(emitter: Emitter, node: ir.Node) -> None:
 _SHORT = 4
 
 
-def _check_recurrent(node: ir.Node) -> str | None:
+def _check_short(node: ir.Node) -> str | None:
+    """Short layers that torch has, too, are better written out in cells."""
+    steps = extents(node)[0]
+    if _beyond_torch(node) is None and node.op_type != "RNN" and isinstance(steps, int) and steps < _SHORT:
+        return f"{steps} steps, in less time than its weights are put in torch's order"
+    return None
+
+
+def _beyond_torch(node: ir.Node) -> str | None:
+    """What torch's own layers do not take."""
     default = {"activations": None, "clip": None, "input_forget": 0, "layout": 0}
     if node.op_type == "RNN":
         del default["activations"]
@@ -267,9 +311,6 @@ def _check_recurrent(node: ir.Node) -> str | None:
             return f"{name}={given}"
     if attribute(node, "direction", "forward") not in ("forward", "bidirectional"):
         return "the direction reverse"
-    steps = extents(node)[0]
-    if node.op_type != "RNN" and isinstance(steps, int) and steps < _SHORT:
-        return f"{steps} steps, in less time than its weights are put in torch's order"
     inputs = (*node.inputs, *(None,) * 8)
     return "lengths of sequences, or peepholes" if inputs[4] is not None or inputs[7] is not None else None
 
@@ -354,7 +395,10 @@ def _vanilla_relu(*values: Any) -> tuple[Any, Any]:
     return _recurrent(torch.rnn_relu, (0,), *values)
 
 
-def _emit_recurrent(emitter: Emitter, node: ir.Node, function: Any, states: int) -> None:
+def _emit_recurrent(emitter: Emitter, node: ir.Node, function: Any, general: Any, states: int) -> None:
+    if _beyond_torch(node):
+        writer(general)(emitter, node)
+        return
     x, weight, recurrence, bias, _, *first = (*node.inputs, *(None,) * 4)[: 5 + states]
     inputs = ", ".join(emitter.name(value) for value in (x, weight, recurrence, bias, *first))
     outputs = [emitter.name(value) if value.name else "_" for value in node.outputs]
@@ -362,19 +406,20 @@ def _emit_recurrent(emitter: Emitter, node: ir.Node, function: Any, states: int)
     emitter.line(f"{targets} = {emitter.function(function)}({inputs})")
 
 
-@operator("LSTM", _check_recurrent)
+@operator("LSTM", _check_short, ranked=True)
 def _lstm(emitter: Emitter, node: ir.Node) -> None:
-    _emit_recurrent(emitter, node, _long_short, 2)
+    _emit_recurrent(emitter, node, _long_short, long_short_term, 2)
 
 
-@operator("GRU", _check_recurrent)
+@operator("GRU", _check_short, ranked=True)
 def _gru(emitter: Emitter, node: ir.Node) -> None:
-    _emit_recurrent(emitter, node, _gated, 1)
+    _emit_recurrent(emitter, node, _gated, gated_recurrent, 1)
 
 
-@operator("RNN", _check_recurrent)
+@operator("RNN", _check_short, ranked=True)
 def _rnn(emitter: Emitter, node: ir.Node) -> None:
-    _emit_recurrent(emitter, node, _vanilla_relu if "relu" in _activations(node) else _vanilla_tanh, 1)
+    function = _vanilla_relu if "relu" in _activations(node) else _vanilla_tanh
+    _emit_recurrent(emitter, node, function, simple_recurrent, 1)
 
 
 @operator("SoftmaxCrossEntropyLoss", spare)

@@ -9,7 +9,9 @@ import onnx_ir as ir
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
-from deep5.frameworks.pytorch.table import OPERATORS, attribute, call, computed, fixed, is_whole, number, operator, rank
+from deep5.frameworks.pytorch.operators_elementwise import converted
+from deep5.frameworks.pytorch.table import OPERATORS, attribute, call, is_whole, number, operator
+from deep5.frameworks.pytorch.unsigned import unsigned_quotient, unsigned_remainder
 from deep5.networks.constants import constant_value
 
 if TYPE_CHECKING:
@@ -123,13 +125,39 @@ def _whole_div(x: Any, y: Any) -> Any:
     return torch.div(x, y, rounding_mode="trunc")
 
 
+def _unsigned(function: Callable[..., Any], of_64_bits: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of unsigned numbers, for which torch has no kernel, in int64."""
+
+    def run(x: Any, y: Any) -> Any:
+        if x.dtype == torch.uint64:
+            return of_64_bits(x.view(torch.int64), y.view(torch.int64)).view(torch.uint64)
+        return function(x.to(torch.int64), y.to(torch.int64)).to(x.dtype)
+
+    run.__name__ = of_64_bits.__name__
+    return run
+
+
+_UNSIGNED_DIV = _unsigned(_whole_div, unsigned_quotient)
+_UNSIGNED_MOD = _unsigned(torch.remainder, unsigned_remainder)
+
+
+def _is_unsigned(value: ir.Value | None) -> bool:
+    return value is not None and value.dtype in (ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64)
+
+
 @operator("Div")
 def _div(emitter: Emitter, node: ir.Node) -> None:
+    if _is_unsigned(node.inputs[0]):
+        call(emitter, node, _UNSIGNED_DIV)
+        return
     _binary(emitter, node, _whole_div if is_whole(node.inputs[0]) else torch.div, None)
 
 
 @operator("Mod")
 def _mod(emitter: Emitter, node: ir.Node) -> None:
+    if _is_unsigned(node.inputs[0]):
+        call(emitter, node, _UNSIGNED_MOD)
+        return
     _binary(emitter, node, torch.fmod if attribute(node, "fmod", 0) else torch.remainder, None)
 
 
@@ -178,7 +206,11 @@ def _clip(emitter: Emitter, node: ir.Node) -> None:
 
 @operator("Cast")
 def _cast(emitter: Emitter, node: ir.Node) -> None:
-    emitter.assign(node, f"{emitter.name(node.inputs[0])}.to({emitter.dtype(node.outputs[0])})")
+    x, kind = emitter.name(node.inputs[0]), emitter.dtype(node.outputs[0])
+    if str(node.outputs[0].dtype).startswith("FLOAT8"):
+        emitter.assign(node, f"{emitter.function(converted)}({x}, {kind}, {attribute(node, 'saturate', 1)})")
+    else:
+        emitter.assign(node, f"{x}.to({kind})")
 
 
 def _check_gelu(node: ir.Node) -> str | None:
@@ -190,45 +222,3 @@ def _check_gelu(node: ir.Node) -> str | None:
 def _gelu(emitter: Emitter, node: ir.Node) -> None:
     tanh = attribute(node, "approximate", "none") == "tanh"
     call(emitter, node, F.gelu, *(["approximate='tanh'"] if tanh else []))
-
-
-def _check_axes(node: ir.Node) -> str | None:
-    return computed(node, 1)
-
-
-def _reduction(op_type: str, write: Callable[[str, str], str]) -> None:
-    """A reduction; `write` gives its text from the tensor's and from the arguments axes and keepdim."""
-
-    def emit(emitter: Emitter, node: ir.Node) -> None:
-        x, axes = emitter.name(node.inputs[0]), fixed(node, 1)
-        if axes is not None and axes.size:
-            chosen = tuple(sorted(int(entry) % rank(node) for entry in axes))
-        else:
-            chosen = () if attribute(node, "noop_with_empty_axes", 0) else tuple(range(rank(node)))
-        # To torch, no axes are all axes.
-        keep = bool(attribute(node, "keepdims", 1))
-        emitter.assign(node, write(x, f"{chosen}, {keep}") if chosen else write(f"{x}[None]", "(0,), False"))
-
-    operator(op_type, _check_axes)(emit)
-
-
-_reduction("ReduceMax", lambda x, how: f"{x}.amax({how})")
-_reduction("ReduceMean", lambda x, how: f"{x}.mean({how})")
-_reduction("ReduceMin", lambda x, how: f"{x}.amin({how})")
-# torch adds whole numbers up in int64.
-_reduction("ReduceSum", lambda x, how: f"{x}.sum({how}, dtype={x}.dtype)")
-
-
-def _arg(op_type: str, method: str) -> None:
-    def emit(emitter: Emitter, node: ir.Node) -> None:
-        keep = bool(attribute(node, "keepdims", 1))
-        emitter.assign(node, f"{emitter.name(node.inputs[0])}.{method}({attribute(node, 'axis', 0)}, {keep})")
-
-    def check(node: ir.Node) -> str | None:
-        return "the last of several equal ones" if attribute(node, "select_last_index", 0) else None
-
-    operator(op_type, check)(emit)
-
-
-_arg("ArgMax", "argmax")
-_arg("ArgMin", "argmin")

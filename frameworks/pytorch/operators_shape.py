@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
-from deep5.frameworks.pytorch.table import attribute, axis, call, computed, fixed, number, operator, rank
+from deep5.frameworks.pytorch.table import attribute, axis, call, fixed, kernel, number, operator, rank, writer
 from deep5.networks.constants import constant_value
 
 if TYPE_CHECKING:
@@ -31,7 +32,11 @@ def _identity(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, emitter.name(node.inputs[0]))
 
 
-@operator("Transpose")
+def _transposed(x: Any, *, perm: Any = None) -> Any:
+    return x.permute(tuple(range(x.ndim))[::-1] if perm is None else tuple(perm))
+
+
+@operator("Transpose", otherwise=_transposed)
 def _transpose(emitter: Emitter, node: ir.Node) -> None:
     call(emitter, node, torch.permute, repr(tuple(attribute(node, "perm", range(rank(node))[::-1]))))
 
@@ -42,11 +47,13 @@ def _concat(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{emitter.function(torch.cat)}(({inputs},), {node.attributes['axis'].value})")
 
 
-def _check_split(node: ir.Node) -> str | None:
-    return computed(node, 1)
+def _parts(x: Any, sizes: Any = None, *, axis: int = 0, outputs: int) -> Any:
+    if sizes is None:
+        sizes = -(-x.shape[axis] // outputs)
+    return x.split(sizes, axis)
 
 
-@operator("Split", _check_split)
+@operator("Split", settings=(1,), otherwise=_parts)
 def _split(emitter: Emitter, node: ir.Node) -> None:
     x, along, sizes = emitter.name(node.inputs[0]), axis(node, 0), fixed(node, 1)
     # Without sizes, all parts but the last are equal.
@@ -56,7 +63,11 @@ def _split(emitter: Emitter, node: ir.Node) -> None:
     emitter.line(f"{outputs}, = {emitter.function(torch.split)}({x}, {size}, {along})")
 
 
-@operator("Flatten")
+def _flattened(x: Any, *, axis: int = 1) -> Any:
+    return x.reshape(math.prod(x.shape[:axis]), -1)
+
+
+@operator("Flatten", otherwise=_flattened)
 def _flatten(emitter: Emitter, node: ir.Node) -> None:
     first, x = axis(node, 1), emitter.name(node.inputs[0])
     if first == 1 and rank(node) > 1:
@@ -66,11 +77,11 @@ def _flatten(emitter: Emitter, node: ir.Node) -> None:
         emitter.assign(node, f"{x}.reshape({rows}, -1)")
 
 
-def _check_shape(node: ir.Node) -> str | None:
-    return computed(node, 1)
+def _reshaped(x: Any, shape: list[int], *, allowzero: int = 0) -> Any:
+    return x.reshape([x.shape[at] if extent == 0 and not allowzero else extent for at, extent in enumerate(shape)])
 
 
-@operator("Reshape", _check_shape)
+@operator("Reshape", settings=(1,), otherwise=_reshaped)
 def _reshape(emitter: Emitter, node: ir.Node) -> None:
     x = emitter.name(node.inputs[0])
     copies = not attribute(node, "allowzero", 0)
@@ -81,7 +92,11 @@ def _reshape(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{x}.reshape({', '.join(shape) or '()'})")
 
 
-@operator("Squeeze", _check_shape)
+def _squeezed(x: Any, axes: list[int] | None = None) -> Any:
+    return x.squeeze() if axes is None else x.squeeze(tuple(axes))
+
+
+@operator("Squeeze", settings=(1,), otherwise=_squeezed)
 def _squeeze(emitter: Emitter, node: ir.Node) -> None:
     axes = fixed(node, 1)
     emitter.assign(
@@ -89,26 +104,37 @@ def _squeeze(emitter: Emitter, node: ir.Node) -> None:
     )
 
 
-@operator("Unsqueeze", _check_shape)
+def _unsqueezed(x: Any, axes: Any) -> Any:
+    axes = axes if isinstance(axes, list) else [axes]
+    for position in sorted(entry % (x.ndim + len(axes)) for entry in axes):
+        x = x.unsqueeze(position)
+    return x
+
+
+@operator("Unsqueeze", settings=(1,), otherwise=_unsqueezed)
 def _unsqueeze(emitter: Emitter, node: ir.Node) -> None:
-    axes = fixed(node, 1).tolist()
+    axes = fixed(node, 1).reshape(-1).tolist()
     text = emitter.name(node.inputs[0])
     for position in sorted(entry % (rank(node) + len(axes)) for entry in axes):
         text += f".unsqueeze({position})"
     emitter.assign(node, text)
 
 
-def _expanded(x: Any, shape: tuple[int, ...]) -> Any:
-    return x.expand(torch.broadcast_shapes(x.shape, shape))
+def _expanded(x: Any, shape: Any) -> Any:
+    return x.expand(torch.broadcast_shapes(x.shape, tuple(shape)))
 
 
-@operator("Expand", _check_shape)
+@operator("Expand", settings=(1,), otherwise=_expanded)
 def _expand(emitter: Emitter, node: ir.Node) -> None:
     x, expand = emitter.name(node.inputs[0]), emitter.function(_expanded)
     emitter.assign(node, f"{expand}({x}, {tuple(fixed(node, 1).tolist())})")
 
 
-@operator("Tile", _check_shape)
+def _tiled(x: Any, repeats: list[int]) -> Any:
+    return x.repeat(repeats)
+
+
+@operator("Tile", settings=(1,), otherwise=_tiled)
 def _tile(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{emitter.name(node.inputs[0])}.repeat({tuple(fixed(node, 1).tolist())})")
 
@@ -121,11 +147,12 @@ def _shape(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{tensor}({part}, dtype={emitter.dtype(node.outputs[0])}, device={emitter.place()})")
 
 
-def _check_filled(node: ir.Node) -> str | None:
-    return computed(node, 0)
+def _filled(shape: list[int], *, value: Any = None, kind: Any, place: Any) -> Any:
+    fill = 0.0 if value is None else value.reshape(-1)[0].item()
+    return torch.full(tuple(shape), fill, dtype=kind, device=place)
 
 
-@operator("ConstantOfShape", _check_filled)
+@operator("ConstantOfShape", settings=(0,), otherwise=_filled)
 def _constant_of_shape(emitter: Emitter, node: ir.Node) -> None:
     value = attribute(node, "value", None)
     text = "0.0" if value is None else number(value.numpy().reshape(-1)[0].item())
@@ -134,17 +161,24 @@ def _constant_of_shape(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{full}({shape}, {text}, dtype={dtype}, device={emitter.place()})")
 
 
-def _check_slice(node: ir.Node) -> str | None:
-    return computed(node, 1, 2, 3, 4)
-
-
 def _stepped(x: Any, along: int, start: int, end: int, step: int) -> Any:
     """A slice with a negative step, which torch's tensors do not have."""
     positions = range(x.shape[along])[start:end:step]
     return x.index_select(along, torch.tensor(positions, dtype=torch.int64, device=x.device))
 
 
-@operator("Slice", _check_slice)
+def _sliced(x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None) -> Any:
+    parts = [slice(None)] * x.ndim
+    for at, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        along, step = (at if axes is None else axes[at]) % x.ndim, 1 if steps is None else steps[at]
+        if step > 0:
+            parts[along] = slice(start, end, step)
+        else:
+            x = _stepped(x, along, start, end, step)
+    return x[tuple(parts)] if parts else x
+
+
+@operator("Slice", settings=(1, 2, 3, 4), otherwise=_sliced)
 def _slice(emitter: Emitter, node: ir.Node) -> None:
     starts, ends = fixed(node, 1).tolist(), fixed(node, 2).tolist()
     axes, steps = fixed(node, 3), fixed(node, 4)
@@ -159,16 +193,49 @@ def _slice(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{text}[{', '.join(parts)}]" if parts else text)
 
 
+def _padded(x: Any, pads: list[int], fill: Any = None, axes: Any = None, *, mode: str = "constant") -> Any:
+    value = fill[0] if isinstance(fill, list) and fill else fill or 0
+    axes = [entry % x.ndim for entry in (range(x.ndim) if axes is None else axes)]
+    both = {along: (pads[index], pads[index + len(axes)]) for index, along in enumerate(axes)}
+    if mode == "constant":
+        # torch counts from the last axis.
+        flat = [extent for along in reversed(range(x.ndim)) for extent in both.get(along, (0, 0))]
+        if x.dtype == torch.bool:
+            return F.pad(x.byte(), flat, "constant", int(value)).bool()
+        return F.pad(x, flat, "constant", value)
+    for along, (before, behind) in both.items():
+        if before or behind:
+            places = _places(mode, x.shape[along], before, behind)
+            x = x.index_select(along, torch.tensor(places, dtype=torch.int64, device=x.device))
+    return x
+
+
+def _places(mode: str, extent: int, before: int, behind: int) -> list[int]:
+    """Whose copies stand along an axis that is padded by what is inside."""
+    places = range(-before, extent + behind)
+    if mode == "edge":
+        return [min(max(place, 0), extent - 1) for place in places]
+    if mode == "wrap":
+        return [place % extent for place in places]
+    turn = max(2 * (extent - 1), 1)
+    return [min(place % turn, turn - place % turn) if extent > 1 else 0 for place in places]
+
+
 def _check_pad(node: ir.Node) -> str | None:
-    if attribute(node, "mode", "constant") != "constant":
-        return "padding other than constant"
-    return computed(node, 1, 2, 3)
+    mode = attribute(node, "mode", "constant")
+    return None if mode in ("constant", "edge", "reflect", "wrap") else f"mode={mode}"
 
 
-@operator("Pad", _check_pad)
+_WRITE_PAD = writer(_padded, (1, 2, 3))
+
+
+@operator("Pad", _check_pad, settings=(1, 2, 3), otherwise=_padded)
 def _pad(emitter: Emitter, node: ir.Node) -> None:
+    if attribute(node, "mode", "constant") != "constant" or node.inputs[0].dtype == ir.DataType.BOOL:  # type: ignore[union-attr]
+        _WRITE_PAD(emitter, node)
+        return
     pads, fill, axes = fixed(node, 1).tolist(), fixed(node, 2), fixed(node, 3)
-    value = 0.0 if fill is None or not fill.size else float(fill.reshape(-1)[0])
+    value = 0.0 if fill is None or not fill.size else fill.reshape(-1)[0].item()
     axes = [entry % rank(node) for entry in (range(rank(node)) if axes is None else axes.tolist())]
     both = {along: (pads[index], pads[index + len(axes)]) for index, along in enumerate(axes)}
     # torch counts from the last axis.
@@ -185,6 +252,10 @@ def _rows(table: Any, indices: Any) -> Any:
     return F.embedding(torch.where(indices < 0, indices + table.shape[0], indices), table)
 
 
+def _gathered_at(x: Any, indices: Any, *, axis: int = 0) -> Any:
+    return _gathered(x, indices, axis % x.ndim)
+
+
 def _gathered(x: Any, indices: Any, along: int) -> Any:
     extent = x.shape[along]
     flat = torch.where(indices < 0, indices + extent, indices).reshape(-1)
@@ -193,7 +264,7 @@ def _gathered(x: Any, indices: Any, along: int) -> Any:
     return x.index_select(along, flat).reshape(x.shape[:along] + indices.shape + x.shape[along + 1 :])
 
 
-@operator("Gather")
+@operator("Gather", otherwise=_gathered_at)
 def _gather(emitter: Emitter, node: ir.Node) -> None:
     along, indices = axis(node, 0), fixed(node, 1)
     if indices is not None and not indices.shape:
@@ -202,3 +273,35 @@ def _gather(emitter: Emitter, node: ir.Node) -> None:
         call(emitter, node, _rows)
     else:
         call(emitter, node, _gathered, str(along))
+
+
+@kernel("DepthToSpace")
+def _depth_to_space(x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
+    n, channels, height, width = x.shape
+    inner = channels // blocksize**2
+    if mode == "DCR":
+        blocks = x.reshape(n, blocksize, blocksize, inner, height, width).permute(0, 3, 4, 1, 5, 2)
+        return blocks.reshape(n, inner, height * blocksize, width * blocksize)
+    return F.pixel_shuffle(x, blocksize)
+
+
+@kernel("SpaceToDepth")
+def _space_to_depth(x: Any, *, blocksize: int, mode: str = "DCR") -> Any:
+    n, channels, height, width = x.shape
+    blocks = x.reshape(n, channels, height // blocksize, blocksize, width // blocksize, blocksize)
+    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    return blocks.permute(order).reshape(n, channels * blocksize**2, height // blocksize, width // blocksize)
+
+
+@kernel("CenterCropPad", settings=(1,))
+def _center_crop_pad(x: Any, shape: list[int], *, axes: Any = None) -> Any:
+    pads = [0] * 2 * x.ndim
+    for along, goal in zip(range(x.ndim) if axes is None else axes, shape, strict=True):
+        along %= x.ndim  # noqa: PLW2901
+        extra = goal - x.shape[along]
+        if extra < 0:
+            x = x.narrow(along, -extra // 2, goal)
+        else:
+            place = 2 * (x.ndim - 1 - along)
+            pads[place], pads[place + 1] = extra // 2, extra - extra // 2
+    return F.pad(x, pads) if any(pads) else x

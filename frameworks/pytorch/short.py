@@ -15,16 +15,19 @@ from deep5.processor import adds_bfloat16_in_float32
 __all__ = ["from_numpy", "in_float32", "tensor", "through_float32"]
 
 
+_BYTES = {1: np.uint8, 2: np.uint16}
+
+
 def from_numpy(array: np.ndarray) -> Any:
-    """`torch.from_numpy`, of bfloat16 too."""
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    """`torch.from_numpy`, of the types that NumPy has from another library too."""
+    if array.dtype.kind == "V" or array.dtype.name == "bfloat16" or array.dtype.name.startswith("float8"):
+        return torch.from_numpy(array.view(_BYTES[array.itemsize])).view(getattr(torch, array.dtype.name))
     return torch.from_numpy(array)
 
 
 def tensor(array: np.ndarray) -> Any:
-    """`torch.tensor`, which copies, of bfloat16 too."""
-    return from_numpy(np.array(array, order="C")) if array.dtype.name == "bfloat16" else torch.tensor(array)
+    """`torch.tensor`, which copies, of the types that NumPy has from another library too."""
+    return from_numpy(np.array(array, order="C"))
 
 
 def through_float32(kind: ir.DataType | None, place: torch.device) -> bool:

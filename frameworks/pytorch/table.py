@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -16,18 +17,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHECKS",
+    "EAGER",
     "OPERATORS",
+    "RANKED",
+    "SETTINGS",
     "attribute",
     "axis",
     "call",
     "computed",
+    "enter",
     "extents",
     "fixed",
     "is_whole",
+    "kernel",
     "number",
     "operator",
     "rank",
     "spare",
+    "writer",
 ]
 
 Emit = Callable[["Emitter", ir.Node], None]
@@ -38,16 +45,122 @@ CHECKS: dict[str, Check] = {}
 """Why a node cannot run, or None; operators without an entry always can."""
 
 
-def operator(op_type: str, check: Check | None = None) -> Callable[[Emit], Emit]:
-    """Enter a function into the table."""
+SETTINGS: dict[str, tuple[int, ...]] = {}
+"""By operator, inputs that say how it works: where one is computed, it is read on the host when the network runs."""
+EAGER: set[str] = set()
+"""Operators that read other values on the host, or whose result's shape only the values tell."""
+RANKED: set[str] = set()
+"""Operators whose source depends on the ranks of their inputs."""
+
+
+def operator(
+    op_type: str,
+    check: Check | None = None,
+    *,
+    settings: tuple[int, ...] = (),
+    otherwise: Callable[..., Any] | None = None,
+    ranked: bool = False,
+) -> Callable[[Emit], Emit]:
+    """Enter a function into the table.
+
+    Args:
+        op_type: ONNX's name.
+        check: Why a node cannot run, or None.
+        settings: Inputs that are read on the host where they are computed.
+        otherwise: As for `kernel`: runs nodes whose settings are computed, or whose first input has no known rank.
+        ranked: Whether the source depends on the ranks of the inputs.
+    """
 
     def register(emit: Emit) -> Emit:
-        OPERATORS[op_type] = emit
-        if check is not None:
-            CHECKS[op_type] = check
+        if otherwise is None:
+            enter(op_type, emit, check, settings)
+            if ranked:
+                RANKED.add(op_type)
+            return emit
+        write = writer(otherwise, settings)
+
+        def chosen(emitter: Emitter, node: ir.Node) -> None:
+            (write if _open(node, settings) else emit)(emitter, node)
+
+        enter(op_type, chosen, None if check is None else lambda node: check(node), settings)
         return emit
 
     return register
+
+
+def enter(op_type: str, emit: Emit, check: Check | None, settings: tuple[int, ...]) -> None:
+    """Put an operator into the tables."""
+    OPERATORS[op_type] = emit
+    if check is not None:
+        CHECKS[op_type] = check
+    if settings:
+        SETTINGS[op_type] = settings
+
+
+def kernel(
+    op_type: str, check: Check | None = None, *, settings: tuple[int, ...] = (), eager: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter a function of tensors, which the source calls with the node's inputs.
+
+    Its keyword arguments are the node's attributes, by their names; its defaults are ONNX's. Further ones may be
+    `kind`, the element type of the first output, `place`, the device, and `outputs`, how many outputs there are: a
+    function that takes it returns as many.
+
+    Args:
+        op_type: ONNX's name.
+        check: Why a node cannot run, or None.
+        settings: Inputs that it takes as numbers, or lists of them, instead of tensors.
+        eager: Whether it reads other values on the host, or only they tell its result's shape.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        enter(op_type, writer(function, settings), check, settings)
+        if eager:
+            EAGER.add(op_type)
+        return function
+
+    return register
+
+
+def writer(function: Callable[..., Any], settings: tuple[int, ...] = ()) -> Emit:
+    """What emits the call of a kernel; see `kernel`."""
+    takes = {
+        name: parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+    def emit(emitter: Emitter, node: ir.Node) -> None:
+        inputs = [
+            emitter.setting(value) if position in settings else emitter.name(value)
+            for position, value in enumerate(node.inputs)
+        ]
+        for name, default in takes.items():
+            if name == "kind":
+                text = emitter.dtype(node.outputs[0])
+            elif name == "place":
+                text = emitter.place()
+            elif name == "outputs":
+                text = str(len(node.outputs))
+            else:
+                if default is inspect.Parameter.empty:
+                    default = None  # noqa: PLW2901 - ONNX requires it
+                text = emitter.literal(attribute(node, name, default))
+            inputs.append(f"{name}={text}")
+        text = f"{emitter.function(function)}({', '.join(inputs)})"
+        if "outputs" not in takes:
+            emitter.assign(node, text)
+        else:
+            names = [emitter.name(value) if value.name else "_" for value in node.outputs]
+            emitter.line(f"{', '.join(names)}, = {text}")
+
+    return emit
+
+
+def _open(node: ir.Node, settings: tuple[int, ...]) -> bool:
+    """Whether settings are computed, or the first input's rank is not known."""
+    first = node.inputs[0] if node.inputs else None
+    return computed(node, *settings) is not None or (first is not None and first.shape is None)
 
 
 def call(emitter: Emitter, node: ir.Node, function: Callable[..., Any], *arguments: str) -> None:

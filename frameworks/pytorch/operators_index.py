@@ -1,0 +1,184 @@
+"""Operators that find elements, take them by their places, and put them there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from deep5.frameworks.pytorch.table import attribute, kernel
+
+__all__: list[str] = []
+
+_REDUCE = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+
+
+def _check_reduction(node: ir.Node) -> str | None:
+    kind = attribute(node, "reduction", "none")
+    if kind not in ("none", *_REDUCE):
+        return f"reduction={kind}"
+    boolean = node.inputs[0] is not None and node.inputs[0].dtype == ir.DataType.BOOL
+    return "a reduction of truth values" if boolean and kind != "none" else None
+
+
+def _from_first(indices: Any, extent: int) -> Any:
+    """Places counted from the first."""
+    indices = indices.long()
+    return torch.where(indices < 0, indices + extent, indices)
+
+
+@kernel("GatherElements")
+def _gather_elements(x: Any, indices: Any, *, axis: int = 0) -> Any:
+    return x.gather(axis, _from_first(indices, x.shape[axis]))
+
+
+@kernel("GatherND")
+def _gather_nd(x: Any, indices: Any, *, batch_dims: int = 0) -> Any:
+    places = list(indices.long().unbind(-1))
+    for along in reversed(range(batch_dims)):
+        shape = [-1 if at == along else 1 for at in range(indices.ndim - 1)]
+        places.insert(0, torch.arange(x.shape[along], device=x.device).reshape(shape))
+    return x[tuple(places)]
+
+
+def _reduced(x: Any, along: int, indices: Any, updates: Any, reduction: str) -> Any:
+    if x.dtype in (torch.float16, torch.bfloat16) and reduction == "mul":
+        wide = x.float().scatter_reduce(along, indices, updates.float(), "prod")
+        return wide.to(x.dtype)
+    return x.scatter_reduce(along, indices, updates, _REDUCE[reduction])
+
+
+@kernel("ScatterElements", _check_reduction)
+def _scatter_elements(x: Any, indices: Any, updates: Any, *, axis: int = 0, reduction: str = "none") -> Any:
+    places = _from_first(indices, x.shape[axis])
+    if reduction == "none":
+        return x.scatter(axis, places, updates)
+    return _reduced(x, axis, places, updates, reduction)
+
+
+@kernel("ScatterND", _check_reduction)
+def _scatter_nd(x: Any, indices: Any, updates: Any, *, reduction: str = "none") -> Any:
+    places, count = tuple(indices.long().unbind(-1)), indices.shape[-1]
+    if reduction in ("none", "add"):
+        return x.index_put(places, updates, accumulate=reduction == "add")
+    rows = x.reshape(-1, *x.shape[count:])
+    numbers = torch.arange(rows.shape[0], device=x.device).reshape(x.shape[:count])[places].reshape(-1)
+    given = updates.reshape(-1, *x.shape[count:])
+    numbers = numbers.reshape(-1, *[1] * (rows.ndim - 1)).expand(given.shape)
+    return _reduced(rows, 0, numbers, given, reduction).reshape(x.shape)
+
+
+@kernel("TensorScatter")
+def _tensor_scatter(past: Any, update: Any, starts: Any = None, *, axis: int = -2, mode: str = "linear") -> Any:
+    axis %= past.ndim
+    places = torch.arange(update.shape[axis], device=past.device).expand(past.shape[0], -1)
+    if starts is not None:
+        places = places + starts.long()[:, None]
+    if mode == "circular":
+        places = places % past.shape[axis]
+    batch = torch.arange(past.shape[0], device=past.device)[:, None]
+    return past.movedim(axis, 1).index_put((batch, places), update.movedim(axis, 1)).movedim(1, axis)
+
+
+@kernel("TopK", settings=(1,))
+def _top_k(x: Any, k: Any, *, axis: int = -1, largest: int = 1, sorted: int = 1, outputs: int) -> tuple[Any, ...]:  # noqa: A002 - ONNX's name
+    # torch's own does not say which of several equal ones comes first; ONNX takes that of the lower index.
+    values, indices = x.sort(dim=axis, descending=bool(largest), stable=True)
+    count = k[0] if isinstance(k, list) else k
+    return (values.narrow(axis, 0, count), indices.narrow(axis, 0, count))[:outputs]
+
+
+@kernel("Unique", eager=True)
+def _unique(x: Any, *, axis: int | None = None, sorted: int = 1, outputs: int) -> tuple[Any, ...]:  # noqa: A002 - ONNX's name
+    x, along = (x.reshape(-1), 0) if axis is None else (x, axis % x.ndim)
+    _, inverse, counts = torch.unique(x.detach(), return_inverse=True, return_counts=True, dim=along)
+    positions = torch.arange(x.shape[along], device=x.device)
+    first = torch.full_like(counts, x.shape[along]).scatter_reduce(0, inverse, positions, "amin")
+    if not sorted:
+        order = first.argsort()
+        first, counts, inverse = first[order], counts[order], order.argsort()[inverse]
+    return (x.index_select(along, first), first, inverse, counts)[:outputs]
+
+
+@kernel("Compress", eager=True)
+def _compress(x: Any, condition: Any, *, axis: int | None = None) -> Any:
+    x, along = (x.reshape(-1), 0) if axis is None else (x, axis)
+    return x.index_select(along, condition.nonzero().squeeze(1))
+
+
+@kernel("NonZero", eager=True)
+def _non_zero(x: Any) -> Any:
+    return x.nonzero().t().contiguous()
+
+
+@kernel("EyeLike")
+def _eye_like(x: Any, *, k: int = 0, kind: Any) -> Any:
+    rows, columns = (torch.arange(extent, device=x.device) for extent in x.shape)
+    return (rows[:, None] + k == columns).to(kind)
+
+
+@kernel("OneHot", settings=(1,))
+def _one_hot(indices: Any, depth: Any, values: Any, *, axis: int = -1) -> Any:
+    count = int(depth[0] if isinstance(depth, list) else depth)
+    axis %= indices.ndim + 1
+    classes = torch.arange(count, device=indices.device).reshape(-1, *[1] * (indices.ndim - axis))
+    return torch.where(_from_first(indices, count).unsqueeze(axis) == classes, values[1], values[0])
+
+
+@kernel("Trilu", settings=(1,))
+def _trilu(x: Any, k: Any = 0, *, upper: int = 1) -> Any:
+    # None of the diagonals beyond the corners is another.
+    most = sum(x.shape[-2:])
+    diagonal = min(max(k[0] if isinstance(k, list) else k or 0, -most), most)
+    return x.triu(diagonal) if upper else x.tril(diagonal)
+
+
+@kernel("ReverseSequence")
+def _reverse_sequence(x: Any, lengths: Any, *, batch_axis: int = 1, time_axis: int = 0) -> Any:
+    shape = [1] * x.ndim
+    shape[time_axis] = -1
+    steps = torch.arange(x.shape[time_axis], device=x.device).reshape(shape)
+    shape = [1] * x.ndim
+    shape[batch_axis] = -1
+    ends = lengths.long().reshape(shape)
+    return x.gather(time_axis, torch.where(steps < ends, ends - 1 - steps, steps).expand(x.shape))
+
+
+@kernel("NonMaxSuppression", settings=(2, 3, 4), eager=True)
+def _non_max_suppression(
+    boxes: Any, scores: Any, most: Any = 0, overlap: Any = 0.0, least: Any = None, *, center_point_box: int = 0
+) -> Any:
+    """Boxes by falling score, without those that overlap one before too much.
+
+    Args:
+        boxes: Shape (batch, boxes, 4).
+        scores: Shape (batch, classes, boxes).
+        most: How many are taken of each class.
+        overlap: The largest intersection over union.
+        least: A score must be larger than that; None: any is.
+        center_point_box: 0: two corners (y1, x1, y2, x2); 1: the middle and extents (x, y, width, height).
+
+    Returns:
+        Shape (taken, 3): batch, class, box.
+    """
+    most, overlap, least = (value[0] if isinstance(value, list) and value else value for value in (most, overlap, least))
+    if center_point_box:
+        low, high = boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2
+    else:
+        low, high = torch.minimum(boxes[..., :2], boxes[..., 2:]), torch.maximum(boxes[..., :2], boxes[..., 2:])
+    area = (high - low).prod(-1)
+    lows, highs = torch.maximum(low[:, :, None], low[:, None]), torch.minimum(high[:, :, None], high[:, None])
+    common = (highs - lows).clamp(min=0).prod(-1)
+    union = area[:, :, None] + area[:, None] - common
+    close = common > (overlap or 0.0) * union
+    order = scores.argsort(dim=-1, descending=True, stable=True)
+    alive = torch.ones_like(scores, dtype=torch.bool) if least is None else scores > least
+    batch = torch.arange(boxes.shape[0], device=boxes.device)[:, None]
+    for place in order.unbind(-1):
+        taken = alive.gather(2, place[..., None])
+        alive = (alive & ~(close[batch, place] & taken)).scatter(2, place[..., None], taken)
+    chosen = alive.gather(2, order)
+    chosen = chosen & (chosen.cumsum(-1) <= (most or 0))
+    rows = chosen.nonzero()
+    return torch.cat((rows[:, :2], order[tuple(rows.unbind(1))][:, None]), 1)

@@ -1,0 +1,55 @@
+"""Normalisations beside those of batches and layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+
+from deep5.frameworks.pytorch.table import kernel
+
+__all__: list[str] = []
+
+
+@kernel("InstanceNormalization")
+def _instance_normalization(x: Any, scale: Any, bias: Any, *, epsilon: float = 1e-5) -> Any:
+    if x.shape[0] and x[0, 0].numel() > 1:
+        return F.instance_norm(x, None, None, scale, bias, True, 0.0, epsilon)
+    axes = tuple(range(2, x.ndim))  # torch refuses a single element
+    shape = (-1, *[1] * (x.ndim - 2))
+    middle = x - x.mean(axes, keepdim=True)
+    return middle * (middle.square().mean(axes, keepdim=True) + epsilon).rsqrt() * scale.reshape(shape) + bias.reshape(
+        shape
+    )
+
+
+@kernel("GroupNormalization")
+def _group_normalization(
+    x: Any, scale: Any, bias: Any, *, num_groups: int, epsilon: float = 1e-5, stash_type: int = 1
+) -> Any:
+    return F.group_norm(x, num_groups, scale, bias, epsilon)
+
+
+@kernel("RMSNormalization")
+def _rms_normalization(x: Any, scale: Any, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1) -> Any:
+    shape = x.shape[axis % x.ndim :]
+    if scale.shape == shape and x.dtype in (torch.float32, torch.float64):
+        return F.rms_norm(x, shape, scale, epsilon)
+    wide = x.double() if x.dtype == torch.float64 else x.float()
+    return F.rms_norm(wide, shape, None, epsilon).to(x.dtype) * scale
+
+
+@kernel("LpNormalization")
+def _lp_normalization(x: Any, *, axis: int = -1, p: int = 2) -> Any:
+    norm = torch.linalg.vector_norm(x, p, axis, True)
+    # Where all is 0, so is the result.
+    return x / torch.where(norm == 0, 1.0, norm)
+
+
+@kernel("MeanVarianceNormalization")
+def _mean_variance_normalization(x: Any, *, axes: Any = (0, 2, 3)) -> Any:
+    middle = x - x.mean(tuple(axes), keepdim=True)
+    # As ONNX's function has it: the epsilon stands beside the deviation.
+    deviation = (middle * middle).mean(tuple(axes), keepdim=True).sqrt()
+    return middle / (deviation + 1e-9)

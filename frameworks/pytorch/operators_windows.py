@@ -1,0 +1,376 @@
+"""Windows beyond what torch's own functions take: padding that only a run tells, dilations, places, transposition."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import onnx_ir as ir
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+
+from deep5.frameworks.pytorch.short import in_float32
+from deep5.frameworks.pytorch.table import attribute, kernel
+
+__all__ = ["average_pool", "convolution", "max_pool"]
+
+_CONVOLUTIONS = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
+_TRANSPOSED = {3: F.conv_transpose1d, 4: F.conv_transpose2d, 5: F.conv_transpose3d}
+
+
+def _around(before: list[int], behind: list[int]) -> list[int]:
+    """Padding as `F.pad` takes it: pairs, from the last axis on."""
+    return [extent for pair in reversed(list(zip(before, behind, strict=True))) for extent in pair]
+
+
+def _padding(
+    extents: Any, window: Any, strides: Any, dilations: Any, auto_pad: str, pads: Any
+) -> tuple[list[int], list[int]]:
+    """How much stands before and behind each axis."""
+    axes = len(window)
+    if auto_pad in ("NOTSET", ""):
+        pads = list(pads or [0] * 2 * axes)
+        return pads[:axes], pads[axes:]
+    if auto_pad == "VALID":
+        return [0] * axes, [0] * axes
+    before, behind = [], []
+    for extent, size, stride, dilation in zip(extents, window, strides, dilations, strict=True):
+        total = max((-(-extent // stride) - 1) * stride + dilation * (size - 1) + 1 - extent, 0)
+        before.append(total // 2 if auto_pad == "SAME_UPPER" else total - total // 2)
+        behind.append(total - before[-1])
+    return before, behind
+
+
+def convolution(
+    x: Any, weight: Any, bias: Any, padding: tuple[str, Any], strides: Any, dilations: Any, group: int
+) -> Any:
+    """ONNX's Conv with `padding` = (auto_pad, pads), of 1 to 3 spatial axes."""
+    axes = x.ndim - 2
+    strides, dilations = strides or [1] * axes, dilations or [1] * axes
+    before, behind = _padding(x.shape[2:], weight.shape[2:], strides, dilations, *padding)
+    even = before == behind and min(before) >= 0
+    x = x if even else F.pad(x, _around(before, behind))
+    how = (tuple(strides), tuple(before) if even else 0, tuple(dilations), group)
+    function = _CONVOLUTIONS[x.ndim]
+    short = x.device.type == "cpu" and x.dtype in (torch.float16, torch.bfloat16)
+    if short:
+        wide = [None if value is None else value.float() for value in (x, weight, bias)]
+        return function(*wide, *how).to(x.dtype)
+    return function(x, weight, bias, *how)
+
+
+def _check_transposed(node: ir.Node) -> str | None:
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    return None if shape is not None and len(shape) in _TRANSPOSED else "a number of spatial axes other than 1 to 3"
+
+
+@kernel("ConvTranspose", _check_transposed)
+def _conv_transpose(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Any = None,
+    group: int = 1,
+    kernel_shape: Any = None,
+    output_padding: Any = None,
+    output_shape: Any = None,
+    pads: Any = None,
+    strides: Any = None,
+) -> Any:
+    axes = x.ndim - 2
+    strides, dilations = strides or [1] * axes, dilations or [1] * axes
+    more, pads = list(output_padding or [0] * axes), list(pads or [0] * 2 * axes)
+    before, behind = pads[:axes], pads[axes:]
+    if output_shape is not None or auto_pad.startswith("SAME"):
+        for at, (extent, stride, dilation) in enumerate(zip(x.shape[2:], strides, dilations, strict=True)):
+            whole = stride * (extent - 1) + more[at] + (weight.shape[2 + at] - 1) * dilation + 1
+            total = whole - (extent * stride if output_shape is None else output_shape[len(output_shape) - axes + at])
+            before[at] = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+            behind[at] = total - before[at]
+    elif auto_pad == "VALID":
+        before, behind = [0] * axes, [0] * axes
+    function = _TRANSPOSED[x.ndim]
+    if x.device.type == "cpu" and x.dtype in (torch.float16, torch.bfloat16):
+        function = in_float32(function)
+    # torch pads behind by less than a stride, and takes off alike on both sides.
+    even = before == behind and min(before) >= 0 and all(map(int.__lt__, more, strides))
+    if even:
+        return function(x, weight, bias, tuple(strides), tuple(before), tuple(more), group, tuple(dilations))
+    y = function(x, weight, None, tuple(strides), 0, 0, group, tuple(dilations))
+    y = F.pad(y, _around([-cut for cut in before], [extra - cut for extra, cut in zip(more, behind, strict=True)]))
+    return y if bias is None else y + bias.reshape(-1, *[1] * axes)
+
+
+def _windows(x: Any, window: Any, strides: Any, dilations: Any) -> Any:
+    """The windows of a padded tensor as a view, whose last axes are those inside a window."""
+    for at, (size, stride, dilation) in enumerate(zip(window, strides, dilations, strict=True)):
+        x = x.unfold(2 + at, dilation * (size - 1) + 1, stride)[..., ::dilation]
+    return x
+
+
+def _frame(
+    x: Any, window: Any, strides: Any, dilations: Any, auto_pad: str, pads: Any, ceil_mode: int
+) -> tuple[list[int], list[int], list[int]]:
+    """Padding before and behind, and what the last window of each axis reaches beyond them (`ceil_mode`)."""
+    before, behind = _padding(x.shape[2:], window, strides, dilations, auto_pad, pads)
+    beyond = []
+    for at, (size, stride, dilation) in enumerate(zip(window, strides, dilations, strict=True)):
+        room = x.shape[2 + at] + before[at] + behind[at] - dilation * (size - 1) - 1
+        steps = -(-room // stride) if ceil_mode else room // stride
+        if ceil_mode and steps * stride >= x.shape[2 + at] + before[at]:
+            steps -= 1  # a window begins inside, or in the padding before
+        beyond.append(max(steps * stride - room, 0))
+    return before, behind, beyond
+
+
+def _sum(a: list[int], b: list[int]) -> list[int]:
+    return [x + y for x, y in zip(a, b, strict=True)]
+
+
+def average_pool(
+    x: Any,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: Any = None,
+    kernel_shape: Any,
+    pads: Any = None,
+    strides: Any = None,
+) -> Any:
+    """ONNX's AveragePool of any number of axes, padding and dilations."""
+    axes = len(kernel_shape)
+    strides, dilations = strides or [1] * axes, dilations or [1] * axes
+    before, behind, beyond = _frame(x, kernel_shape, strides, dilations, auto_pad, pads, ceil_mode)
+    counted = x.new_ones((1, 1, *x.shape[2:]))
+    counted = F.pad(counted, _around(before, behind), "constant", float(bool(count_include_pad)))
+    counted = F.pad(counted, _around([0] * axes, beyond))
+    inner = tuple(range(-axes, 0))
+    padded = F.pad(x, _around(before, _sum(behind, beyond)))
+    total = _windows(padded, kernel_shape, strides, dilations).sum(inner)
+    return total / _windows(counted, kernel_shape, strides, dilations).sum(inner)
+
+
+_MAX_POOLS = {3: F.max_pool1d, 4: F.max_pool2d, 5: F.max_pool3d}
+
+
+def max_pool(
+    x: Any,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Any = None,
+    kernel_shape: Any,
+    pads: Any = None,
+    storage_order: int = 0,
+    strides: Any = None,
+    outputs: int,
+) -> tuple[Any, ...]:
+    """ONNX's MaxPool of 1 to 3 axes, and where each largest element lies in the whole tensor."""
+    axes = len(kernel_shape)
+    strides, dilations = strides or [1] * axes, dilations or [1] * axes
+    before, behind, beyond = _frame(x, kernel_shape, strides, dilations, auto_pad, pads, ceil_mode)
+    floating = x.dtype.is_floating_point
+    # torch has kernels for floating-point numbers; float32 holds those of eight bits.
+    wide = x if floating else x.float()
+    padded = F.pad(wide, _around(before, _sum(behind, beyond)), "constant", float("-inf"))
+    pool = _MAX_POOLS[x.ndim]
+    y, places = pool(padded, kernel_shape, tuple(strides), 0, tuple(dilations), return_indices=True)
+    y = y if floating else y.to(x.dtype)
+    if outputs == 1:
+        return (y,)
+    # From places in a padded plane to places in the tensor.
+    flat, step, places = torch.zeros_like(places), 1, places
+    order = range(axes) if storage_order else range(axes)[::-1]
+    along: list[Any] = [None] * axes
+    for at in reversed(range(axes)):
+        along[at] = places % padded.shape[2 + at] - before[at]
+        places = places // padded.shape[2 + at]
+    for at in order:
+        flat = flat + along[at] * step
+        step *= x.shape[2 + at]
+    planes = torch.arange(x.shape[0] * x.shape[1], device=x.device).reshape(*x.shape[:2], *[1] * axes)
+    return y, planes * step + flat
+
+
+@kernel("LpPool")
+def _lp_pool(
+    x: Any,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Any = None,
+    kernel_shape: Any,
+    p: int = 2,
+    pads: Any = None,
+    strides: Any = None,
+) -> Any:
+    axes = len(kernel_shape)
+    strides, dilations = strides or [1] * axes, dilations or [1] * axes
+    before, behind, beyond = _frame(x, kernel_shape, strides, dilations, auto_pad, pads, ceil_mode)
+    padded = F.pad(x, _around(before, _sum(behind, beyond)))
+    windows = _windows(padded, kernel_shape, strides, dilations)
+    return torch.linalg.vector_norm(windows, p, tuple(range(-axes, 0)))
+
+
+@kernel("GlobalLpPool")
+def _global_lp_pool(x: Any, *, p: int = 2) -> Any:
+    return torch.linalg.vector_norm(x, p, tuple(range(2, x.ndim)), True)
+
+
+@kernel("MaxUnpool", settings=(2,))
+def _max_unpool(
+    x: Any, places: Any, shape: Any = None, *, kernel_shape: Any, pads: Any = None, strides: Any = None
+) -> Any:
+    axes = len(kernel_shape)
+    strides, pads = strides or [1] * axes, pads or [0] * 2 * axes
+    extents = [
+        (extent - 1) * stride + size - pads[at] - pads[axes + at]
+        for at, (extent, stride, size) in enumerate(zip(x.shape[2:], strides, kernel_shape, strict=True))
+    ]
+    whole = (*x.shape[:2], *extents)
+    y = x.new_zeros(math.prod(whole)).scatter(0, places.reshape(-1), x.reshape(-1)).reshape(whole)
+    if shape is None:
+        return y
+    return F.pad(y, _around([0] * axes, [goal - extent for goal, extent in zip(shape[2:], extents, strict=True)]))
+
+
+@kernel("Col2Im", settings=(1, 2))
+def _col2im(
+    x: Any, image: list[int], block: list[int], *, dilations: Any = None, pads: Any = None, strides: Any = None
+) -> Any:
+    axes = len(image)
+    dilations, strides, pads = dilations or [1] * axes, strides or [1] * axes, list(pads or [0] * 2 * axes)
+    if axes == 2 and pads[:axes] == pads[axes:]:
+        return F.fold(x, tuple(image), tuple(block), tuple(dilations), tuple(pads[:axes]), tuple(strides))
+    extents = [extent + pads[at] + pads[axes + at] for at, extent in enumerate(image)]
+    inside, where = torch.zeros((), dtype=torch.int64, device=x.device), torch.zeros((), dtype=torch.int64, device=x.device)
+    for at, extent in enumerate(extents):
+        steps = (extent - dilations[at] * (block[at] - 1) - 1) // strides[at] + 1
+        inside = (inside[..., None] * extent) + torch.arange(block[at], device=x.device) * dilations[at]
+        where = (where[..., None] * extent) + torch.arange(steps, device=x.device) * strides[at]
+    places = (inside.reshape(-1, 1) + where.reshape(-1)).reshape(-1)
+    columns = x.reshape(x.shape[0], -1, places.numel())
+    y = columns.new_zeros((*columns.shape[:2], math.prod(extents))).index_add(2, places, columns)
+    y = y.reshape(*columns.shape[:2], *extents)
+    return F.pad(y, [-cut for cut in _around(pads[:axes], pads[axes:])])
+
+
+def _check_plane(node: ir.Node) -> str | None:
+    shape = node.inputs[0].shape if node.inputs[0] is not None else None
+    return None if shape is not None and len(shape) == 4 else "a number of spatial axes other than 2"
+
+
+@kernel("DeformConv", _check_plane)
+def _deform_conv(
+    x: Any,
+    weight: Any,
+    offset: Any,
+    bias: Any = None,
+    mask: Any = None,
+    *,
+    dilations: Any = None,
+    group: int = 1,
+    kernel_shape: Any = None,
+    offset_group: int = 1,
+    pads: Any = None,
+    strides: Any = None,
+) -> Any:
+    """A convolution whose window's places are moved, each by its own offset, and read by bilinear interpolation.
+
+    References:
+        Dai et al., Deformable convolutional networks, ICCV 2017, section 2.1; with a mask: Zhu et al., CVPR 2019.
+    """
+    (n, channels, height, width), (rows, columns) = x.shape, weight.shape[2:]
+    strides, dilations, pads = strides or (1, 1), dilations or (1, 1), pads or (0, 0, 0, 0)
+    out_rows, out_columns = offset.shape[2:]
+    device, size = x.device, rows * columns
+    moves = offset.reshape(n * offset_group, rows, columns, 2, out_rows, out_columns)
+
+    def places(axis: int, count: int, steps: int) -> Any:
+        inner = torch.arange(count, device=device, dtype=x.dtype) * dilations[axis] - pads[axis]
+        return inner[:, None] + torch.arange(steps, device=device, dtype=x.dtype) * strides[axis]
+
+    down = places(0, rows, out_rows)[:, None, :, None] + moves[:, :, :, 0]
+    right = places(1, columns, out_columns)[None, :, None, :] + moves[:, :, :, 1]
+    parts = x.reshape(n, offset_group, channels // offset_group, height * width)
+    flat = (n, offset_group, 1, size * out_rows * out_columns)
+    down, right = down.reshape(flat), right.reshape(flat)
+    sampled = torch.zeros((), dtype=x.dtype, device=device)
+    for row, share in ((down.floor(), 1 - down + down.floor()), (down.floor() + 1, down - down.floor())):
+        for column, part in ((right.floor(), 1 - right + right.floor()), (right.floor() + 1, right - right.floor())):
+            inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+            place = (row.clamp(0, height - 1) * width + column.clamp(0, width - 1)).long()
+            found = parts.gather(3, place.expand(-1, -1, parts.shape[2], -1))
+            sampled = sampled + found * (share * part * inside)
+    sampled = sampled.reshape(n, offset_group, -1, size, out_rows, out_columns)
+    if mask is not None:
+        sampled = sampled * mask.reshape(n, offset_group, 1, size, out_rows, out_columns)
+    groups = sampled.reshape(n, group, channels // group * size, out_rows * out_columns)
+    y = torch.matmul(weight.reshape(group, weight.shape[0] // group, -1), groups)
+    y = y.reshape(n, -1, out_rows, out_columns)
+    return y if bias is None else y + bias.reshape(-1, 1, 1)
+
+
+def _check_roi(node: ir.Node) -> str | None:
+    mode = attribute(node, "mode", "avg")
+    return None if mode in ("avg", "max") else f"mode={mode}"
+
+
+@kernel("RoiAlign", _check_roi, eager=True)
+def _roi_align(
+    x: Any,
+    rois: Any,
+    images: Any,
+    *,
+    coordinate_transformation_mode: str = "half_pixel",
+    mode: str = "avg",
+    output_height: int = 1,
+    output_width: int = 1,
+    sampling_ratio: int = 0,
+    spatial_scale: float = 1.0,
+) -> Any:
+    """Samples of regions by bilinear interpolation, pooled.
+
+    References:
+        He et al., Mask R-CNN, ICCV 2017, section 3, RoIAlign.
+    """
+    moved = coordinate_transformation_mode == "half_pixel"
+    corners = rois * spatial_scale - (0.5 if moved else 0.0)
+    extents = corners[:, 2:] - corners[:, :2]
+    extents = extents if moved else extents.clamp(min=1.0)
+
+    def axis(at: int, bins: int, limit: int) -> tuple[Any, ...]:
+        """Lower and upper places, weight of the upper, whether there is such a sample; (regions, bins, samples)."""
+        size = extents[:, at] / bins
+        counts = (torch.full_like(size, sampling_ratio) if sampling_ratio > 0 else size.ceil()).clamp(min=1.0)
+        most = int(counts.max()) if counts.numel() else 1
+        steps = (torch.arange(most, device=x.device, dtype=x.dtype) + 0.5) / counts[:, None]
+        bin_numbers = torch.arange(bins, device=x.device, dtype=x.dtype)
+        place = corners[:, at, None, None] + (bin_numbers[:, None] + steps[:, None, :]) * size[:, None, None]
+        there = (torch.arange(most, device=x.device) < counts[:, None])[:, None, :].expand(place.shape)
+        inside = (place >= -1) & (place <= limit)
+        place = place.clamp(0, limit - 1)
+        low = place.floor().long()
+        return low, (low + 1).clamp(max=limit - 1), place - low, inside, there
+
+    low_y, high_y, part_y, in_y, there_y = axis(1, output_height, x.shape[2])
+    low_x, high_x, part_x, in_x, there_x = axis(0, output_width, x.shape[3])
+    last, numbers = x.permute(0, 2, 3, 1), images.long()[:, None, None, None, None]
+    terms = []
+    for rows, weight_y in ((low_y, 1 - part_y), (high_y, part_y)):
+        for columns, weight_x in ((low_x, 1 - part_x), (high_x, part_x)):
+            found = last[numbers, rows[:, :, :, None, None], columns[:, None, None]]
+            terms.append(found * (weight_y[:, :, :, None, None] * weight_x[:, None, None])[..., None])
+    inside = (in_y[:, :, :, None, None] & in_x[:, None, None])[..., None]
+    there = (there_y[:, :, :, None, None] & there_x[:, None, None])[..., None]
+    if mode == "max":
+        # ONNX's largest is that of the four weighted neighbours, not of their sum.
+        value = torch.stack(terms).amax(0)
+        pooled = torch.where(inside, value, 0.0).masked_fill(~there, float("-inf")).amax((2, 4))
+    else:
+        value = torch.where(inside & there, sum(terms), 0.0)
+        pooled = value.sum((2, 4)) / there.sum((2, 4))
+    return pooled.permute(0, 3, 1, 2)
