@@ -31,9 +31,16 @@ class TracedExecutor(TracedNetwork):
     capabilities = frozenset({"float64", "whole_step"})
 
     def __init__(
-        self, network: Any, live: dict[str, Live], *, device: Device, seed: int = 0, xla: bool = False
+        self,
+        network: Any,
+        live: dict[str, Live],
+        *,
+        device: Device,
+        seed: int = 0,
+        xla: bool = False,
+        eager: bool = False,
     ) -> None:
-        super().__init__(network, live, device=device, seed=seed, xla=xla)
+        super().__init__(network, live, device=device, seed=seed, xla=xla, eager=eager)
         self._gradients: Values | None = None
         self._without = "nothing has run backward yet"
         self._step: weakref.ref[TensorFlowStep] | None = None

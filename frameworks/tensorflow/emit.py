@@ -17,8 +17,8 @@ from deep5.frameworks.tensorflow.operators_custom import emit_custom
 from deep5.frameworks.tensorflow.order import Order, between, channels_last, keeps_memory, kernel_order, onnx_order
 from deep5.frameworks.tensorflow.scopes import Scopes
 from deep5.frameworks.tensorflow.short import in_float32, through_float32
-from deep5.frameworks.tensorflow.table import extents
-from deep5.networks.constants import constant_value
+from deep5.frameworks.tensorflow.table import extents, fixed
+from deep5.networks.constants import constant_tensor, constant_value
 from deep5.networks.custom import is_custom
 from deep5.networks.network import Network
 
@@ -128,6 +128,8 @@ class Emitter:
         present = [value for value in values if value is not None]
         most = max(len(extents(value)) for value in present)
         found = {self.order(value) for value in present if len(extents(value)) == most}
+        if any(value.shape is None for value in present):
+            return onnx_order(0)  # nobody knows how many axes there will be: as ONNX has them
         if most > 2 and channels_last(most) in found:
             return channels_last(most)
         return found.pop() if len(found) == 1 else onnx_order(most)
@@ -138,9 +140,35 @@ class Emitter:
         if axes == len(order):
             return self.ordered(value, order)
         text = self.name(value)
-        if axes == 0 or order == onnx_order(len(order)):
+        if axes == 0 or not order or order == onnx_order(len(order)):
             return text
         return f"{self.function(_broadcastable)}({text}, {order})"
+
+    def setting(self, node: ir.Node, position: int) -> str:
+        """The source of an input that must be known where the operator is called: a literal, or what is read there."""
+        value = node.inputs[position] if position < len(node.inputs) else None
+        if value is None:
+            return "None"
+        known = fixed(node, position)
+        if known is not None:
+            return self.bind(known) if known.dtype.kind == "f" else f"{known.tolist()}"
+        return f"{self.function(_read)}({self.name(value)})"
+
+    def nested(self, graph: ir.Graph) -> str:
+        """Write a graph inside a node as a function of its inputs, which gives a tuple of its outputs."""
+        around, self._lines = self._lines, []
+        homes, names = dict(self._home), dict(self._names)
+        arguments = [self._settle(value, onnx_order(len(extents(value)))) for value in graph.inputs]
+        for node in graph:
+            self._write(node)
+        results = "".join(f"{self.name(value)}, " for value in graph.outputs)
+        body, self._lines = [*self._lines, f"return ({results})"], around
+        self._home, self._names = homes, names
+        target = f"g{self._fresh()}"
+        self.line(f"def {target}({', '.join(arguments)}):")
+        for line in body:
+            self.line(f"    {line}")
+        return target
 
     def function(self, function: Callable[..., Any]) -> str:
         """The identifier of a function."""
@@ -185,6 +213,14 @@ class Emitter:
         self._home[result] = tuple(permutation.index(axis) for axis in home)
         self._names[result, self._home[result]] = self._names[source, home]  # type: ignore[index]
 
+    def assign_all(self, node: ir.Node, text: str, *orders: Order | None) -> None:
+        """Append the line that computes all outputs that a node has, of the tuple that a source text is."""
+        targets = [
+            self.output(node, index, orders[index] if index < len(orders) else None) if value.name else "_"
+            for index, value in enumerate(node.outputs)
+        ]
+        self.line(f"{', '.join(targets)}, *_ = {text}")
+
     def line(self, text: str) -> None:
         """Append a line of the body."""
         self._lines.append(text)
@@ -194,10 +230,7 @@ class Emitter:
         network = self._network
         for node in network.nodes:
             before = len(self._lines)
-            if is_custom(node):
-                emit_custom(self, node)
-            else:
-                OPERATORS[node.op_type](self, node)
+            self._write(node)
             if self._scopes is not None:
                 self._enclose(before, self._scopes.scope(network, node))
         results = ", ".join(self.name(value) for value in network.model.graph.outputs)
@@ -208,6 +241,12 @@ class Emitter:
         exec(compile(source, f"<deep5 {len(network.nodes)} nodes>", "exec"), self.bound)  # noqa: S102
         live = tuple(str(value.name) for value in self._live)
         return Program(self.bound["forward"], live, source, self.forward_only)
+
+    def _write(self, node: ir.Node) -> None:
+        if is_custom(node):
+            emit_custom(self, node)
+        else:
+            OPERATORS[node.op_type](self, node)
 
     def _enclose(self, start: int, scope: str | None) -> None:
         """Put the lines from a number on into a scope."""
@@ -227,6 +266,8 @@ class Emitter:
     def _constant(self, value: ir.Value | None) -> None:
         """Bind a constant and write the line that makes a tensor of it, so that TensorFlow may fold what it enters."""
         array = constant_value(value)
+        if array is None:  # a number in a graph inside a node, which nobody trains
+            array = constant_tensor(value).numpy()  # type: ignore[arg-type,union-attr]  # or it would have a home
         name = self._settle(value, onnx_order(len(extents(value))))  # type: ignore[arg-type]
         self.bound[f"c_{name}"] = array
         self.line(f"{name} = {self.function(tf.constant)}(c_{name})")
@@ -256,6 +297,11 @@ def compile_forward(
     return Emitter(
         network, live, device=device, xla=xla, gradients=gradients, batch_norm=batch_norm, scopes=scopes
     ).program()
+
+
+def _read(x: Any) -> Any:
+    """What a tensor holds, where the network runs operator by operator."""
+    return x.numpy().tolist()
 
 
 def _permuted(x: Any, permutation: Order) -> Any:

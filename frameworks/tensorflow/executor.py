@@ -13,6 +13,7 @@ from deep5.frameworks.tensorflow.base import TracedExecutor
 from deep5.frameworks.tensorflow.emit import Program, compile_forward, preferred_orders
 from deep5.frameworks.tensorflow.functions import placed
 from deep5.frameworks.tensorflow.synchronised import batch_norm_over_ranks
+from deep5.frameworks.tensorflow.table import needs_host
 from deep5.frameworks.tensorflow.variables import Live
 from deep5.networks.forms import Forms, TrainingForm
 from deep5.networks.network import Network
@@ -27,6 +28,9 @@ __all__ = ["TensorFlowExecutor"]
 
 class TensorFlowExecutor(TracedExecutor):
     """A network on TensorFlow; made by `TensorFlow.executor`. Implements `GraphExecutor`.
+
+    It is traced as a whole. A network that has control flow, lists, axes that it computes, or values of a rank that is
+    not known, runs eagerly instead, operator by operator; under XLA such nodes are refused.
 
     Args:
         network: The network; it is not changed.
@@ -59,7 +63,9 @@ class TensorFlowExecutor(TracedExecutor):
                 )
                 for i, name in enumerate((*network.parameter_specs, *network.buffer_specs))
             }
-        super().__init__(network, live, device=device, seed=seed, xla=xla)
+        # One rule: a network is traced unless something in it must be known on the host before it can be computed.
+        eager = any(needs_host(node) is not None for node in self._forms.evaluation.nodes)
+        super().__init__(network, live, device=device, seed=seed, xla=xla, eager=eager)
 
     def synchronise_batch_norm(self, ranks: RankStatistics) -> None:
         """Take statistics of batch normalisation from the batch of all ranks, from the next pass in training on.

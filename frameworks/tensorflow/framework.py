@@ -76,16 +76,20 @@ class TensorFlow(Framework):
 
     def supports(self, node: Any) -> Support:
         """Whether the table of operators has this one, with these attributes."""
-        from deep5.frameworks.tensorflow.operators import supports
+        from deep5.frameworks.tensorflow.operators import of_data, supports
         from deep5.frameworks.tensorflow.operators_custom import supports_custom
+        from deep5.frameworks.tensorflow.table import needs_host
         from deep5.networks.custom import is_custom
         from deep5.networks.nodes import poisonless
 
         if is_custom(node):
             return supports_custom(node, xla=self.mode == "xla")
         answer = supports(node)
-        if answer and self.mode == "xla" and node.op_type == "Gather" and (reason := poisonless(node)) is not None:
-            return Support(False, reason)
+        if answer and self.mode == "xla":
+            if node.op_type == "Gather" and (reason := poisonless(node)) is not None:
+                return Support(False, reason)
+            if (reason := needs_host(node) or of_data(node)) is not None:
+                return Support(False, f"{reason}; XLA compiles a network before it runs; remedy: 'tensorflow'")
         return answer
 
     def operator(self, operator: Operator) -> Callable[..., Any]:

@@ -37,6 +37,7 @@ class TracedNetwork(NetworkExecutor):
         device: Where it runs.
         seed: Of noise alone.
         xla: Whether XLA compiles what is traced.
+        eager: Whether nothing is traced, and operators run one by one.
 
     Attributes:
         live: As given.
@@ -44,9 +45,11 @@ class TracedNetwork(NetworkExecutor):
         waits: Whether a call has finished when it returns.
     """
 
-    def __init__(self, network: Any, live: dict[str, Live], *, device: Device, seed: int, xla: bool) -> None:
+    def __init__(
+        self, network: Any, live: dict[str, Live], *, device: Device, seed: int, xla: bool, eager: bool = False
+    ) -> None:
         super().__init__(network, device=device, seed=seed)
-        self.live, self.place, self._xla = live, placed(device), xla
+        self.live, self.place, self._xla, self._eager = live, placed(device), xla, eager
         self.waits = device.kind == "cpu" and tf.config.experimental.get_synchronous_execution()
         self._outputs = tuple(network.outputs)
         self._functions: dict[tuple[Any, ...], Traced] = {}
@@ -177,7 +180,7 @@ class TracedNetwork(NetworkExecutor):
     def traced(self, body: Callable[..., Any], signature: Sequence[Any]) -> Traced:
         """A function that runs where, and as, the network does."""
         # Ranks that are threads share TensorFlow's threads, and those that wait for others would take them all.
-        eager = self._ranks is not None and self._ranks.in_threads
+        eager = self._eager or (self._ranks is not None and self._ranks.in_threads)
         return Traced(body, signature, device=self.place, xla=self._xla, eager=eager)
 
     def _forward(self, training: bool) -> Traced:

@@ -6,26 +6,59 @@ import onnx_ir as ir
 
 from deep5.backend import Support
 from deep5.frameworks.tensorflow import (
+    operators_bits,
+    operators_control,
+    operators_generate,
+    operators_index,
     operators_layers,
     operators_loss,
     operators_math,
+    operators_pad,
+    operators_quantised,
+    operators_reduce,
+    operators_search,
     operators_shape,
+    operators_signal,
     operators_windows,
 )
-from deep5.frameworks.tensorflow.table import CHECKS, OPERATORS
-from deep5.networks.nodes import supported
+from deep5.frameworks.tensorflow.operators_custom import supports_custom
+from deep5.frameworks.tensorflow.operators_index import REFUSING
+from deep5.frameworks.tensorflow.table import CHECKS, OPERATORS, RANKLESS
+from deep5.networks.custom import is_custom
+from deep5.networks.nodes import subgraphs, supported
 
-__all__ = ["OPERATORS", "supports"]
+__all__ = ["OPERATORS", "of_data", "supports"]
 
 _DTYPES = {
     getattr(ir.DataType, name)
-    for name in ("BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE")
+    for name in (
+        *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
+        *("FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE"),
+    )
 }
 # Named, so that nobody takes the imports away: they fill the table.
-_FILLED_BY = (operators_layers, operators_loss, operators_math, operators_shape, operators_windows)
-_FLOATING = {"AveragePool", "Conv", "Gemm", "MaxPool", "ReduceMean"}
+_FILLED_BY = (
+    *(operators_bits, operators_control, operators_generate, operators_index, operators_layers, operators_loss),
+    *(operators_math, operators_pad, operators_quantised, operators_reduce, operators_search, operators_shape),
+    *(operators_signal, operators_windows),
+)
+_FLOATING = {"AveragePool", "Conv", "Gemm", "ReduceLogSumExp", "ReduceMean"}
+# The shape of what these give depends on what a tensor holds.
+_DATA_SHAPED = {"Compress", "NonMaxSuppression", "NonZero", "Range", "Unique"}
 
 
 def supports(node: ir.Node) -> Support:
     """Whether this node can run, and if not, why."""
-    return supported(node, "TensorFlow", OPERATORS, CHECKS, _DTYPES, _FLOATING)
+    answer = supported(node, "TensorFlow", OPERATORS, CHECKS, _DTYPES, _FLOATING, RANKLESS)
+    for graph in subgraphs(node).values() if answer else ():
+        for inner in graph:
+            if not (found := supports_custom(inner, xla=False) if is_custom(inner) else supports(inner)):
+                return Support(False, f"{inner.name or inner.op_type} ({inner.op_type}) inside it: {found.reason}")
+    return answer
+
+
+def of_data(node: ir.Node) -> str | None:
+    """Why a node cannot be compiled before the network runs; None where it can be."""
+    if node.op_type in _DATA_SHAPED:
+        return "a shape that depends on data"
+    return "an index outside its axis would give a number" if node.op_type in REFUSING else None

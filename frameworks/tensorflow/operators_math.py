@@ -1,4 +1,4 @@
-"""Operators that compute element by element, products of matrices, and reductions."""
+"""Operators that compute element by element, and products of matrices."""
 
 from __future__ import annotations
 
@@ -10,19 +10,14 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import tensorflow as tf
 
-from deep5.frameworks.tensorflow.order import without
 from deep5.frameworks.tensorflow.short import with_bias
 from deep5.frameworks.tensorflow.table import (
-    OPERATORS,
     attribute,
-    axes_of,
     axis,
-    computed,
     elementwise,
     is_whole,
     number,
     operator,
-    rank,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +32,7 @@ def _as_it_is(op_type: str, function: Callable[..., Any], **defaults: float) -> 
     def emit(emitter: Emitter, node: ir.Node) -> None:
         elementwise(emitter, node, function, *(number(attribute(node, key, value)) for key, value in defaults.items()))
 
-    OPERATORS[op_type] = emit
+    operator(op_type, rankless=True)(emit)
 
 
 def _elu(x: Any, alpha: float) -> Any:
@@ -68,10 +63,17 @@ def _negative(x: Any) -> Any:
 
 for _name, _function in {
     "Abs": _abs,
+    "Acos": tf.math.acos,
+    "Acosh": tf.math.acosh,
     "Add": tf.add,
     "And": tf.logical_and,
+    "Asin": tf.math.asin,
+    "Asinh": tf.math.asinh,
+    "Atan": tf.math.atan,
+    "Atanh": tf.math.atanh,
     "Ceil": tf.math.ceil,
     "Cos": tf.cos,
+    "Cosh": tf.math.cosh,
     "Equal": tf.equal,
     "Erf": tf.math.erf,
     "Exp": tf.exp,
@@ -93,9 +95,11 @@ for _name, _function in {
     "Sigmoid": tf.sigmoid,
     "Sign": _sign,
     "Sin": tf.sin,
+    "Sinh": tf.math.sinh,
     "Softplus": tf.math.softplus,
     "Sqrt": tf.sqrt,
     "Sub": tf.subtract,
+    "Tan": tf.math.tan,
     "Tanh": tf.tanh,
     "Where": tf.where,
     "Xor": tf.math.logical_xor,
@@ -106,34 +110,53 @@ _as_it_is("HardSigmoid", _hard_sigmoid, alpha=0.2, beta=0.5)
 _as_it_is("LeakyRelu", tf.nn.leaky_relu, alpha=0.01)
 
 
-@operator("Div")
+def _infinite(x: Any, negative: bool, positive: bool) -> Any:
+    found = tf.math.is_inf(x)
+    if negative and positive:
+        return found
+    return found & ((x < 0) if negative else (x > 0)) if negative or positive else tf.zeros_like(found)
+
+
+@operator("IsInf", rankless=True)
+def _is_inf(emitter: Emitter, node: ir.Node) -> None:
+    wanted = [str(bool(attribute(node, f"detect_{sign}", 1))) for sign in ("negative", "positive")]
+    elementwise(emitter, node, _infinite, *wanted)
+
+
+@operator("Div", rankless=True)
 def _div(emitter: Emitter, node: ir.Node) -> None:
     elementwise(emitter, node, tf.truncatediv if is_whole(node.inputs[0]) else tf.divide)
 
 
 def _in_32_bits(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of whole numbers that has no kernel for shorter ones, which are its last bits."""
+    """A function of whole numbers that has kernels for int32 and int64 alone: the last bits are those of others."""
 
     @wraps(function)
     def longer(x: Any, y: Any) -> Any:
-        if x.dtype.is_floating or x.dtype.size >= 4:
+        if x.dtype.is_floating or x.dtype in (tf.int32, tf.int64):
             return function(x, y)
-        return tf.cast(function(tf.cast(x, tf.int32), tf.cast(y, tf.int32)), x.dtype)
+        wide = tf.int32 if x.dtype.size < 4 else tf.int64
+        return tf.cast(function(tf.cast(x, wide), tf.cast(y, wide)), x.dtype)
 
     return longer
 
 
 @_in_32_bits
+def _truncated_whole(x: Any, y: Any) -> Any:
+    return tf.raw_ops.TruncateMod(x=x, y=y)
+
+
 def _truncated_remainder(x: Any, y: Any) -> Any:
-    remainder = tf.raw_ops.TruncateMod(x=x, y=y)
     if not x.dtype.is_floating:
-        return remainder
+        return (tf.math.floormod if x.dtype.is_unsigned else _truncated_whole)(x, y)
+    wide = tf.float32 if x.dtype.size < 4 else x.dtype  # which holds the remainder of shorter ones as it is
+    remainder = tf.cast(tf.raw_ops.TruncateMod(x=tf.cast(x, wide), y=tf.cast(y, wide)), x.dtype)
     # The kernel has no gradient: x - n y with a whole n has the same. What is added is zero.
     fixed, held_x, held_y = map(tf.stop_gradient, (remainder, x, y))
     return fixed + (x - held_x) - tf.round((held_x - fixed) / held_y) * (y - held_y)
 
 
-@operator("Mod")
+@operator("Mod", rankless=True)
 def _mod(emitter: Emitter, node: ir.Node) -> None:
     elementwise(emitter, node, _truncated_remainder if attribute(node, "fmod", 0) else tf.math.floormod)
 
@@ -158,12 +181,18 @@ def _fold(op_type: str, function: Callable[..., Any]) -> None:
         text = emitter.aligned(node.inputs[0], order)
         for value in node.inputs[1:]:
             text = f"{emitter.function(function)}({text}, {emitter.aligned(value, order)})"
+        text = text if op_type != "Mean" else f"{emitter.function(_share)}({text}, {len(node.inputs)})"
         emitter.assign(node, text, order)
 
-    OPERATORS[op_type] = emit
+    operator(op_type, rankless=True)(emit)
+
+
+def _share(x: Any, count: int) -> Any:
+    return x / tf.constant(count, x.dtype)
 
 
 _fold("Max", tf.maximum)
+_fold("Mean", tf.add)
 _fold("Min", tf.minimum)
 _fold("Sum", tf.add)
 
@@ -173,12 +202,12 @@ def _clipped(x: Any, low: Any = None, high: Any = None) -> Any:
     return x if high is None else tf.minimum(x, high)
 
 
-@operator("Clip")
+@operator("Clip", rankless=True)
 def _clip(emitter: Emitter, node: ir.Node) -> None:
     elementwise(emitter, node, _clipped)
 
 
-@operator("Cast")
+@operator("Cast", rankless=True)
 def _cast(emitter: Emitter, node: ir.Node) -> None:
     elementwise(emitter, node, tf.cast, emitter.dtype(node.outputs[0]))
 
@@ -198,7 +227,7 @@ def _gelu_tanh(x: Any) -> Any:
     return 0.5 * x * (1.0 + tf.math.tanh(tf.constant(math.sqrt(2.0 / math.pi), x.dtype) * cubic))
 
 
-@operator("Gelu", _check_gelu)
+@operator("Gelu", _check_gelu, rankless=True)
 def _gelu(emitter: Emitter, node: ir.Node) -> None:
     approximate = attribute(node, "approximate", "none") == "tanh"
     elementwise(emitter, node, _gelu_tanh if approximate else _gelu_exact)
@@ -212,57 +241,11 @@ def _along(op_type: str, function: Callable[..., Any]) -> None:
         x, place = emitter.ordered(node.inputs[0], order), order.index(axis(node, -1))
         emitter.assign(node, f"{emitter.function(function)}({x}, {place})", order)
 
-    OPERATORS[op_type] = emit
+    operator(op_type)(emit)
 
 
 _along("LogSoftmax", tf.nn.log_softmax)
 _along("Softmax", tf.nn.softmax)
-
-
-def _check_axes(node: ir.Node) -> str | None:
-    return computed(node, 1)
-
-
-def _reduction(op_type: str, function: Callable[..., Any]) -> None:
-    def emit(emitter: Emitter, node: ir.Node) -> None:
-        order, axes = emitter.order(node.inputs[0]), axes_of(node, 1)
-        if not axes:
-            axes = [] if attribute(node, "noop_with_empty_axes", 0) else list(range(rank(node)))
-        keep = bool(attribute(node, "keepdims", 1))
-        places = sorted(order.index(entry) for entry in axes)
-        x = emitter.ordered(node.inputs[0], order)
-        emitter.assign(
-            node, f"{emitter.function(function)}({x}, {places}, {keep})", order if keep else without(order, axes)
-        )
-
-    operator(op_type, _check_axes)(emit)
-
-
-_reduction("ReduceMax", tf.reduce_max)
-_reduction("ReduceMean", tf.reduce_mean)
-_reduction("ReduceMin", tf.reduce_min)
-_reduction("ReduceProd", tf.reduce_prod)
-_reduction("ReduceSum", tf.reduce_sum)
-
-
-def _place_of(op_type: str, function: Callable[..., Any]) -> None:
-    def find(x: Any, along: int, keep: bool) -> Any:
-        place = function(x, along, output_type=tf.int64)
-        return tf.expand_dims(place, along) if keep else place
-
-    def emit(emitter: Emitter, node: ir.Node) -> None:
-        keep = bool(attribute(node, "keepdims", 1))
-        x = emitter.name(node.inputs[0])
-        emitter.assign(node, f"{emitter.function(find)}({x}, {axis(node, 0)}, {keep})")
-
-    def check(node: ir.Node) -> str | None:
-        return "the last of several equal ones" if attribute(node, "select_last_index", 0) else None
-
-    operator(op_type, check)(emit)
-
-
-_place_of("ArgMax", tf.argmax)
-_place_of("ArgMin", tf.argmin)
 
 
 @_in_32_bits
@@ -291,6 +274,42 @@ def _extents(x: Any) -> list[Any]:
 def _matmul(emitter: Emitter, node: ir.Node) -> None:
     x, y = (emitter.name(value) for value in node.inputs)
     emitter.assign(node, f"{emitter.product(node, _product)}({x}, {y})")
+
+
+def _contracted(equation: str, *operands: Any) -> Any:
+    """Einstein's sum; whole numbers that have no kernel in int32 or int64, of which theirs are the last bits."""
+    kind = operands[0].dtype
+    if kind.is_integer:
+        wide = tf.int32 if kind.size <= 4 and kind != tf.uint32 else tf.int64
+        return tf.cast(tf.einsum(equation, *(tf.cast(value, wide) for value in operands)), kind)
+    return tf.einsum(equation, *operands)
+
+
+@operator("Einsum")
+def _einsum(emitter: Emitter, node: ir.Node) -> None:
+    equation = emitter.bind(attribute(node, "equation").replace(" ", ""))
+    inputs = ", ".join(map(emitter.name, node.inputs))
+    emitter.assign(node, f"{emitter.product(node, _contracted)}({equation}, {inputs})")
+
+
+@tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow is not type-checked
+def _determinant(x: Any) -> Any:
+    """The determinant; its gradient, the cofactors, is there for singular matrices, too, which have no inverse."""
+
+    def gradient(dy: Any) -> Any:
+        s, u, v = tf.linalg.svd(x, full_matrices=True)
+        count = x.shape[-1] or tf.shape(x)[-1]
+        others = tf.where(tf.eye(count, dtype=tf.bool), tf.ones((), x.dtype), s[..., tf.newaxis, :])
+        sign = tf.linalg.det(u) * tf.linalg.det(v)
+        products = tf.reduce_prod(others, -1)[..., tf.newaxis, :]
+        return (dy * sign)[..., tf.newaxis, tf.newaxis] * tf.matmul(u * products, v, transpose_b=True)
+
+    return tf.linalg.det(x), gradient
+
+
+@operator("Det")
+def _det(emitter: Emitter, node: ir.Node) -> None:
+    emitter.assign(node, f"{emitter.product(node, _determinant)}({emitter.name(node.inputs[0])})")
 
 
 def _affine(a: Any, b: Any, c: Any, trans_a: bool, trans_b: bool, alpha: float, beta: float) -> Any:

@@ -41,9 +41,9 @@ def _constant(emitter: Emitter, node: ir.Node) -> None:
     """Nothing: whoever reads it binds it."""
 
 
-@operator("Identity")
+@operator("Identity", rankless=True)
 def _identity(emitter: Emitter, node: ir.Node) -> None:
-    emitter.alias(node, onnx_order(rank(node)))
+    emitter.alias(node, onnx_order(len(extents(node.inputs[0]))))
 
 
 @operator("Transpose")
@@ -51,15 +51,12 @@ def _transpose(emitter: Emitter, node: ir.Node) -> None:
     emitter.alias(node, tuple(attribute(node, "perm", range(rank(node))[::-1])))
 
 
-@operator("Concat")
+@operator("Concat", rankless=True)
 def _concat(emitter: Emitter, node: ir.Node) -> None:
     order = emitter.common_order(node.inputs)
-    inputs = ", ".join(emitter.ordered(value, order) for value in node.inputs)
-    emitter.assign(node, f"{emitter.function(tf.concat)}([{inputs}], {order.index(axis(node, 0))})", order)
-
-
-def _check_second(node: ir.Node) -> str | None:
-    return computed(node, 1)
+    inputs = ", ".join(emitter.ordered(value, order) if order else emitter.name(value) for value in node.inputs)
+    place = order.index(axis(node, 0)) if order else attribute(node, "axis")
+    emitter.assign(node, f"{emitter.function(tf.concat)}([{inputs}], {place})", order)
 
 
 def _parts(x: Any, count: int, along: int) -> Any:
@@ -69,15 +66,17 @@ def _parts(x: Any, count: int, along: int) -> Any:
     return tf.split(x, [size] * (count - 1) + [extent - size * (count - 1)], along)
 
 
-@operator("Split", _check_second)
+@operator("Split")
 def _split(emitter: Emitter, node: ir.Node) -> None:
-    order, sizes = emitter.order(node.inputs[0]), fixed(node, 1)
+    order, sizes, count = emitter.order(node.inputs[0]), fixed(node, 1), len(node.outputs)
     x, place = emitter.ordered(node.inputs[0], order), order.index(axis(node, 0))
-    if sizes is None:
-        text = f"{emitter.function(_parts)}({x}, {len(node.outputs)}, {place})"
+    if computed(node, 1) is not None:
+        text = f"{emitter.function(tf.split)}({x}, {emitter.name(node.inputs[1])}, {place}, {count})"
+    elif sizes is None:
+        text = f"{emitter.function(_parts)}({x}, {attribute(node, 'num_outputs', count)}, {place})"
     else:
         text = f"{emitter.function(tf.split)}({x}, {sizes.tolist()}, {place})"
-    outputs = ", ".join(emitter.output(node, index, order) for index in range(len(node.outputs)))
+    outputs = ", ".join(emitter.output(node, index, order) for index in range(count))
     emitter.line(f"{outputs}, = {text}")
 
 
@@ -125,7 +124,7 @@ def _reshaped_as_computed(x: Any, shape: Any, copies: bool) -> Any:
     return tf.reshape(x, shape)
 
 
-@operator("Reshape")
+@operator("Reshape", rankless=True)
 def _reshape(emitter: Emitter, node: ir.Node) -> None:
     x, known, copies = emitter.name(node.inputs[0]), fixed(node, 1), not attribute(node, "allowzero", 0)
     if known is not None:
@@ -136,57 +135,64 @@ def _reshape(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _check_squeeze(node: ir.Node) -> str | None:
-    if (reason := computed(node, 1)) is not None:
-        return reason
     unknown = any(not isinstance(extent, int) for extent in extents(node.inputs[0]))
-    return "no axes, where an extent is not known" if fixed(node, 1) is None and unknown else None
+    given = len(node.inputs) > 1 and node.inputs[1] is not None
+    return "no axes, where an extent is not known" if unknown and not given else None
 
 
 def _squeezed(x: Any, axes: Sequence[int]) -> Any:
     return tf.squeeze(x, axes) if axes else x
 
 
-@operator("Squeeze", _check_squeeze)
+@operator("Squeeze", _check_squeeze, host=(1,), rankless=True)
 def _squeeze(emitter: Emitter, node: ir.Node) -> None:
-    axes = axes_of(node, 1)
-    if axes is None:
-        axes = [index for index, extent in enumerate(extents(node.inputs[0])) if extent == 1]
+    axes = emitter.setting(node, 1)
+    if axes == "None":
+        axes = f"{[index for index, extent in enumerate(extents(node.inputs[0])) if extent == 1]}"
     emitter.assign(node, f"{emitter.function(_squeezed)}({emitter.name(node.inputs[0])}, {axes})")
 
 
 def _unsqueezed(x: Any, axes: Sequence[int]) -> Any:
-    for position in axes:
+    axes = axes if isinstance(axes, list) else [axes]
+    for position in sorted(entry % (x.shape.rank + len(axes)) for entry in axes):
         x = tf.expand_dims(x, position)
     return x
 
 
-@operator("Unsqueeze", _check_second)
+@operator("Unsqueeze", host=(1,), rankless=True)
 def _unsqueeze(emitter: Emitter, node: ir.Node) -> None:
-    given = fixed(node, 1).tolist()
-    axes = sorted(entry % (rank(node) + len(given)) for entry in given)
-    emitter.assign(node, f"{emitter.function(_unsqueezed)}({emitter.name(node.inputs[0])}, {axes})")
+    x, axes = emitter.name(node.inputs[0]), emitter.setting(node, 1)
+    emitter.assign(node, f"{emitter.function(_unsqueezed)}({x}, {axes})")
 
 
 def _expanded(x: Any, shape: Any) -> Any:
     return tf.broadcast_to(x, tf.broadcast_dynamic_shape(tf.shape(x), tf.cast(shape, tf.int32)))
 
 
-@operator("Expand")
+@operator("Expand", rankless=True)
 def _expand(emitter: Emitter, node: ir.Node) -> None:
     x, shape = (emitter.name(value) for value in node.inputs)
     emitter.assign(node, f"{emitter.function(_expanded)}({x}, {shape})")
 
 
-@operator("Tile", _check_second)
+def _tiled(x: Any, counts: Any) -> Any:
+    if x.dtype == tf.uint16:  # of which there is no kernel
+        return tf.bitcast(tf.tile(tf.bitcast(x, tf.int16), counts), x.dtype)
+    return tf.tile(x, counts)
+
+
+@operator("Tile")
 def _tile(emitter: Emitter, node: ir.Node) -> None:
-    emitter.assign(node, f"{emitter.function(tf.tile)}({emitter.name(node.inputs[0])}, {fixed(node, 1).tolist()})")
+    x, counts = emitter.name(node.inputs[0]), fixed(node, 1)
+    given = emitter.name(node.inputs[1]) if counts is None else counts.tolist()
+    emitter.assign(node, f"{emitter.function(_tiled)}({x}, {given})")
 
 
 def _shape_of(x: Any, first: int, last: int | None) -> Any:
     return tf.shape(x, out_type=tf.int64)[first:last]
 
 
-@operator("Shape")
+@operator("Shape", rankless=True)
 def _shape(emitter: Emitter, node: ir.Node) -> None:
     part = f"{attribute(node, 'start', 0)}, {attribute(node, 'end', None)}"
     emitter.assign(node, f"{emitter.function(_shape_of)}({emitter.name(node.inputs[0])}, {part})")
@@ -196,7 +202,7 @@ def _filled(shape: Any, value: float, dtype: Any) -> Any:
     return tf.fill(tf.cast(shape, tf.int32), tf.constant(value, dtype))
 
 
-@operator("ConstantOfShape")
+@operator("ConstantOfShape", rankless=True)
 def _constant_of_shape(emitter: Emitter, node: ir.Node) -> None:
     value = attribute(node, "value", None)
     text = "0.0" if value is None else number(value.numpy().reshape(-1)[0].item())
@@ -205,15 +211,31 @@ def _constant_of_shape(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _check_slice(node: ir.Node) -> str | None:
-    return computed(node, 1, 2, 3, 4)
+    count = extents(node.inputs[1])
+    return None if isinstance(count[0], int) else "how many axes are sliced is not known"
 
 
 # What TensorFlow takes as a bound; ONNX's may be as large as int64, and mean "to the end".
 _LARGEST = np.iinfo(np.int32).max
 
 
-@operator("Slice", _check_slice)
+def _sliced(x: Any, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
+    """Bounds and steps that are computed, as tensors."""
+    starts, ends = (tf.clip_by_value(tf.cast(value, tf.int64), -_LARGEST, _LARGEST) for value in (starts, ends))
+    steps = tf.ones_like(starts) if steps is None else tf.clip_by_value(tf.cast(steps, tf.int64), -_LARGEST, _LARGEST)
+    parts = [slice(None)] * x.shape.rank
+    for index, along in enumerate(range(starts.shape[0]) if axes is None else axes):
+        parts[along] = slice(*(tf.cast(bound[index], tf.int32) for bound in (starts, ends, steps)))
+    return x[tuple(parts)] if parts else x
+
+
+@operator("Slice", _check_slice, host=(3,))
 def _slice(emitter: Emitter, node: ir.Node) -> None:
+    if computed(node, 1, 2, 3, 4) is not None:
+        x, starts, ends, _, steps = (emitter.name(value) for value in (*node.inputs, None, None)[:5])
+        how = f"{starts}, {ends}, {emitter.setting(node, 3)}, {steps}"
+        emitter.assign(node, f"{emitter.function(_sliced)}({x}, {how})")
+        return
     starts, ends = (fixed(node, index).clip(-_LARGEST, _LARGEST).tolist() for index in (1, 2))
     axes, steps = axes_of(node, 3), fixed(node, 4)
     axes = list(range(len(starts))) if axes is None else axes
@@ -224,35 +246,6 @@ def _slice(emitter: Emitter, node: ir.Node) -> None:
         parts[order.index(along)] = f"slice({start}, {end}, {step})"
     x = emitter.ordered(node.inputs[0], order)
     emitter.assign(node, f"{x}[{', '.join(parts)}]" if parts else x, order)
-
-
-def _check_pad(node: ir.Node) -> str | None:
-    if attribute(node, "mode", "constant") != "constant":
-        return "padding other than constant"
-    if (reason := computed(node, 1, 2, 3)) is not None:
-        return reason
-    fill = fixed(node, 2)
-    return "no padding value of one element" if fill is not None and fill.size > 1 else None
-
-
-def _padded(x: Any, pads: Sequence[tuple[int, int]], fill: float) -> Any:
-    """Padding by a constant; a negative extent takes elements away."""
-    x = tf.pad(x, [(max(a, 0), max(b, 0)) for a, b in pads], constant_values=tf.cast(fill, x.dtype))
-    if min(min(pair) for pair in pads) < 0:
-        x = x[tuple(slice(max(-a, 0), b if b < 0 else None) for a, b in pads)]
-    return x
-
-
-@operator("Pad", _check_pad)
-def _pad(emitter: Emitter, node: ir.Node) -> None:
-    pads, fill, axes = fixed(node, 1).tolist(), fixed(node, 2), axes_of(node, 3)
-    value = 0.0 if fill is None or not fill.size else fill.reshape(-1)[0].item()
-    axes = list(range(rank(node))) if axes is None else axes
-    both = {along: (pads[index], pads[index + len(axes)]) for index, along in enumerate(axes)}
-    order = emitter.order(node.inputs[0])
-    pairs = [both.get(along, (0, 0)) for along in order]
-    x = emitter.ordered(node.inputs[0], order)
-    emitter.assign(node, f"{emitter.function(_padded)}({x}, {pairs}, {number(value)})", order)
 
 
 def _gathered(x: Any, indices: Any, along: int, checked: bool) -> Any:

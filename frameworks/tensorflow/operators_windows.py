@@ -19,15 +19,15 @@ from deep5.networks.gradients.window import Window
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emit import Emitter
 
-__all__: list[str] = []
+__all__ = ["convolution", "convolution_window"]
 
 Pads = Sequence[tuple[int, int]]
 
 
-def _window(node: ir.Node) -> Window:
-    """The window, with the extents of its kernel; of a convolution, those of its weight."""
+def convolution_window(node: ir.Node, weight: int = 1) -> Window:
+    """The window, with the extents of its kernel; of a convolution, those of its weight, which is at a position."""
     window = Window.of(node, rank(node) - 2)
-    return window if window.kernel else replace(window, kernel=tuple(map(_whole, extents(node.inputs[1])[2:])))
+    return window if window.kernel else replace(window, kernel=tuple(map(_whole, extents(node.inputs[weight])[2:])))
 
 
 def _whole(extent: int | str | None) -> int:
@@ -115,7 +115,7 @@ def _spread(weight: Any, dilations: Sequence[int]) -> Any:
     return weight
 
 
-def _convolution(x: Any, weight: Any, bias: Any, window: Window, group: int, direct: bool, explicit: bool) -> Any:
+def convolution(x: Any, weight: Any, bias: Any, window: Window, group: int, direct: bool, explicit: bool) -> Any:
     """A convolution with channels last.
 
     Args:
@@ -163,7 +163,7 @@ def _kernel(x: Any, weight: Any, strides: Sequence[int], pads: str, dilations: S
 
 @operator("Conv", _check_window)
 def _conv(emitter: Emitter, node: ir.Node) -> None:
-    window, axes, group = _window(node), rank(node), attribute(node, "group", 1)
+    window, axes, group = convolution_window(node), rank(node), attribute(node, "group", 1)
     special = group > 1 or max(window.dilations) > 1
     direct = emitter.xla or not special or runs(str(node.outputs[0].dtype.numpy()), axes - 2, emitter.device)  # type: ignore[union-attr]
     x = emitter.ordered(node.inputs[0], channels_last(axes))
@@ -172,7 +172,7 @@ def _conv(emitter: Emitter, node: ir.Node) -> None:
     explicit = axes == 4 and _unnamed(window) and not (emitter.gradients or special or emitter.xla)
     emitter.forward_only |= explicit
     how = f"{emitter.bind(window)}, {group}, {direct}, {explicit}"
-    emitter.assign(node, f"{emitter.product(node, _convolution)}({x}, {weight}, {bias}, {how})", channels_last(axes))
+    emitter.assign(node, f"{emitter.product(node, convolution)}({x}, {weight}, {bias}, {how})", channels_last(axes))
 
 
 # Pooling
@@ -242,7 +242,9 @@ def _average(x: Any, window: Window, include: bool) -> Any:
 def _average_pool(emitter: Emitter, node: ir.Node) -> None:
     order, include = channels_last(rank(node)), bool(attribute(node, "count_include_pad", 0))
     x = emitter.ordered(node.inputs[0], order)
-    emitter.assign(node, f"{emitter.function(_average)}({x}, {emitter.bind(_window(node))}, {include})", order)
+    emitter.assign(
+        node, f"{emitter.function(_average)}({x}, {emitter.bind(convolution_window(node))}, {include})", order
+    )
 
 
 def _maximum(x: Any, window: Window) -> Any:
@@ -255,7 +257,7 @@ def _maximum(x: Any, window: Window) -> Any:
 def _max_pool(emitter: Emitter, node: ir.Node) -> None:
     order = channels_last(rank(node))
     x = emitter.ordered(node.inputs[0], order)
-    emitter.assign(node, f"{emitter.function(_maximum)}({x}, {emitter.bind(_window(node))})", order)
+    emitter.assign(node, f"{emitter.function(_maximum)}({x}, {emitter.bind(convolution_window(node))})", order)
 
 
 def _check_global(node: ir.Node) -> str | None:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from deep5.networks.gradients.window import attribute
-from deep5.networks.nodes import computed, fixed, is_whole, rank, spare
+from deep5.networks.nodes import computed, fixed, is_whole, rank, spare, subgraphs
 
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emit import Emitter
 
 __all__ = [
     "CHECKS",
+    "CONTROL",
     "OPERATORS",
     "attribute",
     "axes_of",
@@ -25,6 +26,7 @@ __all__ = [
     "extents",
     "fixed",
     "is_whole",
+    "needs_host",
     "number",
     "operator",
     "rank",
@@ -37,18 +39,52 @@ Check = Callable[[ir.Node], str | None]
 OPERATORS: dict[str, Emit] = {}
 CHECKS: dict[str, Check] = {}
 """Why a node cannot run, or None; operators without an entry always can."""
+HOST: dict[str, tuple[int, ...]] = {}
+"""Positions of the inputs that must be known where the operator is called: no tensor will do."""
+RANKLESS: set[str] = set()
+"""Operators that are written without asking how many axes their values have."""
+CONTROL: set[str] = set()
+"""Operators of control flow, lists and optional values, which run as Python's own."""
 
 
-def operator(op_type: str, check: Check | None = None) -> Callable[[Emit], Emit]:
-    """Enter a function into the table."""
+def operator(
+    op_type: str,
+    check: Check | None = None,
+    *,
+    host: tuple[int, ...] = (),
+    rankless: bool = False,
+) -> Callable[[Emit], Emit]:
+    """Enter a function into the table.
+
+    Args:
+        op_type: ONNX's name.
+        check: Why a node cannot run, or None.
+        host: Positions of inputs that must be known where the operator is called.
+        rankless: Whether it is written without asking how many axes its values have.
+    """
 
     def register(emit: Emit) -> Emit:
         OPERATORS[op_type] = emit
         if check is not None:
             CHECKS[op_type] = check
+        if host:
+            HOST[op_type] = host
+        if rankless:
+            RANKLESS.add(op_type)
         return emit
 
     return register
+
+
+def needs_host(node: ir.Node) -> str | None:
+    """Why a node cannot be traced, and runs where its network runs operator by operator; None where it can be."""
+    if node.op_type in CONTROL or subgraphs(node):
+        return "control flow and lists"
+    if (reason := computed(node, *HOST.get(node.op_type, ()))) is not None:
+        return reason
+    values = [value for value in (*node.inputs, *node.outputs) if value is not None and value.name]
+    unknown = next((value for value in values if value.shape is None), None)
+    return None if unknown is None else f"how many axes {unknown.name!r} has is not known"
 
 
 def elementwise(emitter: Emitter, node: ir.Node, function: Callable[..., Any], *arguments: str) -> None:
@@ -64,15 +100,16 @@ def number(value: float) -> str:
 
 
 def extents(value: ir.Value | None) -> list[int | str | None]:
-    """The extents of a value; a symbol's name, or None, where one is not known."""
-    shape = value.shape  # type: ignore[union-attr]  # shapes were inferred
+    """The extents of a value; a symbol's name, or None, where one is not known; none where the rank is not known."""
+    shape = value.shape or ()  # type: ignore[union-attr]  # it is there
     return [extent if isinstance(extent, int) else extent.value for extent in shape]  # type: ignore[union-attr]
 
 
 def axis(node: ir.Node, default: int, name: str = "axis") -> int:
     """An attribute that names an axis of the first input, counted from the first."""
     chosen: int = attribute(node, name, default)
-    return chosen + rank(node) if chosen < 0 else chosen
+    known = node.inputs[0] is not None and node.inputs[0].shape is not None
+    return chosen + rank(node) if chosen < 0 and known else chosen
 
 
 def axes_of(node: ir.Node, position: int) -> list[int] | None:

@@ -54,8 +54,10 @@ class Traced:
         """The traced `tf.Graph`.
 
         Raises:
-            Unsupported: An operator has no gradient.
+            Unsupported: An operator has no gradient, or nothing is traced.
         """
+        if self._eager:
+            raise Unsupported("the network runs operator by operator; there is no graph")
         return (self._concrete or self._trace()).graph  # type: ignore[attr-defined]
 
     def __call__(self, *tensors: Any) -> Any:
@@ -90,6 +92,8 @@ class Traced:
                 f"tensorflow cannot run the network on these inputs ({cause(error)}); allowed: labels and indices "
                 "within their range, shapes that fit"
             ) from error
+        except (TypeError, ValueError) as error:  # of shapes, told while it is traced or called
+            raise NetworkError(f"tensorflow cannot run the network on these inputs ({cause(error)})") from error
 
     def _lacking(self) -> list[str]:
         """What cannot run on this device; XLA has kernels of its own."""

@@ -1,0 +1,132 @@
+"""Reductions over axes, and what runs along one axis: cumulative sums and products, the places of extremes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import tensorflow as tf
+
+from deep5.frameworks.tensorflow.order import without
+from deep5.frameworks.tensorflow.table import attribute, axes_of, axis, computed, operator, rank
+
+if TYPE_CHECKING:
+    from deep5.frameworks.tensorflow.emit import Emitter
+
+__all__: list[str] = []
+
+
+def _largest(x: Any, axes: Sequence[int] | None, keep: bool) -> Any:
+    return (tf.reduce_any if x.dtype == tf.bool else tf.reduce_max)(x, axes, keep)
+
+
+def _smallest(x: Any, axes: Sequence[int] | None, keep: bool) -> Any:
+    return (tf.reduce_all if x.dtype == tf.bool else tf.reduce_min)(x, axes, keep)
+
+
+def _reduction(op_type: str, function: Callable[..., Any]) -> None:
+    def emit(emitter: Emitter, node: ir.Node) -> None:
+        noop, keep = bool(attribute(node, "noop_with_empty_axes", 0)), bool(attribute(node, "keepdims", 1))
+        value, name = node.inputs[0], emitter.function(function)
+        if value is None or value.shape is None or computed(node, 1) is not None:
+            axes = emitter.setting(node, 1)
+            nothing = "[]" if noop else "None"
+            emitter.assign(node, f"{name}({emitter.name(value)}, {axes} or {nothing}, {keep})")
+            return
+        order, chosen = emitter.order(value), axes_of(node, 1)
+        if not chosen:
+            chosen = [] if noop else list(range(rank(node)))
+        places = sorted(order.index(entry) for entry in chosen)
+        text = f"{name}({emitter.ordered(value, order)}, {places}, {keep})"
+        emitter.assign(node, text, order if keep else without(order, chosen))
+
+    operator(op_type, host=(1,), rankless=True)(emit)
+
+
+_reduction("ReduceLogSumExp", tf.reduce_logsumexp)
+_reduction("ReduceMax", _largest)
+_reduction("ReduceMean", tf.reduce_mean)
+_reduction("ReduceMin", _smallest)
+_reduction("ReduceProd", tf.reduce_prod)
+_reduction("ReduceSum", tf.reduce_sum)
+
+
+def _place_of(op_type: str, function: Callable[..., Any]) -> None:
+    def find(x: Any, along: int, keep: bool, last: bool) -> Any:
+        if last:
+            place = tf.shape(x, tf.int64)[along] - 1 - function(tf.reverse(x, [along]), along, output_type=tf.int64)
+        else:
+            place = function(x, along, output_type=tf.int64)
+        return tf.expand_dims(place, along) if keep else place
+
+    def emit(emitter: Emitter, node: ir.Node) -> None:
+        keep, last = (bool(attribute(node, *each)) for each in (("keepdims", 1), ("select_last_index", 0)))
+        x = emitter.name(node.inputs[0])
+        emitter.assign(node, f"{emitter.function(find)}({x}, {axis(node, 0)}, {keep}, {last})")
+
+    operator(op_type)(emit)
+
+
+_place_of("ArgMax", tf.argmax)
+_place_of("ArgMin", tf.argmin)
+
+
+def _hard_max(x: Any, along: int) -> Any:
+    """1 where the first of the largest is along an axis, else 0."""
+    extent = x.shape[along] if x.shape[along] is not None else tf.shape(x)[along]
+    return tf.one_hot(tf.argmax(x, along), extent, axis=along, dtype=x.dtype)
+
+
+@operator("Hardmax")
+def _hardmax(emitter: Emitter, node: ir.Node) -> None:
+    emitter.assign(node, f"{emitter.function(_hard_max)}({emitter.name(node.inputs[0])}, {axis(node, -1)})")
+
+
+def _cumulative_product(x: Any, along: Any, exclusive: bool, reverse: bool) -> Any:
+    """`tf.math.cumprod`, with a gradient that does not divide by what may be zero.
+
+    The gradient by an element is the product of those before it times a sum over those behind, which is a recurrence:
+    s[i] = dy[i] + x[i + 1] s[i + 1].
+    """
+    if not x.dtype.is_floating:
+        return tf.math.cumprod(x, along, exclusive, reverse)
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow is not type-checked
+    def product(x: Any) -> Any:
+        def gradient(dy: Any) -> Any:
+            place = along % x.shape.rank
+            turn = [place, *(other for other in range(x.shape.rank) if other != place)]
+            factors, slopes = tf.transpose(x, turn), tf.transpose(dy, turn)
+            if reverse:
+                factors, slopes = tf.reverse(factors, [0]), tf.reverse(slopes, [0])
+            none = tf.zeros_like(factors[:1])
+            if exclusive:
+                slopes = tf.concat([slopes[1:], none], 0)
+            pairs = (slopes, tf.concat([factors[1:], none], 0))
+            sums = tf.scan(lambda s, pair: pair[0] + pair[1] * s, pairs, tf.zeros_like(none[0]), reverse=True)
+            found = sums * tf.math.cumprod(factors, 0, exclusive=True)
+            found = tf.reverse(found, [0]) if reverse else found
+            return tf.transpose(found, [turn.index(other) for other in range(len(turn))])
+
+        return tf.math.cumprod(x, along, exclusive, reverse), gradient
+
+    return product(x)
+
+
+def _cumulative(op_type: str, function: Callable[..., Any]) -> None:
+    def emit(emitter: Emitter, node: ir.Node) -> None:
+        how = ", ".join(str(bool(attribute(node, name, 0))) for name in ("exclusive", "reverse"))
+        place = f"{emitter.function(_number)}({emitter.setting(node, 1)})"
+        emitter.assign(node, f"{emitter.function(function)}({emitter.name(node.inputs[0])}, {place}, {how})")
+
+    operator(op_type, host=(1,))(emit)
+
+
+def _number(setting: Any) -> Any:
+    """An axis, which may be given as a list of one."""
+    return setting[0] if isinstance(setting, list) else setting
+
+
+_cumulative("CumProd", _cumulative_product)
+_cumulative("CumSum", tf.cumsum)

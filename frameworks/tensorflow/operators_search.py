@@ -1,0 +1,120 @@
+"""Operators that look for elements: the largest, those that differ, those that are not zero."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import tensorflow as tf
+
+from deep5.frameworks.tensorflow.table import attribute, axis, operator, rank
+
+if TYPE_CHECKING:
+    from deep5.frameworks.tensorflow.emit import Emitter
+
+__all__: list[str] = []
+
+
+def _scalar(x: Any) -> Any:
+    """The one element of a tensor of no axis, or of one."""
+    return tf.reshape(x, [])
+
+
+def _swapped(x: Any, along: int) -> Any:
+    """An axis put last, or put back."""
+    axes = list(range(x.shape.rank))
+    axes[along], axes[-1] = axes[-1], axes[along]
+    return x if along == x.shape.rank - 1 else tf.transpose(x, axes)
+
+
+def _top(x: Any, k: Any, along: int, largest: bool) -> tuple[Any, Any]:
+    """The k largest, or smallest, and their places; of equal ones the first. Whole numbers are turned by their bits."""
+    x, count = _swapped(x, along), tf.cast(_scalar(k), tf.int32)
+    turned = x if largest else -x if x.dtype.is_floating else tf.bitwise.invert(x)
+    values, places = tf.math.top_k(turned, count, index_type=tf.int64)
+    values = values if largest else -values if x.dtype.is_floating else tf.bitwise.invert(values)
+    return _swapped(values, along), _swapped(places, along)
+
+
+@operator("TopK")
+def _top_k(emitter: Emitter, node: ir.Node) -> None:
+    x, k = (emitter.name(value) for value in node.inputs)
+    largest = bool(attribute(node, "largest", 1))
+    emitter.assign_all(node, f"{emitter.function(_top)}({x}, {k}, {axis(node, -1)}, {largest})")
+
+
+def _nonzero(x: Any) -> Any:
+    return tf.transpose(tf.where(x if x.dtype == tf.bool else tf.not_equal(x, tf.zeros((), x.dtype))))
+
+
+@operator("NonZero")
+def _non_zero(emitter: Emitter, node: ir.Node) -> None:
+    emitter.assign(node, f"{emitter.function(_nonzero)}({emitter.name(node.inputs[0])})")
+
+
+def _compressed(x: Any, condition: Any, along: int | None) -> Any:
+    places = tf.where(condition)[:, 0]
+    return tf.gather(tf.reshape(x, [-1]) if along is None else x, places, axis=along or 0)
+
+
+@operator("Compress")
+def _compress(emitter: Emitter, node: ir.Node) -> None:
+    x, condition = (emitter.name(value) for value in node.inputs)
+    along = None if attribute(node, "axis", None) is None else axis(node, 0)
+    emitter.assign(node, f"{emitter.function(_compressed)}({x}, {condition}, {along})")
+
+
+def _one_hot_rows(indices: Any, depth: Any, values: Any, along: int) -> Any:
+    depth = tf.cast(_scalar(depth), tf.int64)
+    places = tf.cast(indices, tf.int64)
+    places = tf.where(places < 0, places + depth, places)
+    return tf.one_hot(places, tf.cast(depth, tf.int32), values[1], values[0], axis=along)
+
+
+@operator("OneHot")
+def _one_hot(emitter: Emitter, node: ir.Node) -> None:
+    indices, depth, values = (emitter.name(value) for value in node.inputs)
+    along = attribute(node, "axis", -1)
+    along += rank(node) + 1 if along < 0 else 0
+    emitter.assign(node, f"{emitter.function(_one_hot_rows)}({indices}, {depth}, {values}, {along})")
+
+
+def _check_unique(node: ir.Node) -> str | None:
+    value = node.inputs[0]
+    if attribute(node, "axis", None) is None or not attribute(node, "sorted", 1) or value is None:
+        return None
+    others = [extent for index, extent in enumerate(value.shape or ()) if index != axis(node, 0)]
+    return None if all(isinstance(extent, int) for extent in others) else "slices of extents that are not known, sorted"
+
+
+def _unique_slices(x: Any, along: int | None, ordered: bool) -> tuple[Any, Any, Any, Any]:
+    """The slices that differ, where each is first, which of them each slice is, and how many are equal to each."""
+    kind = x.dtype
+    x = tf.cast(x, tf.uint8) if kind == tf.bool else x
+    rows = tf.reshape(x, [-1]) if along is None else x
+    along = along or 0
+    found = tf.raw_ops.UniqueWithCountsV2(x=rows, axis=tf.constant([along], tf.int64), out_idx=tf.int64)
+    y, inverse, counts = found.y, found.idx, found.count
+    kinds = tf.size(counts, tf.int64)
+    first = tf.math.unsorted_segment_min(tf.range(tf.size(inverse, tf.int64)), inverse, kinds)
+    if ordered:
+        turn = [along, *(axis for axis in range(rows.shape.rank) if axis != along)]
+        flat = tf.transpose(y, turn)
+        width = 1
+        for extent in flat.shape.as_list()[1:]:
+            width *= extent
+        flat = tf.reshape(flat, [kinds, width])
+        places = tf.range(kinds)
+        for column in range(width)[::-1]:  # sorted by the last first: those before it then count more
+            key = tf.gather(flat[:, column], places)
+            places = tf.gather(places, tf.argsort(key, stable=True))
+        y, first, counts = tf.gather(y, places, axis=along), tf.gather(first, places), tf.gather(counts, places)
+        inverse = tf.gather(tf.math.invert_permutation(places), inverse)
+    return tf.cast(y, kind), first, inverse, counts
+
+
+@operator("Unique", _check_unique)
+def _unique(emitter: Emitter, node: ir.Node) -> None:
+    along = None if attribute(node, "axis", None) is None else axis(node, 0)
+    how = f"{emitter.name(node.inputs[0])}, {along}, {bool(attribute(node, 'sorted', 1))}"
+    emitter.assign_all(node, f"{emitter.function(_unique_slices)}({how})")
