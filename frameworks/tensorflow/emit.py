@@ -202,7 +202,7 @@ class Emitter:
     def output(self, node: ir.Node, position: int, order: Order | None = None) -> str:
         """The identifier that an output is assigned to; the line follows at once."""
         value = node.outputs[position]
-        return self._settle(value, onnx_order(len(extents(value))) if order is None else order)
+        return self._settle(value, order or onnx_order(len(extents(value))))
 
     def alias(self, node: ir.Node, permutation: Order) -> None:
         """Make a node's output its input with the axes permuted: nothing is computed, only the order is another."""

@@ -16,9 +16,13 @@ from deep5.frameworks.tensorflow import (
     operators_pad,
     operators_quantised,
     operators_reduce,
+    operators_resize,
+    operators_sampling,
     operators_search,
     operators_shape,
     operators_signal,
+    operators_transposed,
+    operators_unfold,
     operators_windows,
 )
 from deep5.frameworks.tensorflow.operators_custom import supports_custom
@@ -40,7 +44,8 @@ _DTYPES = {
 _FILLED_BY = (
     *(operators_bits, operators_control, operators_generate, operators_index, operators_layers, operators_loss),
     *(operators_math, operators_pad, operators_quantised, operators_reduce, operators_search, operators_shape),
-    *(operators_signal, operators_windows),
+    *(operators_resize, operators_sampling, operators_signal, operators_transposed, operators_unfold),
+    operators_windows,
 )
 _FLOATING = {"AveragePool", "Conv", "Gemm", "ReduceLogSumExp", "ReduceMean"}
 # The shape of what these give depends on what a tensor holds.

@@ -24,9 +24,11 @@ for _name, _function in {
 
 
 def _shifted(x: Any, count: Any, left: bool) -> Any:
-    """All bits are gone where as many are asked for; the kernels leave that to the processor."""
-    y = (tf.bitwise.left_shift if left else tf.bitwise.right_shift)(x, count)
-    return tf.where(count < 8 * x.dtype.size, y, tf.zeros((), x.dtype))
+    """All bits are gone, but for the sign, where as many are asked for; the kernels leave that to the processor."""
+    most = tf.constant(8 * x.dtype.size - 1, x.dtype)
+    beyond = (count > most) if x.dtype.is_unsigned else (count > most) | (count < 0)
+    y = (tf.bitwise.left_shift if left else tf.bitwise.right_shift)(x, tf.where(beyond, most, count))
+    return y if not left and not x.dtype.is_unsigned else tf.where(beyond, tf.zeros((), x.dtype), y)
 
 
 @operator("BitShift", rankless=True)
@@ -36,11 +38,18 @@ def _bit_shift(emitter: Emitter, node: ir.Node) -> None:
 
 def _check_bit_cast(node: ir.Node) -> str | None:
     have, want = node.inputs[0].dtype, node.outputs[0].dtype  # type: ignore[union-attr]  # types were inferred
-    if ir.DataType.BOOL in (have, want):
-        return "the bits of truth values"
     return None if have.bitwidth == want.bitwidth else "another number of bits"  # type: ignore[union-attr]  # as above
+
+
+def _same_bits(x: Any, dtype: Any) -> Any:
+    """Truth values are bytes of 0 and 1, and of what is not 0."""
+    if tf.bool in (x.dtype, dtype):
+        return (
+            tf.cast(tf.bitcast(x, tf.uint8), dtype) if x.dtype != tf.bool else tf.bitcast(tf.cast(x, tf.uint8), dtype)
+        )
+    return tf.bitcast(x, dtype)
 
 
 @operator("BitCast", _check_bit_cast)
 def _bit_cast(emitter: Emitter, node: ir.Node) -> None:
-    elementwise(emitter, node, tf.bitcast, emitter.dtype(node.outputs[0]))
+    elementwise(emitter, node, _same_bits, emitter.dtype(node.outputs[0]))

@@ -89,6 +89,35 @@ def _lrn(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{emitter.function(_local_response_norm)}({how})", order)
 
 
+def _instance_norm(x: Any, scale: Any, bias: Any, epsilon: float) -> Any:
+    """Each channel of each image with mean 0 and variance 1, channels last."""
+    axes = list(range(1, x.shape.rank - 1))
+    centred = x - tf.reduce_mean(x, axes, keepdims=True)
+    variance = tf.reduce_mean(centred * centred, axes, keepdims=True)
+    return centred * (scale * tf.math.rsqrt(variance + tf.cast(epsilon, x.dtype))) + bias
+
+
+@operator("InstanceNormalization", lambda node: None if rank(node) > 2 else "no spatial axes")
+def _instance_normalization(emitter: Emitter, node: ir.Node) -> None:
+    order = channels_last(rank(node))
+    x, (scale, bias) = emitter.ordered(node.inputs[0], order), map(emitter.name, node.inputs[1:3])
+    epsilon = number(attribute(node, "epsilon", 1e-5))
+    emitter.assign(node, f"{emitter.function(_instance_norm)}({x}, {scale}, {bias}, {epsilon})", order)
+
+
+def _lp_norm(x: Any, along: int, p: int) -> Any:
+    """x over its norm along an axis; zeros stay zeros."""
+    sums = tf.reduce_sum(tf.abs(x) if p == 1 else x * x, along, keepdims=True)
+    sums = tf.where(tf.equal(sums, 0), tf.ones_like(sums), sums)
+    return x / (sums if p == 1 else tf.sqrt(sums))
+
+
+@operator("LpNormalization")
+def _lp_normalization(emitter: Emitter, node: ir.Node) -> None:
+    how = f"{emitter.name(node.inputs[0])}, {axis(node, -1)}, {attribute(node, 'p', 2)}"
+    emitter.assign(node, f"{emitter.function(_lp_norm)}({how})")
+
+
 def _layer_norm(x: Any, scale: Any, bias: Any, first: int, epsilon: float) -> Any:
     axes = list(range(first, x.shape.rank))
     mean = tf.reduce_mean(x, axes, keepdims=True)

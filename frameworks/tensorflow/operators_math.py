@@ -276,8 +276,9 @@ def _matmul(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{emitter.product(node, _product)}({x}, {y})")
 
 
-def _contracted(equation: str, *operands: Any) -> Any:
+def _contracted(*operands_and_equation: Any) -> Any:
     """Einstein's sum; whole numbers that have no kernel in int32 or int64, of which theirs are the last bits."""
+    *operands, equation = operands_and_equation
     kind = operands[0].dtype
     if kind.is_integer:
         wide = tf.int32 if kind.size <= 4 and kind != tf.uint32 else tf.int64
@@ -289,7 +290,7 @@ def _contracted(equation: str, *operands: Any) -> Any:
 def _einsum(emitter: Emitter, node: ir.Node) -> None:
     equation = emitter.bind(attribute(node, "equation").replace(" ", ""))
     inputs = ", ".join(map(emitter.name, node.inputs))
-    emitter.assign(node, f"{emitter.product(node, _contracted)}({equation}, {inputs})")
+    emitter.assign(node, f"{emitter.product(node, _contracted)}({inputs}, {equation})")
 
 
 @tf.custom_gradient  # type: ignore[untyped-decorator]  # TensorFlow is not type-checked

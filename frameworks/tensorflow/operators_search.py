@@ -93,8 +93,9 @@ def _unique_slices(x: Any, along: int | None, ordered: bool) -> tuple[Any, Any, 
     x = tf.cast(x, tf.uint8) if kind == tf.bool else x
     rows = tf.reshape(x, [-1]) if along is None else x
     along = along or 0
+    shape = [None if at == along else extent for at, extent in enumerate(rows.shape.as_list())]
     found = tf.raw_ops.UniqueWithCountsV2(x=rows, axis=tf.constant([along], tf.int64), out_idx=tf.int64)
-    y, inverse, counts = found.y, found.idx, found.count
+    y, inverse, counts = tf.ensure_shape(found.y, shape), found.idx, found.count
     kinds = tf.size(counts, tf.int64)
     first = tf.math.unsorted_segment_min(tf.range(tf.size(inverse, tf.int64)), inverse, kinds)
     if ordered:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import tensorflow as tf
 
+from deep5.frameworks.tensorflow.operators_unfold import average_windows, largest_in_windows
 from deep5.frameworks.tensorflow.order import channels_last, kernel_order
 from deep5.frameworks.tensorflow.probe import runs
 from deep5.frameworks.tensorflow.short import with_bias
@@ -19,7 +20,7 @@ from deep5.networks.gradients.window import Window
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emit import Emitter
 
-__all__ = ["convolution", "convolution_window"]
+__all__ = ["convolution", "convolution_window", "spread"]
 
 Pads = Sequence[tuple[int, int]]
 
@@ -103,7 +104,7 @@ def _in_place(x: Any, window: Window, pads: Pads, fill: float) -> tuple[Any, str
 _VECTOR = 16
 
 
-def _spread(weight: Any, dilations: Sequence[int]) -> Any:
+def spread(weight: Any, dilations: Sequence[int]) -> Any:
     """A weight with zeros between its elements, for where the kernels know no dilation."""
     for index, dilation in enumerate(dilations):
         if dilation > 1:
@@ -135,7 +136,7 @@ def convolution(x: Any, weight: Any, bias: Any, window: Window, group: int, dire
     x, pads = _in_place(x, window, asked, 0.0)
     strides, dilations = window.strides, window.dilations
     if not direct:
-        weight, dilations = _spread(weight, dilations), (1,) * len(dilations)
+        weight, dilations = spread(weight, dilations), (1,) * len(dilations)
     flat = len(strides) == 1
     if flat:  # an image of height 1
         x, weight = tf.expand_dims(x, 1), tf.expand_dims(weight, 0)
@@ -211,9 +212,12 @@ def _check_pool(node: ir.Node) -> str | None:
 
 
 def _check_average(node: ir.Node) -> str | None:
-    if max(attribute(node, "dilations", (1,))) > 1:
-        return "dilations"
-    return _check_pool(node)
+    return _check_pool(node) or (_unknown_space(node) if max(attribute(node, "dilations", (1,))) > 1 else None)
+
+
+def _unknown_space(node: ir.Node) -> str | None:
+    known = all(isinstance(extent, int) for extent in extents(node.inputs[0])[2:])
+    return None if known else "dilations or places, where an extent is not known"
 
 
 def _average(x: Any, window: Window, include: bool) -> Any:
@@ -241,6 +245,11 @@ def _average(x: Any, window: Window, include: bool) -> Any:
 @operator("AveragePool", _check_average)
 def _average_pool(emitter: Emitter, node: ir.Node) -> None:
     order, include = channels_last(rank(node)), bool(attribute(node, "count_include_pad", 0))
+    if max(attribute(node, "dilations", (1,))) > 1:  # of which the kernels have no gradient, or not over three axes
+        window = emitter.bind(convolution_window(node))
+        x = emitter.name(node.inputs[0])
+        emitter.assign(node, f"{emitter.function(average_windows)}({x}, {window}, {include})")
+        return
     x = emitter.ordered(node.inputs[0], order)
     emitter.assign(
         node, f"{emitter.function(_average)}({x}, {emitter.bind(convolution_window(node))}, {include})", order
@@ -249,15 +258,25 @@ def _average_pool(emitter: Emitter, node: ir.Node) -> None:
 
 def _maximum(x: Any, window: Window) -> Any:
     both = [(a[0] + b[0], a[1] + b[1]) for a, b in zip(*_padding(x, window), strict=True)]
-    x, pads = _in_place(x, window, both, -np.inf)
+    x, pads = _in_place(x, window, both, -np.inf if x.dtype.is_floating else x.dtype.min)
     return _pooled(x, window.kernel, window.strides, pads, window.dilations, "MAX")
 
 
-@operator("MaxPool", lambda node: spare(node) or _check_pool(node))
+def _check_max_pool(node: ir.Node) -> str | None:
+    return _check_pool(node) or (_unknown_space(node) if spare(node) else None)
+
+
+@operator("MaxPool", _check_max_pool)
 def _max_pool(emitter: Emitter, node: ir.Node) -> None:
+    window = emitter.bind(convolution_window(node))
+    if spare(node):
+        columns = bool(attribute(node, "storage_order", 0))
+        text = f"{emitter.function(largest_in_windows)}({emitter.name(node.inputs[0])}, {window}, {columns})"
+        emitter.assign_all(node, text)
+        return
     order = channels_last(rank(node))
     x = emitter.ordered(node.inputs[0], order)
-    emitter.assign(node, f"{emitter.function(_maximum)}({x}, {emitter.bind(convolution_window(node))})", order)
+    emitter.assign(node, f"{emitter.function(_maximum)}({x}, {window})", order)
 
 
 def _check_global(node: ir.Node) -> str | None:
