@@ -12,17 +12,21 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 import onnx_ir as ir
 
-from deep5.errors import Unsupported, UsageError
+from deep5.errors import ShapeError, Unsupported, UsageError
 from deep5.events import StepInfo
 from deep5.frameworks.jax import kernels
 from deep5.frameworks.jax.custom import check_operator, is_compiled, on_arrays
+from deep5.frameworks.jax.host import EXTENTS, HostValues, find_host_values
+from deep5.frameworks.jax.kernels_host import on_host
 from deep5.frameworks.jax.operators import OPERATORS
 from deep5.frameworks.jax.storage import Storage, find_flat, find_storage
-from deep5.networks.constants import constant_value
+from deep5.networks.constants import constant_tensor, constant_value
 from deep5.networks.custom import is_custom, operator_of
+from deep5.networks.faults import first_line
 from deep5.networks.forms import Forms
 from deep5.networks.network import Network
 from deep5.tensors import Device
@@ -53,10 +57,12 @@ class Emitter:
         stored: Parameters that are not stored in ONNX's order of axes.
         flat: Values that are images made vectors with their channels last.
         batch_norm: What stands for batch normalisation in training.
+        host: What must be known while JAX traces.
 
     Attributes:
         flat: As given.
         batch_norm: As given.
+        eager: Whether the network runs operator by operator, so that every value is known.
     """
 
     def __init__(
@@ -64,8 +70,10 @@ class Emitter:
         stored: Container[str],
         flat: Container[str],
         batch_norm: Callable[..., Any] = kernels.batch_normalization_in_training,
+        host: HostValues = HostValues(frozenset(), ""),
     ) -> None:
         self._stored, self.flat, self.batch_norm = stored, flat, batch_norm
+        self._traced, self.eager = host.traced, bool(host.reason)
         self._weights: dict[str, str] = {}
         self._plain: dict[str, str] = {}
         self._last: dict[str, str] = {}
@@ -92,6 +100,15 @@ class Emitter:
                 self.bound[self._plain[key]] = _constant(value)
         return self._plain[key]
 
+    def setting(self, value: ir.Value | None) -> str:
+        """The text of a tuple of the numbers that a value holds, which must be known; `None` for one left out."""
+        if value is None:
+            return "None"
+        known = constant_value(value)
+        if known is not None and np.isfinite(known).all():
+            return repr(tuple(known.reshape(-1).tolist()))
+        return f"{self.bind(on_host)}({self.plain(value)})"
+
     def last(self, value: ir.Value | None, axes: int) -> str:
         """The identifier of a value with its channels last, broadcast to this many axes."""
         if value is None:
@@ -108,6 +125,10 @@ class Emitter:
     def is_last(self, value: ir.Value | None) -> bool:
         """Whether a value is there with its channels last, and only so."""
         return value is not None and value.name in self._last and value.name not in self._plain
+
+    def is_traced(self, value: ir.Value | None) -> bool:
+        """Whether a value is known while JAX traces."""
+        return value is not None and (value.name in self._traced or constant_value(value) is not None)
 
     def is_stored(self, value: ir.Value | None) -> bool:
         """Whether a value is a layer's weight in the order in which parameters are stored."""
@@ -166,20 +187,46 @@ class Emitter:
             (self._weights if name in self._stored else self._plain)[name] = made[-1]
         return "".join(f"{name}, " for name in made)
 
+    def nested(self, graph: ir.Graph) -> str:
+        """Append a function of a nested graph's inputs, which gives a tuple of its outputs; its identifier."""
+        kept = dict(self._weights), dict(self._plain), dict(self._last)
+        outer, self._lines = self._lines, []
+        name, inputs = self.new(), self.arguments([str(value.name) for value in graph.inputs])
+        self.nodes(graph)
+        body = [*self._lines, f"return ({''.join(f'{self.plain(value)}, ' for value in graph.outputs)})"]
+        self._lines = [*outer, f"def {name}({inputs}):", *(f"    {line}" for line in body)]
+        # What was computed inside is not there outside.
+        self._weights, self._plain, self._last = kept
+        return name
+
+    def nodes(self, graph: ir.Graph) -> None:
+        """Append the lines of a graph's nodes."""
+        for node in graph:
+            if is_custom(node):
+                self.custom(node)
+            elif self.eager or node.op_type in EXTENTS or not any(v.name in self._traced for v in node.outputs):
+                OPERATORS[node.op_type](self, node)
+            else:
+                self._at_once(node)
+
+    def _at_once(self, node: ir.Node) -> None:
+        """Append the lines of a node that is computed while JAX traces."""
+        outer, self._lines = self._lines, []
+        OPERATORS[node.op_type](self, node)
+        if self._lines:
+            outer += [f"with {self.bind(jax.ensure_compile_time_eval)}():", *(f"    {line}" for line in self._lines)]
+        self._lines = outer
+
     def source(self, network: Network, fresh: Mapping[str, str], names: tuple[Sequence[str], ...]) -> str:
         """The whole function; arguments as `write` takes them."""
         outputs = {str(value.name): value for value in network.model.graph.outputs}
-        parameters, buffers, results = names
+        parameters, buffers, given = names
         fed = [str(value.name) for value in network.model.graph.inputs if value.name in network.inputs]
         for kind, own in (("parameters", parameters), ("buffers", buffers), ("inputs", fed)):
             if own:
                 self.line(f"{self.arguments(own)}= {kind}")
-        for node in network.nodes:
-            if is_custom(node):
-                self.custom(node)
-            else:
-                OPERATORS[node.op_type](self, node)
-        returned = "".join(f"{self.plain(outputs[name])}, " for name in results)
+        self.nodes(network.model.graph)
+        returned = "".join(f"{self.plain(outputs[name])}, " for name in given)
         changed = "".join(
             f"{self.plain(outputs[fresh[name]]) if name in fresh else self._plain[name]}, " for name in buffers
         )
@@ -205,13 +252,26 @@ def write(
         names: Of parameters, buffers and outputs, each in the order of the function's tuples.
         batch_norm: As for `Emitter`.
     """
-    emitter = Emitter(stored, flat, batch_norm)
+    emitter = Emitter(stored, flat, batch_norm, find_host_values(network))
     source = emitter.source(network, fresh, names)
     scope = dict(emitter.bound)
     # The source is made of the fixed texts of the operator table, generated identifiers and numbers; nothing of the
     # model file's own text is in it.
     exec(compile(source, f"<deep5 {len(network.nodes)} nodes>", "exec"), scope)  # noqa: S102
-    return Function(scope.pop("run"), source)
+    run = scope.pop("run")
+    return Function(_told(run) if emitter.eager else run, source)
+
+
+def _told(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that runs operator by operator; what does not fit shows only there, and is an error of deep5's."""
+
+    def told(*given: Any) -> Any:
+        try:
+            return run(*given)
+        except (TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError) as error:
+            raise ShapeError(f"the network does not run on these values: {first_line(error)}") from error
+
+    return told
 
 
 class GraphProgram:
@@ -229,6 +289,7 @@ class GraphProgram:
         stored: How weights of layers are stored, by name.
         x64: 64-bit types mean what they say in ONNX.
         fallible: Whether it holds compiled operators, or exchanges statistics with other ranks.
+        untraceable: Why JAX cannot trace it, so that it runs operator by operator; empty: JAX can.
     """
 
     x64 = True
@@ -242,6 +303,7 @@ class GraphProgram:
                 check_operator(operator, device)
                 self.fallible |= is_compiled(operator)
         self._names = tuple(network.parameter_specs), tuple(network.buffer_specs), tuple(network.outputs)
+        self.untraceable = find_host_values(self._forms.evaluation).reason
         self._flat = find_flat(self._forms.evaluation)
         self.stored = find_storage(self._forms.evaluation, self._flat)
 
@@ -278,6 +340,8 @@ class GraphProgram:
 
 def _constant(value: ir.Value) -> np.ndarray:
     known = constant_value(value)
+    if known is None and value.is_initializer() and (tensor := constant_tensor(value)) is not None:
+        return tensor.numpy()  # of a nested graph: the network's own are parameters
     if known is None:
         raise UsageError(f"the value {value.name!r} is used before it is computed; allowed: nodes in topological order")
     return known

@@ -1,4 +1,4 @@
-"""`JAXExecutor`: a network on JAX, every call one compiled function."""
+"""`JAXExecutor`: a network on JAX, every call one compiled function where JAX can trace it."""
 
 from __future__ import annotations
 
@@ -62,6 +62,11 @@ class Program(Protocol):
         ...
 
     @property
+    def untraceable(self) -> str:
+        """Why JAX cannot trace it, so that it runs operator by operator; empty: JAX can."""
+        ...
+
+    @property
     def fallible(self) -> bool:
         """Whether a call may fail once it runs, since it holds compiled operators or waits for other ranks."""
         ...
@@ -83,6 +88,11 @@ class JAXExecutor(NetworkExecutor):
     raised by the call, which then changes nothing. `synchronize` waits. Inputs may be overwritten as soon as a call
     returns.
 
+    Where an operator must know a value that is computed or fed (a shape, axes, starts, pads, k, repeats, a loop's
+    condition; `host.find_host_values` says which), JAX cannot trace the network. It then runs operator by operator, such
+    values are read on the host, and no step is compiled as a whole. What is computed of extents and constants alone is
+    known while JAX traces.
+
     64-bit types are switched on for the length of a call only; the process's own setting is not touched.
 
     Args:
@@ -96,7 +106,7 @@ class JAXExecutor(NetworkExecutor):
 
     Attributes:
         source: The generated Python source of the forward pass in evaluation.
-        capabilities: `"whole_step"`, `"float64"`.
+        capabilities: `"float64"`, and `"whole_step"` where JAX can trace the network.
     """
 
     capabilities = frozenset({"float64", "whole_step"})
@@ -113,8 +123,10 @@ class JAXExecutor(NetworkExecutor):
         self._inputs_index = {name: at for at, name in enumerate(network.inputs)}
         self._values = tuple(self.store(name, network.initial(name)) for name in self._names)
         self._buffers = tuple(self.store(name, network.initial(name)) for name in network.buffer_specs)
-        self._evaluate = jax.jit(self._evaluation)
-        self._train = jax.jit(self._training)
+        if program.untraceable:
+            self.capabilities = self.capabilities - {"whole_step"}
+        self._evaluate = self.compiled(self._evaluation)
+        self._train = self.compiled(self._training)
         self._backward: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._gradients: dict[str, Any] | None = None
         self._why = "nothing ran backward yet"
@@ -135,7 +147,7 @@ class JAXExecutor(NetworkExecutor):
             )
         program: Any = self.program  # a graph's, as a scheme has seen to
         program.synchronise_batch_norm(ranks)
-        self._train = jax.jit(self._training)
+        self._train = self.compiled(self._training)
         self._backward.clear()
 
     def _dtype(self, name: str) -> Any:
@@ -360,6 +372,11 @@ class JAXExecutor(NetworkExecutor):
 
         return run
 
+    def compiled(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        """A function of the program compiled, or itself where JAX cannot trace the program; options are `jax.jit`'s."""
+        made: Callable[..., Any] = function if self.program.untraceable else jax.jit(function, **options)
+        return made
+
     def settled(self, results: Any) -> Any:
         """The results of a call, of which it is known that it did not fail."""
         return jax.block_until_ready(results) if self.program.fallible else results
@@ -379,8 +396,7 @@ class JAXExecutor(NetworkExecutor):
                 gradients[name] = earlier + gradients[name]
             return outputs, new, tuple(gradients.values())
 
-        compiled: Callable[..., Any] = jax.jit(run)
-        self._backward[loss, names, added] = compiled
+        compiled = self._backward[loss, names, added] = self.compiled(run)
         return compiled
 
     def _evaluation(self, values: Any, buffers: Any, feed: Any) -> Any:

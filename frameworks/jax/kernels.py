@@ -204,7 +204,7 @@ _normalized.defvjp(_normalized_forward, _normalized_backward)
 
 def layer_normalization(x: Array, scale: Array, bias: Array | None, first: int, epsilon: float) -> Array:
     """ONNX's LayerNormalization over the axes from `first` on."""
-    axes = tuple(range(first, x.ndim))
+    axes = tuple(range(first % x.ndim, x.ndim))
     centred = x - x.mean(axes, keepdims=True)
     variance = jnp.square(centred).mean(axes, keepdims=True)
     y = centred * lax.rsqrt(variance + epsilon) * scale

@@ -123,13 +123,14 @@ class _NativeProgram:
         outputs: Names of the outputs, in the order in which they are returned.
         structure: Listing of the operations.
         fallible: False: what is compiled in there is the function's own affair.
+        untraceable: Nothing: a function that JAX cannot trace was refused.
     """
 
     def __init__(self, apply: Callable[..., Any], parameters: Leaves, buffers: Leaves | None) -> None:
         self._apply, self._buffered, self._said = apply, buffers is not None, f"the function {said_of(apply)}"
         self.x64 = bool(jax.config.jax_enable_x64)
         self.stored: Mapping[str, Storage] = {}
-        self.fallible = False
+        self.fallible, self.untraceable = False, ""
         self.outputs: tuple[str, ...] = ()
         self.structure = ""
         self.parameters, self._parameter_tree = _abstracted(parameters)

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from deep5.errors import Unsupported
 from deep5.frameworks.jax.emit import GraphProgram
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.contract import spec_of
@@ -31,6 +32,11 @@ def onnx_operator(operator: ONNXOperator) -> Callable[..., tuple[Any, ...]]:
     def run(*inputs: Any) -> tuple[Any, ...]:
         with jax.enable_x64(True):
             program = GraphProgram(operator.network([spec_of(value) for value in inputs]), framework)
+            if program.untraceable:
+                raise Unsupported(
+                    f"jax cannot trace this operator: {program.untraceable}; allowed: settings that are attributes; "
+                    "remedy: a network, in which they are constants"
+                )
             return tuple(program.evaluation.call((), (), inputs)[0])
 
     made: Callable[..., tuple[Any, ...]] = jax.jit(run)

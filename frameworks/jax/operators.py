@@ -6,21 +6,36 @@ import onnx_ir as ir
 
 from deep5.backend import Support
 from deep5.errors import Deep5Error
-from deep5.frameworks.jax import operators_layers, operators_math, operators_shape
+from deep5.frameworks.jax import (
+    operators_control,
+    operators_indices,
+    operators_layers,
+    operators_math,
+    operators_shape,
+)
+from deep5.frameworks.jax.operators_math import FEW_BITS
 from deep5.frameworks.jax.table import CHECKS, OPERATORS
 from deep5.networks.custom import is_custom, operator_of
 from deep5.networks.nodes import supported
 
 __all__ = ["OPERATORS", "supports"]
 
-_DTYPES = {
-    getattr(ir.DataType, name)
-    for name in ("BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE")
-}
-# A registered operator computes with what it likes.
-_OWN_DTYPES = _DTYPES | {getattr(ir.DataType, f"UINT{bits}") for bits in (16, 32, 64)}
+_WHOLE = [f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)]
+_DTYPES = {getattr(ir.DataType, name) for name in ("BOOL", "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE", *_WHOLE)}
+# What moves elements, or casts them, does so with types that JAX does not compute in.
+_MOVING = {
+    "BitCast", "Cast", "CastLike", "Concat", "Constant", "ConstantOfShape", "DequantizeLinear", "Expand", "Flatten",
+    "Identity", "If", "Loop", "QuantizeLinear", "Reshape", "Scan", "Shape", "Size", "Slice", "Split", "Squeeze", "Tile",
+    "Transpose", "Unsqueeze",
+}  # fmt: skip
+# Written by the number of axes of what goes in.
+_RANKED = {
+    "AveragePool", "BatchNormalization", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "GlobalAveragePool",
+    "GlobalMaxPool", "LRN", "LpPool", "MaxPool", "MaxUnpool", "QLinearConv",
+}  # fmt: skip
 # Named, so that nobody takes the imports away: they fill the table.
-_FILLED_BY = (operators_layers, operators_math, operators_shape)
+_FILLED_BY = (operators_control, operators_indices, operators_layers, operators_math, operators_shape)
+_RANKLESS = OPERATORS.keys() - _RANKED
 
 
 def supports(node: ir.Node) -> Support:
@@ -28,7 +43,8 @@ def supports(node: ir.Node) -> Support:
     if is_custom(node):
         reason = _unfit(node)
         return Support(reason is None, reason or "")
-    return supported(node, "JAX", OPERATORS, CHECKS, _DTYPES)
+    dtypes = _DTYPES | FEW_BITS if node.op_type in _MOVING else _DTYPES
+    return supported(node, "JAX", OPERATORS, CHECKS, dtypes, rankless=_RANKLESS)
 
 
 def _unfit(node: ir.Node) -> str | None:
@@ -38,7 +54,7 @@ def _unfit(node: ir.Node) -> str | None:
     if None in node.inputs:
         return f"the input {node.inputs.index(None)} is left out; allowed: all inputs of a registered operator"
     for value in (*node.inputs, *node.outputs):
-        if value is not None and value.dtype is not None and value.dtype not in _OWN_DTYPES:
+        if value is not None and value.dtype is not None and value.dtype not in _DTYPES:
             return f"the element type {value.dtype.name} of {value.name!r}"
     try:
         if (operator := operator_of(node)) is not None:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import onnx_ir as ir
 
 from deep5.frameworks.jax import kernels
-from deep5.frameworks.jax.table import attribute, axis, number, operator, rank, spare
+from deep5.frameworks.jax.table import attribute, axis, given, number, operator, rank, spare
 from deep5.networks.gradients.window import Window
 
 if TYPE_CHECKING:
@@ -17,13 +17,9 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 
-def _optional(node: ir.Node, position: int) -> ir.Value | None:
-    return node.inputs[position] if position < len(node.inputs) else None
-
-
 @operator("Gemm")
 def _gemm(emitter: Emitter, node: ir.Node) -> None:
-    a, c = emitter.plain(node.inputs[0]), emitter.plain(_optional(node, 2))
+    a, c = emitter.plain(node.inputs[0]), emitter.plain(given(node, 2))
     b, stored = emitter.weight(node.inputs[1])
     alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
     turns = f"{bool(attribute(node, 'transA', 0))}, {bool(attribute(node, 'transB', 0)) and not stored}"
@@ -38,7 +34,7 @@ def _check_window(node: ir.Node) -> str | None:
 @operator("Conv", _check_window)
 def _conv(emitter: Emitter, node: ir.Node) -> None:
     weight, stored = emitter.weight(node.inputs[1])
-    x, bias = emitter.last(node.inputs[0], rank(node)), emitter.plain(_optional(node, 2))
+    x, bias = emitter.last(node.inputs[0], rank(node)), emitter.plain(given(node, 2))
     window = emitter.bind(Window.of(node, rank(node) - 2))
     how = f"{window}, {attribute(node, 'group', 1)}, {stored}"
     text = f"{emitter.bind(kernels.convolution)}({x}, {weight}, {bias}, {how})"
@@ -98,7 +94,7 @@ def _batch_normalization(emitter: Emitter, node: ir.Node) -> None:
 
 @operator("LayerNormalization", spare)
 def _layer_normalization(emitter: Emitter, node: ir.Node) -> None:
-    inputs = ", ".join(emitter.plain(_optional(node, position)) for position in range(3))
+    inputs = ", ".join(emitter.plain(given(node, position)) for position in range(3))
     how = f"{axis(node, -1)}, {number(node, 'epsilon', 1e-5)}"
     emitter.assign(node.outputs[0], f"{emitter.bind(kernels.layer_normalization)}({inputs}, {how})")
 
@@ -115,7 +111,7 @@ _REDUCTIONS = {"mean": "'mean'", "none": "'none'", "sum": "'sum'"}
 
 def _loss(emitter: Emitter, node: ir.Node) -> str:
     """The arguments of both losses."""
-    inputs = ", ".join(emitter.plain(_optional(node, position)) for position in range(3))
+    inputs = ", ".join(emitter.plain(given(node, position)) for position in range(3))
     return f"{inputs}, {attribute(node, 'ignore_index', None)}, {_REDUCTIONS[attribute(node, 'reduction', 'mean')]}"
 
 

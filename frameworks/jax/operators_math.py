@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,11 @@ from deep5.frameworks.jax.table import (
     OPERATORS,
     attribute,
     call,
-    computed,
-    fixed,
+    given,
     is_whole,
     number,
     operator,
     pointwise,
-    rank,
 )
 
 if TYPE_CHECKING:
@@ -78,13 +77,28 @@ def _fold(function: Callable[..., Any]) -> Callable[..., Any]:
     return folded
 
 
+def _mean(*values: Any) -> Any:
+    return _fold(jnp.add)(*values) / len(values)
+
+
 for _name, _function in {
     "Abs": jnp.abs,
+    "Acos": jnp.arccos,
+    "Acosh": jnp.arccosh,
     "Add": jnp.add,
     "And": jnp.logical_and,
+    "Asin": jnp.arcsin,
+    "Asinh": jnp.arcsinh,
+    "Atan": jnp.arctan,
+    "Atanh": jnp.arctanh,
+    "BitwiseAnd": jnp.bitwise_and,
+    "BitwiseNot": jnp.bitwise_not,
+    "BitwiseOr": jnp.bitwise_or,
+    "BitwiseXor": jnp.bitwise_xor,
     "Ceil": jnp.ceil,
     "Clip": _clip,
     "Cos": jnp.cos,
+    "Cosh": jnp.cosh,
     "Div": _divide,
     "Equal": jnp.equal,
     "Erf": lax.erf,
@@ -98,6 +112,7 @@ for _name, _function in {
     "LessOrEqual": jnp.less_equal,
     "Log": jnp.log,
     "Max": _fold(jnp.maximum),
+    "Mean": _mean,
     "Min": _fold(jnp.minimum),
     "Mul": jnp.multiply,
     "Neg": jnp.negative,
@@ -110,10 +125,12 @@ for _name, _function in {
     "Sigmoid": jax.nn.sigmoid,
     "Sign": jnp.sign,
     "Sin": jnp.sin,
+    "Sinh": jnp.sinh,
     "Softplus": jax.nn.softplus,
     "Sqrt": jnp.sqrt,
     "Sub": jnp.subtract,
     "Sum": _fold(jnp.add),
+    "Tan": jnp.tan,
     "Tanh": jnp.tanh,
     "Where": jnp.where,
     "Xor": jnp.logical_xor,
@@ -124,19 +141,99 @@ _as_it_is("HardSigmoid", _hard_sigmoid, alpha=0.2, beta=0.5)
 _as_it_is("LeakyRelu", _leaky_relu, alpha=0.01)
 
 
+def _is_infinite(x: Any, above: bool, below: bool) -> Any:
+    found = jnp.zeros(x.shape, bool)
+    found = found | jnp.isposinf(x) if above else found
+    return found | jnp.isneginf(x) if below else found
+
+
+@operator("IsInf")
+def _is_inf(emitter: Emitter, node: ir.Node) -> None:
+    signs = (str(bool(attribute(node, f"detect_{sign}", 1))) for sign in ("positive", "negative"))
+    pointwise(emitter, node, _is_infinite, *signs)
+
+
+def _shifted(x: Any, y: Any, left: bool) -> Any:
+    # Of a number with a sign, the sign moves in.
+    right = lax.shift_right_arithmetic if jnp.issubdtype(x.dtype, jnp.signedinteger) else lax.shift_right_logical
+    return (lax.shift_left if left else right)(*jnp.broadcast_arrays(x, y))
+
+
+@operator("BitShift")
+def _bit_shift(emitter: Emitter, node: ir.Node) -> None:
+    pointwise(emitter, node, _shifted, str(attribute(node, "direction", "") == "LEFT"))
+
+
+def _same_bits(x: Any, dtype: Any) -> Any:
+    x = x.astype("uint8") if x.dtype == bool else x
+    return lax.bitcast_convert_type(x, "uint8") != 0 if dtype == bool else lax.bitcast_convert_type(x, dtype)
+
+
+@operator("BitCast")
+def _bit_cast(emitter: Emitter, node: ir.Node) -> None:
+    call(emitter, node, _same_bits, emitter.bind(node.outputs[0].dtype.numpy()))  # type: ignore[union-attr]  # inferred
+
+
+@operator("Einsum")
+def _einsum(emitter: Emitter, node: ir.Node) -> None:
+    inputs = ", ".join(emitter.plain(value) for value in node.inputs)
+    equation = emitter.bind(_Equation(attribute(node, "equation", "")))
+    emitter.assign(node.outputs[0], f"{equation}({inputs})")
+
+
+class _Equation:
+    """A sum of products by its equation, whose text stays out of the source."""
+
+    def __init__(self, equation: str) -> None:
+        self._equation = equation.replace(" ", "")
+
+    def __call__(self, *inputs: Any) -> Any:
+        return jnp.einsum(self._equation, *inputs)
+
+
+@operator("Det")
+def _det(emitter: Emitter, node: ir.Node) -> None:
+    call(emitter, node, jnp.linalg.det)
+
+
 @operator("Mod")
 def _mod(emitter: Emitter, node: ir.Node) -> None:
     pointwise(emitter, node, jnp.fmod if attribute(node, "fmod", 0) else jnp.mod)
 
 
+FEW_BITS = {kind for kind in ir.DataType if kind.name.startswith(("FLOAT8", "FLOAT4", "INT4", "UINT4", "INT2", "UINT2"))}
+"""Element types of at most eight bits that JAX casts to and from, and does not compute in."""
+
+
+def few_bits(x: Any, dtype: Any, saturate: bool) -> Any:
+    """ONNX's Cast to a type of few bits; what is too large becomes the largest number where `saturate`."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        return x.astype("int32").astype(dtype)  # the lowest bits
+    if jnp.finfo(dtype).bits == 4 or (saturate and dtype != "float8_e8m0fnu"):
+        x = jnp.clip(x.astype("float32"), float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max))
+    return lax.convert_element_type(x, dtype)
+
+
 @operator("Cast")
 def _cast(emitter: Emitter, node: ir.Node) -> None:
+    _typed(emitter, node)
+
+
+@operator("CastLike")
+def _cast_like(emitter: Emitter, node: ir.Node) -> None:
+    _typed(emitter, node)
+
+
+def _typed(emitter: Emitter, node: ir.Node) -> None:
+    """Emit the first input in the element type of the output."""
     dtype = emitter.bind(node.outputs[0].dtype.numpy())  # type: ignore[union-attr]  # types were inferred
     if emitter.is_stored(node.inputs[0]):
         weight, _ = emitter.weight(node.inputs[0])
         emitter.assign_weight(node.outputs[0], f"{emitter.bind(lax.convert_element_type)}({weight}, {dtype})")
+    elif node.outputs[0].dtype in FEW_BITS:
+        pointwise(emitter, node, few_bits, dtype, str(bool(attribute(node, "saturate", 1))), count=1)
     else:
-        pointwise(emitter, node, lax.convert_element_type, dtype)
+        pointwise(emitter, node, lax.convert_element_type, dtype, count=1)
 
 
 def _check_gelu(node: ir.Node) -> str | None:
@@ -165,42 +262,57 @@ def _matmul(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _reduction(op_type: str, function: Callable[..., Any]) -> None:
-    def reduce(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
-        return function(x, axis=axes, keepdims=keep).astype(x.dtype)
+    def reduce(x: Any, axes: tuple[int, ...] | None, keep: bool, nothing: bool) -> Any:
+        chosen = axes or (() if nothing else tuple(range(x.ndim)))
+        return function(x, axis=chosen, keepdims=keep).astype(x.dtype)
 
     def emit(emitter: Emitter, node: ir.Node) -> None:
-        axes = fixed(node, 1)
-        if axes is not None and axes.size:
-            chosen = tuple(sorted({int(entry) % rank(node) for entry in axes}))
-        else:
-            chosen = () if attribute(node, "noop_with_empty_axes", 0) else tuple(range(rank(node)))
-        x, keep = emitter.plain(node.inputs[0]), bool(attribute(node, "keepdims", 1))
-        emitter.assign(node.outputs[0], f"{emitter.bind(reduce)}({x}, {chosen}, {keep})")
+        x, axes = emitter.plain(node.inputs[0]), emitter.setting(given(node, 1))
+        how = f"{bool(attribute(node, 'keepdims', 1))}, {bool(attribute(node, 'noop_with_empty_axes', 0))}"
+        emitter.assign(node.outputs[0], f"{emitter.bind(reduce)}({x}, {axes}, {how})")
 
     def check(node: ir.Node) -> str | None:
         # A mean is that of floating-point numbers, which do not hold every whole one.
-        return "whole numbers" if op_type == "ReduceMean" and is_whole(node.inputs[0]) else computed(node, 1)
+        return "whole numbers" if op_type == "ReduceMean" and is_whole(node.inputs[0]) else None
 
-    operator(op_type, check)(emit)
+    operator(op_type, check, (1,))(emit)
 
 
-_reduction("ReduceMax", jnp.max)
+def _extreme(function: Callable[..., Any], low: float) -> Callable[..., Any]:
+    """A largest (smallest) element, of nothing the least (greatest) number that there is."""
+
+    def reduce(x: Any, **how: Any) -> Any:
+        if x.size:
+            return function(x, **how)
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            return function(x, initial=low, **how)
+        if x.dtype == bool:
+            return function(x, initial=low > 0, **how)
+        return function(x, initial=jnp.iinfo(x.dtype).min if low < 0 else jnp.iinfo(x.dtype).max, **how)
+
+    return reduce
+
+
+_reduction("ReduceMax", _extreme(jnp.max, -math.inf))
 _reduction("ReduceMean", jnp.mean)
-_reduction("ReduceMin", jnp.min)
+_reduction("ReduceMin", _extreme(jnp.min, math.inf))
 _reduction("ReduceProd", jnp.prod)
 _reduction("ReduceSum", jnp.sum)
 
 
 def _arg(op_type: str, function: Callable[..., Any]) -> None:
+    def first(x: Any, axis: int, keep: bool, last: bool) -> Any:
+        if last:
+            found = x.shape[axis] - 1 - function(jnp.flip(x, axis), axis=axis, keepdims=keep)
+        else:
+            found = function(x, axis=axis, keepdims=keep)
+        return found.astype("int64")
+
     def emit(emitter: Emitter, node: ir.Node) -> None:
-        x, keep = emitter.plain(node.inputs[0]), bool(attribute(node, "keepdims", 1))
-        text = f"{emitter.bind(function)}({x}, axis={attribute(node, 'axis', 0)}, keepdims={keep})"
-        emitter.assign(node.outputs[0], f"{text}.astype('int64')")
+        keep, last = bool(attribute(node, "keepdims", 1)), bool(attribute(node, "select_last_index", 0))
+        call(emitter, node, first, f"{attribute(node, 'axis', 0)}, {keep}, {last}")
 
-    def check(node: ir.Node) -> str | None:
-        return "the last of several equal ones" if attribute(node, "select_last_index", 0) else None
-
-    operator(op_type, check)(emit)
+    operator(op_type)(emit)
 
 
 _arg("ArgMax", jnp.argmax)

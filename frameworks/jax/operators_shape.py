@@ -9,9 +9,10 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 
-from deep5.frameworks.jax.table import attribute, axis, call, computed, fixed, operator, rank
-from deep5.networks.constants import constant_value
-from deep5.networks.nodes import outside, poisonless
+from deep5.frameworks.jax.kernels_host import check_indices, is_known
+from deep5.frameworks.jax.table import attribute, axis, call, fixed, given, operator, rank, ranked
+from deep5.networks.constants import FLOATS, constant_value
+from deep5.networks.nodes import inside, outside
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emit import Emitter
@@ -37,12 +38,14 @@ def _identity(emitter: Emitter, node: ir.Node) -> None:
 
 @operator("Transpose")
 def _transpose(emitter: Emitter, node: ir.Node) -> None:
-    call(emitter, node, jnp.transpose, repr(tuple(attribute(node, "perm", range(rank(node))[::-1]))))
+    order = attribute(node, "perm", None)
+    call(emitter, node, jnp.transpose, repr(None if order is None else tuple(order)))
 
 
 def _axes_of(emitter: Emitter, node: ir.Node) -> tuple[bool, list[int]]:
     """Whether the inputs have their channels last, and where each of ONNX's axes then is."""
-    last, axes = any(emitter.is_last(value) for value in node.inputs), list(range(rank(node)))
+    last = ranked(node) and any(emitter.is_last(value) for value in node.inputs)
+    axes = list(range(rank(node))) if ranked(node) else []
     return last, [axes[0], axes[-1], *axes[1:-1]] if last else axes
 
 
@@ -50,12 +53,9 @@ def _axes_of(emitter: Emitter, node: ir.Node) -> tuple[bool, list[int]]:
 def _concat(emitter: Emitter, node: ir.Node) -> None:
     last, places = _axes_of(emitter, node)
     inputs = [emitter.last(value, len(places)) if last else emitter.plain(value) for value in node.inputs]
-    text = f"{emitter.bind(jnp.concatenate)}(({', '.join(inputs)},), {places[axis(node, 0)]})"
+    along = places[axis(node, 0)] if last else axis(node, 0)
+    text = f"{emitter.bind(jnp.concatenate)}(({', '.join(inputs)},), {along})"
     emitter.assign(node.outputs[0], text, last=last)
-
-
-def _check_second(node: ir.Node) -> str | None:
-    return computed(node, 1)
 
 
 def _parts(x: Any, sizes: tuple[int, ...] | int, along: int) -> tuple[Any, ...]:
@@ -63,17 +63,17 @@ def _parts(x: Any, sizes: tuple[int, ...] | int, along: int) -> tuple[Any, ...]:
     extent = x.shape[along]
     if isinstance(sizes, int):
         size = -(-extent // sizes)
-        sizes = tuple(min(size, extent - begin * size) for begin in range(sizes))
+        sizes = tuple(max(0, min(size, extent - begin * size)) for begin in range(sizes))
     ends = np.cumsum(sizes).tolist()
     return tuple(lax.slice_in_dim(x, end - size, end, axis=along) for size, end in zip(sizes, ends, strict=True))
 
 
-@operator("Split", _check_second)
+@operator("Split", host=(1,))
 def _split(emitter: Emitter, node: ir.Node) -> None:
-    sizes, x = fixed(node, 1), emitter.plain(node.inputs[0])
-    how = len(node.outputs) if sizes is None else tuple(sizes.tolist())
+    sizes = given(node, 1)
+    how = str(len(node.outputs)) if sizes is None else emitter.setting(sizes)
     parts = emitter.new()
-    emitter.line(f"{parts} = {emitter.bind(_parts)}({x}, {how}, {axis(node, 0)})")
+    emitter.line(f"{parts} = {emitter.bind(_parts)}({emitter.plain(node.inputs[0])}, {how}, {axis(node, 0)})")
     for index, value in enumerate(node.outputs):
         emitter.assign(value, f"{parts}[{index}]")
 
@@ -95,43 +95,33 @@ def _reshaped(x: Any, shape: tuple[int, ...], copies: bool) -> Any:
     return x.reshape([x.shape[at] if extent == 0 and copies else extent for at, extent in enumerate(shape)])
 
 
-@operator("Reshape", _check_second)
+@operator("Reshape", host=(1,))
 def _reshape(emitter: Emitter, node: ir.Node) -> None:
-    x, shape, copies = (
-        emitter.plain(node.inputs[0]),
-        tuple(fixed(node, 1).tolist()),
-        not attribute(node, "allowzero", 0),
-    )
-    emitter.assign(node.outputs[0], f"{emitter.bind(_reshaped)}({x}, {shape}, {copies})")
+    call(emitter, node, _reshaped, str(not attribute(node, "allowzero", 0)), settings=(1,))
 
 
-@operator("Squeeze", _check_second)
+@operator("Squeeze", host=(1,))
 def _squeeze(emitter: Emitter, node: ir.Node) -> None:
-    x, axes = emitter.plain(node.inputs[0]), fixed(node, 1)
-    chosen = None if axes is None else tuple(axes.tolist())
-    emitter.assign(node.outputs[0], f"{emitter.bind(jnp.squeeze)}({x}, {chosen})")
+    call(emitter, node, jnp.squeeze, settings=(1,))
 
 
-@operator("Unsqueeze", _check_second)
+@operator("Unsqueeze", host=(1,))
 def _unsqueeze(emitter: Emitter, node: ir.Node) -> None:
-    x, axes = emitter.plain(node.inputs[0]), tuple(fixed(node, 1).tolist())
-    emitter.assign(node.outputs[0], f"{emitter.bind(jnp.expand_dims)}({x}, {axes})")
+    call(emitter, node, jnp.expand_dims, settings=(1,))
 
 
 def _expanded(x: Any, shape: tuple[int, ...]) -> Any:
     return jnp.broadcast_to(x, np.broadcast_shapes(x.shape, shape))
 
 
-@operator("Expand", _check_second)
+@operator("Expand", host=(1,))
 def _expand(emitter: Emitter, node: ir.Node) -> None:
-    x, shape = emitter.plain(node.inputs[0]), tuple(fixed(node, 1).tolist())
-    emitter.assign(node.outputs[0], f"{emitter.bind(_expanded)}({x}, {shape})")
+    call(emitter, node, _expanded, settings=(1,))
 
 
-@operator("Tile", _check_second)
+@operator("Tile", host=(1,))
 def _tile(emitter: Emitter, node: ir.Node) -> None:
-    x, repeats = emitter.plain(node.inputs[0]), tuple(fixed(node, 1).tolist())
-    emitter.assign(node.outputs[0], f"{emitter.bind(jnp.tile)}({x}, {repeats})")
+    call(emitter, node, jnp.tile, settings=(1,))
 
 
 def _shape_of(x: Any, first: int, behind: int | None) -> Any:
@@ -143,31 +133,51 @@ def _shape(emitter: Emitter, node: ir.Node) -> None:
     call(emitter, node, _shape_of, str(attribute(node, "start", 0)), str(attribute(node, "end", None)))
 
 
-def _check_filled(node: ir.Node) -> str | None:
-    return computed(node, 0)
+def _size_of(x: Any) -> Any:
+    return np.array(x.size, np.int64)
 
 
-@operator("ConstantOfShape", _check_filled)
+@operator("Size")
+def _size(emitter: Emitter, node: ir.Node) -> None:
+    call(emitter, node, _size_of)
+
+
+@operator("ConstantOfShape", host=(0,))
 def _constant_of_shape(emitter: Emitter, node: ir.Node) -> None:
-    value, shape = attribute(node, "value", None), tuple(fixed(node, 0).tolist())
+    value, shape = attribute(node, "value", None), emitter.setting(node.inputs[0])
     fill = emitter.bind(np.zeros((), np.float32) if value is None else value.numpy().reshape(()))
     emitter.assign(node.outputs[0], f"{emitter.bind(jnp.full)}({shape}, {fill})")
 
 
-def _check_slice(node: ir.Node) -> str | None:
-    return computed(node, 1, 2, 3, 4)
+def _ranges(
+    axes: int, starts: tuple[int, ...], ends: tuple[int, ...], along: Any = None, steps: Any = None
+) -> list[slice]:
+    """ONNX's Slice as slices, one an axis."""
+    parts = [slice(None)] * axes
+    along = range(len(starts)) if along is None else along
+    for place, start, end, step in zip(along, starts, ends, steps or (1,) * len(starts), strict=True):
+        parts[place] = slice(start, end, step)
+    return parts
 
 
-@operator("Slice", _check_slice)
+def _sliced(x: Any, *given: Any) -> Any:
+    return x[tuple(_ranges(x.ndim, *given))]
+
+
+@operator("Slice", host=(1, 2, 3, 4))
 def _slice(emitter: Emitter, node: ir.Node) -> None:
-    starts, ends = fixed(node, 1).tolist(), fixed(node, 2).tolist()
-    axes, steps = fixed(node, 3), fixed(node, 4)
-    axes = [entry % rank(node) for entry in (range(len(starts)) if axes is None else axes.tolist())]
-    steps = [1] * len(starts) if steps is None else steps.tolist()
+    settings = [fixed(node, position) for position in range(1, len(node.inputs))]
+    if not ranked(node) or any(
+        known is None and value is not None for known, value in zip(settings, node.inputs[1:], strict=True)
+    ):
+        call(emitter, node, _sliced, settings=(1, 2, 3, 4))
+        return
     last, places = _axes_of(emitter, node)
-    parts = ["slice(None)"] * rank(node)
-    for along, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        parts[places[along]] = f"slice({start}, {end}, {step})"
+    chosen = _ranges(len(places), *(None if known is None else tuple(known.tolist()) for known in settings))
+    parts = ["slice(None)"] * len(places)
+    for part, place in zip(chosen, places, strict=True):
+        if part != slice(None):
+            parts[place] = f"slice({part.start}, {part.stop}, {part.step})"
     x = emitter.last(node.inputs[0], len(places)) if last else emitter.plain(node.inputs[0])
     emitter.assign(node.outputs[0], f"{x}[{', '.join(parts)}]" if parts else x, last=last)
 
@@ -183,27 +193,50 @@ def _padded(x: Any, pads: tuple[tuple[int, int], ...], mode: str, fill: Any) -> 
     return jnp.pad(x[parts], more, mode, **keywords)
 
 
+def _sides(axes: int, pads: tuple[int, ...], along: tuple[int, ...] | None) -> list[tuple[int, int]]:
+    """ONNX's pads as pairs, one an axis."""
+    both = [(0, 0)] * axes
+    along = tuple(range(axes)) if along is None else along
+    for index, place in enumerate(along):
+        both[place] = pads[index], pads[index + len(along)]
+    return both
+
+
+def _padded_by(x: Any, mode: str, pads: tuple[int, ...], fill: Any = None, along: tuple[int, ...] | None = None) -> Any:
+    fill = 0 if fill is None or not fill.size else fill.reshape(())
+    return _padded(x, tuple(_sides(x.ndim, pads, along)), mode, fill)
+
+
 def _check_pad(node: ir.Node) -> str | None:
     mode = attribute(node, "mode", "constant")
-    return computed(node, 1, 2, 3) if mode in _MODES else f"mode={mode}"
+    return None if mode in _MODES else f"mode={mode}"
 
 
-@operator("Pad", _check_pad)
+@operator("Pad", _check_pad, host=(1, 3))
 def _pad(emitter: Emitter, node: ir.Node) -> None:
-    pads, fill, axes = fixed(node, 1).tolist(), fixed(node, 2), fixed(node, 3)
-    axes = [entry % rank(node) for entry in (range(rank(node)) if axes is None else axes.tolist())]
+    mode, fill = _MODES[attribute(node, "mode", "constant")], fixed(node, 2)
+    pads, axes = fixed(node, 1), fixed(node, 3)
+    asked = (value is not None and known is None for value, known in ((given(node, 2), fill), (given(node, 3), axes)))
+    if pads is None or not ranked(node) or any(asked):
+        inputs = [emitter.plain(node.inputs[0]), repr(mode), emitter.setting(given(node, 1))]
+        inputs += [emitter.plain(given(node, 2)), emitter.setting(given(node, 3))]
+        emitter.assign(node.outputs[0], f"{emitter.bind(_padded_by)}({', '.join(inputs)})")
+        return
     last, places = _axes_of(emitter, node)
-    both = [(0, 0)] * rank(node)
-    for index, along in enumerate(axes):
-        both[places[along]] = (pads[index], pads[index + len(axes)])
+    sides = _sides(len(places), pads.tolist(), None if axes is None else tuple(axes.tolist()))
+    both = [(0, 0)] * len(places)
+    for side, place in zip(sides, places, strict=True):
+        both[place] = side
     x = emitter.last(node.inputs[0], len(places)) if last else emitter.plain(node.inputs[0])
     value = "0" if fill is None or not fill.size else emitter.bind(fill.reshape(()))
-    mode = _MODES[attribute(node, "mode", "constant")]
     emitter.assign(node.outputs[0], f"{emitter.bind(_padded)}({x}, {tuple(both)}, {mode!r}, {value})", last=last)
 
 
 def _gathered(x: Any, indices: Any, along: int) -> Any:
-    indices, size = jnp.asarray(indices), x.shape[along]
+    size, along = x.shape[along], along % x.ndim
+    if not jnp.issubdtype(x.dtype, jnp.inexact) and is_known(indices):
+        check_indices(indices, size)
+    indices = jnp.asarray(indices)
     # Looked at before JAX cuts them to 32 bits, where 2**33 would be 0.
     inside = (indices >= -size) & (indices < size)
     rows = jnp.take(x, jnp.where(inside, jnp.where(indices < 0, indices + size, indices), 0), axis=along, mode="clip")
@@ -214,7 +247,13 @@ def _gathered(x: Any, indices: Any, along: int) -> Any:
     return rows * poison.reshape(*indices.shape, *(1,) * (x.ndim - along - 1))
 
 
-@operator("Gather", lambda node: outside(node) or poisonless(node))
+def _looked_at(node: ir.Node) -> tuple[ir.Value | None, ...]:
+    """Indices into a table without NaN, which could stand for what is outside: they must be looked at."""
+    kind = node.inputs[0].dtype if node.inputs[0] is not None else None
+    return () if kind in FLOATS or inside(node) else (node.inputs[1],)
+
+
+@operator("Gather", outside, _looked_at)
 def _gather(emitter: Emitter, node: ir.Node) -> None:
     along, indices = axis(node, 0), fixed(node, 1)
     if indices is not None and not indices.shape:

@@ -112,7 +112,8 @@ class JAXStep:
         self._dynamic = CompiledScale(self._rule.given, self._loss_dtype) if pipeline.dynamic else None
         self._given = self._rule.given if self._dynamic is None else self._dynamic.vector
         self._differentiated = executor.differentiated(self._loss, self._rule.names)
-        self._whole = jax.jit(self._trace_whole, donate_argnums=() if executor.program.fallible else (0, 1, 2))
+        donated = () if executor.program.fallible else (0, 1, 2)
+        self._whole = executor.compiled(self._trace_whole, donate_argnums=donated)
         self._update = jax.jit(self._trace_update, donate_argnums=(0, 1))
         self._prepare = jax.jit(self._trace_prepare)
         self._evaluate = jax.jit(self._trace_evaluate)

@@ -3,64 +3,121 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
 from deep5.networks.gradients.window import attribute
-from deep5.networks.nodes import computed, fixed, is_whole, rank, spare
+from deep5.networks.nodes import fixed, is_whole, rank, spare
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emit import Emitter
 
 __all__ = [
     "CHECKS",
+    "HOST",
     "OPERATORS",
     "attribute",
     "axis",
     "call",
-    "computed",
     "fixed",
+    "given",
     "is_whole",
     "number",
     "operator",
     "pointwise",
     "rank",
+    "ranked",
+    "results",
     "spare",
 ]
 
 Emit = Callable[["Emitter", ir.Node], None]
 Check = Callable[[ir.Node], str | None]
+Known = Callable[[ir.Node], Iterable[ir.Value | None]]
 
 OPERATORS: dict[str, Emit] = {}
 CHECKS: dict[str, Check] = {}
 """Why a node cannot run, or None; operators without an entry always can."""
+HOST: dict[str, Known] = {}
+"""Values that must be known when the function of a network is traced: they say what shape something has, or which way
+the computation goes."""
 
 
-def operator(op_type: str, check: Check | None = None) -> Callable[[Emit], Emit]:
-    """Enter a function into the table."""
+def operator(op_type: str, check: Check | None = None, host: tuple[int, ...] | Known = ()) -> Callable[[Emit], Emit]:
+    """Enter a function into the table.
+
+    Args:
+        op_type: ONNX's name.
+        check: As in `CHECKS`.
+        host: As in `HOST`; or which of a node's inputs are so.
+    """
 
     def register(emit: Emit) -> Emit:
         OPERATORS[op_type] = emit
         if check is not None:
             CHECKS[op_type] = check
+        if host:
+            HOST[op_type] = host if callable(host) else lambda node: (given(node, position) for position in host)
         return emit
 
     return register
 
 
-def call(emitter: Emitter, node: ir.Node, function: Callable[..., Any], *arguments: str) -> None:
-    """Emit output = function(inputs …, further arguments), all in ONNX's order of axes."""
-    inputs = [emitter.plain(value) for value in node.inputs]
-    emitter.assign(node.outputs[0], f"{emitter.bind(function)}({', '.join([*inputs, *arguments])})")
+def given(node: ir.Node, position: int) -> ir.Value | None:
+    """An input of a node; None where it is left out."""
+    return node.inputs[position] if position < len(node.inputs) else None
 
 
-def pointwise(emitter: Emitter, node: ir.Node, function: Callable[..., Any], *arguments: str) -> None:
-    """As `call`, of a function that works element by element: in the order of axes that its inputs have."""
-    last = any(emitter.is_last(value) for value in node.inputs)
+def call(
+    emitter: Emitter,
+    node: ir.Node,
+    function: Callable[..., Any],
+    *arguments: str,
+    settings: tuple[int, ...] = (),
+    several: bool = False,
+) -> None:
+    """Emit output = function(inputs …, further arguments), all in ONNX's order of axes.
+
+    Args:
+        emitter: Collects the source.
+        node: The node.
+        function: What to call; inputs that are left out in front of others are None.
+        arguments: Source text.
+        settings: Inputs that arrive as tuples of Python's numbers.
+        several: Whether the function gives a tuple, an entry an output.
+    """
+    inputs = [
+        emitter.setting(value) if position in settings else emitter.plain(value)
+        for position, value in enumerate(node.inputs)
+    ]
+    results(emitter, node, f"{emitter.bind(function)}({', '.join([*inputs, *arguments])})", several=several)
+
+
+def results(emitter: Emitter, node: ir.Node, text: str, *, several: bool = True) -> None:
+    """Emit the lines that compute a node's outputs, of a tuple where there may be several."""
+    if not several:
+        emitter.assign(node.outputs[0], text)
+        return
+    made = emitter.new()
+    emitter.line(f"{made} = {text}")
+    for index, value in enumerate(node.outputs):
+        if value.name:
+            emitter.assign(value, f"{made}[{index}]")
+
+
+def pointwise(
+    emitter: Emitter, node: ir.Node, function: Callable[..., Any], *arguments: str, count: int | None = None
+) -> None:
+    """As `call`, of a function that works element by element: in the order of axes that its inputs have.
+
+    The function takes the first `count` inputs.
+    """
+    values = node.inputs[:count]
+    last = any(emitter.is_last(value) for value in values) and node.outputs[0].shape is not None
     axes = len(node.outputs[0].shape or ())
-    inputs = [emitter.last(value, axes) if last else emitter.plain(value) for value in node.inputs]
+    inputs = [emitter.last(value, axes) if last else emitter.plain(value) for value in values]
     emitter.assign(node.outputs[0], f"{emitter.bind(function)}({', '.join([*inputs, *arguments])})", last=last)
 
 
@@ -71,6 +128,11 @@ def number(node: ir.Node, name: str, default: float) -> str:
 
 
 def axis(node: ir.Node, default: int) -> int:
-    """The attribute `axis`, counted from the first."""
+    """The attribute `axis`, counted from the first where the number of axes is known."""
     chosen: int = attribute(node, "axis", default)
-    return chosen + rank(node) if chosen < 0 else chosen
+    return chosen + rank(node) if chosen < 0 and ranked(node) else chosen
+
+
+def ranked(node: ir.Node) -> bool:
+    """Whether it is known how many axes the first input has."""
+    return node.inputs[0] is not None and node.inputs[0].shape is not None
