@@ -14,6 +14,7 @@ from jax import lax
 from deep5.networks.gradients.window import Window
 
 __all__ = [
+    "around",
     "average_pool",
     "batch_normalization",
     "batch_normalization_in_training",
@@ -26,6 +27,8 @@ __all__ = [
     "layer_normalization",
     "max_pool",
     "negative_log_likelihood",
+    "places",
+    "with_bias",
 ]
 
 Array = Any
@@ -64,10 +67,10 @@ def convolution(x: Array, weight: Array, bias: Array | None, window: Window, gro
         dimension_numbers=(f"N{axes}C", f"{axes}IO" if stored else f"OI{axes}", f"N{axes}C"),
         feature_group_count=groups,
     )
-    return y if bias is None else _with_bias(y, bias)
+    return y if bias is None else with_bias(y, bias)
 
 
-def _with_bias(y: Array, bias: Array) -> Array:
+def with_bias(y: Array, bias: Array) -> Array:
     """y + bias; of short types in float32, rounded once.
 
     The gradient by a bias is a sum over the batch, which XLA adds up in bfloat16 on the processor: from 256 equal terms
@@ -78,7 +81,7 @@ def _with_bias(y: Array, bias: Array) -> Array:
     return (y.astype(jnp.float32) + bias.astype(jnp.float32)).astype(y.dtype)
 
 
-def _around(x: Array, window: Window, fill: Any) -> tuple[Array, tuple[int, ...]]:
+def around(x: Array, window: Window, fill: Any) -> tuple[Array, tuple[int, ...]]:
     """The input with padding, or with what no window reaches taken away; and the number of places on each axis."""
     counts, begins, _ = window.fit(x.shape[1:-1], window.kernel)
     pads = [(0, 0, 0)]
@@ -90,7 +93,7 @@ def _around(x: Array, window: Window, fill: Any) -> tuple[Array, tuple[int, ...]
     return x if not any(map(any, pads)) else lax.pad(x, jnp.asarray(fill, x.dtype), pads), counts
 
 
-def _places(x: Array, window: Window, axis: int, count: int) -> list[Array]:
+def places(x: Array, window: Window, axis: int, count: int) -> list[Array]:
     """What lies under each element of the window, along one axis."""
     kernel, stride, step = window.kernel[axis - 1], window.strides[axis - 1], window.dilations[axis - 1]
     if kernel == stride and step == 1:
@@ -112,9 +115,9 @@ def max_pool(x: Array, window: Window) -> Array:
     XLA's own way (`reduce_window`) costs ten to twenty times as much in its gradient on the processor.
     """
     low = -math.inf if jnp.issubdtype(x.dtype, jnp.inexact) else int(jnp.iinfo(x.dtype).min)
-    x, counts = _around(x, window, low)
+    x, counts = around(x, window, low)
     for axis in reversed(range(1, x.ndim - 1)):
-        x = functools.reduce(_larger, _places(x, window, axis, counts[axis - 1]))
+        x = functools.reduce(_larger, places(x, window, axis, counts[axis - 1]))
     return x
 
 
@@ -123,13 +126,13 @@ def average_pool(x: Array, window: Window, counted: bool) -> Array:
     share = np.ones((1, 1))
     for axis, extent in enumerate(x.shape[1:-1]):
         share = share[..., None, :] * _shares(window, axis, x.shape[1:-1], extent, counted)
-    x, counts = _around(x, window, 0)
+    x, counts = around(x, window, 0)
     if window.kernel == window.strides and set(window.dilations) == {1}:
         parts = [extent for pair in zip(counts, window.kernel, strict=True) for extent in pair]
         x = x.reshape(x.shape[0], *parts, x.shape[-1]).sum(tuple(range(2, 2 + len(parts), 2)))
     else:
         for axis in reversed(range(1, x.ndim - 1)):
-            x = functools.reduce(lax.add, _places(x, window, axis, counts[axis - 1]))
+            x = functools.reduce(lax.add, places(x, window, axis, counts[axis - 1]))
     uniform = share.flat[0] if (share == share.flat[0]).all() else share
     return x * jnp.asarray(uniform, x.dtype)
 
@@ -224,7 +227,7 @@ def gemm(a: Array, b: Array, c: Array | None, alpha: float, beta: float, turn_a:
     """ONNX's Gemm: alpha A B + beta C."""
     y = jnp.matmul(a.T if turn_a else a, b.T if turn_b else b)
     y = y if alpha == 1.0 else y * alpha
-    return y if c is None else _with_bias(y, c if beta == 1.0 else c * beta)
+    return y if c is None else with_bias(y, c if beta == 1.0 else c * beta)
 
 
 def cross_entropy(

@@ -11,7 +11,10 @@ from deep5.frameworks.jax import (
     operators_indices,
     operators_layers,
     operators_math,
+    operators_resize,
+    operators_sampling,
     operators_shape,
+    operators_windows,
 )
 from deep5.frameworks.jax.operators_math import FEW_BITS
 from deep5.frameworks.jax.table import CHECKS, OPERATORS
@@ -34,7 +37,16 @@ _RANKED = {
     "GlobalMaxPool", "LRN", "LpPool", "MaxPool", "MaxUnpool", "QLinearConv",
 }  # fmt: skip
 # Named, so that nobody takes the imports away: they fill the table.
-_FILLED_BY = (operators_control, operators_indices, operators_layers, operators_math, operators_shape)
+_FILLED_BY = (
+    operators_control,
+    operators_indices,
+    operators_layers,
+    operators_math,
+    operators_resize,
+    operators_sampling,
+    operators_shape,
+    operators_windows,
+)
 _RANKLESS = OPERATORS.keys() - _RANKED
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import onnx_ir as ir
 
 from deep5.frameworks.jax import kernels
+from deep5.frameworks.jax.operators_windows import max_pool_with_places
 from deep5.frameworks.jax.table import attribute, axis, given, number, operator, rank, spare
 from deep5.networks.gradients.window import Window
 
@@ -48,9 +49,15 @@ def _average_pool(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node.outputs[0], f"{emitter.bind(kernels.average_pool)}({x}, {window}, {counted})", last=True)
 
 
-@operator("MaxPool", lambda node: spare(node) or _check_window(node))
+@operator("MaxPool", _check_window)
 def _max_pool(emitter: Emitter, node: ir.Node) -> None:
     x, window = emitter.last(node.inputs[0], rank(node)), emitter.bind(Window.of(node, rank(node) - 2))
+    if len(node.outputs) > 1 and node.outputs[1].name:
+        made, by_columns = emitter.new(), bool(attribute(node, "storage_order", 0))
+        emitter.line(f"{made} = {emitter.bind(max_pool_with_places)}({x}, {window}, {by_columns})")
+        for index, value in enumerate(node.outputs):
+            emitter.assign(value, f"{made}[{index}]", last=True)
+        return
     emitter.assign(node.outputs[0], f"{emitter.bind(kernels.max_pool)}({x}, {window})", last=True)
 
 

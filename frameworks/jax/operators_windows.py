@@ -1,0 +1,232 @@
+"""Windows beyond convolution and pooling of the table's layers: in ONNX's order of axes."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+import onnx_ir as ir
+from jax import lax
+
+from deep5.errors import ShapeError
+from deep5.frameworks.jax import kernels
+from deep5.frameworks.jax.table import attribute, call, given, operator, rank
+from deep5.networks.gradients.window import Window
+
+if TYPE_CHECKING:
+    from deep5.frameworks.jax.emit import Emitter
+
+__all__: list[str] = []
+
+Array = Any
+
+
+def _check_window(node: ir.Node) -> str | None:
+    axes = rank(node) - 2
+    return None if axes in (1, 2, 3) else f"{axes} spatial axes; 1 to 3 are supported"
+
+
+def _lp_pool(x: Array, window: Window, p: int) -> Array:
+    """(sum |x|^p)^(1/p), channels last; of nothing but zeros the gradient is zero."""
+    powers, counts = kernels.around(jnp.square(x) if p == 2 else jnp.abs(x) ** p, window, 0)
+    for axis in reversed(range(1, x.ndim - 1)):
+        powers = functools.reduce(lax.add, kernels.places(powers, window, axis, counts[axis - 1]))
+    some = powers > 0
+    return jnp.where(some, jnp.power(jnp.where(some, powers, 1), 1 / p), 0)
+
+
+@operator("LpPool", _check_window)
+def _lp_pool_of(emitter: Emitter, node: ir.Node) -> None:
+    x, window = emitter.last(node.inputs[0], rank(node)), emitter.bind(Window.of(node, rank(node) - 2))
+    emitter.assign(node.outputs[0], f"{emitter.bind(_lp_pool)}({x}, {window}, {attribute(node, 'p', 2)})", last=True)
+
+
+def max_pool_with_places(x: Array, window: Window, by_columns: bool) -> tuple[Array, Array]:
+    """ONNX's MaxPool of an image with its channels last, and where in the input, in ONNX's order, each maximum was."""
+    batch, *extents, channels = x.shape
+    whole = math.prod(extents)
+    strides = [math.prod(extents[:axis] if by_columns else extents[axis + 1 :]) for axis in range(len(extents))]
+    where = functools.reduce(
+        np.add, (grid * stride for grid, stride in zip(np.indices(extents, sparse=True), strides, strict=True))
+    )
+    first = (np.arange(batch)[:, None] * channels + np.arange(channels)) * whole
+    where = first.reshape(batch, *(1,) * len(extents), channels) + where[None, ..., None]
+    low = -math.inf if jnp.issubdtype(x.dtype, jnp.inexact) else int(jnp.iinfo(x.dtype).min)
+    (y, counts), (at, _) = kernels.around(x, window, low), kernels.around(jnp.asarray(where), window, -1)
+    for axis in reversed(range(1, x.ndim - 1)):
+        pairs = zip(*(kernels.places(part, window, axis, counts[axis - 1]) for part in (y, at)), strict=True)
+        y, at = functools.reduce(_larger_pair, pairs)
+    return y, at
+
+
+def _larger_pair(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
+    # Padding has no place: what is there wins even where it is as small.
+    first = ((one[0] >= other[0]) & (one[1] >= 0)) | (other[1] < 0) | jnp.isnan(one[0])
+    return jnp.where(first, one[0], other[0]), jnp.where(first, one[1], other[1])
+
+
+def _unpooled(x: Array, places: Array, asked: tuple[int, ...] | None, window: Window) -> Array:
+    """Elements where they were before a MaxPool of this window; behind them, zeros up to the extents asked for."""
+    pooled, pads = x.shape[2:], zip(window.begins, window.ends, strict=True)
+    extents = [
+        (extent - 1) * stride - begin - end + kernel
+        for extent, stride, (begin, end), kernel in zip(pooled, window.strides, pads, window.kernel, strict=True)
+    ]
+    shape = (*x.shape[:2], *extents)
+    y = jnp.zeros(math.prod(shape), x.dtype).at[places.reshape(-1)].set(x.reshape(-1)).reshape(shape)
+    if asked is None:
+        return y
+    return lax.pad(y, jnp.zeros((), x.dtype), [(0, wide - own, 0) for wide, own in zip(asked, shape, strict=True)])
+
+
+@operator("MaxUnpool", _check_window, host=(2,))
+def _max_unpool(emitter: Emitter, node: ir.Node) -> None:
+    window = emitter.bind(Window.of(node, rank(node) - 2))
+    inputs = f"{emitter.plain(node.inputs[0])}, {emitter.plain(node.inputs[1])}, {emitter.setting(given(node, 2))}"
+    emitter.assign(node.outputs[0], f"{emitter.bind(_unpooled)}({inputs}, {window})")
+
+
+def _transposed(
+    x: Array, weight: Array, bias: Array | None, window: Window, groups: int, extra: tuple[int, ...], asked: Any
+) -> Array:
+    """ONNX's ConvTranspose: the gradient of a convolution by its input, as a convolution of a dilated image.
+
+    Args:
+        x: Shape (N, C, extents …).
+        weight: Shape (C, M / groups, kernel …).
+        bias: Shape (M,), or None.
+        window: How the kernel of the convolution moves.
+        groups: Groups of channels.
+        extra: Elements behind, which the convolution had not reached.
+        asked: Extents of the result; None: as they come out.
+    """
+    kernel, sides = weight.shape[2:], []
+    for axis, span in enumerate(window.spans(kernel)):
+        stride, extent = window.strides[axis], x.shape[2 + axis]
+        begin, end, whole = window.begins[axis], window.ends[axis], (extent - 1) * stride + span + extra[axis]
+        goal = asked[axis] if asked is not None else extent * stride if window.auto_pad.startswith("SAME") else None
+        if goal is not None:
+            total = max(whole - goal, 0) if asked is None else whole - goal
+            begin = total // 2 if window.auto_pad == "SAME_UPPER" else total - total // 2
+            end = total - begin
+        sides.append((span - 1 - begin, span - 1 - end + extra[axis]))
+    channels, made = weight.shape[:2]
+    turned = weight.reshape(groups, channels // groups, made, *kernel).swapaxes(1, 2)
+    turned = jnp.flip(turned.reshape(groups * made, channels // groups, *kernel), range(2, 2 + len(kernel)))
+    y = lax.conv_general_dilated(
+        x,
+        turned,
+        (1,) * len(kernel),
+        sides,
+        lhs_dilation=window.strides,
+        rhs_dilation=window.dilations,
+        feature_group_count=groups,
+    )
+    return y if bias is None else kernels.with_bias(y, bias.reshape(-1, *(1,) * len(kernel)))
+
+
+@operator("ConvTranspose", _check_window)
+def _conv_transpose(emitter: Emitter, node: ir.Node) -> None:
+    axes = rank(node) - 2
+    x, weight, bias = (emitter.plain(given(node, position)) for position in range(3))
+    extra, asked = tuple(attribute(node, "output_padding", (0,) * axes)), attribute(node, "output_shape", None)
+    how = f"{attribute(node, 'group', 1)}, {extra}, {None if asked is None else tuple(asked)[-axes:]}"
+    window = emitter.bind(Window.of(node, axes))
+    emitter.assign(node.outputs[0], f"{emitter.bind(_transposed)}({x}, {weight}, {bias}, {window}, {how})")
+
+
+def _image(x: Array, extents: tuple[int, ...], block: tuple[int, ...], steps: Sequence[Sequence[int]]) -> Array:
+    """ONNX's Col2Im: blocks put back where a window took them, and added up where they overlap."""
+    dilations, pads, strides = steps
+    axes = len(extents)
+    sides = list(zip(pads[:axes], pads[axes:], strict=True))
+    wide = [extent + begin + end for extent, (begin, end) in zip(extents, sides, strict=True)]
+    counts = [
+        (extent - dilation * (kernel - 1) - 1) // stride + 1
+        for extent, dilation, kernel, stride in zip(wide, dilations, block, strides, strict=True)
+    ]
+    if math.prod(counts) != x.shape[2] or x.shape[1] % math.prod(block):
+        raise ShapeError(f"columns of shape {x.shape}; allowed: (N, C times {math.prod(block)}, {math.prod(counts)})")
+    columns = x.reshape(x.shape[0], -1, math.prod(block), *counts)
+    y = jnp.zeros((*columns.shape[:2], *wide), x.dtype)
+    for number, place in enumerate(itertools.product(*map(range, block))):
+        parts = [
+            slice(at * dilation, at * dilation + (count - 1) * stride + 1, stride)
+            for at, dilation, count, stride in zip(place, dilations, counts, strides, strict=True)
+        ]
+        y = y.at[(slice(None), slice(None), *parts)].add(columns[:, :, number])
+    inner = (slice(begin, begin + extent) for (begin, _), extent in zip(sides, extents, strict=True))
+    return y[(slice(None), slice(None), *inner)]
+
+
+def _image_by(x: Array, extents: tuple[int, ...], block: tuple[int, ...], *steps: Any) -> Array:
+    defaults = ((1,) * len(extents), (0,) * (2 * len(extents)), (1,) * len(extents))
+    return _image(x, extents, block, [own or other for own, other in zip(steps, defaults, strict=True)])
+
+
+@operator("Col2Im", host=(1, 2))
+def _col2im(emitter: Emitter, node: ir.Node) -> None:
+    how = (repr(tuple(attribute(node, name, ()))) for name in ("dilations", "pads", "strides"))
+    call(emitter, node, _image_by, *how, settings=(1, 2))
+
+
+def _deformed(
+    x: Array,
+    weight: Array,
+    offset: Array,
+    bias: Array | None,
+    mask: Array | None,
+    window: Window,
+    groups: tuple[int, int],
+) -> Array:
+    """ONNX's DeformConv in two dimensions: kernel elements look where offsets move them, bilinearly, zeros outside.
+
+    References:
+        Zhu et al., Deformable ConvNets v2, CVPR 2019, equation 1.
+    """
+    (group, offset_group), kernel = groups, weight.shape[2:]
+    (rows, columns), begins, _ = window.fit(x.shape[2:], kernel)
+    batch, channels, size = x.shape[0], x.shape[1], math.prod(kernel)
+    moved = offset.reshape(batch, offset_group, size, 2, rows, columns)
+    grids = []
+    for axis, count in enumerate((rows, columns)):
+        element = (np.indices(kernel)[axis].reshape(-1) * window.dilations[axis]).reshape(size, 1, 1)
+        place = (np.arange(count) * window.strides[axis] - begins[axis]).reshape((-1, 1) if axis == 0 else (1, -1))
+        grids.append(moved[:, :, :, axis] + (element + place).astype(x.dtype))
+    images = x.reshape(batch * offset_group, channels // offset_group, -1)
+    taken: Array = 0
+    floors = [jnp.floor(grid) for grid in grids]
+    for corner in itertools.product((0, 1), repeat=2):
+        share: Array = 1
+        flat: Array = 0
+        for grid, floor, step, extent in zip(grids, floors, corner, x.shape[2:], strict=True):
+            at = floor + step
+            near = 1 - jnp.abs(grid - at)
+            share = share * jnp.where((at >= 0) & (at < extent), near, 0)
+            flat = flat * extent + jnp.clip(at, 0, extent - 1).astype("int32")
+        where = flat.reshape(batch * offset_group, 1, -1)
+        found = jnp.take_along_axis(images, where, axis=2)
+        taken = taken + found * share.reshape(batch * offset_group, 1, -1)
+    if mask is not None:
+        taken = taken * mask.reshape(batch * offset_group, 1, -1)
+    parts = taken.reshape(batch, group, channels // group, size, rows, columns)
+    kernels_of = weight.reshape(group, -1, channels // group, size)
+    y = jnp.einsum("ngcsij,gmcs->ngmij", parts, kernels_of).reshape(batch, -1, rows, columns)
+    return y if bias is None else y + bias.reshape(-1, 1, 1)
+
+
+def _check_deformed(node: ir.Node) -> str | None:
+    return None if rank(node) == 4 else f"{rank(node) - 2} spatial axes; allowed: 2"
+
+
+@operator("DeformConv", _check_deformed)
+def _deform_conv(emitter: Emitter, node: ir.Node) -> None:
+    inputs = ", ".join(emitter.plain(given(node, position)) for position in range(5))
+    groups = attribute(node, "group", 1), attribute(node, "offset_group", 1)
+    text = f"{emitter.bind(_deformed)}({inputs}, {emitter.bind(Window.of(node, 2))}, {groups})"
+    emitter.assign(node.outputs[0], text)
