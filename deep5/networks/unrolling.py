@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from deep5.networks.constants import constant_value
 
-__all__ = ["RECURRENT", "unrolled"]
+__all__ = ["RECURRENT", "can_unroll", "unrolled"]
 
 RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 """The layers that can be written as cells."""
@@ -41,15 +41,26 @@ def unrolled(graph: ir.Graph, node: ir.Node) -> bool:
         phrase representations using RNN encoder-decoder, EMNLP 2014; Elman, Finding structure in time, Cognitive
         Science 14(2), 1990.
     """
-    inputs: list[ir.Value | None] = list(node.inputs)
-    x, w, r, b, lengths, h, c, peepholes = inputs + [None] * (8 - len(inputs))
-    if x is None or w is None or r is None or not _plain(node):
-        return False
-    sizes = _sizes(x, r, _batch_first(node))
-    if sizes is None or not _full(lengths, sizes.steps):
+    x, w, r, b, _, h, c, peepholes = _inputs(node)
+    sizes = _sizes(x, r, _batch_first(node)) if can_unroll(node) and x is not None and r is not None else None
+    if x is None or sizes is None:
         return False
     _LAYERS[node.op_type](node, x, sizes).write(graph, (w, r, b, h, c, peepholes))
     return True
+
+
+def can_unroll(node: ir.Node) -> bool:
+    """Whether `unrolled` replaces a node."""
+    x, w, r, _, lengths, _, _, _ = _inputs(node)
+    if x is None or w is None or r is None or not _plain(node):
+        return False
+    sizes = _sizes(x, r, _batch_first(node))
+    return sizes is not None and _full(lengths, sizes.steps)
+
+
+def _inputs(node: ir.Node) -> list[ir.Value | None]:
+    inputs: list[ir.Value | None] = list(node.inputs)
+    return inputs + [None] * (8 - len(inputs))
 
 
 def _batch_first(node: ir.Node) -> bool:

@@ -23,12 +23,14 @@ from deep5.frameworks.jax.custom import check_operator, is_compiled, on_arrays
 from deep5.frameworks.jax.host import EXTENTS, HostValues, find_host_values
 from deep5.frameworks.jax.kernels_host import on_host
 from deep5.frameworks.jax.operators import OPERATORS
+from deep5.frameworks.jax.operators_random import draws
 from deep5.frameworks.jax.storage import Storage, find_flat, find_storage
 from deep5.networks.constants import constant_tensor, constant_value
 from deep5.networks.custom import is_custom, operator_of
 from deep5.networks.faults import first_line
 from deep5.networks.forms import Forms
 from deep5.networks.network import Network
+from deep5.seeds import derive_seed
 from deep5.tensors import Device
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ class Emitter:
         stored: Parameters that are not stored in ONNX's order of axes.
         flat: Values that are images made vectors with their channels last.
         batch_norm: What stands for batch normalisation in training.
-        host: What must be known while JAX traces.
+        host: What must be known while JAX traces; None: nothing.
 
     Attributes:
         flat: As given.
@@ -70,10 +72,11 @@ class Emitter:
         stored: Container[str],
         flat: Container[str],
         batch_norm: Callable[..., Any] = kernels.batch_normalization_in_training,
-        host: HostValues = HostValues(frozenset(), ""),
+        host: HostValues | None = None,
     ) -> None:
         self._stored, self.flat, self.batch_norm = stored, flat, batch_norm
-        self._traced, self.eager = host.traced, bool(host.reason)
+        self._traced, self.eager = (host.traced, bool(host.reason)) if host is not None else (frozenset[str](), False)
+        self._key, self._draws = "", 0
         self._weights: dict[str, str] = {}
         self._plain: dict[str, str] = {}
         self._last: dict[str, str] = {}
@@ -158,6 +161,12 @@ class Emitter:
         (self._last if last else self._plain)[str(value.name)] = name = self.new()
         self.line(f"{name} = {text}")
 
+    def key(self, seed: float | None) -> str:
+        """The text of a random key of a node's own; nodes of one seed draw the same numbers."""
+        self._draws += 1
+        number = self._draws if seed is None else int(np.float32(seed).view(np.int32)) & 0x7FFFFFFF
+        return f"{self.bind(jax.random.fold_in)}({self._key}, {number})"
+
     def custom(self, node: ir.Node) -> None:
         """Append the line that runs a registered operator, all in ONNX's order of axes.
 
@@ -204,6 +213,8 @@ class Emitter:
         for node in graph:
             if is_custom(node):
                 self.custom(node)
+            elif node.domain not in ("", "ai.onnx"):
+                OPERATORS[f"{node.domain}.{node.op_type}"](self, node)
             elif self.eager or node.op_type in EXTENTS or not any(v.name in self._traced for v in node.outputs):
                 OPERATORS[node.op_type](self, node)
             else:
@@ -223,8 +234,10 @@ class Emitter:
         parameters, buffers, given = names
         fed = [str(value.name) for value in network.model.graph.inputs if value.name in network.inputs]
         for kind, own in (("parameters", parameters), ("buffers", buffers), ("inputs", fed)):
-            if own:
-                self.line(f"{self.arguments(own)}= {kind}")
+            drawn = kind == "inputs" and draws(network)
+            if own or drawn:
+                self._key = self.new() if drawn else ""
+                self.line(f"{self.arguments(own)}{self._key}{', ' if drawn else ''}= {kind}")
         self.nodes(network.model.graph)
         returned = "".join(f"{self.plain(outputs[name])}, " for name in given)
         changed = "".join(
@@ -293,6 +306,7 @@ class GraphProgram:
     """
 
     x64 = True
+    _evaluations = 0
     _ranks: RankStatistics | None = None
 
     def __init__(self, network: Network, framework: Framework, device: Device | None = None) -> None:
@@ -303,6 +317,7 @@ class GraphProgram:
                 check_operator(operator, device)
                 self.fallible |= is_compiled(operator)
         self._names = tuple(network.parameter_specs), tuple(network.buffer_specs), tuple(network.outputs)
+        self._draws = draws(self._forms.evaluation)
         self.untraceable = find_host_values(self._forms.evaluation).reason
         self._flat = find_flat(self._forms.evaluation)
         self.stored = find_storage(self._forms.evaluation, self._flat)
@@ -331,11 +346,23 @@ class GraphProgram:
         self.__dict__.pop("training", None)
 
     def draw(self, extents: Mapping[str, int], info: StepInfo) -> list[np.ndarray]:
-        """The masks of a step; who exchanges statistics in it is told the step."""
+        """The masks of a step, and the random key where nodes draw; who exchanges statistics in it is told the step."""
         if self._ranks is not None:
             self._ranks.begin(info)
         form = self._forms.training
-        return form.draw(extents, info) if form.masks else []
+        key = [_key(info.seed, info.step)] if self._draws else []
+        return form.draw(extents, info) + key if form.masks else key
+
+    def evaluation_key(self, info: StepInfo) -> list[np.ndarray]:
+        """The random key of a call in evaluation, where nodes draw: another one each time."""
+        if not self._draws:
+            return []
+        self._evaluations += 1
+        return [_key(info.seed, info.step, self._evaluations)]
+
+
+def _key(seed: int, *purpose: int) -> np.ndarray:
+    return np.array(jax.random.key_data(jax.random.key(derive_seed(seed, "nodes that draw", *purpose))))
 
 
 def _constant(value: ir.Value) -> np.ndarray:

@@ -72,7 +72,11 @@ class Program(Protocol):
         ...
 
     def draw(self, extents: Mapping[str, int], info: StepInfo) -> list[np.ndarray]:
-        """The masks of a step; called before each pass in training."""
+        """The masks of a step, and its random key; called before each pass in training."""
+        ...
+
+    def evaluation_key(self, info: StepInfo) -> list[np.ndarray]:
+        """The random key of a call in evaluation, none where nothing is drawn; called before each."""
         ...
 
 
@@ -89,8 +93,8 @@ class JAXExecutor(NetworkExecutor):
     returns.
 
     Where an operator must know a value that is computed or fed (a shape, axes, starts, pads, k, repeats, a loop's
-    condition; `host.find_host_values` says which), JAX cannot trace the network. It then runs operator by operator, such
-    values are read on the host, and no step is compiled as a whole. What is computed of extents and constants alone is
+    condition; `host.find_host_values` says which), JAX cannot trace the network. It then runs operator by operator, and
+    such values are read on the host; no step is compiled as a whole. What is computed of extents and constants alone is
     known while JAX traces.
 
     64-bit types are switched on for the length of a call only; the process's own setting is not touched.
@@ -205,6 +209,7 @@ class JAXExecutor(NetworkExecutor):
                 feed += self.program.draw(extents, self._info(info))
                 outputs, self._buffers = self.settled(self._train(self._values, self._buffers, feed))
             else:
+                feed += self.program.evaluation_key(self._info(info))
                 outputs = self.settled(self._evaluate(self._values, self._buffers, feed))
         self._pending.results = outputs
         return dict(zip(self._outputs, outputs, strict=True))

@@ -143,6 +143,10 @@ class _NativeProgram:
         """There are no masks: the function's noise is its own."""
         return []
 
+    def evaluation_key(self, info: StepInfo) -> list[np.ndarray]:
+        """None, likewise."""
+        return []
+
     def infer(self, inputs: Specs) -> dict[str, TensorSpec]:
         """Specifications of the outputs, from two abstract calls with different extents."""
         self._inputs = inputs

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from deep5.errors import Unsupported
+from deep5.events import StepInfo
 from deep5.frameworks.jax.emit import GraphProgram
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.contract import spec_of
@@ -37,7 +38,7 @@ def onnx_operator(operator: ONNXOperator) -> Callable[..., tuple[Any, ...]]:
                     f"jax cannot trace this operator: {program.untraceable}; allowed: settings that are attributes; "
                     "remedy: a network, in which they are constants"
                 )
-            return tuple(program.evaluation.call((), (), inputs)[0])
+            return tuple(program.evaluation.call((), (), (*inputs, *program.evaluation_key(StepInfo())))[0])
 
     made: Callable[..., tuple[Any, ...]] = jax.jit(run)
     return made

@@ -11,12 +11,19 @@ from deep5.frameworks.jax import (
     operators_indices,
     operators_layers,
     operators_math,
+    operators_normalization,
+    operators_quantized,
+    operators_random,
+    operators_recurrent,
     operators_resize,
     operators_sampling,
     operators_shape,
+    operators_signal,
+    operators_training,
     operators_windows,
 )
 from deep5.frameworks.jax.operators_math import FEW_BITS
+from deep5.frameworks.jax.operators_training import DOMAIN
 from deep5.frameworks.jax.table import CHECKS, OPERATORS
 from deep5.networks.custom import is_custom, operator_of
 from deep5.networks.nodes import supported
@@ -44,6 +51,12 @@ _FILLED_BY = (
     operators_math,
     operators_resize,
     operators_sampling,
+    operators_normalization,
+    operators_quantized,
+    operators_random,
+    operators_recurrent,
+    operators_signal,
+    operators_training,
     operators_shape,
     operators_windows,
 )
@@ -55,6 +68,8 @@ def supports(node: ir.Node) -> Support:
     if is_custom(node):
         reason = _unfit(node)
         return Support(reason is None, reason or "")
+    if node.domain == DOMAIN and f"{DOMAIN}.{node.op_type}" in OPERATORS:
+        return Support(True)
     dtypes = _DTYPES | FEW_BITS if node.op_type in _MOVING else _DTYPES
     return supported(node, "JAX", OPERATORS, CHECKS, dtypes, rankless=_RANKLESS)
 

@@ -16,6 +16,7 @@ from jax import lax
 
 from deep5.frameworks.jax.host import graphs_of
 from deep5.frameworks.jax.kernels_host import host_array
+from deep5.frameworks.jax.operators_random import DRAWING
 from deep5.frameworks.jax.table import attribute, given, operator, results
 from deep5.networks.constants import constant_value
 
@@ -34,6 +35,8 @@ def _check_nested(node: ir.Node) -> str | None:
 
     for graph in graphs_of(node):
         for inner in graph:
+            if inner.op_type in DRAWING and node.op_type != "If":
+                return f"{inner.name} ({inner.op_type}) in it would draw the same numbers in every iteration"
             if not (answer := supports(inner)):
                 return f"{inner.name} ({inner.op_type}) in it: {answer.reason}"
     return None
@@ -98,9 +101,8 @@ def _endless(node: ir.Node) -> bool:
 
 def _same_kinds(inside: Any, outside: Any) -> bool:
     """Whether the state of a loop is of the same kind before and after an iteration."""
-    return all(
-        _kind(before) is not None and _kind(before) == _kind(after) for before, after in zip(outside, inside, strict=True)
-    )
+    kinds = [(_kind(before), _kind(after)) for before, after in zip(outside, inside, strict=True)]
+    return all(before is not None and before == after for before, after in kinds)
 
 
 def _loop_settings(node: ir.Node) -> tuple[ir.Value | None, ...]:
@@ -130,13 +132,19 @@ def _repeated(trips: Any, go: Any, states: tuple[Array, ...], body: Body, kinds:
     return (*states, *(_stacked(row, *kind) for row, kind in zip(rows, kinds, strict=True)))
 
 
+def _parted(found: Any, carried: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    """What an iteration gives: the state, of the element types that it had, and a row of each of the other outputs."""
+    count = len(carried)
+    states = (jnp.asarray(value, old.dtype) for value, old in zip(found[:count], carried, strict=True))
+    return tuple(states), tuple(map(jnp.asarray, found[count:]))
+
+
 def _traced_loop(trips: Any, go: Any, states: tuple[Array, ...], body: Body, kinds: Kinds) -> tuple[Array, ...]:
     """All iterations, as JAX's own loop."""
 
     def iteration(carried: tuple[Array, ...], step: Array) -> tuple[Any, Any]:
         _, *found = body(step, np.array(True), *carried)
-        after = zip(found[: len(carried)], carried, strict=True)
-        return tuple(jnp.asarray(value, old.dtype) for value, old in after), tuple(map(jnp.asarray, found[len(carried) :]))
+        return _parted(found, carried)
 
     states, rows = lax.scan(iteration, tuple(map(jnp.asarray, states)), jnp.arange(trips[0], dtype="int64"))
     return (*states, *rows)
@@ -177,8 +185,7 @@ def _scanned(
 
     def step(carried: tuple[Array, ...], own: tuple[Array, ...]) -> tuple[Any, Any]:
         found = body(*carried, *own)
-        after = zip(found[: len(carried)], carried, strict=True)
-        return tuple(jnp.asarray(value, old.dtype) for value, old in after), tuple(map(jnp.asarray, found[len(carried) :]))
+        return _parted(found, carried)
 
     if eager and given_rows[0].shape[0]:
         made = []

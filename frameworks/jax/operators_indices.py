@@ -108,7 +108,8 @@ def _multiplied_backward(kept: Any, dy: Array) -> tuple[Array, None, Array]:
     zero, one = updates == 0, jnp.ones((), x.dtype)
     zeros = (x == 0).astype("int32").at[places].add(zero.astype("int32"))[places]
     others = jnp.where(x == 0, one, x).at[places].multiply(jnp.where(zero, one, updates))[places]
-    without = jnp.where(zero, jnp.where(zeros == 1, others, 0), jnp.where(zeros == 0, others / jnp.where(zero, 1, updates), 0))
+    rest = jnp.where(zero, others, others / jnp.where(zero, one, updates))
+    without = jnp.where(zeros == zero.astype("int32"), rest, 0)
     return dy * factors, None, dy[places] * without
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import onnx_ir as ir
 from jax import lax
 
@@ -166,7 +167,9 @@ def _bit_shift(emitter: Emitter, node: ir.Node) -> None:
 
 def _same_bits(x: Any, dtype: Any) -> Any:
     x = x.astype("uint8") if x.dtype == bool else x
-    return lax.bitcast_convert_type(x, "uint8") != 0 if dtype == bool else lax.bitcast_convert_type(x, dtype)
+    return (
+        lax.bitcast_convert_type(x, "uint8") != 0 if np.dtype(dtype).kind == "b" else lax.bitcast_convert_type(x, dtype)
+    )
 
 
 @operator("BitCast")
@@ -201,7 +204,8 @@ def _mod(emitter: Emitter, node: ir.Node) -> None:
     pointwise(emitter, node, jnp.fmod if attribute(node, "fmod", 0) else jnp.mod)
 
 
-FEW_BITS = {kind for kind in ir.DataType if kind.name.startswith(("FLOAT8", "FLOAT4", "INT4", "UINT4", "INT2", "UINT2"))}
+_FEW = ("FLOAT8", "FLOAT4", "INT4", "UINT4", "INT2", "UINT2")
+FEW_BITS = {kind for kind in ir.DataType if kind.name.startswith(_FEW)}
 """Element types of at most eight bits that JAX casts to and from, and does not compute in."""
 
 

@@ -59,9 +59,7 @@ _COORDINATES: dict[str, Callable[[np.ndarray, _Axis], np.ndarray]] = {
     "align_corners": lambda x, a: x * ((a.extent - 1) / (a.extent * a.scale - 1)) if a.goal > 1 else x * 0,
     "asymmetric": lambda x, a: x / a.scale,
     "half_pixel": lambda x, a: (x + 0.5) / a.scale - 0.5,
-    "half_pixel_symmetric": lambda x, a: (
-        a.extent / 2 * (1 - a.goal / (a.extent * a.scale)) + (x + 0.5) / a.scale - 0.5
-    ),
+    "half_pixel_symmetric": lambda x, a: a.extent / 2 * (1 - a.goal / (a.extent * a.scale)) + (x + 0.5) / a.scale - 0.5,
     "pytorch_half_pixel": lambda x, a: (x + 0.5) / a.scale - 0.5 if a.goal > 1 else x * 0,
     "tf_crop_and_resize": lambda x, a: (
         a.first * (a.extent - 1) + x * ((a.last - a.first) * (a.extent - 1) / (a.goal - 1))
@@ -103,7 +101,8 @@ def _parts(
 ) -> list[_Axis]:
     extents = [shape[axis] for axis in axes]
     if sizes:
-        goals, factors = [int(size) for size in sizes], [size / max(own, 1) for size, own in zip(sizes, extents, strict=True)]
+        goals = [int(size) for size in sizes]
+        factors = [goal / max(own, 1) for goal, own in zip(goals, extents, strict=True)]
         if how.policy != "stretch":
             factor = min(factors) if how.policy == "not_larger" else max(factors)
             goals, factors = [math.floor(factor * own + 0.5) for own in extents], [factor] * len(axes)
