@@ -30,7 +30,7 @@ _PLAIN = {
 }
 
 
-def engine_model(network: Network, *, fixed: bool = False) -> bytes:
+def engine_model(network: Network, *, fixed: bool = False, newest: int | None = None) -> bytes:
     """The network as a serialised model in which parameters and buffers are inputs, behind the network's own.
 
     What an engine is given as an input it reads where it lies: it holds no copy of a weight, folds none into a
@@ -40,9 +40,14 @@ def engine_model(network: Network, *, fixed: bool = False) -> bytes:
         network: The network.
         fixed: Parameters and buffers are initializers instead, whose values lie in external data that is not there:
             the engine is given them in memory.
+        newest: The newest opset that the engine reads; a newer network is labelled as of that one, which its nodes are
+            where `node_model` of the same opset is one that the engine runs. None: it reads any.
     """
     model = network.model.clone()
     graph = model.graph
+    if newest is not None and network.opset > newest:
+        graph.opset_imports[""] = newest
+        model.ir_version = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", newest)])
     for name, spec in {**network.parameter_specs, **network.buffer_specs}.items():
         if fixed:
             value = graph.initializers[name]
@@ -115,8 +120,12 @@ def answered(known: dict[Hashable, Support], node: ir.Node, ask: Callable[[ir.No
     return found if found is not None else remember(known, key, ask(node), room=_KINDS)
 
 
-def node_model(node: ir.Node) -> bytes | None:
+def node_model(node: ir.Node, newest: int | None = None) -> bytes | None:
     """A node alone as a serialised model; its inputs are declared with what `node_key` holds of them.
+
+    Args:
+        node: The node.
+        newest: The newest opset that the engine reads; see `engine_model`.
 
     Returns:
         The model; None where the element type of an input is not known.
@@ -139,9 +148,9 @@ def node_model(node: ir.Node) -> bytes | None:
         if proto.output[position]:
             graph.output.append(_info(value, proto.output[position]))
     graph.node.append(proto)
-    opsets = [
-        onnx.helper.make_opsetid(domain, version) for domain, version in {"": _OPSET, **dict([_opset(node)])}.items()
-    ]
+    versions = {"": _OPSET, **dict([_opset(node)])}
+    versions[""] = min(versions[""], newest or versions[""])
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in versions.items()]
     model = onnx.ModelProto(ir_version=_IR_VERSION, graph=graph, opset_import=opsets)
     data: bytes = model.SerializeToString()
     return data

@@ -15,7 +15,7 @@ from deep5.errors import Deep5Error, NetworkError, Unsupported
 from deep5.frameworks.onnxruntime.custom import failure, with_kernels
 from deep5.frameworks.onnxruntime.framework import EXACT, Numerics
 from deep5.frameworks.onnxruntime.guards import guarded
-from deep5.frameworks.onnxruntime.session import Profile, explanation, make_session, on_memory
+from deep5.frameworks.onnxruntime.session import NEWEST_OPSET, Profile, explanation, make_session, on_memory
 from deep5.networks.engine import engine_model
 from deep5.networks.network import Network
 from deep5.tensors import Device, TensorSpec, aligned_empty, numpy_dtype
@@ -75,7 +75,7 @@ class Program:
         suited, self._kernels = with_kernels(guarded(network), device)
         self.profile = None if profiles is None else Profile(profiles / f"{next(_NUMBERS)}.onnx", suited)
         try:
-            model = engine_model(suited, fixed=fixed)
+            model = engine_model(suited, fixed=fixed, newest=NEWEST_OPSET)
             held = self._values if fixed else None
             self.session = make_session(
                 model, threads, device, held, numerics, custom=bool(self._kernels), profile=self.profile

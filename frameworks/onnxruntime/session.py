@@ -22,8 +22,10 @@ from deep5.networks.engine import answered, node_model
 from deep5.networks.network import Network
 from deep5.tensors import Device
 
-__all__ = ["Profile", "explanation", "make_session", "on_memory", "providers", "supports"]
+__all__ = ["NEWEST_OPSET", "Profile", "explanation", "make_session", "on_memory", "providers", "supports"]
 
+NEWEST_OPSET = 26
+"""Of those that ONNX Runtime (1.31) reads as released. It checks nodes of a newer network as of this one."""
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 # Element types that some kernels lack where they have float32.
 _OTHER_FLOATS = {
@@ -142,7 +144,7 @@ def supports(node: ir.Node) -> Support:
 
 def _tried(node: ir.Node) -> Support:
     kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-    model = node_model(node)
+    model = node_model(node, NEWEST_OPSET)
     if model is None:
         return Support(False, f"an input of {kind} has no known element type; remedy: infer shapes first")
     reason = _refusal(model)
