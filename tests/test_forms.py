@@ -112,14 +112,21 @@ def test_dropout_of_nothing_needs_no_mask() -> None:
 def test_refusals() -> None:
     with pytest.raises(Unsupported, match=r"ratio 1\.0; allowed"):
         training_form(_network(ratio=1.0))
+
+
+@pytest.mark.parametrize("name", ["reference", "pytorch", "jax", "tensorflow", "onnxruntime"])
+def test_a_mask_that_somebody_reads_says_what_is_kept(name: str) -> None:
     build = NetworkBuilder("reads")
     x = build.input("x", ("N", 3))
     y, mask = build.op("Dropout", x, outputs=2)
-    network = build.network({"y": y, "z": build.op("Cast", mask, to=1)})
-    with pytest.raises(Unsupported, match="reads its mask"):
-        training_form(network)
-    with pytest.raises(Unsupported, match="reads its mask"):
-        evaluation_form(network)
+    network = build.network({"y": y, "mask": mask, "number": build.op("Cast", mask, to=1)})
+    executor, ones = d5.framework(name).executor(network, seed=3), np.ones((20, 3), np.float32)
+    for training in (False, True):
+        found = {key: d5.to_numpy(value) for key, value in executor.inference({"x": ones}, training=training).items()}
+        assert found["mask"].dtype == bool
+        np.testing.assert_array_equal(found["mask"], found["y"] != 0)
+        np.testing.assert_array_equal(found["mask"], found["number"])
+        assert found["mask"].all() != training
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

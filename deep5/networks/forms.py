@@ -137,14 +137,14 @@ def evaluation_form(network: Network) -> Network:
         The network itself where it has neither.
 
     Raises:
-        Unsupported: Somebody reads a dropout's mask, or a batch normalisation's new statistics.
+        Unsupported: Somebody reads a batch normalisation's new statistics.
     """
     if not _special(network):
         return network
     model = network.model.clone()
     for node in _special_nodes(model.graph):
         if node.op_type == "Dropout":
-            _replace(model.graph, node, "Identity", node.inputs[0])
+            _keep_all(model.graph, node)
         else:
             _drop_outputs(node)
             node.attributes.pop("training_mode", None)
@@ -169,11 +169,12 @@ def training_form(network: Network) -> TrainingForm:
         if node.op_type == "Dropout":
             mask = _mask(network, node)
             if mask is None:
-                _replace(graph, node, "Identity", node.inputs[0])
+                _keep_all(graph, node)
                 continue
             masks.append(mask)
             value = ir.Value(name=mask.name, shape=node.outputs[0].shape, type=node.outputs[0].type)
             graph.inputs.append(value)
+            _state_mask(graph, node, ir.node("Cast", [value], {"to": int(ir.DataType.BOOL)}))
             _replace(graph, node, "Mul", node.inputs[0], value)
         else:
             _drop_outputs(node)
@@ -211,8 +212,6 @@ def _mask(network: Network, node: ir.Node) -> Mask | None:
         raise Unsupported(
             f"node {node.name!r} (Dropout) has the ratio {ratio}; allowed: from 0 up to, not including, 1"
         )
-    if len(node.outputs) > 1 and node.outputs[1].uses():
-        raise Unsupported(f"node {node.name!r} (Dropout): somebody reads its mask; allowed: the first output alone")
     if ratio == 0.0:
         return None
     out = node.outputs[0]
@@ -231,12 +230,36 @@ def _mask(network: Network, node: ir.Node) -> Mask | None:
     )
 
 
+def _keep_all(graph: ir.Graph, node: ir.Node) -> None:
+    """Make a dropout node one that drops nothing."""
+    # Whatever a value holds, this equals itself.
+    absent = ir.node("IsNaN", node.inputs[:1])
+    value = absent.outputs[0]
+    value.name, value.type = f"{node.name}/absent", ir.TensorType(ir.DataType.BOOL)
+    value.shape = node.outputs[0].shape
+    _state_mask(graph, node, absent, ir.node("Equal", [value, value]))
+    _replace(graph, node, "Identity", node.inputs[0])
+
+
+def _state_mask(graph: ir.Graph, node: ir.Node, *computing: ir.Node) -> None:
+    """Let other nodes compute a dropout's mask, True where an element is kept, if somebody reads it."""
+    if len(node.outputs) < 2:
+        return
+    old, new = node.outputs[1], computing[-1].outputs[0]
+    if not old.uses() and not old.is_graph_output():
+        return
+    new.shape, new.type = old.shape, old.type
+    for number, other in enumerate(computing):
+        other.name = f"{node.name}/mask" + (f"_{number}" if number else "")
+    graph.insert_before(node, computing)
+    name, old.name = old.name, None
+    new.name = name
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    node.resize_outputs(1)
+
+
 def _replace(graph: ir.Graph, node: ir.Node, op_type: str, *inputs: ir.Value | None) -> None:
     """Put another node in a node's place, under its names."""
-    if any(value.uses() for value in node.outputs[1:]):
-        raise Unsupported(
-            f"node {node.name!r} ({node.op_type}): somebody reads its mask; allowed: the first output alone"
-        )
     other, old = ir.node(op_type, inputs, num_outputs=1, name=node.name), node.outputs[0]
     new = other.outputs[0]
     new.name, new.shape, new.type = old.name, old.shape, old.type

@@ -23,6 +23,8 @@ __all__ = ["import_model"]
 
 # An older Scan had another meaning, which onnx's version converter does not see.
 _OLDEST_SCAN = 9
+# An older PRelu has its slope along the channels.
+_BROADCAST_SLOPE = 7
 
 
 def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
@@ -101,9 +103,31 @@ def _upgraded(proto: onnx.ModelProto) -> ir.Model:
     elif opset < OPSET:
         if opset < _OLDEST_SCAN and any(node.op_type == "Scan" for node in nodes_of(proto)):
             raise NetworkError(f"Scan in opset {opset}, which has a batch axis; allowed: {_OLDEST_SCAN} and newer")
-        proto = onnx.version_converter.convert_version(proto, OPSET)
+        proto = onnx.version_converter.convert_version(_slopes_of_channels(proto, opset), OPSET)
     raised: ir.Model = ir.from_proto(proto)
     return raised
+
+
+def _slopes_of_channels(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
+    """The model whose slopes of PRelu stand along the channels; onnx's version converter leaves them where they are."""
+    if opset >= _BROADCAST_SLOPE or all(node.op_type != "PRelu" for node in proto.graph.node):
+        return proto
+    known = onnx.shape_inference.infer_shapes(proto).graph
+    ranks = {
+        value.name: len(value.type.tensor_type.shape.dim)
+        for value in (*known.input, *known.value_info)
+        if value.type.tensor_type.HasField("shape")
+    } | {tensor.name: len(tensor.dims) for tensor in known.initializer}
+    nodes = list(proto.graph.node)
+    del proto.graph.node[:]
+    for number, node in enumerate(nodes):
+        if node.op_type == "PRelu" and ranks.get(node.input[1]) == 1 and ranks.get(node.input[0], 0) > 2:
+            shaped = f"{node.output[0]}/slope_{number}"
+            axes = list(range(1, ranks[node.input[0]] - 1))
+            proto.graph.node.append(onnx.helper.make_node("Unsqueeze", [node.input[1]], [shaped], axes=axes))
+            node.input[1] = shaped
+        proto.graph.node.append(node)
+    return proto
 
 
 def _put_weights(what: str, model: ir.Model, heavy: list[onnx.TensorProto], folder: Path | None) -> None:

@@ -120,8 +120,6 @@ def _body(node: ir.Node, opset: int | None) -> ir.Function | None:
     """What an ONNX function computes, for this node; None where the operator is no function."""
     if opset is None or not onnx.defs.has(node.op_type, opset, node.domain):
         return None
-    if any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
-        return None
     schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
     for name, attribute in schema.attributes.items():
         if name not in node.attributes and attribute.default_value.name:
@@ -140,6 +138,11 @@ def _body(node: ir.Node, opset: int | None) -> ir.Function | None:
     if not data:
         return None  # the body needs a type or a shape that is not known
     proto = onnx.FunctionProto.FromString(data)
+    # A graph among the attributes is written into the body, or there is none.
+    for name in [name for name, own in node.attributes.items() if own.type == ir.AttributeType.GRAPH]:
+        if name in proto.attribute:
+            proto.attribute.remove(name)
+        node.attributes.pop(name)
     del proto.output[len(node.outputs) :]  # a body computes what the node asks for
     function: ir.Function = ir.from_proto(proto)
     # A normalisation's body computes mean and variance in float32: too little for a float64 network.

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from deep5.frameworks.onnxruntime.arrangements import corners
 from deep5.frameworks.onnxruntime.scatter import combine_in_order, combines, racing
+from deep5.frameworks.onnxruntime.substitutes import substitute
 from deep5.networks.gradients.window import attribute
 from deep5.networks.labels import open_losses
 from deep5.networks.network import Network
@@ -32,9 +34,15 @@ def wrong(node: ir.Node) -> str | None:
     """
     if (reason := racing(node)) is not None:
         return reason
+    if node.domain:
+        return None
+    if node.op_type == "Attention":
+        return _attention(node)
+    if node.op_type == "Resize":
+        return _resize(node)
     kind = node.outputs[0].dtype or (node.inputs[0].dtype if node.inputs and node.inputs[0] is not None else None)
     rounded = node.op_type in _INEXACT or (node.op_type == "Mod" and bool(attribute(node, "fmod", 0)))
-    if node.domain or not rounded or kind not in _LONG or all(map(of_shapes, node.inputs)):
+    if not rounded or kind not in _LONG or all(map(of_shapes, node.inputs)):
         return None
     return (
         f"ONNX Runtime computes what is {kind.name} in float64, and a number beyond 2^53 would come out as another; "
@@ -64,6 +72,8 @@ def guarded(network: Network) -> Network:
             changes[index] = _sum_by_halves
         elif combines(node):
             changes[index] = combine_in_order
+        elif (change := substitute(node)) is not None:
+            changes[index] = change
     if not changes:
         return network
     model = network.model.clone()
@@ -71,6 +81,27 @@ def guarded(network: Network) -> Network:
     for index, change in changes.items():
         change(model.graph, nodes[index])
     return Network(model)
+
+
+def _attention(node: ir.Node) -> str | None:
+    """Why a kernel of attention would leave out infinities of causality, or fail for a mask that it has to pad."""
+    mask, keys, past = ([*node.inputs, None, None, None, None][position] for position in (3, 1, 4))
+    if len(node.outputs) > 3 and node.outputs[3].name and attribute(node, "is_causal", 0):
+        return "ONNX Runtime gives scores without what causality makes of them; allowed: no scores"
+    if mask is not None and past is None and keys is not None and mask.shape is not None and keys.shape is not None:
+        seen, length = mask.shape[-1], keys.shape[-2]
+        if isinstance(seen, int) and isinstance(length, int) and seen < length:
+            return f"ONNX Runtime takes no mask of {seen} keys for {length}; allowed: {length}"
+    return None
+
+
+def _resize(node: ir.Node) -> str | None:
+    """Why a resize would place its corners otherwise: it takes the whole extent where the scale gives part of one."""
+    found = corners(node)
+    if not isinstance(found, tuple):
+        return None
+    extent, scale = found
+    return f"ONNX Runtime rounds {extent} · {scale:.6g} to a whole extent where corners are aligned; allowed: sizes"
 
 
 def _is_sum(node: ir.Node) -> bool:

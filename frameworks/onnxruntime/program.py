@@ -15,7 +15,15 @@ from deep5.errors import Deep5Error, NetworkError, Unsupported
 from deep5.frameworks.onnxruntime.custom import failure, with_kernels
 from deep5.frameworks.onnxruntime.framework import EXACT, Numerics
 from deep5.frameworks.onnxruntime.guards import guarded
-from deep5.frameworks.onnxruntime.session import NEWEST_OPSET, Profile, explanation, make_session, on_memory
+from deep5.frameworks.onnxruntime.session import (
+    Profile,
+    copied,
+    explanation,
+    make_session,
+    newest_opset,
+    on_memory,
+    widened,
+)
 from deep5.networks.engine import engine_model
 from deep5.networks.network import Network
 from deep5.tensors import Device, TensorSpec, aligned_empty, numpy_dtype
@@ -72,10 +80,10 @@ class Program:
         self._name = network.model.graph.name
         self._values = {name: on_memory(values[name]) for name in (*network.parameter_specs, *network.buffer_specs)}
         # The kernels of compiled operators live as long as the session that calls them.
-        suited, self._kernels = with_kernels(guarded(network), device)
+        suited, self._kernels = with_kernels(guarded(widened(network)), device)
         self.profile = None if profiles is None else Profile(profiles / f"{next(_NUMBERS)}.onnx", suited)
         try:
-            model = engine_model(suited, fixed=fixed, newest=NEWEST_OPSET)
+            model = engine_model(suited, fixed=fixed, newest=newest_opset(suited.nodes))
             held = self._values if fixed else None
             self.session = make_session(
                 model, threads, device, held, numerics, custom=bool(self._kernels), profile=self.profile
@@ -153,8 +161,8 @@ class Program:
             except Exception as error:  # ONNX Runtime raises its own private classes
                 raise self._failed(error) from error
             for number, place in self._copies:
-                found = self._binding.get_outputs()[number].numpy() if place is None else place
-                results.insert(number, found.copy())
+                found = copied(self._binding.get_outputs()[number]) if place is None else place.copy()
+                results.insert(number, found)
             gradients = self._gradients
         # Whoever is notified may call this again.
         if notify is not None:

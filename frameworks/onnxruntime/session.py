@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,16 +18,29 @@ from deep5.backend import Support
 from deep5.frameworks.onnxruntime.custom import register_shim
 from deep5.frameworks.onnxruntime.framework import EXACT, Numerics
 from deep5.frameworks.onnxruntime.guards import wrong
+from deep5.frameworks.onnxruntime.substitutes import in_float32, substitute
 from deep5.networks.compiled import refusal
 from deep5.networks.custom import is_custom
 from deep5.networks.engine import answered, node_model
 from deep5.networks.network import Network
-from deep5.tensors import Device
+from deep5.tensors import Device, numpy_dtype
 
-__all__ = ["NEWEST_OPSET", "Profile", "explanation", "make_session", "on_memory", "providers", "supports"]
+__all__ = [
+    "Profile",
+    "copied",
+    "explanation",
+    "make_session",
+    "newest_opset",
+    "on_memory",
+    "providers",
+    "supports",
+    "widened",
+]
 
-NEWEST_OPSET = 26
-"""Of those that ONNX Runtime (1.31) reads as released. It checks nodes of a newer network as of this one."""
+# Of those that ONNX Runtime (1.31) reads as released.
+_NEWEST_OPSET = 26
+# Operators that came to take more types since, and that it lacks from then on.
+_OLD = {"RoiAlign": 21}
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 # Element types that some kernels lack where they have float32.
 _OTHER_FLOATS = {
@@ -34,6 +49,7 @@ _OTHER_FLOATS = {
     onnx.TensorProto.BFLOAT16: "bfloat16",
 }
 _ANSWERS: dict[Hashable, Support] = {}
+_WIDE_ANSWERS: dict[Hashable, Support] = {}
 
 
 class Profile(NamedTuple):
@@ -121,6 +137,16 @@ def on_memory(array: np.ndarray) -> onnxruntime.OrtValue:
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
 
+def copied(value: onnxruntime.OrtValue) -> np.ndarray:
+    """A copy of a value, on the host."""
+    if value.element_type() != onnx.TensorProto.BFLOAT16:
+        found: np.ndarray = value.numpy()
+        return found.copy()
+    shape = value.shape()
+    raw = ctypes.string_at(value.data_ptr(), 2 * math.prod(shape))
+    return np.frombuffer(bytearray(raw), numpy_dtype("bfloat16")).reshape(shape)
+
+
 def explanation(error: Exception) -> str:
     """What an error of ONNX Runtime says, without its codes, places in source files and signatures."""
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error).partition("\n")[0])
@@ -137,14 +163,60 @@ def supports(node: ir.Node) -> Support:
     if is_custom(node):
         reason = refusal(node, "ONNX Runtime")
         return Support(reason is None, reason or "")
+    if substitute(node) is not None:
+        return Support(True)
     if (reason := wrong(node)) is not None:
         return Support(False, reason)
-    return answered(_ANSWERS, node, _tried)
+    answer = answered(_ANSWERS, node, _tried)
+    return answer if answer or not _short(node) or not answered(_WIDE_ANSWERS, node, _tried_wide) else Support(True)
+
+
+def widened(network: Network) -> Network:
+    """The network whose nodes of bfloat16 that have no kernel are computed in float32, each rounded once.
+
+    Args:
+        network: One whose nodes run; it is not changed.
+
+    Returns:
+        A network of the same inputs and outputs; the network itself where there is nothing to do.
+    """
+    lacking = [
+        index
+        for index, node in enumerate(network.nodes)
+        if _short(node) and not is_custom(node) and not substitute(node) and not answered(_ANSWERS, node, _tried)
+    ]
+    if not lacking:
+        return network
+    model = network.model.clone()
+    nodes = list(model.graph)
+    for index in lacking:
+        in_float32(model.graph, nodes[index])
+    return Network(model)
+
+
+def newest_opset(nodes: Iterable[ir.Node]) -> int:
+    """The opset, of those that it reads, that a network of these nodes is handed over in if its own is newer."""
+    return min((_OLD.get(node.op_type, _NEWEST_OPSET) for node in nodes if not node.domain), default=_NEWEST_OPSET)
+
+
+def _short(node: ir.Node) -> bool:
+    return any(value is not None and value.dtype == ir.DataType.BFLOAT16 for value in node.inputs)
+
+
+def _tried_wide(node: ir.Node) -> Support:
+    model = node_model(node, newest_opset([node]))
+    if model is None or any(value.type == ir.AttributeType.GRAPH for value in node.attributes.values()):
+        return Support(False)
+    proto = onnx.ModelProto.FromString(model)
+    for value in (*proto.graph.input, *proto.graph.output):
+        if value.type.tensor_type.elem_type == onnx.TensorProto.BFLOAT16:
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    return Support(_refusal(proto.SerializeToString()) is None)
 
 
 def _tried(node: ir.Node) -> Support:
     kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-    model = node_model(node, NEWEST_OPSET)
+    model = node_model(node, newest_opset([node]))
     if model is None:
         return Support(False, f"an input of {kind} has no known element type; remedy: infer shapes first")
     reason = _refusal(model)
