@@ -67,6 +67,14 @@ def test_resize_with_its_other_attributes(mode: str) -> None:
     compared("Resize", (x, roi, None, np.array([1, 4, 20])), mode=mode, **attributes)
 
 
+def test_resize_by_a_third() -> None:
+    """Of float32: to the element that is meant, however far along."""
+    x = np.arange(3 * 4096.0)
+    attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    (got,) = evaluated("Resize", (x, None, np.array([1 / 3], np.float32)), **attributes)
+    np.testing.assert_array_equal(got, x[::3])
+
+
 def test_resize_of_axes_from_behind() -> None:
     x, scales = normal(2, 5, 6), np.array([2.5, 0.5], np.float32)
     want = evaluated("Resize", (x, None, scales), mode="linear", axes=[2, 1])

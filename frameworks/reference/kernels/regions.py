@@ -149,30 +149,37 @@ def non_max_suppression(
     most = 0 if max_output_boxes_per_class is None else int(np.reshape(max_output_boxes_per_class, -1)[0])
     limit = np.float32(0) if iou_threshold is None else np.reshape(iou_threshold, -1)[0]
     least = None if score_threshold is None else np.reshape(score_threshold, -1)[0]
+    first, second = np.moveaxis(boxes[..., :2], -1, 1), np.moveaxis(boxes[..., 2:], -1, 1)
     if center_point_box:
-        low, high = boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2
-    else:
-        low, high = boxes[..., :2], boxes[..., 2:]
-    low, high = np.minimum(low, high), np.maximum(low, high)
+        first, second = first - second / 2, first + second / 2
+    corners = np.concatenate([np.minimum(first, second), np.maximum(first, second)], axis=1)
     kept: list[tuple[int, int, int]] = []
     for image, label in np.ndindex(*scores.shape[:2]):
         found = scores[image, label]
         left = np.argsort(-found, kind="stable")
         if least is not None:
             left = left[found[left] >= least]
+        rest = corners[image][:, left]
         for _ in range(most):
             if not left.size:
                 break
-            best, left = left[0], left[1:]
-            kept.append((image, label, int(best)))
-            left = left[_overlap(low[image], high[image], best, left) <= limit]
+            kept.append((image, label, int(left[0])))
+            apart = np.flatnonzero(_overlap(rest) <= limit)
+            left, rest = left[1:][apart], rest[:, 1:][:, apart]
     return np.array(kept, np.int64).reshape(-1, 3)
 
 
-def _overlap(low: Array, high: Array, one: int, others: Array) -> Array:
-    """The area that a box has in common with others, as a share of their union; 0 where that has no area."""
-    sides = np.minimum(high[one], high[others]) - np.maximum(low[one], low[others])
-    common = np.maximum(sides, 0).prod(axis=-1)
-    union = (high[one] - low[one]).prod() + (high[others] - low[others]).prod(axis=-1) - common
+def _overlap(corners: Array) -> Array:
+    """The area that the first box has in common with each other one, as a share of their union; 0 of no area.
+
+    Args:
+        corners: (4, boxes): the lower ones along both axes, then the upper ones.
+    """
+    top, left, bottom, right = corners
+    high = np.minimum(bottom[0], bottom[1:]) - np.maximum(top[0], top[1:])
+    wide = np.minimum(right[0], right[1:]) - np.maximum(left[0], left[1:])
+    common = np.maximum(high, 0) * np.maximum(wide, 0)
+    areas = (bottom - top) * (right - left)
+    union = areas[0] + areas[1:] - common
     share: Array = np.divide(common, union, out=np.zeros_like(common), where=union > 0)
     return share

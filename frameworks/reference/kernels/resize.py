@@ -19,6 +19,7 @@ __all__ = ["Interpolation", "resize"]
 
 # Up to here a sum over neighbours, one pass for each, is faster than a product with a matrix of all weights.
 _FEW_NEIGHBOURS = 4
+_FLOAT32_STEP = 2.0**-23
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +159,9 @@ def _coordinates(axis: _Axis, mode: str) -> Array:
 
 
 def _rounded(at: Array, mode: str) -> Array:
+    halves = np.rint(2 * at) / 2
+    # Scales are float32, of which 3 · (1 / 3) is 1; an element, or the middle between two, is meant by what is as near.
+    at = np.where(np.abs(at - halves) <= _FLOAT32_STEP * np.maximum(np.abs(at), 1), halves, at)
     if mode == "round_prefer_floor":
         return np.ceil(at - 0.5)
     if mode == "round_prefer_ceil":
