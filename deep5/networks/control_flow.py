@@ -11,7 +11,10 @@ import onnx_ir as ir
 from deep5.networks.attributes import attribute
 from deep5.networks.constants import constant_value
 
-__all__ = ["endless", "written_out"]
+__all__ = ["CONTROL", "endless", "written_out"]
+
+CONTROL = frozenset({"If", "Loop", "Scan"})
+"""The operators that can be written out."""
 
 # A graph is not written out into more nodes than these: it would be slower to compile than to run as a loop.
 _MOST_NODES = 20_000

@@ -11,7 +11,7 @@ from onnx_ir.passes import common as passes
 from deep5.backend import Support
 from deep5.errors import Unsupported
 from deep5.networks.constants import constant_tensor, constant_value, role
-from deep5.networks.control_flow import written_out
+from deep5.networks.control_flow import CONTROL, written_out
 from deep5.networks.custom import operator_of
 from deep5.networks.folding import fold_constants, lift_constants
 from deep5.networks.network import Network
@@ -68,6 +68,7 @@ def _expand(model: ir.Model, supports: Callable[[ir.Node], Support]) -> bool:
     if refused:
         raise Unsupported("operators that are neither run nor written in ONNX operators:\n  " + "\n  ".join(refused))
     passes.InlinePass()(model)
+    model.functions.clear()  # the pass forgets those that were called in nested graphs alone
     return changed
 
 
@@ -87,7 +88,7 @@ def _expand_node(model: ir.Model, graph: ir.Graph, node: ir.Node, reason: str, r
     """Write one node in other operators, or make it the call of a function; whether that can be."""
     for index, value in enumerate(node.outputs):
         value.name = value.name or f"{node.name}/unused_{index}"  # the expansion computes it before it is dropped
-    if subgraphs(node):
+    if node.op_type in CONTROL and node.domain == "":
         return written_out(node)
     if node.op_type in RECURRENT and node.domain == "":
         return unrolled(graph, node)

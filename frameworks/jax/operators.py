@@ -71,7 +71,7 @@ def supports(node: ir.Node) -> Support:
     if node.domain == DOMAIN and f"{DOMAIN}.{node.op_type}" in OPERATORS:
         return Support(True)
     dtypes = _DTYPES | FEW_BITS if node.op_type in _MOVING else _DTYPES
-    return supported(node, "JAX", OPERATORS, CHECKS, dtypes, rankless=_RANKLESS)
+    return supported(node, "JAX", OPERATORS, CHECKS, dtypes, shapeless=lambda inner: inner.op_type in _RANKLESS)
 
 
 def _unfit(node: ir.Node) -> str | None:

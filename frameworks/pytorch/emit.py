@@ -15,9 +15,9 @@ from deep5.frameworks.pytorch.custom import check_operator, on_tensors
 from deep5.frameworks.pytorch.fusing import Step, steps
 from deep5.frameworks.pytorch.sequences import copied
 from deep5.frameworks.pytorch.short import in_float32, tensor, through_float32
-from deep5.networks.constants import constant_value
 from deep5.frameworks.pytorch.table import number
 from deep5.frameworks.pytorch.unsigned import widening
+from deep5.networks.constants import constant_value
 from deep5.networks.custom import operator_of
 from deep5.networks.element_types import element_type
 from deep5.networks.layer_clock import Owners

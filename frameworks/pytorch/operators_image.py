@@ -101,7 +101,9 @@ def _native(x: Any, mode: str, how: str, scales: list[float], goals: list[int], 
         return None
     if sizes or aligned:
         return F.interpolate(x, size=tuple(goals[2:]), mode=name, align_corners=aligned)
-    return F.interpolate(x, scale_factor=tuple(scales[2:]), mode=name, align_corners=False, recompute_scale_factor=False)
+    return F.interpolate(
+        x, scale_factor=tuple(scales[2:]), mode=name, align_corners=False, recompute_scale_factor=False
+    )
 
 
 def _policy(extents: list[int], goals: list[int], policy: str) -> tuple[list[float], list[int]]:

@@ -162,7 +162,9 @@ def _non_max_suppression(
     Returns:
         Shape (taken, 3): batch, class, box.
     """
-    most, overlap, least = (value[0] if isinstance(value, list) and value else value for value in (most, overlap, least))
+    most, overlap, least = (
+        value[0] if isinstance(value, list) and value else value for value in (most, overlap, least)
+    )
     if center_point_box:
         low, high = boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2
     else:

@@ -10,7 +10,18 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
 from deep5.frameworks.pytorch.operators_recurrent import gated_recurrent, long_short_term, simple_recurrent
 from deep5.frameworks.pytorch.operators_windows import average_pool, convolution, max_pool
-from deep5.frameworks.pytorch.table import attribute, axis, call, extents, is_whole, number, operator, rank, spare, writer
+from deep5.frameworks.pytorch.table import (
+    attribute,
+    axis,
+    call,
+    extents,
+    is_whole,
+    number,
+    operator,
+    rank,
+    spare,
+    writer,
+)
 
 if TYPE_CHECKING:
     from deep5.frameworks.pytorch.emit import Emitter

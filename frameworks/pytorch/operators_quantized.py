@@ -15,7 +15,7 @@ __all__ = ["dequantized", "quantized"]
 
 def _along(parameter: Any, x: Any, axis: int, block: int) -> Any:
     """A scale or zero point as it is broadcast: one number, one a slice of an axis, or one a block of it."""
-    if parameter is None or parameter.numel() == 1 and parameter.ndim <= 1 and not block:
+    if parameter is None or (parameter.numel() == 1 and parameter.ndim <= 1 and not block):
         return None if parameter is None else parameter.reshape(())
     if block:
         return parameter.repeat_interleave(block, axis).narrow(axis, 0, x.shape[axis])

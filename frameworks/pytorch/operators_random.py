@@ -78,6 +78,4 @@ def _emit_multinomial(emitter: Emitter, node: ir.Node) -> None:
 
 
 # What is drawn differs from call to call: torch would compile one draw.
-EAGER.update(
-    ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
-)
+EAGER.update(("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"))

@@ -246,7 +246,10 @@ def _col2im(
     if axes == 2 and pads[:axes] == pads[axes:]:
         return F.fold(x, tuple(image), tuple(block), tuple(dilations), tuple(pads[:axes]), tuple(strides))
     extents = [extent + pads[at] + pads[axes + at] for at, extent in enumerate(image)]
-    inside, where = torch.zeros((), dtype=torch.int64, device=x.device), torch.zeros((), dtype=torch.int64, device=x.device)
+    inside, where = (
+        torch.zeros((), dtype=torch.int64, device=x.device),
+        torch.zeros((), dtype=torch.int64, device=x.device),
+    )
     for at, extent in enumerate(extents):
         steps = (extent - dilations[at] * (block[at] - 1) - 1) // strides[at] + 1
         inside = (inside[..., None] * extent) + torch.arange(block[at], device=x.device) * dilations[at]

@@ -54,7 +54,9 @@ _DATA_SHAPED = {"Compress", "NonMaxSuppression", "NonZero", "Range", "Unique"}
 
 def supports(node: ir.Node) -> Support:
     """Whether this node can run, and if not, why."""
-    answer = supported(node, "TensorFlow", OPERATORS, CHECKS, _DTYPES, _FLOATING, RANKLESS)
+    answer = supported(
+        node, "TensorFlow", OPERATORS, CHECKS, _DTYPES, _FLOATING, lambda inner: inner.op_type in RANKLESS
+    )
     for graph in subgraphs(node).values() if answer else ():
         for inner in graph:
             if not (found := supports_custom(inner, xla=False) if is_custom(inner) else supports(inner)):

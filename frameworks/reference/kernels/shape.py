@@ -200,6 +200,7 @@ def trilu(x: Array, diagonal: Any = 0, *, upper: bool) -> Array:
 
 def number_range(start: Array, limit: Array, delta: Array) -> Array:
     """ONNX Range: start, start + delta, … up to, not including, limit."""
-    count = max(int(np.ceil((np.asarray(limit) - start) / delta)), 0)
-    numbers: Array = np.arange(count, dtype=np.asarray(start).dtype) * delta + start
-    return numbers.astype(np.asarray(start).dtype, copy=False)
+    start, limit, delta = (np.reshape(number, -1)[0] for number in (start, limit, delta))
+    count = max(int(np.ceil((limit - start) / delta)), 0)
+    numbers: Array = np.arange(count, dtype=start.dtype) * delta + start
+    return numbers.astype(start.dtype, copy=False)
