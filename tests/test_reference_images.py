@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
@@ -13,7 +14,7 @@ from deep5.errors import NetworkError, ShapeError, Unsupported
 from deep5.frameworks.reference.emit import compile_network
 from deep5.frameworks.reference.kernels.decoding import decoded
 from deep5.frameworks.reference.kernels.memory import Scratch
-from deep5.networks import NetworkBuilder
+from deep5.networks import Network, NetworkBuilder
 from test_reference_kernels import network_of, run
 
 RNG = np.random.default_rng(17)
@@ -73,6 +74,19 @@ def test_resize_by_a_third() -> None:
     attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     (got,) = evaluated("Resize", (x, None, np.array([1 / 3], np.float32)), **attributes)
     np.testing.assert_array_equal(got, x[::3])
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_the_old_operators_count_from_the_first_element(mode: str) -> None:
+    """As their specification has it: the element i of the result lies at i / scale."""
+    x = normal(1, 1, 1, 4)
+    for op, opset in (("Upsample", 9), ("Resize", 10)):
+        text = f'''<ir_version: 4, opset_import: ["": {opset}]> g (float[1,1,1,4] x) => (float[1,1,1,10] y)
+            <float[4] s = {{1.0, 1.0, 1.0, 2.5}}> {{ y = {op} <mode = "{mode}"> (x, s) }}'''
+        (got,) = run(Network.from_onnx(onnx.parser.parse_model(text)), {"x": x})
+        at = np.arange(10) / 2.5
+        want = x[0, 0, 0, at.astype(int)] if mode == "nearest" else np.interp(at, np.arange(4), x[0, 0, 0])
+        np.testing.assert_allclose(got[0, 0, 0], want, rtol=1e-6)
 
 
 def test_resize_of_axes_from_behind() -> None:

@@ -25,6 +25,8 @@ __all__ = ["import_model"]
 _OLDEST_SCAN = 9
 # An older PRelu has its slope along the channels.
 _BROADCAST_SLOPE = 7
+# Until then Resize and Upsample had one rule for where an element comes from, which the converter does not write out.
+_FIRST_CHOICE = 11
 
 
 def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
@@ -104,6 +106,10 @@ def _upgraded(proto: onnx.ModelProto) -> ir.Model:
         if opset < _OLDEST_SCAN and any(node.op_type == "Scan" for node in nodes_of(proto)):
             raise NetworkError(f"Scan in opset {opset}, which has a batch axis; allowed: {_OLDEST_SCAN} and newer")
         proto = onnx.version_converter.convert_version(_slopes_of_channels(proto, opset), OPSET)
+        for node in nodes_of(proto) if opset < _FIRST_CHOICE else ():
+            if node.op_type == "Resize":
+                given = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+                node.attribute.extend(onnx.helper.make_attribute(name, text) for name, text in given.items())
     raised: ir.Model = ir.from_proto(proto)
     return raised
 
