@@ -9,6 +9,7 @@ import onnx_ir as ir
 import onnxruntime
 
 from deep5.networks import Network, NetworkBuilder
+from tensorflow_cases import FURTHER, PIECEWISE
 
 Case = tuple[str, tuple[np.ndarray, ...], dict[str, Any]]
 
@@ -300,6 +301,7 @@ ONLY: dict[str, list[Case]] = {
             for axes, options in ((None, {}), ([2, 0], {"keepdims": 0}), ([-1], {}))
         ),
         ("Reshape", (X, np.array([4, 6])), {}),
+        *FURTHER,
         ("SoftmaxCrossEntropyLoss", (normal(4, 3), np.array([0, 2, 1, 1])), {"outputs": 2}),
         ("SoftmaxCrossEntropyLoss", (normal(2, 3, 2, 2), np.arange(8).reshape(2, 2, 2) % 3), {"outputs": 2}),
     ],
@@ -308,6 +310,7 @@ ONLY: dict[str, list[Case]] = {
 WITHOUT_GRADIENT = {
     *("And", "ArgMax", "ArgMin", "Cast", "Ceil", "ConstantOfShape", "Equal", "Floor", "Greater", "GreaterOrEqual"),
     *("IsNaN", "Less", "LessOrEqual", "Not", "Or", "Round", "Shape", "Sign", "Xor"),
+    *PIECEWISE,
 }
 
 
@@ -323,6 +326,7 @@ def smooth(case: Case) -> bool:
         op not in WITHOUT_GRADIENT
         and bool(values)
         and values[-1 if op == "Where" else 0].dtype == np.float32
+        and options.get("outputs", 1) < 2 + (op != "MaxPool")  # whose second output is whole numbers
         and not (op == "BatchNormalization" and len(values) > 3)  # statistics that are computed have no training
         and -np.inf not in [bound for bound in options.get("constants", ()) if isinstance(bound, np.float32)]
     )

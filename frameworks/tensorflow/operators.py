@@ -29,7 +29,7 @@ from deep5.frameworks.tensorflow.operators_custom import supports_custom
 from deep5.frameworks.tensorflow.operators_index import REFUSING
 from deep5.frameworks.tensorflow.table import CHECKS, OPERATORS, RANKLESS
 from deep5.networks.custom import is_custom
-from deep5.networks.nodes import subgraphs, supported
+from deep5.networks.nodes import computed, of_shapes, subgraphs, supported
 
 __all__ = ["OPERATORS", "of_data", "supports"]
 
@@ -48,6 +48,16 @@ _FILLED_BY = (
     operators_windows,
 )
 _FLOATING = {"AveragePool", "Conv", "Gemm", "ReduceLogSumExp", "ReduceMean"}
+# Inputs that say how an operator works, of which XLA must know what they hold.
+_SETTINGS = {
+    "OneHot": (1,),
+    "Pad": (1,),
+    "Resize": (2, 3),
+    "Slice": (1, 2, 4),
+    "Split": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+}
 # The shape of what these give depends on what a tensor holds.
 _DATA_SHAPED = {"Compress", "NonMaxSuppression", "NonZero", "Range", "Unique"}
 
@@ -68,4 +78,7 @@ def of_data(node: ir.Node) -> str | None:
     """Why a node cannot be compiled before the network runs; None where it can be."""
     if node.op_type in _DATA_SHAPED:
         return "a shape that depends on data"
+    for position in _SETTINGS.get(node.op_type, ()):
+        if position < len(node.inputs) and not of_shapes(node.inputs[position]):
+            return computed(node, position)
     return "an index outside its axis would give a number" if node.op_type in REFUSING else None

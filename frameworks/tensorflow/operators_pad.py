@@ -25,11 +25,18 @@ def _check_pad(node: ir.Node) -> str | None:
 
 def _padded(x: Any, pads: list[tuple[int, int]], fill: Any) -> Any:
     """Padding by a constant; a negative extent takes elements away."""
-    value = tf.reshape(tf.cast(fill, x.dtype), [])
-    x = tf.pad(x, [(max(a, 0), max(b, 0)) for a, b in pads], constant_values=value)
+    x = _filled(x, [(max(a, 0), max(b, 0)) for a, b in pads], fill)
     if pads and min(min(pair) for pair in pads) < 0:
         x = x[tuple(slice(max(-a, 0), b if b < 0 else None) for a, b in pads)]
     return x
+
+
+def _filled(x: Any, pads: Any, fill: Any) -> Any:
+    """Padding by a number, or by a tensor, of which the kernel has no gradient."""
+    if tf.is_tensor(fill) and x.dtype.is_floating:
+        inside = tf.pad(tf.ones(tf.shape(x), tf.bool), pads, constant_values=False)
+        return tf.where(inside, tf.pad(x, pads), tf.reshape(fill, []))
+    return tf.pad(x, pads, constant_values=tf.reshape(tf.cast(fill, x.dtype), []))
 
 
 def _place(index: Any, extent: Any, mode: str) -> Any:
@@ -62,8 +69,7 @@ def _padded_as_computed(x: Any, pads: Any, fill: Any, axes: list[int] | None, mo
         both[along] = (pads[index], pads[index + len(axes)])
     if mode != "constant":
         return _repeated(x, both, mode)
-    value = tf.zeros((), x.dtype) if fill is None else tf.reshape(tf.cast(fill, x.dtype), [])
-    x = tf.pad(x, [(tf.maximum(a, 0), tf.maximum(b, 0)) for a, b in both], constant_values=value)
+    x = _filled(x, [(tf.maximum(a, 0), tf.maximum(b, 0)) for a, b in both], fill)
     extents = tf.shape(x)
     return x[tuple(slice(tf.maximum(-a, 0), extents[at] + tf.minimum(b, 0)) for at, (a, b) in enumerate(both))]
 
@@ -72,9 +78,12 @@ def _padded_as_computed(x: Any, pads: Any, fill: Any, axes: list[int] | None, mo
 def _pad(emitter: Emitter, node: ir.Node) -> None:
     mode = repr(attribute(node, "mode", "constant"))  # one of four words
     fill, value = fixed(node, 2), node.inputs[2] if len(node.inputs) > 2 else None
+    text = "0.0" if value is None else emitter.name(value)
+    if fill is not None:
+        text = number(fill.reshape(-1)[0].item() if fill.size else 0.0)
     if computed(node, 1, 3) is not None:
         x, pads = (emitter.name(each) for each in node.inputs[:2])
-        how = f"{emitter.name(value)}, {emitter.setting(node, 3)}, {mode}"
+        how = f"{text}, {emitter.setting(node, 3)}, {mode}"
         emitter.assign(node, f"{emitter.function(_padded_as_computed)}({x}, {pads}, {how})")
         return
     pads, axes = fixed(node, 1).tolist(), axes_of(node, 3)
@@ -86,7 +95,4 @@ def _pad(emitter: Emitter, node: ir.Node) -> None:
     if mode != "'constant'":
         emitter.assign(node, f"{emitter.function(_repeated)}({x}, {pairs}, {mode})", order)
         return
-    text = "0.0" if value is None else emitter.name(value)
-    if fill is not None:
-        text = number(fill.reshape(-1)[0].item() if fill.size else 0.0)
     emitter.assign(node, f"{emitter.function(_padded)}({x}, {pairs}, {text})", order)

@@ -31,9 +31,9 @@ def _top(x: Any, k: Any, along: int, largest: bool) -> tuple[Any, Any]:
     """The k largest, or smallest, and their places; of equal ones the first. Whole numbers are turned by their bits."""
     x, count = _swapped(x, along), tf.cast(_scalar(k), tf.int32)
     turned = x if largest else -x if x.dtype.is_floating else tf.bitwise.invert(x)
-    values, places = tf.math.top_k(turned, count, index_type=tf.int64)
+    values, places = tf.math.top_k(turned, count)  # places of int64 have no gradient
     values = values if largest else -values if x.dtype.is_floating else tf.bitwise.invert(values)
-    return _swapped(values, along), _swapped(places, along)
+    return _swapped(values, along), _swapped(tf.cast(places, tf.int64), along)
 
 
 @operator("TopK")

@@ -40,7 +40,7 @@ def _fitted(z: Any, length: Any) -> Any:
 def _transformed(x: Any, length: Any, along: int, inverse: bool, onesided: bool, wide: bool) -> Any:
     """The discrete Fourier transform; x holds single numbers or pairs along its last axis.
 
-    Of real numbers, half of what the terms sum up to cancels: on the processor that is in float64, and rounded at the end.
+    Of real numbers, half of what the terms sum up to cancels: on the processor that is in float64, and rounded once.
     """
     along += x.shape.rank if along < 0 else 0
     kind = x.dtype
