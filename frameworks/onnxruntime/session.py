@@ -22,6 +22,7 @@ from deep5.frameworks.onnxruntime.substitutes import in_float32, substitute
 from deep5.networks.compiled import refusal
 from deep5.networks.custom import is_custom
 from deep5.networks.engine import answered, node_model
+from deep5.networks.mixed_precision import PRODUCTS
 from deep5.networks.network import Network
 from deep5.tensors import Device, numpy_dtype
 
@@ -200,7 +201,9 @@ def newest_opset(nodes: Iterable[ir.Node]) -> int:
 
 
 def _short(node: ir.Node) -> bool:
-    return any(value is not None and value.dtype == ir.DataType.BFLOAT16 for value in node.inputs)
+    """Whether a node reads bfloat16 and is no product, which would be computed in another type than it says."""
+    short = any(value is not None and value.dtype == ir.DataType.BFLOAT16 for value in node.inputs)
+    return short and node.op_type not in PRODUCTS
 
 
 def _tried_wide(node: ir.Node) -> Support:
