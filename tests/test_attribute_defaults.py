@@ -84,8 +84,8 @@ def results(framework: str, *, written: bool) -> dict[str, np.ndarray]:
 
 
 def test_every_operator_with_such_an_attribute_is_here() -> None:
-    # These have no gradient on the reference, or are tried forward in tests/test_reference_order.py; that what they leave
-    # out is ONNX's default, its own suite sees.
+    # These have no gradient on the reference, or are tried forward in tests/test_reference_order.py; that what they
+    # leave out is ONNX's default, its own suite sees.
     forward = {"GroupNormalization", "InstanceNormalization", "MaxRoiPool", "RMSNormalization", "Resize", "RoiAlign"}
     random = {op for op in OPERATORS if op.startswith("Random")}
     assert {op for op in OPERATORS if defaults(op)} - forward - random == set(BRANCHES)

@@ -44,7 +44,8 @@ def _listed(node: ir.Node, side: str) -> Array | None:
     """The keys or the values of a LabelEncoder."""
     given = attribute(node, f"{side}_tensor")
     if given is not None:
-        return decoded(given.numpy().reshape(-1))
+        held: Array = decoded(given.numpy().reshape(-1))
+        return held
     for kind, dtype in _KINDS.items():
         if (values := attribute(node, f"{side}_{kind}")) is not None:
             return np.array(values, dtype)

@@ -149,11 +149,11 @@ def group_normalization(x: Array, scale: Array, bias: Array, *, groups: int, eps
     y = parts - parts.mean(axis=2, keepdims=True)
     variance = np.square(y).mean(axis=2, keepdims=True)
     y /= np.sqrt(variance + x.dtype.type(epsilon))
-    y = y.reshape(x.shape)
+    result: Array = y.reshape(x.shape)
     wide = (-1, *[1] * (x.ndim - 2))
-    y *= np.repeat(scale, channels // scale.size).reshape(wide)
-    y += np.repeat(bias, channels // bias.size).reshape(wide)
-    return y
+    result *= np.repeat(scale, channels // scale.size).reshape(wide)
+    result += np.repeat(bias, channels // bias.size).reshape(wide)
+    return result
 
 
 def rms_normalization(x: Array, scale: Array, *, axis: int, epsilon: float) -> Array:
