@@ -66,7 +66,7 @@ FURTHER: list[tuple[str, tuple[np.ndarray, ...], dict[str, Any]]] = [
         ("ScatterND", (X, np.array([[0, 1], [1, -1]]), normal(2, 4)), {"reduction": r})
         for r in ("none", "add", "mul", "max", "min")
     ),
-    ("ReverseSequence", (X, np.array([2, 4, 1])), {"time_axis": 2, "batch_axis": 1}),
+    ("ReverseSequence", (X, np.array([2, 1, 2])), {"time_axis": 0, "batch_axis": 1}),
     # What is made
     ("EyeLike", (X[0],), {"k": -1, "dtype": 1}),
     ("Range", (np.array(0.5, np.float32), np.array(3.1, np.float32), np.array(0.7, np.float32)), {}),

@@ -8,8 +8,8 @@ from typing import Any
 import onnx_ir as ir
 
 from deep5.backend import Support
+from deep5.networks.attributes import attribute
 from deep5.networks.constants import FLOATS, constant_value
-from deep5.networks.gradients.window import attribute
 
 __all__ = [
     "captured",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import onnxruntime
 
+from deep5.errors import Unsupported
 from deep5.frameworks.onnxruntime.program import Program
 from deep5.frameworks.onnxruntime.rewrite import rewritten
 from deep5.frameworks.onnxruntime.short import check_short
@@ -53,6 +54,7 @@ class ONNXRuntimeExecutor(GradientExecutor):
         seed: int = 0,
         profiles: Path | None = None,
     ) -> None:
+        _check_types(network)
         self._framework, self._profiles = framework, profiles
         # Whether nobody but `_assign` can write to the parameters.
         self._fixed = True
@@ -124,3 +126,14 @@ class ONNXRuntimeExecutor(GradientExecutor):
     def _session(self) -> onnxruntime.InferenceSession:
         program = self._programs.get(("forward", False)) or self._forward(training=False)
         return cast(Program, program.run).session
+
+
+def _check_types(network: Network) -> None:
+    """Refuse inputs and outputs of few bits, of which ONNX Runtime makes no values from NumPy's arrays."""
+    for kind, specs in (("input", network.inputs), ("output", network.outputs)):
+        for name, spec in specs.items():
+            if spec.dtype.startswith(("float4", "float8", "int2", "int4", "uint2", "uint4")):
+                raise Unsupported(
+                    f"onnxruntime takes and gives no {spec.dtype}, which the {kind} {name!r} holds; allowed: bool, numbers "
+                    "of 8 bits and more; remedy: a Cast, or framework 'reference'"
+                )
