@@ -146,7 +146,7 @@ def group_normalization(x: Array, scale: Array, bias: Array, *, groups: int, eps
     if channels % max(groups, 1) or not {scale.size, bias.size} <= {channels, groups}:
         raise ShapeError(f"got {channels} channels in {groups} groups, {scale.size} scales and {bias.size} biases")
     parts = x.reshape(x.shape[0], groups, -1)
-    y = parts - parts.mean(axis=2, keepdims=True)
+    y: Array = parts - parts.mean(axis=2, keepdims=True)
     variance = np.square(y).mean(axis=2, keepdims=True)
     y /= np.sqrt(variance + x.dtype.type(epsilon))
     result: Array = y.reshape(x.shape)

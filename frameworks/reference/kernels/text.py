@@ -73,8 +73,8 @@ def normalize(texts: Array, *, stopwords: Sequence[str], case_sensitive: bool, c
         raise ShapeError(f"StringNormalizer: got shape {texts.shape}; allowed: (C,) or (1, C)")
     fold: Callable[[str], str] = str if case_sensitive else str.lower
     left_out = {fold(word) for word in stopwords}
-    cases: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
-    changed = cases[change]
+    changes: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper, "NONE": str}
+    changed = changes[change]
     kept = [changed(text) for text in texts.reshape(-1).tolist() if fold(text) not in left_out] or [""]
     return np.array(kept, object).reshape((1,) * (texts.ndim - 1) + (-1,))
 
