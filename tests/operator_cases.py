@@ -137,6 +137,11 @@ CASES: list[Case] = [
     *(("Gather", (X,), {"axis": 1, "constants": (np.array(i),)}) for i in (2, -1, [0, -1], [[2]])),
     ("Where", (BIT, X, Y), {}),
     ("Transpose", (X,), {"perm": [1, 2, 0]}),
+    *(
+        ("ReduceProd", (X,), {**({} if axes is None else {"constants": (np.array(axes, np.int64),)}), **options})
+        for axes, options in ((None, {}), ([2, 0], {"keepdims": 0}), ([-1], {}))
+    ),
+    ("Reshape", (X, np.array([4, 6])), {}),
     ("MatMul", (normal(2, 3), normal(3, 4)), {}),
     ("MatMul", (normal(3), normal(3)), {}),
     ("MatMul", (normal(3), normal(2, 3, 4)), {}),
@@ -296,11 +301,6 @@ ONLY: dict[str, list[Case]] = {
         ),
     ],
     "tensorflow": [
-        *(
-            ("ReduceProd", (X,), {**({} if axes is None else {"constants": (np.array(axes, np.int64),)}), **options})
-            for axes, options in ((None, {}), ([2, 0], {"keepdims": 0}), ([-1], {}))
-        ),
-        ("Reshape", (X, np.array([4, 6])), {}),
         *FURTHER,
         ("SoftmaxCrossEntropyLoss", (normal(4, 3), np.array([0, 2, 1, 1])), {"outputs": 2}),
         ("SoftmaxCrossEntropyLoss", (normal(2, 3, 2, 2), np.arange(8).reshape(2, 2, 2) % 3), {"outputs": 2}),

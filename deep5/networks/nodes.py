@@ -42,19 +42,20 @@ def supported(
     Args:
         node: The node.
         back_end: Its name for a reader.
-        operators: What the table has.
+        operators: What the table has; of another domain than ONNX's own, behind that and a dot.
         checks: By operator, why a node cannot run, or None.
         dtypes: Element types that the framework computes with; others it can at most store.
         floating: Operators that it has for floating-point numbers alone.
         shapeless: Whether it runs a node without knowing the shapes of its values.
     """
-    if node.domain not in ("", "ai.onnx"):
+    own = node.domain in ("", "ai.onnx")
+    if not own and f"{node.domain}.{node.op_type}" not in operators:
         return Support(
             False,
             f"the domain {node.domain!r} is not ONNX's own, and no operator {node.op_type!r} of it is registered; "
             "remedy: import the module that registers it",
         )
-    if node.op_type not in operators:
+    if own and node.op_type not in operators:
         return Support(False, f"the {back_end} back-end has no such operator")
     for value in (*node.inputs, *node.outputs):
         if value is None or not value.name:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
 from deep5.frameworks.pytorch.operators import OPERATORS
-from deep5.frameworks.pytorch.table import attribute
+from deep5.frameworks.pytorch.table import attribute, key
 from deep5.networks.custom import is_custom
 from deep5.networks.nodes import reads
 
@@ -61,7 +61,7 @@ def steps(nodes: Sequence[ir.Node]) -> list[Step]:
 def _single(node: ir.Node) -> Callable[[Emitter], None]:
     if is_custom(node):
         return lambda emitter: emitter.custom(node)
-    return lambda emitter: OPERATORS[node.op_type](emitter, node)
+    return lambda emitter: OPERATORS[key(node)](emitter, node)
 
 
 def _only_for(value: ir.Value | None, op_type: str, inner: set[ir.Node]) -> ir.Node | None:

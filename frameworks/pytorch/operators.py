@@ -43,8 +43,8 @@ _NARROW = {
     getattr(ir.DataType, name) for name in ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ")
 }
 _NARROW_OPERATORS = {
-    "BitCast", "Cast", "CastLike", "Constant", "DequantizeLinear", "Expand", "Flatten", "Identity", "QuantizeLinear", "Reshape", "Shape", "Size",
-    "Squeeze", "Transpose", "Unsqueeze",
+    "BitCast", "Cast", "CastLike", "Constant", "DequantizeLinear", "Expand", "Flatten", "Identity", "QuantizeLinear",
+    "Reshape", "Shape", "Size", "Squeeze", "Transpose", "Unsqueeze",
 }
 # Named, so that nobody takes the imports away: they fill the table.
 _FILLED_BY = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -198,11 +199,13 @@ def _size(x: Any, *, place: Any) -> Any:
     return torch.tensor(x.numel(), device=place)
 
 
-@kernel("Range", settings=(0, 1, 2))
-def _range(start: Any, limit: Any, delta: Any, *, kind: Any, place: Any) -> Any:
-    first, end, step = (value[0] if isinstance(value, list) else value for value in (start, limit, delta))
-    if (end - first) * step <= 0:
-        return torch.empty(0, dtype=kind, device=place)
+@kernel("Range", eager=True)
+def _range(start: Any, limit: Any, delta: Any) -> Any:
+    first, end, step = (
+        float(value) if value.dtype.is_floating_point else int(value) for value in (start, limit, delta)
+    )
+    count = max(math.ceil((end - first) / step) if isinstance(first, float) else -((first - end) // step), 0)
     # Of float32 and shorter: places computed in float64, rounded once.
-    wide = torch.float64 if kind.is_floating_point else torch.int64
-    return torch.arange(first, end, step, dtype=wide, device=place).to(kind)
+    wide = torch.float64 if start.dtype.is_floating_point else torch.int64
+    places = torch.arange(count, dtype=wide, device=start.device)
+    return (start.reshape(()).to(wide) + places * delta.reshape(()).to(wide)).to(start.dtype)

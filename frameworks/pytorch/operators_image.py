@@ -75,7 +75,7 @@ def _cubic(distance: Any, a: float) -> Any:
 def _weights(place: Any, extent: int, cubic: bool, a: float, stretch: float, exclude_outside: int) -> Any:
     """The share of every element in every sample, shape (samples, elements), float64."""
     reach = (2 if cubic else 1) * stretch
-    first = int(math.floor(-reach)) - 1
+    first = math.floor(-reach) - 1
     offsets = torch.arange(first, -first + 1, device=place.device, dtype=torch.float64)
     neighbours = place.floor()[:, None] + offsets
     distance = (neighbours - place[:, None]) / stretch

@@ -161,6 +161,10 @@ def _outside(node: ir.Node) -> bool:
     return pads is None or any(2 * pad > int(extent or 0) for pad, extent in zip(pads, _kernel(node), strict=True))
 
 
+def _check_pooled(node: ir.Node) -> str | None:
+    return None if rank(node) > 2 else "no spatial axes"
+
+
 def _check_average(node: ir.Node) -> str | None:
     if any(extent != 1 for extent in attribute(node, "dilations", ())):
         return "dilations"
@@ -173,7 +177,7 @@ def _average_inside(pool: Any, x: Any, around: list[int], kernel: Any, strides: 
     return pool(F.pad(x, around), kernel, strides) / pool(inside, kernel, strides)
 
 
-@operator("AveragePool", lambda node: _check_global(node), ranked=True)
+@operator("AveragePool", _check_pooled, ranked=True)
 def _average_pool(emitter: Emitter, node: ir.Node) -> None:
     if _check_average(node):
         _WRITE_AVERAGE_POOL(emitter, node)
@@ -206,17 +210,13 @@ def _max_pool(emitter: Emitter, node: ir.Node) -> None:
     emitter.assign(node, f"{pool}({x}, {window})")
 
 
-def _check_global(node: ir.Node) -> str | None:
-    return None if rank(node) > 2 else "no spatial axes"
-
-
-@operator("GlobalAveragePool", _check_global, ranked=True)
+@operator("GlobalAveragePool", _check_pooled, ranked=True)
 def _global_average_pool(emitter: Emitter, node: ir.Node) -> None:
     axes = tuple(range(2, rank(node)))
     emitter.assign(node, f"{emitter.name(node.inputs[0])}.mean({axes}, keepdim=True)")
 
 
-@operator("GlobalMaxPool", _check_global, ranked=True)
+@operator("GlobalMaxPool", _check_pooled, ranked=True)
 def _global_max_pool(emitter: Emitter, node: ir.Node) -> None:
     axes = tuple(range(2, rank(node)))
     emitter.assign(node, f"{emitter.name(node.inputs[0])}.amax({axes}, keepdim=True)")

@@ -131,7 +131,7 @@ def _requantized(total: Any, scale: Any, y_scale: Any, y_zero: Any) -> Any:
     return quantized(total.float() * scale.float(), y_scale.float(), y_zero, y_zero.dtype)
 
 
-@kernel("QLinearConv", lambda node: _check_axes(node))
+@kernel("QLinearConv", _check_axes)
 def _quantized_conv(
     x: Any,
     x_scale: Any,

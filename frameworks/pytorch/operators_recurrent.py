@@ -37,7 +37,7 @@ def _functions(
     """The activations of all directions in order, each behind the clip."""
     names = list(names) if names else default * directions
     alphas, betas = list(alphas or ()), list(betas or ())
-    found = []
+    found: list[Callable[[Any], Any]] = []
     for name in map(str.lower, names):
         function, alpha, beta = _ACTIVATIONS[name]
         if name in _ALPHAS and alphas:
@@ -203,7 +203,7 @@ def long_short_term(
     """ONNX's LSTM: gates input, output, forget, cell; peepholes input, output, forget.
 
     References:
-        Gers, Schraudolph and Schmidhuber, Learning precise timing with LSTM recurrent networks, JMLR 3, 2002, section 3.
+        Gers, Schraudolph and Schmidhuber, Learning precise timing with LSTM recurrent networks, JMLR 3, 2002.
     """
     backwards = _backwards(direction)
     default = ["Sigmoid", "Tanh", "Tanh"]

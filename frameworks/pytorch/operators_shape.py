@@ -9,7 +9,18 @@ import onnx_ir as ir
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
-from deep5.frameworks.pytorch.table import attribute, axis, call, fixed, kernel, number, operator, rank, writer
+from deep5.frameworks.pytorch.table import (
+    attribute,
+    axis,
+    call,
+    computed,
+    fixed,
+    kernel,
+    number,
+    operator,
+    rank,
+    writer,
+)
 from deep5.networks.constants import constant_value
 
 if TYPE_CHECKING:
@@ -194,15 +205,17 @@ def _slice(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _padded(x: Any, pads: list[int], fill: Any = None, axes: Any = None, *, mode: str = "constant") -> Any:
-    value = fill[0] if isinstance(fill, list) and fill else fill or 0
     axes = [entry % x.ndim for entry in (range(x.ndim) if axes is None else axes)]
     both = {along: (pads[index], pads[index + len(axes)]) for index, along in enumerate(axes)}
     if mode == "constant":
         # torch counts from the last axis.
         flat = [extent for along in reversed(range(x.ndim)) for extent in both.get(along, (0, 0))]
-        if x.dtype == torch.bool:
-            return F.pad(x.byte(), flat, "constant", int(value)).bool()
-        return F.pad(x, flat, "constant", value)
+        if fill is None or not fill.numel():
+            return F.pad(x.byte(), flat).bool() if x.dtype == torch.bool else F.pad(x, flat)
+        # The value has a gradient, too.
+        inside = F.pad(torch.ones_like(x, dtype=torch.uint8), flat).bool()
+        around = F.pad(x.byte(), flat).bool() if x.dtype == torch.bool else F.pad(x, flat)
+        return torch.where(inside, around, fill.reshape(()).to(x.dtype))
     for along, (before, behind) in both.items():
         if before or behind:
             places = _places(mode, x.shape[along], before, behind)
@@ -226,12 +239,13 @@ def _check_pad(node: ir.Node) -> str | None:
     return None if mode in ("constant", "edge", "reflect", "wrap") else f"mode={mode}"
 
 
-_WRITE_PAD = writer(_padded, (1, 2, 3))
+_WRITE_PAD = writer(_padded, (1, 3))
 
 
-@operator("Pad", _check_pad, settings=(1, 2, 3), otherwise=_padded)
+@operator("Pad", _check_pad, settings=(1, 3), otherwise=_padded)
 def _pad(emitter: Emitter, node: ir.Node) -> None:
-    if attribute(node, "mode", "constant") != "constant" or node.inputs[0].dtype == ir.DataType.BOOL:  # type: ignore[union-attr]
+    boolean = node.inputs[0].dtype == ir.DataType.BOOL  # type: ignore[union-attr]
+    if attribute(node, "mode", "constant") != "constant" or boolean or computed(node, 2):
         _WRITE_PAD(emitter, node)
         return
     pads, fill, axes = fixed(node, 1).tolist(), fixed(node, 2), fixed(node, 3)

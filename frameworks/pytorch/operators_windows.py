@@ -182,7 +182,7 @@ def max_pool(
     if outputs == 1:
         return (y,)
     # From places in a padded plane to places in the tensor.
-    flat, step, places = torch.zeros_like(places), 1, places
+    flat, step = torch.zeros_like(places), 1
     order = range(axes) if storage_order else range(axes)[::-1]
     along: list[Any] = [None] * axes
     for at in reversed(range(axes)):

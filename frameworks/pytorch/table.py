@@ -30,6 +30,7 @@ __all__ = [
     "fixed",
     "is_whole",
     "kernel",
+    "key",
     "number",
     "operator",
     "rank",
@@ -82,7 +83,7 @@ def operator(
         def chosen(emitter: Emitter, node: ir.Node) -> None:
             (write if _open(node, settings) else emit)(emitter, node)
 
-        enter(op_type, chosen, None if check is None else lambda node: check(node), settings)
+        enter(op_type, chosen, check, settings)
         return emit
 
     return register
@@ -155,6 +156,11 @@ def writer(function: Callable[..., Any], settings: tuple[int, ...] = ()) -> Emit
             emitter.line(f"{', '.join(names)}, = {text}")
 
     return emit
+
+
+def key(node: ir.Node) -> str:
+    """What a node's operator is called in the table: its name, behind the domain where that is not ONNX's first."""
+    return f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
 
 
 def _open(node: ir.Node, settings: tuple[int, ...]) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 __all__ = ["logical_shift", "unsigned_quotient", "unsigned_remainder", "widening"]
 
-_Conversions = Mapping[ir.DataType, Callable[[Any], Any]]
+_Conversions = Mapping[ir.DataType | None, Callable[[Any], Any]]
 _WIDE = (ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64)
 # What torch does with them as they are, and what asks for them itself.
 _DIRECT = {
