@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -88,7 +89,7 @@ def _gather_nd_of(emitter: Emitter, node: ir.Node) -> None:
     call(emitter, node, _gather_nd, str(attribute(node, "batch_dims", 0)))
 
 
-@jax.custom_vjp
+@functools.partial(jax.custom_vjp)
 def _multiplied(x: Array, places: tuple[Array, ...], updates: Array) -> Array:
     """x, with updates multiplied into places; several may be one.
 
@@ -238,8 +239,7 @@ def _non_zero(emitter: Emitter, node: ir.Node) -> None:
 def _unique(x: Array, axis: int | None, ordered: bool) -> tuple[Array, ...]:
     """Rows, where each was first, which of them every row is, and how often they are there."""
     known = lax.stop_gradient(jnp.asarray(x))
-    options = {"return_index": True, "return_inverse": True, "return_counts": True, "axis": axis}
-    _, first, which, counts = jnp.unique(known, **options)
+    _, first, which, counts = jnp.unique(known, return_index=True, return_inverse=True, return_counts=True, axis=axis)
     which = which.reshape(-1)
     if not ordered:
         order = jnp.argsort(first)
@@ -259,9 +259,9 @@ def _top_k(x: Array, k: tuple[int, ...], axis: int, largest: bool) -> tuple[Arra
     if k[0] > x.shape[-1]:
         raise ShapeError(f"k = {k[0]}; allowed: up to {x.shape[-1]}, the extent of the axis")
     # Turned around, whole numbers are their complement: the least has no negative.
-    turn = (lambda y: y) if largest else (jnp.invert if jnp.issubdtype(x.dtype, jnp.integer) else jnp.negative)
-    values, places = lax.top_k(turn(x), k[0])
-    return jnp.moveaxis(turn(values), -1, axis), jnp.moveaxis(places, -1, axis).astype("int64")
+    turned = jnp.invert if jnp.issubdtype(x.dtype, jnp.integer) else jnp.negative
+    values, places = lax.top_k(x if largest else turned(x), k[0])
+    return jnp.moveaxis(values if largest else turned(values), -1, axis), jnp.moveaxis(places, -1, axis).astype("int64")
 
 
 @operator("TopK", host=(1,))
@@ -281,7 +281,7 @@ def _hardmax_of(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _eye(x: Array, dtype: Any, diagonal: int) -> Array:
-    return jnp.eye(*x.shape, diagonal, dtype)
+    return jnp.eye(x.shape[0], x.shape[1], diagonal, dtype)
 
 
 @operator("EyeLike")

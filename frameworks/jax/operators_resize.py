@@ -138,7 +138,7 @@ def _matrix(where: np.ndarray, part: _Axis, how: _How) -> np.ndarray:
         shares = np.where(inside, shares, 0)
     if how.exclude or how.antialias:
         shares = shares / shares.sum(axis=1, keepdims=True)
-    matrix = np.zeros((part.goal, part.extent))
+    matrix: np.ndarray = np.zeros((part.goal, part.extent))
     rows = np.broadcast_to(np.arange(part.goal)[:, None], places.shape)
     np.add.at(matrix, (rows, np.clip(places, 0, part.extent - 1).astype(np.int64)), shares)
     return matrix

@@ -69,15 +69,15 @@ def _grid_sampled(x: Array, grid: Array, mode: str, padding: str, aligned: bool)
         place = grid[..., len(extents) - 1 - axis].astype(kind)
         place = (place + 1) / 2 * (extent - 1) if aligned else ((place + 1) * extent - 1) / 2
         along.append(_neighbours(place.reshape(x.shape[0], 1, -1), extent, mode, padding, aligned))
-    images, total = x.reshape(*x.shape[:2], math.prod(extents)), None
+    images = x.reshape(*x.shape[:2], math.prod(extents))
+    parts = []
     for corner in itertools.product(*along):
         share: Array = 1
         where: Array = 0
         for (at, own), extent in zip(corner, extents, strict=True):
             share, where = share * own, where * extent + at
-        part = jnp.take_along_axis(images, where, axis=2) * share
-        total = part if total is None else total + part
-    return total.astype(x.dtype).reshape(*x.shape[:2], *grid.shape[1:-1])
+        parts.append(jnp.take_along_axis(images, where, axis=2) * share)
+    return functools.reduce(jnp.add, parts).astype(x.dtype).reshape(*x.shape[:2], *grid.shape[1:-1])
 
 
 _MODES = {"bicubic": "cubic", "bilinear": "linear", "cubic": "cubic", "linear": "linear", "nearest": "nearest"}

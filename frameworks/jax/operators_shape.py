@@ -173,7 +173,8 @@ def _slice(emitter: Emitter, node: ir.Node) -> None:
         call(emitter, node, _sliced, settings=(1, 2, 3, 4))
         return
     last, places = _axes_of(emitter, node)
-    chosen = _ranges(len(places), *(None if known is None else tuple(known.tolist()) for known in settings))
+    texts: list[Any] = [None if known is None else tuple(known.tolist()) for known in settings]
+    chosen = _ranges(len(places), *texts)
     parts = ["slice(None)"] * len(places)
     for part, place in zip(chosen, places, strict=True):
         if part != slice(None):

@@ -1,0 +1,130 @@
+"""Operators to try the JAX table with: by sheets, each of which becomes one network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["ELSEWHERE", "FURTHER", "Case", "Draw", "fed", "ints", "positive", "trained"]
+
+
+class Draw:
+    """An operand: drawn from a stream of its own, and fed, trained or fixed."""
+
+    def __init__(self, kind: str, shape: tuple[int, ...], low: float = -2.0, high: float = 2.0) -> None:
+        self.kind, self.shape, self.low, self.high = kind, shape, low, high
+
+
+def fed(*shape: int) -> Draw:
+    return Draw("fed", shape)
+
+
+def positive(*shape: int) -> Draw:
+    return Draw("fed", shape, 0.5, 2.0)
+
+
+def small(*shape: int) -> Draw:
+    return Draw("fed", shape, -0.9, 0.9)
+
+
+def trained(*shape: int) -> Draw:
+    return Draw("trained", shape)
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+Case = tuple[str, tuple[Any, ...], dict[str, Any]]
+WHOLE = np.array([[7, -7, 5], [-3, 2, -1]])
+BYTES = np.array([200, 3, 129], np.uint8)
+PLACES = np.array([[0, 2, -1], [1, 1, 0]])
+FURTHER: dict[str, list[Case]] = {
+    "further functions": [
+        *[(name, (small(2, 3),), {}) for name in ("Acos", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh", "Tan")],
+        ("Acosh", (Draw("fed", (2, 3), 1.5, 3.0),), {}),
+        ("Mean", (fed(2, 3), fed(3), fed(2, 1)), {}),
+        ("IsInf", (fed(2, 3),), {"detect_negative": 0}),
+        *[(f"Bitwise{name}", (WHOLE, WHOLE[::-1].copy()), {}) for name in ("And", "Or", "Xor")],
+        ("BitwiseNot", (WHOLE,), {}),
+        *[("BitShift", (BYTES, np.array([1, 7, 2], np.uint8)), {"direction": way}) for way in ("LEFT", "RIGHT")],
+        ("CastLike", (WHOLE, fed(1)), {}),
+        ("Det", (fed(2, 3, 3),), {}),
+        *[("Einsum", (fed(2, 3), fed(3, 4)), {"equation": text}) for text in ("ij,jk", "ij , jk -> k", "...j,jk->...")],
+        ("Size", (fed(2, 3),), {}),
+        *[("ArgMax", (WHOLE,), {"axis": axis, "select_last_index": 1}) for axis in (0, -1)],
+    ],
+    "indices": [
+        *[("GatherElements", (fed(3, 3), PLACES), {"axis": axis}) for axis in (0, 1)],
+        ("GatherND", (fed(2, 3, 4), np.array([[0, 2], [-1, 1]])), {}),
+        ("GatherND", (fed(2, 3, 4), np.array([[2], [-1]])), {"batch_dims": 1}),
+        *[
+            ("ScatterElements", (fed(3, 3), PLACES, fed(2, 3)), {"reduction": how})
+            for how in ("none", "add", "mul", "max", "min")
+        ],
+        ("ScatterElements", (fed(3, 3), np.array([[1, 1, 1]]), fed(1, 3)), {"axis": 1, "reduction": "mul"}),
+        *[
+            ("ScatterND", (fed(4, 2), np.array([[3], [-3]]), trained(2, 2)), {"reduction": how})
+            for how in ("none", "add", "mul", "max", "min")
+        ],
+        ("ScatterND", (fed(4), np.array([[3], [3]]), fed(2)), {"reduction": "add"}),
+        ("OneHot", (ints(1, -1, 7), np.array(3), ints(2, 5)), {"axis": 0}),
+        ("ReverseSequence", (fed(4, 3), ints(1, 4, 2)), {}),
+        ("Compress", (fed(2, 3), np.array([True, False, True])), {"axis": 1}),
+        ("Compress", (fed(2, 3), np.array([True, False, True])), {}),
+        ("TopK", (fed(2, 5), ints(2)), {"outputs": 2}),
+        ("TopK", (fed(5, 2), ints(3)), {"outputs": 2, "axis": 0, "largest": 0}),
+        ("TopK", (WHOLE, ints(2)), {"outputs": 2, "largest": 0}),
+        ("Hardmax", (fed(2, 3),), {"axis": 0}),
+        ("EyeLike", (fed(2, 3),), {"k": 1}),
+        *[("Trilu", (fed(2, 3, 3), np.array(k)), {"upper": upper}) for k, upper in ((1, 1), (-1, 0))],
+        *[
+            ("CumSum", (fed(2, 3), np.array(-1)), {"exclusive": exclusive, "reverse": reverse})
+            for exclusive, reverse in ((0, 0), (1, 0), (0, 1), (1, 1))
+        ],
+    ],
+    "resize": [
+        *[
+            ("Resize", (fed(1, 2, 4, 5), None, np.array([1, 1, 0.6, 1.7], np.float32)), {"mode": mode, **options})
+            for mode in ("nearest", "linear", "cubic")
+            for options in (
+                {},
+                {"coordinate_transformation_mode": "align_corners"},
+                {"coordinate_transformation_mode": "asymmetric"},
+                {"coordinate_transformation_mode": "half_pixel_symmetric"},
+                *([{"antialias": 1}] if mode != "nearest" else []),
+            )
+        ],
+        ("Resize", (fed(1, 1, 4, 5), None, None, ints(6, 3)), {"axes": [2, 3], "mode": "cubic", "exclude_outside": 1}),
+    ],
+    "windows": [
+        (
+            "ConvTranspose",
+            (fed(2, 4, 3, 4), trained(4, 3, 2, 3), trained(3)),
+            {"strides": [2, 1], "pads": [1, 0, 0, 2]},
+        ),
+        ("ConvTranspose", (fed(1, 4, 5), trained(4, 2, 3)), {"group": 2, "strides": [2], "output_padding": [1]}),
+        ("Col2Im", (fed(1, 8, 6), ints(3, 4), ints(2, 2)), {}),
+        ("InstanceNormalization", (fed(2, 3, 4), trained(3), trained(3)), {}),
+        *[("LpNormalization", (fed(2, 3),), {"p": p, "axis": axis}) for p, axis in ((1, 0), (2, -1))],
+    ],
+    "signal": [
+        *[("DFT", (fed(1, 5, 2, 1), None, np.array(axis)), {"onesided": half}) for axis, half in ((1, 0), (1, 1))],
+        ("DFT", (fed(1, 5, 2), np.array(4)), {}),
+        ("DFT", (fed(1, 5, 2),), {"inverse": 1}),
+        ("STFT", (fed(1, 12, 1), np.array(3), fed(6)), {}),
+    ],
+}
+"""Beyond what the layers of deep5's own networks need."""
+# In `test_jax_operators.py`: what a network of the builder's opset has not, draws, is no function of arrays alone, or
+# what onnx's own implementation gets wrong.
+ELSEWHERE = {
+    *("BitCast", "CumProd", "TensorScatter"),
+    *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+    *("If", "Loop", "Scan", "NonMaxSuppression", "NonZero", "Range", "Unique"),
+    *("GRU", "LSTM", "RNN"),
+    *("DeformConv", "GridSample", "LpPool", "MaxUnpool", "MelWeightMatrix", "RoiAlign"),
+    *("ConvInteger", "DequantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul", "QuantizeLinear"),
+    *(f"ai.onnx.preview.training.{name}" for name in ("Adagrad", "Adam", "Momentum")),
+}
