@@ -301,7 +301,6 @@ ONLY: dict[str, list[Case]] = {
         ),
     ],
     "tensorflow": [
-        *FURTHER,
         ("SoftmaxCrossEntropyLoss", (normal(4, 3), np.array([0, 2, 1, 1])), {"outputs": 2}),
         ("SoftmaxCrossEntropyLoss", (normal(2, 3, 2, 2), np.arange(8).reshape(2, 2, 2) % 3), {"outputs": 2}),
     ],
@@ -316,7 +315,7 @@ WITHOUT_GRADIENT = {
 
 def cases(framework: str) -> list[Case]:
     """All that a back-end's table is tried with."""
-    return [*CASES, *ONLY[framework]]
+    return [*CASES, *FURTHER, *ONLY[framework]]
 
 
 def smooth(case: Case) -> bool:
