@@ -17,7 +17,7 @@ import deep5 as d5
 from deep5.errors import Unsupported
 from deep5.networks import Network, NetworkBuilder, lenet, mlp, resnet
 from deep5.networks.builder import ones, zeros
-from operator_cases import CONVOLUTIONS, I7, RNG, X, cases, named, runtime, single, with_loss
+from operator_cases import CONVOLUTIONS, I7, RNG, cases, named, runtime, single, with_loss
 from test_tensorflow import SMALL, TF, XLA, arrays, batch, executor, normal
 
 from deep5.frameworks.tensorflow.probe import runs  # isort: skip
@@ -71,7 +71,6 @@ def test_convolutions_that_the_kernels_do_not_know_are_written_otherwise(monkeyp
 REFUSED: list[tuple[str, tuple[np.ndarray, ...], dict[str, Any], str]] = [
     ("Conv", (normal(1, 1, 3, 3, 3, 3), normal(1, 1, 2, 2, 2, 2)), {}, "4 spatial axes; 1 to 3"),
     ("Gemm", (I7[:, None], I7[None]), {}, "whole numbers"),
-    ("BitCast", (X,), {"to": 11}, "another number of bits"),
     ("DFT", (normal(2, 6, 1).astype(np.float16),), {}, "a transform in FLOAT16"),
     (
         "MaxRoiPool",

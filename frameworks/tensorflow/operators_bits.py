@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
@@ -14,13 +15,18 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-for _name, _function in {
-    "BitwiseAnd": tf.bitwise.bitwise_and,
-    "BitwiseNot": tf.bitwise.invert,
-    "BitwiseOr": tf.bitwise.bitwise_or,
-    "BitwiseXor": tf.bitwise.bitwise_xor,
-}.items():
-    operator(_name, rankless=True)(lambda emitter, node, function=_function: elementwise(emitter, node, function))
+
+def _bitwise(op_type: str, function: Callable[..., Any]) -> None:
+    def emit(emitter: Emitter, node: ir.Node) -> None:
+        elementwise(emitter, node, function)
+
+    operator(op_type, rankless=True)(emit)
+
+
+_bitwise("BitwiseAnd", tf.bitwise.bitwise_and)
+_bitwise("BitwiseNot", tf.bitwise.invert)
+_bitwise("BitwiseOr", tf.bitwise.bitwise_or)
+_bitwise("BitwiseXor", tf.bitwise.bitwise_xor)
 
 
 def _shifted(x: Any, count: Any, left: bool) -> Any:

@@ -126,7 +126,7 @@ _DRAWN = {
 
 def _emit_random(emitter: Emitter, node: ir.Node) -> None:
     function, *numbers = _DRAWN[node.op_type.removesuffix("Like")]
-    shape = list(attribute(node, "shape", ()))
+    shape = f"{list(attribute(node, 'shape', ()))}"
     if node.inputs:
         shape = f"{emitter.function(tf.shape)}({emitter.name(node.inputs[0])})"
     how = ", ".join(number(attribute(node, name, default)) for name, default in numbers)

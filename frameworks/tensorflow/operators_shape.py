@@ -153,7 +153,6 @@ def _squeeze(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _unsqueezed(x: Any, axes: Sequence[int]) -> Any:
-    axes = axes if isinstance(axes, list) else [axes]
     for position in sorted(entry % (x.shape.rank + len(axes)) for entry in axes):
         x = tf.expand_dims(x, position)
     return x
@@ -184,7 +183,7 @@ def _tiled(x: Any, counts: Any) -> Any:
 @operator("Tile")
 def _tile(emitter: Emitter, node: ir.Node) -> None:
     x, counts = emitter.name(node.inputs[0]), fixed(node, 1)
-    given = emitter.name(node.inputs[1]) if counts is None else counts.tolist()
+    given = emitter.name(node.inputs[1]) if counts is None else f"{counts.tolist()}"
     emitter.assign(node, f"{emitter.function(_tiled)}({x}, {given})")
 
 
@@ -232,9 +231,9 @@ def _sliced(x: Any, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
 @operator("Slice", _check_slice, host=(3,))
 def _slice(emitter: Emitter, node: ir.Node) -> None:
     if computed(node, 1, 2, 3, 4) is not None:
-        x, starts, ends, _, steps = (emitter.name(value) for value in (*node.inputs, None, None)[:5])
-        how = f"{starts}, {ends}, {emitter.setting(node, 3)}, {steps}"
-        emitter.assign(node, f"{emitter.function(_sliced)}({x}, {how})")
+        x, first, last, _, by = (emitter.name(value) for value in (*node.inputs, None, None)[:5])
+        how = f"{x}, {first}, {last}, {emitter.setting(node, 3)}, {by}"
+        emitter.assign(node, f"{emitter.function(_sliced)}({how})")
         return
     starts, ends = (fixed(node, index).clip(-_LARGEST, _LARGEST).tolist() for index in (1, 2))
     axes, steps = axes_of(node, 3), fixed(node, 4)

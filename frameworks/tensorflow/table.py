@@ -102,7 +102,7 @@ def number(value: float) -> str:
 def extents(value: ir.Value | None) -> list[int | str | None]:
     """The extents of a value; a symbol's name, or None, where one is not known; none where the rank is not known."""
     shape = value.shape or ()  # type: ignore[union-attr]  # it is there
-    return [extent if isinstance(extent, int) else extent.value for extent in shape]  # type: ignore[union-attr]
+    return [extent if isinstance(extent, int) else extent.value for extent in shape]
 
 
 def axis(node: ir.Node, default: int, name: str = "axis") -> int:
