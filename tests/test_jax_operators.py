@@ -86,11 +86,11 @@ def test_networks_whose_settings_are_fed_train() -> None:
         "g (float[2, 6] x, int64[2] s) => (float loss) <float[6] w = {1, 1, 1, 1, 1, 1}> "
         "{ p = Mul(x, w) q = Reshape(p, s) loss = ReduceSum<keepdims = 0>(q) }"
     )
-    step = executor.train_step(d5.rules.gradient_descent(0.5))
+    step = executor.train_step(d5.Momentum(lr=0.5))
     feed = {"x": np.ones((2, 6), np.float32), "s": np.array([3, 4])}
     outputs = step(feed, d5.StepInfo(batch_size=2))
     assert float(outputs["loss"]) == 12
-    np.testing.assert_array_equal(executor.state_dict()["w"], np.zeros(6))  # 1 - 0.5 * 2
+    np.testing.assert_array_equal(executor.state_dict()["w"], np.zeros(6))  # 1 - 0.5 * 2, two rows
 
 
 def test_arithmetic_of_extents_stays_in_the_compiled_function() -> None:
@@ -170,9 +170,9 @@ def test_if_differentiates_the_branch_that_is_taken(traced: bool) -> None:
 
 LOOP = (
     "g (double[3] x{0}) => (double[3] last, double[T, 3] rows, double loss) {{ {1} t = Constant<value = bool {{1}}>() "
-    "last, rows = Loop (n, t, x) <body = b (int64 i, bool go, double[3] h) => (bool again, double[3] new, "
-    "double[3] row) {{ again = Identity(go) new = Mul(h, x) row = Sin(h) }}> both = Mul(last, last) a = ReduceSum<keepdims = 0>(both) "
-    "c = ReduceSum<keepdims = 0>(rows) loss = Add(a, c) }}"
+    "last, rows = Loop (n, t, x) <body = b (int64 i, bool go, double[3] h) "
+    "=> (bool again, double[3] new, double[3] row) {{ again = Identity(go) new = Mul(h, x) row = Sin(h) }}> "
+    "both = Mul(last, last) a = ReduceSum<keepdims = 0>(both) c = ReduceSum<keepdims = 0>(rows) loss = Add(a, c) }}"
 )
 
 
@@ -202,8 +202,8 @@ def test_loops_end_when_their_condition_says_so() -> None:
 
 def test_scan_goes_both_ways() -> None:
     executor = executor_of(
-        "g (double[2] h, double[3, 2] x) => (double[2] last, double[3, 2] rows, double loss) "
-        "{ last, rows = Scan (h, x) <num_scan_inputs = 1, scan_input_directions = [1], scan_output_directions = [1], body = b (double[2] s, "
+        "g (double[2] h, double[3, 2] x) => (double[2] last, double[3, 2] rows, double loss) { last, rows = Scan (h, x)"
+        " <num_scan_inputs = 1, scan_input_directions = [1], scan_output_directions = [1], body = b (double[2] s, "
         "double[2] r) => (double[2] new, double[2] out) { m = Mul(s, r) new = Add(m, r) out = Mul(new, new) }> "
         "loss = ReduceSum<keepdims = 0>(rows) }"
     )

@@ -20,11 +20,12 @@ from deep5.errors import ShapeError, Unsupported, UsageError
 from deep5.events import StepInfo
 from deep5.frameworks.jax import kernels
 from deep5.frameworks.jax.custom import check_operator, is_compiled, on_arrays
-from deep5.frameworks.jax.host import EXTENTS, HostValues, find_host_values
+from deep5.frameworks.jax.host import EXTENTS, HostValues, find_host_values, graphs_of
 from deep5.frameworks.jax.kernels_host import on_host
 from deep5.frameworks.jax.operators import OPERATORS
 from deep5.frameworks.jax.operators_random import draws
 from deep5.frameworks.jax.storage import Storage, find_flat, find_storage
+from deep5.frameworks.jax.table import HOST
 from deep5.networks.constants import constant_tensor, constant_value
 from deep5.networks.custom import is_custom, operator_of
 from deep5.networks.faults import first_line
@@ -215,10 +216,18 @@ class Emitter:
                 self.custom(node)
             elif node.domain not in ("", "ai.onnx"):
                 OPERATORS[f"{node.domain}.{node.op_type}"](self, node)
-            elif self.eager or node.op_type in EXTENTS or not any(v.name in self._traced for v in node.outputs):
-                OPERATORS[node.op_type](self, node)
-            else:
+            elif not self.eager and node.op_type not in EXTENTS and self._is_known(node):
                 self._at_once(node)
+            else:
+                OPERATORS[node.op_type](self, node)
+
+    def _is_known(self, node: ir.Node) -> bool:
+        """Whether a node is computed while JAX traces: settings depend on it, or it can be of all that it must know."""
+        if any(value.name in self._traced for value in node.outputs):
+            return True
+        if node.op_type not in HOST or any(True for _ in graphs_of(node)):
+            return False
+        return all(value is None or self.is_traced(value) for value in node.inputs)
 
     def _at_once(self, node: ir.Node) -> None:
         """Append the lines of a node that is computed while JAX traces."""

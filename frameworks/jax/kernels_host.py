@@ -15,7 +15,7 @@ __all__ = ["check_indices", "host_array", "is_known", "on_host"]
 
 def host_array(value: Any) -> np.ndarray:
     """A known value as NumPy's; no gradient goes through it."""
-    return value if isinstance(value, np.ndarray) else np.asarray(lax.stop_gradient(value))
+    return np.asarray(value if is_known(value) else lax.stop_gradient(value))
 
 
 def on_host(value: Any) -> tuple[Any, ...]:

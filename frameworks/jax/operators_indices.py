@@ -12,7 +12,7 @@ import onnx_ir as ir
 from jax import lax
 
 from deep5.errors import ShapeError
-from deep5.frameworks.jax.kernels_host import check_indices, is_known
+from deep5.frameworks.jax.kernels_host import check_indices, host_array, is_known
 from deep5.frameworks.jax.table import attribute, call, given, operator
 from deep5.networks.constants import FLOATS
 
@@ -67,6 +67,8 @@ def _gather_elements_of(emitter: Emitter, node: ir.Node) -> None:
 def _rows(x: Array, indices: Array, batch: int) -> tuple[tuple[Array, ...], Array | None]:
     """The places that the last axis of indices tells, behind axes of a batch."""
     count = indices.shape[-1]
+    if is_known(indices) and not jnp.issubdtype(x.dtype, jnp.inexact):
+        indices = host_array(indices)
     places = [
         jnp.arange(x.shape[axis]).reshape(*(1,) * axis, -1, *(1,) * (indices.ndim - 2 - axis)) for axis in range(batch)
     ]
@@ -159,8 +161,8 @@ def _scatter_nd_of(emitter: Emitter, node: ir.Node) -> None:
 
 def _tensor_scatter(past: Array, update: Array, begins: Array | None, axis: int, circular: bool) -> Array:
     axis, batch, extent = axis % past.ndim, past.shape[0], past.shape[axis]
-    first = jnp.zeros(batch, "int32") if begins is None else begins
-    along = first[:, None] + jnp.arange(update.shape[axis])
+    first = np.zeros(batch, np.int64) if begins is None else host_array(begins) if is_known(begins) else begins
+    along = first[:, None] + np.arange(update.shape[axis])
     poison = None
     if circular:
         along = along % extent

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import onnx_ir as ir
 from jax import lax
 
@@ -123,8 +124,10 @@ def _roi_aligned(
         if samples > 0:
             taken, most = jnp.full(rois.shape[0], samples), samples
         else:
-            taken = jnp.maximum(jnp.ceil(lax.stop_gradient(each)), 0).astype("int32")
-            most = int(host_array(taken).max(initial=0))
+            corners_of = host_array(rois) * scale
+            wide = corners_of[:, 3 - axis] - corners_of[:, 1 - axis]
+            taken = np.maximum(np.ceil((wide if half else np.maximum(wide, 1)) / count), 0).astype(np.int32)
+            most = int(taken.max(initial=0))
         inner = (jnp.arange(most) + 0.5) / jnp.maximum(taken, 1)[:, None]
         place = first[:, None, None] + each[:, None, None] * (jnp.arange(count)[:, None] + inner[:, None])
         along.append((place.astype(x.dtype), jnp.arange(most) < taken[:, None], taken))
@@ -205,7 +208,7 @@ def _left(close: Array, good: Array, order: Array) -> Array:
     return lax.fori_loop(0, order.shape[0], look, jnp.zeros(order.shape, bool))
 
 
-@operator("NonMaxSuppression", host=(0, 1, 2))
+@operator("NonMaxSuppression", host=(0, 1, 2, 3, 4))
 def _non_max_suppression(emitter: Emitter, node: ir.Node) -> None:
     boxes, scores, _, overlap, least = (emitter.plain(given(node, position)) for position in range(5))
     how = f"{emitter.setting(given(node, 2))}, {overlap}, {least}, {bool(attribute(node, 'center_point_box', 0))}"
