@@ -116,7 +116,8 @@ def _parts(
 
 
 def _linear(distance: np.ndarray, _: float) -> np.ndarray:
-    return np.maximum(1 - np.abs(distance), 0)
+    weights: np.ndarray = np.maximum(1 - np.abs(distance), 0)
+    return weights
 
 
 def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
