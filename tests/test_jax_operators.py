@@ -204,7 +204,8 @@ def test_scan_goes_both_ways() -> None:
     executor = executor_of(
         "g (double[2] h, double[3, 2] x) => (double[2] last, double[3, 2] rows, double loss) { last, rows = Scan (h, x)"
         " <num_scan_inputs = 1, scan_input_directions = [1], scan_output_directions = [1], "
-        "body = b (double[2] s, double[2] r) => (double[2] new, double[2] out) { m = Mul(s, r) new = Add(m, r) out = Mul(new, new) }> "
+        "body = b (double[2] s, double[2] r) => (double[2] new, double[2] out) { "
+        "m = Mul(s, r) new = Add(m, r) out = Mul(new, new) }> "
         "loss = ReduceSum<keepdims = 0>(rows) }"
     )
     h, x = draw(2), draw(3, 2, seed=1)
