@@ -13,6 +13,7 @@ from deep5.errors import Unsupported
 from deep5.networks.constants import constant_tensor, constant_value, role
 from deep5.networks.control_flow import CONTROL, written_out
 from deep5.networks.custom import operator_of
+from deep5.networks.faults import first_line
 from deep5.networks.folding import fold_constants, lift_constants
 from deep5.networks.network import Network
 from deep5.networks.nodes import subgraphs
@@ -67,7 +68,11 @@ def _expand(model: ir.Model, supports: Callable[[ir.Node], Support]) -> bool:
     changed = _expand_in(model, model.graph, supports, refused)
     if refused:
         raise Unsupported("operators that are neither run nor written in ONNX operators:\n  " + "\n  ".join(refused))
-    passes.InlinePass()(model)
+    called = ", ".join(dict.fromkeys(function.name for function in model.functions.values()))
+    try:
+        passes.InlinePass()(model)
+    except RuntimeError as error:  # onnx-ir's, of what graphs inside a body take from around them
+        raise Unsupported(f"the body of one of {called} cannot be written out: {first_line(error)[:160]}") from error
     model.functions.clear()  # the pass forgets those that were called in nested graphs alone
     return changed
 
