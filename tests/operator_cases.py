@@ -41,7 +41,7 @@ def runtime(network: Network, feeds: dict[str, np.ndarray]) -> list[Any]:
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(network.to_onnx().SerializeToString(), options)
-    return list(session.run(list(network.outputs), feeds))
+    return list(session.run(list(network.outputs), {name: np.asarray(value) for name, value in feeds.items()}))
 
 
 def converted(array: np.ndarray, dtype: str) -> np.ndarray:

@@ -315,7 +315,7 @@ def test_lengths_that_are_all_full_make_no_difference() -> None:
     [
         (["T", 3, 3], None, {}),
         ([4, 3, 3], [4, 2, 4], {}),
-        ([3, 4, 3], None, {"layout": 1}),
+        ([3, "T", 3], None, {"layout": 1}),
         ([4, 3, 3], None, {"clip": 1.0}),
         ([4, 3, 3], None, {"input_forget": 1}),
         ([4, 3, 3], None, {"activations": ["Sigmoid", "Relu", "Tanh"]}),
@@ -324,6 +324,32 @@ def test_lengths_that_are_all_full_make_no_difference() -> None:
 def test_what_an_lstm_must_not_ask_for(shape: list[Any], lengths: list[int] | None, attributes: dict[str, Any]) -> None:
     network = lstm_of(shape, lengths, **attributes)
     assert lowered(network, without("LSTM")) is network
+
+
+@pytest.mark.parametrize("layer", ["GRU", "LSTM", "RNN"])
+def test_the_batch_in_front_and_peepholes(layer: str) -> None:
+    """Against the reference's own kernel, which has loops instead of cells."""
+    gates, directions = {"GRU": 3, "LSTM": 4, "RNN": 1}[layer], 2
+    rng = np.random.default_rng(4)
+    build = NetworkBuilder("layer", dtype="float64")
+    x = build.input("x", (3, 5, 2), "float64")  # batch, steps, features
+    shapes = [(directions, gates * 4, 2), (directions, gates * 4, 4), (directions, 2 * gates * 4)]
+    weights = [build.constant(f"c{n}", 0.5 * rng.standard_normal(shape)) for n, shape in enumerate(shapes)]
+    states = [build.constant(f"s{n}", rng.standard_normal((3, directions, 4))) for n in range(1 + (layer == "LSTM"))]
+    seen = [build.constant("p", rng.standard_normal((directions, 12)))] if layer == "LSTM" else []
+    made = build.op(
+        layer, x, *weights, None, *states, *seen,
+        outputs=2 + (layer == "LSTM"), hidden_size=4, layout=1, direction="bidirectional",
+    )  # fmt: skip
+    network = build.network({f"y{n}": value for n, value in enumerate(made)})
+    low = lowered(network, without(layer))
+    assert layer not in kinds(low)
+    feed = {"x": rng.standard_normal((3, 5, 2))}
+    reference = d5.framework("reference")
+    expected, found = (reference.executor(each).inference(feed) for each in (network, low))
+    for name, value in expected.items():
+        # Float64, some hundreds of roundings of 1e-16.
+        np.testing.assert_allclose(found[name], value, rtol=1e-12, atol=1e-13)
 
 
 # What it costs
