@@ -41,7 +41,7 @@ DIFFERENTIABLE: list[Case] = [
     ("GatherElements", (normal(2, 3), PLACES), {"axis": -1}),
     ("GatherND", (X, np.array([[0, -1], [1, 2]])), {}),
     ("GatherND", (X, np.array([[1], [-1]])), {"batch_dims": 1}),
-    ("ScatterElements", (normal(2, 3), PLACES[:, ::-1] % 3, normal(2, 3)), {"axis": 1}),
+    ("ScatterElements", (normal(2, 3), np.array([[0, 1, -1], [1, 2, 0]]), normal(2, 3)), {"axis": 1}),
     ("ScatterElements", (normal(2, 3), PLACES, normal(2, 3)), {"axis": 1, "reduction": "add"}),
     *(
         ("ScatterElements", (P[0], np.array([[0, 0, 1, -1]]), P[1, :1] + 1), {"reduction": r})
@@ -309,6 +309,42 @@ def test_random_numbers_follow_the_seed() -> None:
     assert not np.array_equal(draws[0], draws[2])
     # Of 2000 draws the mean has the deviation 1 / sqrt(2000) = 0.022: five of them.
     assert abs(float(draws[0].mean())) < 0.11
+
+
+def test_numbers_drawn_in_the_shape_of_others_within_bounds() -> None:
+    build = NetworkBuilder("drawn")
+    x = build.input("x", ("N", 2000))
+    outputs = {
+        "uniform": build.op("RandomUniformLike", x, low=2.0, high=3.0),
+        "normal": build.op("RandomNormalLike", x, mean=5.0, scale=0.1),
+        "plain": build.op("RandomUniform", shape=[3], low=-1.0, high=0.0),
+        "classes": build.op("Multinomial", x, sample_size=7),
+    }
+    given = np.full((2, 2000), -100, np.float32)
+    given[0, 3] = given[1, 8] = 0
+    got = TORCH.executor(build.network(outputs)).inference({"x": given})
+    assert got["uniform"].shape == (2, 2000)
+    assert 2 <= float(got["uniform"].min()) <= float(got["uniform"].max()) <= 3
+    # Of 4000 draws the mean has the deviation 0.1 / sqrt(4000) = 0.0016: five of them.
+    assert abs(float(got["normal"].mean()) - 5) < 0.008
+    assert -1 <= float(got["plain"].min()) <= float(got["plain"].max()) <= 0
+    np.testing.assert_array_equal(got["classes"], np.repeat([[3], [8]], 7, axis=1))
+
+
+def test_sequences_lose_and_join_their_elements() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (seq(float[N]) s, int64 p) => (float[M] y, float[2, K] z) {
+        t = SequenceErase(s, p)
+        y = ConcatFromSequence<axis = 0>(t)
+        z = ConcatFromSequence<axis = 0, new_axis = 1>(t)
+    }"""
+    run = TORCH.executor(Network.from_onnx(onnx.parser.parse_model(text)))
+    parts = [np.array([value, value + 1], np.float32) for value in (1, 3, 5)]
+    got = run.inference({"s": parts, "p": np.array(-2)})
+    assert got["y"].tolist() == [1, 2, 5, 6]
+    assert got["z"].tolist() == [[1, 2], [5, 6]]
+    with pytest.raises(NetworkError, match="the position 3 in a sequence of 3; allowed: -3 to 2"):
+        run.inference({"s": parts, "p": np.array(3)})
 
 
 def test_saturating_casts_to_eight_bits() -> None:
