@@ -58,14 +58,36 @@ def called(function: Any) -> bool:
     return not isinstance(function, tf.types.experimental.ConcreteFunction)
 
 
-# Reshape alone has a shape that follows from what an input holds.
-CASES = [case for case in cases("tensorflow") if "constants" not in case[2] and case[0] != "Reshape"]
+# These have shapes that follow from what an input holds, or settings of a network alone.
+OF_DATA = {
+    *(
+        "Compress",
+        "DFT",
+        "NonMaxSuppression",
+        "NonZero",
+        "OneHot",
+        "Pad",
+        "Range",
+        "Reshape",
+        "Slice",
+        "Split",
+        "Squeeze",
+    ),
+    *("Tile", "TopK", "Unique", "Unsqueeze"),
+}
+CASES = [
+    case
+    for case in cases("tensorflow")
+    if "constants" not in case[2]
+    and not (case[0] in OF_DATA and (len(case[1]) > 1 or case[0] in ("NonZero", "Unique")))
+]
 
 
 # Of more than eight operations on TensorFlow, with some attributes.
 MANY = {
     *("AveragePool", "Conv", "Gelu", "LayerNormalization", "LogSoftmax", "MaxPool", "Mod", "NegativeLogLikelihoodLoss"),
-    *("Softmax", "SoftmaxCrossEntropyLoss"),
+    *("Softmax", "SoftmaxCrossEntropyLoss", "ConvTranspose", "GatherElements", "GatherND", "GridSample", "LpPool"),
+    *("MaxUnpool", "QLinearConv", "QLinearMatMul", "QuantizeLinear", "RoiAlign", "ScatterElements", "ScatterND"),
 }
 
 

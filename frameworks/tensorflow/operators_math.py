@@ -279,6 +279,10 @@ def _matmul(emitter: Emitter, node: ir.Node) -> None:
 def _contracted(*operands_and_equation: Any) -> Any:
     """Einstein's sum; whole numbers that have no kernel in int32 or int64, of which theirs are the last bits."""
     *operands, equation = operands_and_equation
+    terms, arrow, result = equation.partition("->")
+    if arrow and "..." in terms and "..." not in result:  # TensorFlow keeps such axes, and sums over letters alone
+        y = _contracted(*operands, f"{terms}->...{result}")
+        return tf.reduce_sum(y, list(range(y.shape.rank - len(result))))
     kind = operands[0].dtype
     if kind.is_integer:
         wide = tf.int32 if kind.size <= 4 and kind != tf.uint32 else tf.int64

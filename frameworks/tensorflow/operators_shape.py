@@ -66,14 +66,17 @@ def _parts(x: Any, count: int, along: int) -> Any:
     return tf.split(x, [size] * (count - 1) + [extent - size * (count - 1)], along)
 
 
-@operator("Split")
+@operator("Split", rankless=True)
 def _split(emitter: Emitter, node: ir.Node) -> None:
     order, sizes, count = emitter.order(node.inputs[0]), fixed(node, 1), len(node.outputs)
-    x, place = emitter.ordered(node.inputs[0], order), order.index(axis(node, 0))
+    x, place = (
+        emitter.ordered(node.inputs[0], order),
+        order.index(axis(node, 0)) if order else attribute(node, "axis", 0),
+    )
     if computed(node, 1) is not None:
         text = f"{emitter.function(tf.split)}({x}, {emitter.name(node.inputs[1])}, {place}, {count})"
     elif sizes is None:
-        text = f"{emitter.function(_parts)}({x}, {attribute(node, 'num_outputs', count)}, {place})"
+        text = f"{emitter.function(_parts)}({x}, {count}, {place})"
     else:
         text = f"{emitter.function(tf.split)}({x}, {sizes.tolist()}, {place})"
     outputs = ", ".join(emitter.output(node, index, order) for index in range(count))
