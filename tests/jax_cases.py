@@ -56,14 +56,13 @@ FURTHER: dict[str, list[Case]] = {
         *[("ArgMax", (WHOLE,), {"axis": axis, "select_last_index": 1}) for axis in (0, -1)],
     ],
     "indices": [
-        *[("GatherElements", (fed(3, 3), PLACES), {"axis": axis}) for axis in (0, 1)],
+        *[("GatherElements", (fed(3 - axis, 3), PLACES), {"axis": axis}) for axis in (0, 1)],
         ("GatherND", (fed(2, 3, 4), np.array([[0, 2], [-1, 1]])), {}),
         ("GatherND", (fed(2, 3, 4), np.array([[2], [-1]])), {"batch_dims": 1}),
         *[
             ("ScatterElements", (fed(3, 3), PLACES, fed(2, 3)), {"reduction": how})
             for how in ("none", "add", "mul", "max", "min")
         ],
-        ("ScatterElements", (fed(3, 3), np.array([[1, 1, 1]]), fed(1, 3)), {"axis": 1, "reduction": "mul"}),
         *[
             ("ScatterND", (fed(4, 2), np.array([[3], [-3]]), trained(2, 2)), {"reduction": how})
             for how in ("none", "add", "mul", "max", "min")
@@ -71,8 +70,6 @@ FURTHER: dict[str, list[Case]] = {
         ("ScatterND", (fed(4), np.array([[3], [3]]), fed(2)), {"reduction": "add"}),
         ("OneHot", (ints(1, -1, 7), np.array(3), ints(2, 5)), {"axis": 0}),
         ("ReverseSequence", (fed(4, 3), ints(1, 4, 2)), {}),
-        ("Compress", (fed(2, 3), np.array([True, False, True])), {"axis": 1}),
-        ("Compress", (fed(2, 3), np.array([True, False, True])), {}),
         ("TopK", (fed(2, 5), ints(2)), {"outputs": 2}),
         ("TopK", (fed(5, 2), ints(3)), {"outputs": 2, "axis": 0, "largest": 0}),
         ("TopK", (WHOLE, ints(2)), {"outputs": 2, "largest": 0}),
@@ -104,16 +101,15 @@ FURTHER: dict[str, list[Case]] = {
             (fed(2, 4, 3, 4), trained(4, 3, 2, 3), trained(3)),
             {"strides": [2, 1], "pads": [1, 0, 0, 2]},
         ),
-        ("ConvTranspose", (fed(1, 4, 5), trained(4, 2, 3)), {"group": 2, "strides": [2], "output_padding": [1]}),
         ("Col2Im", (fed(1, 8, 6), ints(3, 4), ints(2, 2)), {}),
         ("InstanceNormalization", (fed(2, 3, 4), trained(3), trained(3)), {}),
-        *[("LpNormalization", (fed(2, 3),), {"p": p, "axis": axis}) for p, axis in ((1, 0), (2, -1))],
+        ("LpNormalization", (fed(2, 3),), {}),
     ],
     "signal": [
         *[("DFT", (fed(1, 5, 2, 1), None, np.array(axis)), {"onesided": half}) for axis, half in ((1, 0), (1, 1))],
         ("DFT", (fed(1, 5, 2), np.array(4)), {}),
         ("DFT", (fed(1, 5, 2),), {"inverse": 1}),
-        ("STFT", (fed(1, 12, 1), np.array(3), fed(6)), {}),
+        ("STFT", (fed(1, 12, 1), np.array(3), fed(6)), {"onesided": 1}),
     ],
 }
 """Beyond what the layers of deep5's own networks need."""
@@ -122,7 +118,7 @@ FURTHER: dict[str, list[Case]] = {
 ELSEWHERE = {
     *("BitCast", "CumProd", "TensorScatter"),
     *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
-    *("If", "Loop", "Scan", "NonMaxSuppression", "NonZero", "Range", "Unique"),
+    *("Compress", "If", "Loop", "Scan", "NonMaxSuppression", "NonZero", "Range", "Unique"),
     *("GRU", "LSTM", "RNN"),
     *("DeformConv", "GridSample", "LpPool", "MaxUnpool", "MelWeightMatrix", "RoiAlign"),
     *("ConvInteger", "DequantizeLinear", "MatMulInteger", "QLinearConv", "QLinearMatMul", "QuantizeLinear"),

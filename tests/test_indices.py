@@ -39,7 +39,10 @@ def rows(dtype: str, axis: int, kind: str) -> d5.Network:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_gather(framework: str, dtype: str, axis: int, kind: str) -> None:
     network, extent = rows(dtype, axis, kind), (3, 4)[axis]
-    if kind == "int64" and framework in POISONING:
+    poisoning = framework in POISONING
+    if kind == "int64" and framework == "jax":
+        poisoning = False  # it runs operator by operator, and looks at the indices
+    elif kind == "int64" and poisoning:
         with pytest.raises(Unsupported, match="an index outside its axis would give a number, since INT64 has no NaN"):
             d5.framework(framework).executor(network)
         return
@@ -50,7 +53,7 @@ def test_gather(framework: str, dtype: str, axis: int, kind: str) -> None:
     assert np.isfinite(whole).all()
     for wrong in (extent, -extent - 1, -extent - 2, 2**30, -(2**31), *([2**33] if dtype == "int64" else [])):
         index = np.array([[0, -extent], [wrong, 1]], dtype)
-        if framework in POISONING:
+        if poisoning:
             got = np.array(d5.to_numpy(executor.inference({"index": index, **table})["y"]))
             place: tuple[Any, ...] = (1, 0) if axis == 0 else (slice(None), 1, 0)
             assert np.isnan(got[place]).all()

@@ -228,6 +228,25 @@ SINGLE: dict[str, tuple[str, str, dict[str, np.ndarray]]] = {
         "a = Constant<value_int = 0>() y = CumProd<exclusive = 1>(x, a)",
         {"x": np.array([0.5, 0.0, 2.0])},
     ),
+    "Compress": (
+        "22",
+        "c = Constant<value = bool[4] {1, 0, 1, 1}>() y = Compress(x, c)",
+        {"x": draw(2, 3)},
+    ),
+    "ConvTranspose": (
+        "22",
+        "y = ConvTranspose<group = 2, strides = [2], output_padding = [1]>(x, w)",
+        {"x": draw(2, 4, 5), "w": draw(4, 2, 3)},
+    ),
+    "LpNormalization": ("22", "y = LpNormalization<p = 1, axis = 0>(x)", {"x": draw(2, 3)}),
+    **{
+        f"ScatterElements with {zeros} zeros": (
+            "18",
+            'i = Constant<value = int64[1, 3] {1, 1, 1}>() y = ScatterElements<axis = 1, reduction = "mul">(x, i, u)',
+            {"x": draw(2, 3), "u": np.array([[0.5, -2.0, 3.0]]) * (np.arange(3) >= zeros)},
+        )
+        for zeros in (0, 1, 2)
+    },
     "LpPool": ("22", "y = LpPool<kernel_shape = [2], p = 3>(x)", {"x": draw(1, 2, 5)}),
     "MaxPool": (
         "22",

@@ -116,8 +116,8 @@ def _parts(
 
 
 def _linear(distance: np.ndarray, _: float) -> np.ndarray:
-    weights: np.ndarray = np.maximum(1 - np.abs(distance), 0)
-    return weights
+    shares: np.ndarray = np.maximum(1 - np.abs(distance), 0)
+    return shares
 
 
 def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
