@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from deep5.networks.constants import FLOATS, constant_tensor, constant_value
+from deep5.networks.constants import FLOATS, constant_tensor, constant_value, role
 from deep5.networks.shapes import infer_shapes
 
 __all__ = ["fold_constants", "lift_constants", "lift_weights"]
@@ -26,6 +26,9 @@ _COMPUTING = frozenset({
     "Round", "ScatterND", "Sign", "Split", "Sqrt", "Sub", "Sum", "Tile", "Transpose", "Trilu", "Where", "Xor",
 })
 # fmt: on
+# Those of them that settings are put together by, and as many in a row as are followed.
+_SETTING = _MOVING | {"Cast", "Expand", "Tile", "Transpose"}
+_LONGEST = 16
 # Nothing larger is computed beforehand: a small file must not ask for all memory.
 _MOST_ELEMENTS = 1 << 20
 # From here on, numbers stand for extents that are not known, one for each name; no element of a shape is that small.
@@ -36,7 +39,8 @@ def lift_weights(model: ir.Model) -> None:
     """Make initial values of what the file writes as large floating-point constants: its weights.
 
     These are the outputs of Constant nodes and of ConstantOfShape nodes whose shape the file holds. Single numbers
-    (a scale, an epsilon) stay constants.
+    (a scale, an epsilon) stay constants, and so do numbers that a graph computes nothing but settings of (the scales of
+    a Resize, say), and what holds an infinity (a mask).
     """
     graph = model.graph
     for node in list(graph):
@@ -44,7 +48,9 @@ def lift_weights(model: ir.Model) -> None:
             continue
         value = node.outputs[0]
         tensor = constant_tensor(value) if node.op_type == "Constant" else _filled(node)
-        if tensor is not None and tensor.dtype in FLOATS and tensor.size > 1:
+        if tensor is None or tensor.dtype not in FLOATS or tensor.size <= 1 or _only_sets(value, _LONGEST):
+            continue
+        if node.op_type != "Constant" or not np.isinf(tensor.numpy()).any():
             _lift(graph, node, tensor)
 
 
@@ -67,6 +73,16 @@ def lift_constants(model: ir.Model) -> None:
             tensor = constant_tensor(node.outputs[0])
             if tensor is not None and tensor.dtype not in FLOATS:
                 _lift(graph, node, tensor)
+
+
+def _only_sets(value: ir.Value, depth: int) -> bool:
+    """Whether a value only ever says how operators work, also by way of what is computed beforehand."""
+    uses = list(value.uses())
+    return bool(uses and depth and not value.is_graph_output()) and all(
+        role(use.node, use.idx) == "setting"
+        or (use.node.op_type in _SETTING and all(_only_sets(output, depth - 1) for output in use.node.outputs))
+        for use in uses
+    )
 
 
 def _filled(node: ir.Node) -> ir.TensorProtocol | None:
@@ -145,7 +161,7 @@ def _whole(array: np.ndarray | None) -> bool:
 
 
 def _unknown(array: np.ndarray) -> np.ndarray:
-    found: np.ndarray = array < _UNKNOWN + _NAMES
+    found: np.ndarray = (array >= _UNKNOWN) & (array < _UNKNOWN + _NAMES)
     return found
 
 
