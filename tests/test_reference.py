@@ -478,9 +478,11 @@ def test_arrays_of_other_libraries_are_taken() -> None:
 def test_what_cannot_run_is_refused_with_its_reason() -> None:
     framework, build = Reference(), NetworkBuilder("odd")
     x = build.input("x", (2, 2, 4, 4))
-    det, pooled = build.op("Det", x), build.op("LpPool", x, kernel_shape=[2, 2], p=0)
-    network = build.network({"det": det, "pooled": pooled})
-    with pytest.raises(Unsupported, match=r"(?s)Det_1 \(Det\): .*no kernel for Det.*got p=0; allowed: above 0"):
+    scaled, pooled = build.op("LpNormalization", x, p=3), build.op("LpPool", x, kernel_shape=[2, 2], p=0)
+    network = build.network({"scaled": scaled, "pooled": pooled})
+    with pytest.raises(
+        Unsupported, match=r"(?s)\(LpNormalization\): got p=3; allowed: 1, 2.*got p=0; allowed: above 0"
+    ):
         framework.executor(network)
     assert len(framework.unsupported(network.nodes)) == 2
     assert framework.unsupported(lenet().nodes) == []
