@@ -213,17 +213,33 @@ def few_bits(x: Any, dtype: Any, saturate: bool) -> Any:
     """ONNX's Cast to a type of few bits; what is too large becomes the largest number where `saturate`."""
     if jnp.issubdtype(dtype, jnp.integer):
         return x.astype("int32").astype(dtype)  # the lowest bits
-    if jnp.finfo(dtype).bits == 4 or (saturate and dtype != "float8_e8m0fnu"):
+    if jnp.finfo(dtype).bits == 4 or saturate:
         x = jnp.clip(x.astype("float32"), float(jnp.finfo(dtype).min), float(jnp.finfo(dtype).max))
     return lax.convert_element_type(x, dtype)
 
 
-@operator("Cast")
+def _powers(x: Any, dtype: Any, mode: str, saturate: bool) -> Any:
+    """ONNX's Cast to float8e8m0, which holds powers of two alone: the exponent of a float32, rounded; no sign."""
+    bits = lax.bitcast_convert_type(x.astype("float32"), "uint32")
+    exponent, rest = bits >> 23 & 0xFF, bits & 0x7FFFFF
+    more = {"down": 1 << 23, "nearest": 1 << 22, "up": 1}[mode]
+    power = exponent + (rest >= more)
+    power = jnp.where(power < 255, power, 254 if saturate else 255)
+    power = jnp.where(jnp.isnan(x) | (x < 0), 255, power)
+    return lax.bitcast_convert_type(power.astype("uint8"), dtype)
+
+
+def _check_cast(node: ir.Node) -> str | None:
+    mode = attribute(node, "round_mode", "up")
+    return None if mode in ("down", "nearest", "up") else f"round_mode={mode}; allowed: up, down, nearest"
+
+
+@operator("Cast", _check_cast)
 def _cast(emitter: Emitter, node: ir.Node) -> None:
     _typed(emitter, node)
 
 
-@operator("CastLike")
+@operator("CastLike", _check_cast)
 def _cast_like(emitter: Emitter, node: ir.Node) -> None:
     _typed(emitter, node)
 
@@ -234,6 +250,9 @@ def _typed(emitter: Emitter, node: ir.Node) -> None:
     if emitter.is_stored(node.inputs[0]):
         weight, _ = emitter.weight(node.inputs[0])
         emitter.assign_weight(node.outputs[0], f"{emitter.bind(lax.convert_element_type)}({weight}, {dtype})")
+    elif node.outputs[0].dtype == ir.DataType.FLOAT8E8M0:
+        mode, saturate = attribute(node, "round_mode", "up"), bool(attribute(node, "saturate", 1))
+        pointwise(emitter, node, _powers, dtype, f"{mode!r}, {saturate}", count=1)
     elif node.outputs[0].dtype in FEW_BITS:
         pointwise(emitter, node, few_bits, dtype, str(bool(attribute(node, "saturate", 1))), count=1)
     else:
