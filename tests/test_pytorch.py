@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import subprocess
+import sys
 import time
 import weakref
 from pathlib import Path
@@ -987,6 +989,60 @@ def test_labels_are_looked_at_before_what_is_compiled(dtype: str, ignored: int |
 
 
 @pytest.mark.slow
+class Enough(Exception):
+    """Nothing needs to be compiled any more."""
+
+
+def test_compiled_steps_wait_for_what_is_changed_in_place_before_them() -> None:
+    def gradients(x: Any, index: Any, gate: Any, images: Any, weight: Any) -> Any:
+        # Max pooling's gradient, ReLU's and a convolution's.
+        added = torch.zeros(256, 4).scatter_add(1, index, x).view(8, 32, 2, 2)
+        how = [32], (1, 1), (1, 1), (1, 1), False, (0, 0), 1, [True, True, True]
+        return torch.ops.aten.convolution_backward(torch.where(gate, 0.0, added), images, weight, *how)
+
+    behind: list[tuple[Any, Any]] = []
+
+    def look(steps: list[Any]) -> Any:
+        for step in (each for fused in steps for each in fused.get_nodes()):
+            # The names from before the change, which the step must not wait for, and those that it waits for.
+            behind.append((set(step.mutation_renames), {read.name for read in step.read_writes.reads}))
+        raise Enough
+
+    run = d5.framework("pytorch:compiled").operator_executor(ONNXOperator("Relu"))._compiler.of_operator(gradients)
+    index, gate = torch.zeros(256, 1, dtype=torch.int64), torch.ones(8, 32, 2, 2) > 0
+    last = [
+        torch.ones(shape).contiguous(memory_format=torch.channels_last) for shape in ((8, 32, 2, 2), (32, 32, 3, 3))
+    ]
+    given = torch.ones(256, 1), index, gate, *last
+    with torch._inductor.config.patch(_post_fusion_custom_pass=look), pytest.raises(Unsupported, match="Enough"):
+        run(*given)
+    assert any(before for before, _ in behind)
+    assert not [names for before, names in behind if before & names]
+
+
+SUBSAMPLED = """
+import deep5 as d5, numpy as np, torch
+build = d5.networks.NetworkBuilder("n", seed=1)
+x = build.input("x", ("N", 4, 16, 16))
+weight = build.parameter("w", (8, 4, 1, 1), lambda draw, shape: draw.standard_normal(shape))
+y = build.op("Conv", x, weight, strides=[2, 2])
+network = build.network({"loss": build.op("ReduceMean", build.op("Mul", y, y), keepdims=0)})
+run, given = d5.framework("pytorch").executor(network), np.random.default_rng(0).standard_normal((5, 4, 16, 16))
+x = torch.tensor(given, dtype=torch.float32)
+found = []
+for form in (torch.contiguous_format, *[torch.channels_last] * 30):
+    run.inference_and_backprop({"x": x.contiguous(memory_format=form)})
+    found.append(run.gradients()["w"].clone())
+assert all(torch.allclose(each, found[0], rtol=1e-5) for each in found)
+"""
+
+
+def test_a_subsampling_convolution_of_few_channels_takes_channels_that_come_last() -> None:
+    # On its own: what was written past the end of an array ended the process, here or later.
+    done = subprocess.run([sys.executable, "-c", SUBSAMPLED], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_batches_of_any_size_run_what_was_compiled_once() -> None:
     network = mlp(**SMALL, seed=3)
     run, plain = compiled(network), executor(network)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import types
@@ -58,10 +59,13 @@ class Compiler:
             warnings.simplefilter("ignore", DeprecationWarning)
             import torch._inductor.compile_fx
             from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+            from deep5.frameworks.pytorch.order import KeepOrder
         # torch writes its default into the environment too; what else stands there is somebody's choice.
         if os.environ.get(_CACHE, default_cache_dir()) == default_cache_dir():
             os.environ[_CACHE] = str(cache_folder() / "torchinductor")
-        self._inductor = torch._dynamo.lookup_backend("inductor")
+        inductor = torch._dynamo.lookup_backend("inductor")
+        self._inductor = functools.partial(inductor, config_patches={"_pre_fusion_custom_pass": KeepOrder()})
         self.compilations = 0
         self.leaves: frozenset[str] = frozenset()
 

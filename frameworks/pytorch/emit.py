@@ -144,6 +144,11 @@ class Emitter:
         self.bound[f"t_{name}"] = getattr(torch, name)
         return f"t_{name}"
 
+    @property
+    def on_host(self) -> bool:
+        """Whether the network runs in the host's memory."""
+        return bool(self._place.type == "cpu")
+
     def place(self) -> str:
         """The identifier of the device on which tensors are made."""
         self.bound["place"] = self._place

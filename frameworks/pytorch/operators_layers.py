@@ -137,14 +137,33 @@ def _conv(emitter: Emitter, node: ir.Node) -> None:
     if _check_window(node):
         _WRITE_CONVOLUTION(emitter, node)
         return
-    axes, pads = rank(node) - 2, _even(node)
+    axes, pads, strides = rank(node) - 2, _even(node), _steps(node, "strides")
     x = _padded(emitter, node, 0.0) if pads is None else emitter.name(node.inputs[0])
+    if emitter.on_host and _few_taken(node, pads, strides):
+        x, strides = f"{x}[:, :, {', '.join(f'::{step}' for step in strides)}]", (1,) * axes
     function = emitter.product(node, (F.conv1d, F.conv2d, F.conv3d)[axes - 1])
     weight, bias = emitter.name(node.inputs[1]), emitter.name(node.inputs[2] if len(node.inputs) > 2 else None)
-    how = (
-        f"{_steps(node, 'strides')}, {pads or (0,) * axes}, {_steps(node, 'dilations')}, {attribute(node, 'group', 1)}"
-    )
+    how = f"{strides}, {pads or (0,) * axes}, {_steps(node, 'dilations')}, {attribute(node, 'group', 1)}"
     emitter.assign(node, f"{function}({x}, {weight}, {bias}, {how})")
+
+
+# oneDNN's blocks of channels are 8 or 16 wide, by the processor.
+_BLOCK = 16
+
+
+def _few_taken(node: ir.Node, pads: tuple[int, ...] | None, strides: tuple[int, ...]) -> bool:
+    """Whether windows of one element skip others, of fewer channels than oneDNN has in a block.
+
+    The gradient of such a weight, where channels come last in memory, is written past the end of an array (oneDNN issue
+    6035). Whoever takes the elements first computes the same.
+    """
+    channels = extents(node)[1]
+    return (
+        all(extent == 1 for extent in _kernel(node))
+        and any(step > 1 for step in strides)
+        and not any(pads or (1,))
+        and (channels is None or channels < _BLOCK)
+    )
 
 
 def _check_pool(node: ir.Node) -> str | None:
