@@ -161,7 +161,7 @@ def _few_taken(node: ir.Node, pads: tuple[int, ...] | None, strides: tuple[int, 
     return (
         all(extent == 1 for extent in _kernel(node))
         and any(step > 1 for step in strides)
-        and not any(pads or (1,))
+        and not any(pads or ())  # none: put around before
         and (channels is None or channels < _BLOCK)
     )
 
