@@ -106,7 +106,9 @@ class Emitter:
 
     def name(self, value: ir.Value | None) -> str:
         """The identifier of a value in ONNX's order; `None` for an input left out."""
-        return "None" if value is None else self.ordered(value, onnx_order(len(extents(value))))
+        if value is None:
+            return "None"
+        return self.ordered(value, onnx_order(len(self._home.get(value, ())) or len(extents(value))))
 
     def ordered(self, value: ir.Value | None, order: Order) -> str:
         """The identifier of a value in an order; written as a transpose where it does not lie so already."""
@@ -145,13 +147,13 @@ class Emitter:
         return f"{self.function(_broadcastable)}({text}, {order})"
 
     def setting(self, node: ir.Node, position: int) -> str:
-        """The source of an input that must be known where the operator is called: a literal, or what is read there."""
+        """The source of whole numbers that must be known where the operator is called: a list, or a reading."""
         value = node.inputs[position] if position < len(node.inputs) else None
         if value is None:
             return "None"
         known = fixed(node, position)
         if known is not None:
-            return self.bind(known) if known.dtype.kind == "f" else f"{known.tolist()}"
+            return f"{known.reshape(-1).tolist()}"
         return f"{self.function(_read)}({self.name(value)})"
 
     def nested(self, graph: ir.Graph) -> str:
@@ -207,6 +209,9 @@ class Emitter:
     def alias(self, node: ir.Node, permutation: Order) -> None:
         """Make a node's output its input with the axes permuted: nothing is computed, only the order is another."""
         source, result = node.inputs[0], node.outputs[0]
+        if source is None or source.shape is None or result.shape is None:
+            self.assign(node, self.name(source))
+            return
         if source not in self._home:
             self._constant(source)
         home = self._home[source]  # type: ignore[index]  # it is there
@@ -301,7 +306,7 @@ def compile_forward(
 
 def _read(x: Any) -> Any:
     """What a tensor holds, where the network runs operator by operator."""
-    return x.numpy().tolist()
+    return x.numpy().reshape(-1).tolist()
 
 
 def _permuted(x: Any, permutation: Order) -> Any:

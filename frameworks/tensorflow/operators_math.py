@@ -270,7 +270,7 @@ def _extents(x: Any) -> list[Any]:
     return [sizes[index] if extent is None else extent for index, extent in enumerate(x.shape.as_list())]
 
 
-@operator("MatMul")
+@operator("MatMul", rankless=True)
 def _matmul(emitter: Emitter, node: ir.Node) -> None:
     x, y = (emitter.name(value) for value in node.inputs)
     emitter.assign(node, f"{emitter.product(node, _product)}({x}, {y})")

@@ -117,15 +117,10 @@ def _cumulative_product(x: Any, along: Any, exclusive: bool, reverse: bool) -> A
 def _cumulative(op_type: str, function: Callable[..., Any]) -> None:
     def emit(emitter: Emitter, node: ir.Node) -> None:
         how = ", ".join(str(bool(attribute(node, name, 0))) for name in ("exclusive", "reverse"))
-        place = f"{emitter.function(_number)}({emitter.setting(node, 1)})"
-        emitter.assign(node, f"{emitter.function(function)}({emitter.name(node.inputs[0])}, {place}, {how})")
+        x, place = emitter.name(node.inputs[0]), f"{emitter.setting(node, 1)}[0]"
+        emitter.assign(node, f"{emitter.function(function)}({x}, {place}, {how})")
 
     operator(op_type, host=(1,))(emit)
-
-
-def _number(setting: Any) -> Any:
-    """An axis, which may be given as a list of one."""
-    return setting[0] if isinstance(setting, list) else setting
 
 
 _cumulative("CumProd", _cumulative_product)

@@ -46,8 +46,13 @@ def _identity(emitter: Emitter, node: ir.Node) -> None:
     emitter.alias(node, onnx_order(len(extents(node.inputs[0]))))
 
 
-@operator("Transpose")
+@operator("Transpose", rankless=True)
 def _transpose(emitter: Emitter, node: ir.Node) -> None:
+    if node.inputs[0] is None or node.inputs[0].shape is None:
+        permutation = attribute(node, "perm", None)
+        given = None if permutation is None else list(permutation)
+        emitter.assign(node, f"{emitter.function(tf.transpose)}({emitter.name(node.inputs[0])}, {given})")
+        return
     emitter.alias(node, tuple(attribute(node, "perm", range(rank(node))[::-1])))
 
 
@@ -137,21 +142,21 @@ def _reshape(emitter: Emitter, node: ir.Node) -> None:
         emitter.assign(node, f"{emitter.function(_reshaped_as_computed)}({x}, {shape}, {copies})")
 
 
-def _check_squeeze(node: ir.Node) -> str | None:
+def _squeezes_unknown(node: ir.Node) -> str | None:
     unknown = any(not isinstance(extent, int) for extent in extents(node.inputs[0]))
     given = len(node.inputs) > 1 and node.inputs[1] is not None
-    return "no axes, where an extent is not known" if unknown and not given else None
+    unknown |= node.inputs[0] is not None and node.inputs[0].shape is None
+    return "no axes, where an extent is not known" if unknown and not given else computed(node, 1)
 
 
-def _squeezed(x: Any, axes: Sequence[int]) -> Any:
-    return tf.squeeze(x, axes) if axes else x
+def _squeezed(x: Any, axes: Sequence[int] | None) -> Any:
+    """No axes, of a shape that is known by now: all of extent 1."""
+    return x if axes is not None and not axes else tf.squeeze(x, axes)
 
 
-@operator("Squeeze", _check_squeeze, host=(1,), rankless=True)
+@operator("Squeeze", host=_squeezes_unknown, rankless=True)
 def _squeeze(emitter: Emitter, node: ir.Node) -> None:
     axes = emitter.setting(node, 1)
-    if axes == "None":
-        axes = f"{[index for index, extent in enumerate(extents(node.inputs[0])) if extent == 1]}"
     emitter.assign(node, f"{emitter.function(_squeezed)}({emitter.name(node.inputs[0])}, {axes})")
 
 
@@ -214,7 +219,7 @@ def _constant_of_shape(emitter: Emitter, node: ir.Node) -> None:
 
 def _check_slice(node: ir.Node) -> str | None:
     count = extents(node.inputs[1])
-    return None if isinstance(count[0], int) else "how many axes are sliced is not known"
+    return None if count and isinstance(count[0], int) else "how many axes are sliced is not known"
 
 
 # What TensorFlow takes as a bound; ONNX's may be as large as int64, and mean "to the end".
@@ -231,9 +236,9 @@ def _sliced(x: Any, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
     return x[tuple(parts)] if parts else x
 
 
-@operator("Slice", _check_slice, host=(3,))
+@operator("Slice", _check_slice, host=(3,), rankless=True)
 def _slice(emitter: Emitter, node: ir.Node) -> None:
-    if computed(node, 1, 2, 3, 4) is not None:
+    if computed(node, 1, 2, 3, 4) is not None or node.inputs[0] is None or node.inputs[0].shape is None:
         x, first, last, _, by = (emitter.name(value) for value in (*node.inputs, None, None)[:5])
         how = f"{x}, {first}, {last}, {emitter.setting(node, 3)}, {by}"
         emitter.assign(node, f"{emitter.function(_sliced)}({how})")

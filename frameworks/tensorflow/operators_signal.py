@@ -63,7 +63,7 @@ def _transformed(x: Any, length: Any, along: int, inverse: bool, onesided: bool,
 def _dft(emitter: Emitter, node: ir.Node) -> None:
     x, length = (emitter.name(value) for value in (*node.inputs, None)[:2])
     given = len(node.inputs) > 2 and node.inputs[2] is not None
-    along = emitter.setting(node, 2) if given else attribute(node, "axis", -2)
+    along = f"{emitter.setting(node, 2)}[0]" if given else attribute(node, "axis", -2)
     wide = emitter.device.startswith("/CPU")
     how = f"{bool(attribute(node, 'inverse', 0))}, {bool(attribute(node, 'onesided', 0))}, {wide}"
     emitter.assign(node, f"{emitter.function(_transformed)}({x}, {length}, {along}, {how})")

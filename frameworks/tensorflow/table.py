@@ -39,8 +39,8 @@ Check = Callable[[ir.Node], str | None]
 OPERATORS: dict[str, Emit] = {}
 CHECKS: dict[str, Check] = {}
 """Why a node cannot run, or None; operators without an entry always can."""
-HOST: dict[str, tuple[int, ...]] = {}
-"""Positions of the inputs that must be known where the operator is called: no tensor will do."""
+HOST: dict[str, Check] = {}
+"""What must be known where the operator is called, so that no tensor will do, and is not beforehand; or None."""
 RANKLESS: set[str] = set()
 """Operators that are written without asking how many axes their values have."""
 CONTROL: set[str] = set()
@@ -51,7 +51,7 @@ def operator(
     op_type: str,
     check: Check | None = None,
     *,
-    host: tuple[int, ...] = (),
+    host: tuple[int, ...] | Check = (),
     rankless: bool = False,
 ) -> Callable[[Emit], Emit]:
     """Enter a function into the table.
@@ -59,7 +59,8 @@ def operator(
     Args:
         op_type: ONNX's name.
         check: Why a node cannot run, or None.
-        host: Positions of inputs that must be known where the operator is called.
+        host: Positions of inputs that must be known where the operator is called; or what tells of a node what must be
+            and is not known before.
         rankless: Whether it is written without asking how many axes its values have.
     """
 
@@ -68,7 +69,7 @@ def operator(
         if check is not None:
             CHECKS[op_type] = check
         if host:
-            HOST[op_type] = host
+            HOST[op_type] = host if callable(host) else lambda node: computed(node, *host)
         if rankless:
             RANKLESS.add(op_type)
         return emit
@@ -80,7 +81,7 @@ def needs_host(node: ir.Node) -> str | None:
     """Why a node cannot be traced, and runs where its network runs operator by operator; None where it can be."""
     if node.op_type in CONTROL or subgraphs(node):
         return "control flow and lists"
-    if (reason := computed(node, *HOST.get(node.op_type, ()))) is not None:
+    if node.op_type in HOST and (reason := HOST[node.op_type](node)) is not None:
         return reason
     values = [value for value in (*node.inputs, *node.outputs) if value is not None and value.name]
     unknown = next((value for value in values if value.shape is None), None)
