@@ -63,7 +63,7 @@ def split(x: Any, sizes: Any = None, *, axis: int = 0, keepdims: int = 1) -> lis
             raise NetworkError(f"SplitToSequence into {sizes} of an axis of {extent}; allowed: sizes that add up")
     elif sizes < 1:
         raise NetworkError(f"SplitToSequence into parts of {sizes}; allowed: at least 1")
-    return list(x.split(sizes, axis)) if extent else []
+    return list(x.split(sizes, axis)) if extent or isinstance(sizes, list) else []
 
 
 def held(value: Any) -> Any:
