@@ -214,9 +214,9 @@ class Emitter:
             return
         if source not in self._home:
             self._constant(source)
-        home = self._home[source]  # type: ignore[index]  # it is there
+        home = self._home[source]
         self._home[result] = tuple(permutation.index(axis) for axis in home)
-        self._names[result, self._home[result]] = self._names[source, home]  # type: ignore[index]
+        self._names[result, self._home[result]] = self._names[source, home]
 
     def assign_all(self, node: ir.Node, text: str, *orders: Order | None) -> None:
         """Append the line that computes all outputs that a node has, of the tuple that a source text is."""
