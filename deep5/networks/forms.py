@@ -174,7 +174,8 @@ def training_form(network: Network) -> TrainingForm:
             masks.append(mask)
             value = ir.Value(name=mask.name, shape=node.outputs[0].shape, type=node.outputs[0].type)
             graph.inputs.append(value)
-            _state_mask(graph, node, ir.node("Cast", [value], {"to": int(ir.DataType.BOOL)}))
+            if _mask_is_read(node):
+                _state_mask(graph, node, ir.node("Cast", [value], {"to": int(ir.DataType.BOOL)}))
             _replace(graph, node, "Mul", node.inputs[0], value)
         else:
             _drop_outputs(node)
@@ -232,22 +233,23 @@ def _mask(network: Network, node: ir.Node) -> Mask | None:
 
 def _keep_all(graph: ir.Graph, node: ir.Node) -> None:
     """Make a dropout node one that drops nothing."""
-    # Whatever a value holds, this equals itself.
-    absent = ir.node("IsNaN", node.inputs[:1])
-    value = absent.outputs[0]
-    value.name, value.type = f"{node.name}/absent", ir.TensorType(ir.DataType.BOOL)
-    value.shape = node.outputs[0].shape
-    _state_mask(graph, node, absent, ir.node("Equal", [value, value]))
+    if _mask_is_read(node):  # else no node is made: one that is in no graph would still be a reader of its inputs
+        # Whatever a value holds, this equals itself.
+        absent = ir.node("IsNaN", node.inputs[:1])
+        value = absent.outputs[0]
+        value.name, value.type = f"{node.name}/absent", ir.TensorType(ir.DataType.BOOL)
+        value.shape = node.outputs[0].shape
+        _state_mask(graph, node, absent, ir.node("Equal", [value, value]))
     _replace(graph, node, "Identity", node.inputs[0])
 
 
+def _mask_is_read(node: ir.Node) -> bool:
+    return len(node.outputs) > 1 and (bool(node.outputs[1].uses()) or node.outputs[1].is_graph_output())
+
+
 def _state_mask(graph: ir.Graph, node: ir.Node, *computing: ir.Node) -> None:
-    """Let other nodes compute a dropout's mask, True where an element is kept, if somebody reads it."""
-    if len(node.outputs) < 2:
-        return
+    """Let other nodes compute a dropout's mask, True where an element is kept."""
     old, new = node.outputs[1], computing[-1].outputs[0]
-    if not old.uses() and not old.is_graph_output():
-        return
     new.shape, new.type = old.shape, old.type
     for number, other in enumerate(computing):
         other.name = f"{node.name}/mask" + (f"_{number}" if number else "")

@@ -26,7 +26,7 @@ from deep5.frameworks.jax.table import (
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emit import Emitter
 
-__all__: list[str] = []
+__all__ = ["few_bits"]
 
 
 def _as_it_is(op_type: str, function: Callable[..., Any], **defaults: float) -> None:
