@@ -37,6 +37,8 @@ _DTYPES = {
         "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE",
     )
 }
+# Of which torch has some kernels, in `unsigned.py` others; a registered operator would find neither.
+_UNSIGNED = {ir.DataType.UINT16, ir.DataType.UINT32, ir.DataType.UINT64}
 # Stored in eight bits: they are converted and moved, and computed with in other types.
 _NARROW = {
     getattr(ir.DataType, name) for name in ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ")
@@ -96,7 +98,7 @@ def _unfit(node: ir.Node) -> str | None:
     if None in node.inputs:
         return f"the input {node.inputs.index(None)} is left out; allowed: all inputs of a registered operator"
     for value in (*node.inputs, *node.outputs):
-        if value is not None and value.dtype is not None and value.dtype not in _DTYPES:
+        if value is not None and value.dtype is not None and value.dtype not in _DTYPES - _UNSIGNED:
             return f"the element type {value.dtype.name} of {value.name!r}"
     try:
         if (operator := operator_of(node)) is not None:

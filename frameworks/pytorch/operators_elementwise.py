@@ -202,7 +202,7 @@ def _size(x: Any, *, place: Any) -> Any:
 @kernel("Range", eager=True)
 def _range(start: Any, limit: Any, delta: Any) -> Any:
     first, end, step = (
-        float(value) if value.dtype.is_floating_point else int(value) for value in (start, limit, delta)
+        float(value.detach()) if value.dtype.is_floating_point else int(value) for value in (start, limit, delta)
     )
     count = max(math.ceil((end - first) / step) if isinstance(first, float) else -((first - end) // step), 0)
     # Of float32 and shorter: places computed in float64, rounded once.
