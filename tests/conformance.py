@@ -29,7 +29,7 @@ from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner, _normalize_tensor
 
 from deep5.errors import Deep5Error
-from deep5.networks.onnx_backend import onnx_backend
+from deep5.networks.onnx_interface import onnx_backend
 
 SUITES = {
     "node": "node",

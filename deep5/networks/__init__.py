@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from deep5.networks.microbatch_planner import plan_microbatches as plan_microbatches
     from deep5.networks.microbatching import micro_batched as micro_batched
     from deep5.networks.network import Network as Network
-    from deep5.networks.onnx_backend import onnx_backend as onnx_backend
+    from deep5.networks.onnx_interface import onnx_backend as onnx_backend
     from deep5.networks.precision import with_precision as with_precision
     from deep5.networks.zoo import alexnet as alexnet
     from deep5.networks.zoo import densenet121 as densenet121
@@ -68,7 +68,7 @@ _HOME = {
     "mlp": "deep5.networks.zoo",
     "mobilenet_v2": "deep5.networks.zoo",
     "ones": "deep5.networks.builder",
-    "onnx_backend": "deep5.networks.onnx_backend",
+    "onnx_backend": "deep5.networks.onnx_interface",
     "plan_microbatches": "deep5.networks.microbatch_planner",
     "resnet": "deep5.networks.zoo",
     "resnet18": "deep5.networks.zoo",
