@@ -21,7 +21,7 @@ from deep5.networks.gradients.window import Window
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emit import Emitter
 
-__all__: list[str] = []
+__all__ = ["max_pool_with_places"]
 
 Array = Any
 
