@@ -45,7 +45,9 @@ class Convolutions(nn.Module):
 class Transposed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.down, self.up = nn.Conv1d(3, 4, 4, stride=2, padding=1), nn.ConvTranspose1d(4, 3, 4, stride=2, padding=1)
+        # Without a bias, which the normalisation behind it takes away: its gradient is nothing but roundings.
+        self.down = nn.Conv1d(3, 4, 4, stride=2, padding=1, bias=False)
+        self.up = nn.ConvTranspose1d(4, 3, 4, stride=2, padding=1)
         self.norm, self.slope = nn.InstanceNorm1d(4, affine=True), nn.PReLU(4)
 
     def forward(self, x: Any) -> Any:

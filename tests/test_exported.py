@@ -12,20 +12,11 @@ import onnx
 import pytest
 
 import deep5 as d5
-from deep5.errors import Unsupported
 
 torch = pytest.importorskip("torch", reason="exports are PyTorch's")
 from exported_modules import MODULES  # noqa: E402 - it needs PyTorch
 
 FRAMEWORKS = ("reference", "pytorch", "tensorflow", "jax", "onnxruntime")
-# What some back-ends lack, by module: there an Unsupported that names it is an answer. Elsewhere it is a failure.
-LACKING = {
-    "convolutions": ("InstanceNormalization",),
-    "transposed": ("InstanceNormalization", "ConvTranspose", "PRelu"),
-    "embedding": ("GatherElements",),
-    "interpolation": ("Resize",),
-    "functions": ("Einsum", "CumSum", "ReduceL2", "LogSoftmax"),
-}
 # Of these, compilation alone takes more than ten seconds.
 SLOW = {(module, framework) for module in ("lstm", "gru") for framework in ("jax", "tensorflow")}
 # Float32, the same operations in another order: some ten roundings of 6e-8.
@@ -67,17 +58,12 @@ def exported(name: str, *, batch: str | None = None, dynamo: bool = False) -> Ma
     return module, network, {key: value.numpy() for key, value in feed.items()}, target
 
 
-def compare(name: str, framework: str, made: Made) -> None:
+def compare(framework: str, made: Made) -> None:
     module, network, feed, target = made
     missing = dict(module.named_parameters()).keys() - network.parameter_specs.keys()
     assert not missing
-    try:
-        executor = d5.framework(framework).executor(network)
-        outputs = executor.inference_and_backprop({**feed, "target": target.numpy()})
-    except Unsupported as error:
-        if any(operator in str(error) for operator in LACKING.get(name, ())):
-            pytest.skip(str(error).replace("\n", " ")[:200])
-        raise
+    executor = d5.framework(framework).executor(network)
+    outputs = executor.inference_and_backprop({**feed, "target": target.numpy()})
     module.zero_grad()
     loss = torch.nn.functional.mse_loss(module(*(torch.from_numpy(value) for value in feed.values())), target)
     loss.backward()
@@ -86,7 +72,7 @@ def compare(name: str, framework: str, made: Made) -> None:
     for key, value in module.named_parameters():
         own, wanted = d5.to_numpy(found[key]), value.grad.numpy()
         # A sum that is 0 but for roundings (a bias before a normalisation) is held to what it is a sum of.
-        scale = max(float(np.linalg.norm(wanted)), 1e-2 * loss.item())
+        scale = max(float(np.linalg.norm(wanted)), 1e-3 * loss.item())
         assert own.shape == wanted.shape
         assert np.linalg.norm(own - wanted) <= CLOSE * scale, key
 
@@ -101,7 +87,7 @@ def compare(name: str, framework: str, made: Made) -> None:
 )
 def test_gradients_are_those_of_the_module(name: str, framework: str) -> None:
     pytest.importorskip(framework if framework not in ("reference", "pytorch") else "torch")
-    compare(name, framework, exported(name))
+    compare(framework, exported(name))
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -110,7 +96,7 @@ def test_a_batch_of_any_size(name: str, framework: str) -> None:
     module, network, feed, target = exported(name, batch="N")
     for size in (2, 1):
         part = {key: value[:size] for key, value in feed.items()}
-        compare(name, framework, (module, network, part, target[:size]))
+        compare(framework, (module, network, part, target[:size]))
 
 
 def test_what_only_sets_an_operator_is_no_parameter() -> None:
@@ -124,4 +110,4 @@ def test_what_only_sets_an_operator_is_no_parameter() -> None:
 def test_the_newer_exporter(name: str) -> None:
     if importlib.util.find_spec("onnxscript") is None:
         pytest.skip("torch.onnx.export(dynamo=True) needs onnxscript, which is not installed")
-    compare(name, "pytorch", exported(name, dynamo=True))
+    compare("pytorch", exported(name, dynamo=True))

@@ -186,8 +186,6 @@ def native(framework: str, network: Network, feeds: Arrays, gradients: Arrays) -
         return False
     if node.op_type == "SoftmaxCrossEntropyLoss" and len(node.outputs) == 2 and framework == "pytorch":
         return False  # PyTorch's own backward pass fails: "grad_input must be contiguous"
-    if node.op_type == "Det" and framework == "pytorch":
-        return False  # PyTorch's own backward pass gives 0 where a matrix is singular, and cofactors are not
     executor.inference_and_backprop(dict(feeds), loss="loss", wrt=list(gradients))
     for name, value in executor.gradients().items():
         want, got = d5.to_numpy(value), gradients[name]

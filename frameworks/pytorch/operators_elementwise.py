@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
+from deep5.frameworks.pytorch.determinant import determinant
 from deep5.frameworks.pytorch.short import in_float32
 from deep5.frameworks.pytorch.table import kernel
 from deep5.frameworks.pytorch.unsigned import logical_shift
@@ -41,7 +42,7 @@ for _name, _function in {
     "BitwiseOr": torch.bitwise_or,
     "BitwiseXor": torch.bitwise_xor,
     "Cosh": torch.cosh,
-    "Det": torch.det,
+    "Det": determinant,
     "Mish": F.mish,
     "Sinh": torch.sinh,
     "Softsign": F.softsign,

@@ -1,225 +1,153 @@
-"""Recurrent layers as ONNX has them, step by step: what torch's own layers do not take."""
+"""Recurrent layers: torch's own where it has them, else step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import onnx_ir as ir
 import torch
-import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
-__all__ = ["gated_recurrent", "long_short_term", "simple_recurrent"]
+from deep5.frameworks.pytorch.recurrent import gated_recurrent, long_short_term, simple_recurrent
+from deep5.frameworks.pytorch.table import attribute, extents, operator, writer
 
-# By name: the function of x, alpha and beta, and what these are where nobody says.
-_ACTIVATIONS: dict[str, tuple[Callable[[Any, float, float], Any], float, float]] = {
-    "affine": (lambda x, a, b: a * x + b, 1.0, 0.0),
-    "elu": (lambda x, a, b: F.elu(x, a), 1.0, 0.0),
-    "hardsigmoid": (lambda x, a, b: (a * x + b).clamp(0, 1), 0.2, 0.5),
-    "leakyrelu": (lambda x, a, b: F.leaky_relu(x, a), 0.01, 0.0),
-    "relu": (lambda x, a, b: x.relu(), 0.0, 0.0),
-    "scaledtanh": (lambda x, a, b: a * torch.tanh(b * x), 1.0, 1.0),
-    "sigmoid": (lambda x, a, b: x.sigmoid(), 0.0, 0.0),
-    "softplus": (lambda x, a, b: F.softplus(x, 1.0, 40.0), 0.0, 0.0),
-    "softsign": (lambda x, a, b: F.softsign(x), 0.0, 0.0),
-    "tanh": (lambda x, a, b: x.tanh(), 0.0, 0.0),
-    "thresholdedrelu": (lambda x, a, b: F.threshold(x, a, 0.0), 1.0, 0.0),
-}
-# How many numbers of activation_alpha and activation_beta each takes.
-_ALPHAS = ("affine", "elu", "hardsigmoid", "leakyrelu", "scaledtanh", "thresholdedrelu")
-_BETAS = ("affine", "hardsigmoid", "scaledtanh")
+if TYPE_CHECKING:
+    from deep5.frameworks.pytorch.emit import Emitter
 
-Step = Callable[[int, Any, tuple[Any, ...]], tuple[Any, ...]]
+__all__: list[str] = []
+
+# Gates are put in another order at every call, for two or three times what a step reads.
+_SHORT = 4
 
 
-def _functions(
-    names: Any, default: list[str], directions: int, alphas: Any, betas: Any, clip: float | None
-) -> list[Callable[[Any], Any]]:
-    """The activations of all directions in order, each behind the clip."""
-    names = list(names) if names else default * directions
-    alphas, betas = list(alphas or ()), list(betas or ())
-    found: list[Callable[[Any], Any]] = []
-    for name in map(str.lower, names):
-        function, alpha, beta = _ACTIVATIONS[name]
-        if name in _ALPHAS and alphas:
-            alpha = alphas.pop(0)
-        if name in _BETAS and betas:
-            beta = betas.pop(0)
-
-        def run(x: Any, function: Any = function, alpha: float = alpha, beta: float = beta) -> Any:
-            return function(x if clip is None else x.clamp(-clip, clip), alpha, beta)
-
-        found.append(run)
-    return found
+def _check_short(node: ir.Node) -> str | None:
+    """Short layers that torch has, too, are better written out in cells."""
+    steps = extents(node)[0]
+    if _beyond_torch(node) is None and node.op_type != "RNN" and isinstance(steps, int) and steps < _SHORT:
+        return f"{steps} steps, in less time than its weights are put in torch's order"
+    return None
 
 
-def _run(
-    x: Any, lengths: Any, states: tuple[Any, ...], directions: tuple[bool, ...], step: Step, layout: int
-) -> tuple[Any, tuple[Any, ...]]:
-    """All hidden states, (length, directions, batch, size), and the last ones of each kind, (directions, batch, size).
+def _beyond_torch(node: ir.Node) -> str | None:
+    """What torch's own layers do not take."""
+    default = {"activations": None, "clip": None, "input_forget": 0, "layout": 0}
+    if node.op_type == "RNN":
+        del default["activations"]
+        if (names := _activations(node)) not in ({"tanh"}, {"relu"}):
+            return f"activations={sorted(names)}"
+    if node.op_type == "GRU":
+        default["linear_before_reset"] = 1  # torch resets what the product gave; ONNX's default is what it takes
+    for name, usual in default.items():
+        given = attribute(node, name, 0 if name == "linear_before_reset" else usual)
+        if given != usual:
+            return f"{name}={given}"
+    if attribute(node, "direction", "forward") not in ("forward", "bidirectional"):
+        return "the direction reverse"
+    inputs = (*node.inputs, *(None,) * 8)
+    return "lengths of sequences, or peepholes" if inputs[4] is not None or inputs[7] is not None else None
+
+
+def _activations(node: ir.Node) -> set[str]:
+    return {name.lower() for name in attribute(node, "activations", None) or ["Tanh"]}
+
+
+def _ordered(weight: Any, order: tuple[int, ...]) -> Any:
+    """The gates of a weight or bias in another order."""
+    if len(order) == 1:
+        return weight
+    parts = weight.chunk(len(order))
+    return torch.cat([parts[gate] for gate in order])
+
+
+def _parameters(weight: Any, recurrence: Any, bias: Any, order: tuple[int, ...]) -> list[Any]:
+    """The weights and biases of every direction as torch's layers want them.
+
+    Args:
+        weight: Shape (directions, gates size, features).
+        recurrence: Shape (directions, gates size, size).
+        bias: Shape (directions, 2 gates size), or None.
+        order: Torch's gates by their numbers in ONNX's order.
+    """
+    parameters = []
+    for direction in range(recurrence.shape[0]):
+        parameters += [_ordered(weight[direction], order), _ordered(recurrence[direction], order)]
+        parameters += [] if bias is None else [_ordered(part, order) for part in bias[direction].chunk(2)]
+    return parameters
+
+
+def _zeros(x: Any, recurrence: Any) -> Any:
+    """A first state, shape (directions, batch, size)."""
+    return x.new_zeros(recurrence.shape[0], x.shape[1], recurrence.shape[2])
+
+
+def _by_direction(y: Any, recurrence: Any) -> Any:
+    """All hidden states in ONNX's shape, (length, directions, batch, size)."""
+    return y.unflatten(2, (recurrence.shape[0], recurrence.shape[2])).transpose(1, 2)
+
+
+def _long_short(x: Any, weight: Any, recurrence: Any, bias: Any, hidden: Any, cell: Any) -> tuple[Any, Any, Any]:
+    """ONNX's LSTM by torch's; all hidden states, the last ones, and the last cell states.
 
     Args:
         x: Shape (length, batch, features).
-        lengths: Of the sequences, shape (batch,); None: all are whole.
-        states: The first ones, each (directions, batch, size).
-        directions: Whether each runs from the end.
-        step: Takes the direction, a step's input and the states; returns the new states.
-        layout: 1: the batch comes first in all of them.
+        weight: As for `_parameters`.
+        recurrence: Likewise.
+        bias: Likewise.
+        hidden: First hidden state, shape (directions, batch, size), or None for zeros.
+        cell: First cell state, likewise.
     """
-    count, rows, ends = x.shape[0], [], []
-    for number, backward in enumerate(directions):
-        state, kept = tuple(each[number] for each in states), [Any] * 0
-        for at in reversed(range(count)) if backward else range(count):
-            new = step(number, x[at], state)
-            if lengths is None:
-                state = new
-                kept.append(state[0])
-            else:
-                runs = (at < lengths)[:, None]
-                state = tuple(torch.where(runs, after, before) for after, before in zip(new, state, strict=True))
-                kept.append(torch.where(runs, state[0], 0.0))
-        rows.append(torch.stack(kept[::-1] if backward else kept))
-        ends.append(state)
-    y, last = torch.stack(rows, 1), tuple(map(torch.stack, zip(*ends, strict=True)))
-    if layout:
-        return y.permute(2, 0, 1, 3), tuple(each.transpose(0, 1) for each in last)
-    return y, last
+    parameters = _parameters(weight, recurrence, bias, (0, 2, 3, 1))
+    state = tuple(_zeros(x, recurrence) if given is None else given for given in (hidden, cell))
+    # In training, so that there is a gradient everywhere; with no dropout that is all that it means.
+    two = recurrence.shape[0] == 2
+    y, hidden, cell = torch.lstm(x, state, parameters, bias is not None, 1, 0.0, True, two, False)
+    return _by_direction(y, recurrence), hidden, cell
 
 
-def _arranged(x: Any, states: tuple[Any, ...], weights: Any, layout: int) -> tuple[Any, tuple[Any, ...]]:
-    """Input and first states with the batch second; states left out are zero."""
-    directions, _, size = weights.shape
-    if layout:
-        x = x.transpose(0, 1)
-        states = tuple(None if state is None else state.transpose(0, 1) for state in states)
-    zeros = x.new_zeros(directions, x.shape[1], size)
-    return x, tuple(zeros if state is None else state for state in states)
+def _recurrent(
+    layer: Any, order: tuple[int, ...], x: Any, weight: Any, recurrence: Any, bias: Any, hidden: Any
+) -> tuple[Any, Any]:
+    """ONNX's GRU or RNN by torch's; all hidden states and the last ones, as `_long_short`."""
+    parameters = _parameters(weight, recurrence, bias, order)
+    state = _zeros(x, recurrence) if hidden is None else hidden
+    two = recurrence.shape[0] == 2
+    y, hidden = layer(x, state, parameters, bias is not None, 1, 0.0, True, two, False)
+    return _by_direction(y, recurrence), hidden
 
 
-def _backwards(direction: str) -> tuple[bool, ...]:
-    return {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[direction]
+def _gated(*values: Any) -> tuple[Any, Any]:
+    return _recurrent(torch.gru, (1, 0, 2), *values)
 
 
-def _halves(bias: Any, number: int, like: Any) -> tuple[Any, Any]:
-    if bias is None:
-        zero = like.new_zeros(())
-        return zero, zero
-    first, second = bias[number].chunk(2)
-    return first, second
+def _vanilla_tanh(*values: Any) -> tuple[Any, Any]:
+    return _recurrent(torch.rnn_tanh, (0,), *values)
 
 
-def simple_recurrent(
-    x: Any,
-    weight: Any,
-    recurrence: Any,
-    bias: Any = None,
-    lengths: Any = None,
-    hidden: Any = None,
-    *,
-    activation_alpha: Any = None,
-    activation_beta: Any = None,
-    activations: Any = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    layout: int = 0,
-    outputs: int,
-) -> tuple[Any, ...]:
-    """ONNX's RNN."""
-    backwards = _backwards(direction)
-    functions = _functions(activations, ["Tanh"], len(backwards), activation_alpha, activation_beta, clip)
-    x, states = _arranged(x, (hidden,), recurrence, layout)
-
-    def step(number: int, row: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        of_input, of_state = _halves(bias, number, x)
-        total = row @ weight[number].t() + state[0] @ recurrence[number].t() + of_input + of_state
-        return (functions[number](total),)
-
-    y, last = _run(x, lengths, states, backwards, step, layout)
-    return (y, *last)[:outputs]
+def _vanilla_relu(*values: Any) -> tuple[Any, Any]:
+    return _recurrent(torch.rnn_relu, (0,), *values)
 
 
-def gated_recurrent(
-    x: Any,
-    weight: Any,
-    recurrence: Any,
-    bias: Any = None,
-    lengths: Any = None,
-    hidden: Any = None,
-    *,
-    activation_alpha: Any = None,
-    activation_beta: Any = None,
-    activations: Any = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    layout: int = 0,
-    linear_before_reset: int = 0,
-    outputs: int,
-) -> tuple[Any, ...]:
-    """ONNX's GRU: gates update, reset, hidden.
-
-    References:
-        Cho et al., Learning phrase representations using RNN encoder-decoder, EMNLP 2014, equations 5 to 8.
-    """
-    backwards = _backwards(direction)
-    functions = _functions(activations, ["Sigmoid", "Tanh"], len(backwards), activation_alpha, activation_beta, clip)
-    x, states = _arranged(x, (hidden,), recurrence, layout)
-    size = recurrence.shape[-1]
-
-    def step(number: int, row: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        (before,), (gate, candidate) = state, functions[2 * number : 2 * number + 2]
-        of_input, of_state = _halves(bias, number, x)
-        given = row @ weight[number].t() + of_input
-        gates, last = recurrence[number].split((2 * size, size))
-        biases = of_state.split((2 * size, size)) if of_state.ndim else (of_state, of_state)
-        update, reset = gate(given[:, : 2 * size] + before @ gates.t() + biases[0]).chunk(2, 1)
-        if linear_before_reset:
-            new = candidate(given[:, 2 * size :] + reset * (before @ last.t() + biases[1]))
-        else:
-            new = candidate(given[:, 2 * size :] + (reset * before) @ last.t() + biases[1])
-        return ((1 - update) * new + update * before,)
-
-    y, last = _run(x, lengths, states, backwards, step, layout)
-    return (y, *last)[:outputs]
+def _emit_recurrent(emitter: Emitter, node: ir.Node, function: Any, general: Any, states: int) -> None:
+    if _beyond_torch(node):
+        writer(general)(emitter, node)
+        return
+    x, weight, recurrence, bias, _, *first = (*node.inputs, *(None,) * 4)[: 5 + states]
+    inputs = ", ".join(emitter.name(value) for value in (x, weight, recurrence, bias, *first))
+    outputs = [emitter.name(value) if value.name else "_" for value in node.outputs]
+    targets = ", ".join([*outputs, *["_"] * (1 + states - len(outputs))])
+    emitter.line(f"{targets} = {emitter.function(function)}({inputs})")
 
 
-def long_short_term(
-    x: Any,
-    weight: Any,
-    recurrence: Any,
-    bias: Any = None,
-    lengths: Any = None,
-    hidden: Any = None,
-    cell: Any = None,
-    peepholes: Any = None,
-    *,
-    activation_alpha: Any = None,
-    activation_beta: Any = None,
-    activations: Any = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    input_forget: int = 0,
-    layout: int = 0,
-    outputs: int,
-) -> tuple[Any, ...]:
-    """ONNX's LSTM: gates input, output, forget, cell; peepholes input, output, forget.
+@operator("LSTM", _check_short, ranked=True)
+def _lstm(emitter: Emitter, node: ir.Node) -> None:
+    _emit_recurrent(emitter, node, _long_short, long_short_term, 2)
 
-    References:
-        Gers, Schraudolph and Schmidhuber, Learning precise timing with LSTM recurrent networks, JMLR 3, 2002.
-    """
-    backwards = _backwards(direction)
-    default = ["Sigmoid", "Tanh", "Tanh"]
-    functions = _functions(activations, default, len(backwards), activation_alpha, activation_beta, clip)
-    x, states = _arranged(x, (hidden, cell), recurrence, layout)
 
-    def step(number: int, row: Any, state: tuple[Any, ...]) -> tuple[Any, ...]:
-        (before, held), (gate, candidate, out) = state, functions[3 * number : 3 * number + 3]
-        of_input, of_state = _halves(bias, number, x)
-        total = row @ weight[number].t() + before @ recurrence[number].t() + of_input + of_state
-        enter, leave, forget, new = total.chunk(4, 1)
-        look = (0.0, 0.0, 0.0) if peepholes is None else peepholes[number].chunk(3)
-        entered = gate(enter + look[0] * held)
-        kept = 1 - entered if input_forget else gate(forget + look[2] * held)
-        held = kept * held + entered * candidate(new)
-        return gate(leave + look[1] * held) * out(held), held
+@operator("GRU", _check_short, ranked=True)
+def _gru(emitter: Emitter, node: ir.Node) -> None:
+    _emit_recurrent(emitter, node, _gated, gated_recurrent, 1)
 
-    y, last = _run(x, lengths, states, backwards, step, layout)
-    return (y, *last)[:outputs]
+
+@operator("RNN", _check_short, ranked=True)
+def _rnn(emitter: Emitter, node: ir.Node) -> None:
+    function = _vanilla_relu if "relu" in _activations(node) else _vanilla_tanh
+    _emit_recurrent(emitter, node, function, simple_recurrent, 1)

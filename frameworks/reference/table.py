@@ -29,10 +29,6 @@ __all__ = [
 ]
 
 
-def _no_graphs(graph: ir.Graph) -> Callable[..., tuple[Any, ...]]:
-    raise NotImplementedError("nested graphs are compiled by the emitter")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Site:
     """A node where it is about to be compiled.
@@ -42,17 +38,17 @@ class Site:
         constants: Values that never change, known while compiling.
         scratch: The buffer that convolutions of this network share.
         outputs: How many outputs somebody reads.
-        ranks: What statistics are exchanged by; None: nobody has others to exchange with.
         nested: Makes a function of a graph inside the node, which takes the graph's inputs, then the values that
             `captured` tells of the node, and returns a tuple.
+        ranks: What statistics are exchanged by; None: nobody has others to exchange with.
     """
 
     node: ir.Node
     constants: Mapping[ir.Value, Array]
     scratch: Scratch
     outputs: int
+    nested: Callable[[ir.Graph], Callable[..., tuple[Any, ...]]]
     ranks: RankStatistics | None = None
-    nested: Callable[[ir.Graph], Callable[..., tuple[Any, ...]]] = _no_graphs
 
     def given(self) -> tuple[int, ...]:
         """Positions of the inputs that the node has."""
