@@ -89,9 +89,13 @@ class Drawn:
         values = self.values(shape, 0.5, 2.0) * self.rng.choice([-1.0, 1.0], tuple(shape))
         return np.where(self.rng.random(tuple(shape)) < self.one_of(0.0, 0.2, 0.6), 0.0, values)
 
+    def least(self) -> int:
+        """How small an extent may be: now and then nothing at all."""
+        return self.one_of(1, 1, 1, 0)
+
     def broadcast(self, count: int) -> list[tuple[int, ...]]:
         """Shapes that broadcast against each other."""
-        whole = self.shape(0, 3)
+        whole = self.shape(0, 3, smallest=self.least())
         found = []
         for _ in range(count):
             kept = whole[self.whole(0, len(whole)) :]
@@ -198,7 +202,7 @@ def activation(d: Drawn) -> Case:
 
 @case("Softmax", "LogSoftmax")
 def softmax(d: Drawn) -> Case:
-    shape = d.shape(1, 3)
+    shape = d.shape(1, 3, smallest=d.least())
     return d.case([d.values(shape, -4.0, 4.0)], d.attributes(axis=st.integers(-len(shape), len(shape) - 1)))
 
 
@@ -258,7 +262,7 @@ def cast(d: Drawn) -> Case:
 @case("Gemm")
 def gemm(d: Drawn) -> Case:
     settings = d.attributes(alpha=numbers(-1.0, 2.0), beta=numbers(-1.0, 2.0), transA=FLAG, transB=FLAG)
-    m, k, n = d.whole(1, 4), d.whole(1, 4), d.whole(1, 4)
+    m, k, n = d.shape(3, 3, smallest=d.least())
     a, b = ((k, m) if settings.get("transA") else (m, k)), ((n, k) if settings.get("transB") else (k, n))
     inputs = [d.values(a), d.values(b)]
     if d.flag():
@@ -268,7 +272,7 @@ def gemm(d: Drawn) -> Case:
 
 @case("MatMul")
 def matmul(d: Drawn) -> Case:
-    m, k, n = d.whole(1, 3), d.whole(1, 3), d.whole(1, 3)
+    m, k, n = d.shape(3, 3, smallest=d.least(), largest=3)
     lead = d.broadcast(2)
     a = d.one_of((k,), (*lead[0], m, k))
     b = d.one_of((k,), (*lead[1], k, n))
@@ -307,7 +311,8 @@ def reduced_axes(d: Drawn, rank: int) -> np.ndarray | None:
     "ReduceSum", "ReduceSumSquare",
 )  # fmt: skip
 def reduction(d: Drawn) -> Case:
-    shape = d.shape(0, 3)
+    whole = d.op not in ("ReduceL1", "ReduceProd", "ReduceSum", "ReduceSumSquare")  # of nothing there is no mean
+    shape = d.shape(0, 3, smallest=1 if whole else d.least())
     settings = d.attributes(keepdims=FLAG, noop_with_empty_axes=FLAG)
     axes = reduced_axes(d, len(shape))
     if d.op == "ReduceProd":
@@ -319,7 +324,7 @@ def reduction(d: Drawn) -> Case:
 
 @case("CumSum", "CumProd")
 def cumulated(d: Drawn) -> Case:
-    shape = d.shape(1, 3)
+    shape = d.shape(1, 3, smallest=d.least())
     axis = np.array(d.axis(len(shape)), d.one_of(np.int64, np.int32))
     settings = d.attributes(exclusive=FLAG, reverse=FLAG)
     return d.case([d.with_zeros(shape) if d.op == "CumProd" else d.values(shape), axis], settings)
@@ -345,7 +350,7 @@ def reshape(d: Drawn) -> Case:
 
 @case("Flatten")
 def flatten(d: Drawn) -> Case:
-    shape = d.shape(1, 3)
+    shape = d.shape(1, 3, smallest=d.least())
     return d.case([d.values(shape)], d.attributes(axis=st.integers(-len(shape), len(shape))))
 
 
@@ -363,7 +368,7 @@ def squeeze(d: Drawn) -> Case:
 
 @case("Transpose")
 def transpose(d: Drawn) -> Case:
-    shape = d.shape(1, 4, largest=3)
+    shape = d.shape(1, 4, smallest=d.least(), largest=3)
     return d.case([d.values(shape)], d.attributes(perm=st.permutations(range(len(shape)))))
 
 
@@ -395,7 +400,7 @@ def split(d: Drawn) -> Case:
 
 @case("Slice")
 def slice_(d: Drawn) -> Case:
-    shape = d.shape(1, 3, largest=5)
+    shape = d.shape(1, 3, smallest=d.least(), largest=5)
     chosen = list(d.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
     near, far = st.integers(-6, 6), st.sampled_from([-END, END])
     bounds = [[d.draw(kind) for _ in chosen] for kind in (near, near | far)]
@@ -411,8 +416,8 @@ def slice_(d: Drawn) -> Case:
 @case("Expand", "Tile")
 def repeated(d: Drawn) -> Case:
     if d.op == "Tile":
-        shape = d.shape(1, 3)
-        return d.case([d.values(shape), integers(*(d.whole(1, 3) for _ in shape))], d.attributes())
+        shape = d.shape(1, 3, smallest=d.least())
+        return d.case([d.values(shape), integers(*(d.whole(d.least(), 3) for _ in shape))], d.attributes())
     a, goal = d.broadcast(2)
     return d.case([d.values(a), integers(*goal)], d.attributes())
 

@@ -349,23 +349,48 @@ def swiglu(d: Drawn) -> Case:
     return d.case([d.values(shape), d.values(shape)], a, by=(0, 1))
 
 
+ACTIVATIONS = [
+    "Affine", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "ScaledTanh", "Sigmoid", "Softplus", "Softsign", "Tanh",
+    "ThresholdedRelu",
+]  # fmt: skip
+
+
 @case("RNN", "GRU", "LSTM")
 def recurrent(d: Drawn) -> Case:
-    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[d.op]
+    gates, functions = {"RNN": (1, 1), "GRU": (3, 2), "LSTM": (4, 3)}[d.op]
     steps, n, features, hidden = d.whole(1, 3), d.whole(1, 2), d.whole(1, 2), d.whole(1, 2)
     direction = d.one_of("forward", "reverse", "bidirectional")
     ways = 2 if direction == "bidirectional" else 1
-    settings = {"direction": direction, "hidden_size": hidden}
-    if d.op == "GRU":
-        settings["linear_before_reset"] = d.one_of(0, 1)
+    names = st.lists(st.sampled_from(ACTIVATIONS), min_size=functions * ways, max_size=functions * ways)
+    alphas = st.lists(numbers(0.25, 1.5), min_size=functions * ways, max_size=functions * ways)
+    settings = d.attributes(
+        activations=names,
+        activation_alpha=alphas,  # as many as could be read: those that no function reads are left over
+        activation_beta=alphas,
+        clip=numbers(0.5, 2.0),
+        direction=[direction],
+        hidden_size=[hidden],
+        input_forget=FLAG,
+        layout=FLAG,
+        linear_before_reset=FLAG,
+    )
+    if "direction" not in settings:
+        ways = 1
+        settings = {name: value for name, value in settings.items() if not name.startswith("activation")}
+    first = settings.get("layout", 0)
+    state = (n, ways, hidden) if first else (ways, n, hidden)
     inputs: list[np.ndarray | None] = [
-        d.values((steps, n, features)),
+        d.values((n, steps, features) if first else (steps, n, features)),
         d.values((ways, gates * hidden, features)),
         d.values((ways, gates * hidden, hidden)),
+        d.values((ways, 2 * gates * hidden)) if d.flag() else None,
+        np.asarray(d.rng.integers(1, steps + 1, n), np.int32) if d.flag() else None,
+        d.values(state) if d.flag() else None,
     ]
-    if d.flag():
-        inputs.append(d.values((ways, 2 * gates * hidden)))
-    return d.case(inputs, settings, by=range(len(inputs)), outputs=d.one_of(1, 2))
+    if d.op == "LSTM":
+        inputs += [d.values(state) if d.flag() else None, d.values((ways, 3 * hidden)) if d.flag() else None]
+    by = [at for at, value in enumerate(inputs) if value is not None and at != 4]
+    return d.case(inputs, settings, by=by, outputs=d.whole(1, 3 if d.op == "LSTM" else 2))
 
 
 @case("CausalConvWithState")

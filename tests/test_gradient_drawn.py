@@ -137,6 +137,17 @@ def forward(case: Case) -> tuple[dict[str, np.ndarray], bool]:
         return reject()
 
 
+def strided(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The same numbers, and every second time some that do not lie one behind the other, the last axis backwards."""
+    if not value.ndim or rng.random() < 0.5:
+        return value
+    wide = np.zeros((*value.shape[::-1], 2), value.dtype).T[..., ::-1]
+    view = wide[1]
+    view[...] = value
+    assert view.size < 2 or not view.flags.c_contiguous
+    return view
+
+
 def check(case: Case) -> tuple[Network, dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Compare the gradients with a central difference; gives the network, what it was fed and the gradients."""
     (found, own), rng = forward(case), np.random.default_rng(7)
@@ -144,7 +155,7 @@ def check(case: Case) -> tuple[Network, dict[str, np.ndarray], dict[str, np.ndar
         case = replace(case, inputs=[np.asarray(case.inputs[0], np.float32), *case.inputs[1:]])
     real = real_type(case)
     single = real == np.float32 or (not own and case.op in SINGLE)
-    values = {f"x{position}": np.asarray(case.inputs[position]) for position in case.by}
+    values = {f"x{position}": strided(np.asarray(case.inputs[position]), rng) for position in case.by}
     seeds = {f"seed_{name}": rng.uniform(0.5, 1.5, found[name].shape).astype(real) for name in floating(found)}
     network, feeds = Network.from_onnx(model_of(case, found)), {**values, **seeds}
     results = evaluated(gradient_network(network, wrt=list(values)), {**feeds, "loss_scale": np.ones((), real)})

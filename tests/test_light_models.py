@@ -7,16 +7,18 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx.backend.test.runner import Runner
+from onnx.reference import ReferenceEvaluator
 
 import deep5 as d5
-from deep5.errors import Unsupported
+from conformance import cases, model_of, samples
+from deep5.networks.precision import with_precision
 
 FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 NAMES = sorted(path.stem.removeprefix("light_") for path in FOLDER.glob("light_*.onnx"))
-# Operators that some back-ends lack.
-LACKING = ("LRN", "AveragePool")
-# ReLUs and largest elements: where a sum is within a rounding of 0 or of another one, a gradient goes another way.
-CLOSE = 2e-2
+# By what computes: float64, sums of some thousand terms through fifty layers, measured to 1e-11; float32, in which a
+# sum or a largest element within a rounding of another sends a gradient another way (ONNX Runtime has no float64).
+CLOSE = {"float64": 1e-9, "float32": 2e-2}
 
 
 def network(name: str, *, seed: int = 0) -> d5.Network:
@@ -35,11 +37,26 @@ def test_there_are_nine() -> None:
     assert len(NAMES) == 9
 
 
+def test_what_is_expected_of_squeezenet_is_not_met_by_the_evaluator_of_onnx() -> None:
+    """All its logits are some 9.5e9, where float32 numbers are 1024 apart: the order of adding decides."""
+    model = model_of(cases("light")["squeezenet"])
+    inputs, expected = next(samples(cases("light")["squeezenet"], model))
+    weights = {tensor.name for tensor in model.graph.initializer}
+    (fed,) = (value.name for value in model.graph.input if value.name not in weights)
+    found = ReferenceEvaluator(model).run(None, {fed: inputs[0]})
+    with pytest.raises(AssertionError):
+        Runner.assert_similar_outputs(expected, found, 1e-3, 1e-7)
+    np.testing.assert_allclose(expected[0], 1e-3, rtol=1e-6)
+    np.testing.assert_array_equal(found[0], 1.0)
+
+
 @pytest.mark.parametrize(
     ("name", "framework"),
     [
         pytest.param(
-            name, framework, marks=[] if (name, framework) == ("squeezenet", "onnxruntime") else [pytest.mark.slow]
+            name,
+            framework,
+            marks=[] if name == "squeezenet" and framework in ("onnxruntime", "reference") else [pytest.mark.slow],
         )
         for name in NAMES
         for framework in ("onnxruntime", "jax", "tensorflow", "reference")
@@ -48,23 +65,21 @@ def test_there_are_nine() -> None:
 def test_gradients_agree_with_pytorch(name: str, framework: str) -> None:
     for needed in ("torch", *([framework] if framework != "reference" else [])):
         pytest.importorskip(needed)
-    net, draw = network(name), np.random.default_rng(1)
+    precision = "float32" if framework == "onnxruntime" else "float64"
+    net, draw = with_precision(network(name), precision), np.random.default_rng(1)
     feed = {key: draw.standard_normal(spec.shape).astype(spec.dtype) for key, spec in net.inputs.items()}
     found = []
     for each in ("pytorch", framework):
-        try:
-            executor = d5.framework(each).executor(net)
-            outputs = executor.inference_and_backprop(feed)
-        except Unsupported as error:
-            if any(f"({operator})" in str(error) for operator in LACKING):
-                pytest.skip(str(error).replace("\n", " ")[:200])
-            raise
+        executor = d5.framework(each).executor(net)
+        outputs = executor.inference_and_backprop(feed)
         found.append((d5.to_numpy(outputs["loss"]), {k: d5.to_numpy(v) for k, v in executor.gradients().items()}))
     (loss, wanted), (own_loss, own) = found
-    np.testing.assert_allclose(own_loss, loss, rtol=1e-4)
+    np.testing.assert_allclose(own_loss, loss, rtol=min(1e-4, CLOSE[precision]))
     assert own.keys() == wanted.keys() == net.parameter_specs.keys()
     largest = max(float(np.linalg.norm(value)) for value in wanted.values())
     assert largest > 0
     for key, value in wanted.items():
         # What is a thousandth of the largest gradient and less is a remainder of roundings.
-        assert np.linalg.norm(own[key] - value) <= CLOSE * max(float(np.linalg.norm(value)), 1e-3 * largest), key
+        assert np.linalg.norm(own[key] - value) <= CLOSE[precision] * max(
+            float(np.linalg.norm(value)), 1e-3 * largest
+        ), key

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from deep5.networks.attributes import attribute
 from deep5.networks.constants import constant_value
 
-__all__ = ["RECURRENT", "can_unroll", "unrolled"]
+__all__ = ["RECURRENT", "can_unroll", "is_plain", "unrolled"]
 
 RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 """The layers that can be written as cells."""
@@ -32,7 +33,7 @@ def unrolled(graph: ir.Graph, node: ir.Node) -> bool:
 
     Returns:
         Whether it was replaced. It stays where the length of the sequence, the directions or the hidden size are not
-        known, sequences end early, or other activations, clipping or coupled gates are asked for.
+        known, or where its activations are not ONNX's, one set for each direction.
 
     References:
         ONNX operator specifications LSTM-14, GRU-14, RNN-14; Hochreiter and Schmidhuber, Long short-term memory,
@@ -51,11 +52,18 @@ def unrolled(graph: ir.Graph, node: ir.Node) -> bool:
 
 def can_unroll(node: ir.Node) -> bool:
     """Whether `unrolled` replaces a node."""
-    x, w, r, _, lengths, _, _, _ = _inputs(node)
-    if x is None or w is None or r is None or not _plain(node):
+    x, w, r, *_ = _inputs(node)
+    if x is None or w is None or r is None or (sizes := _sizes(x, r, _batch_first(node))) is None:
         return False
-    sizes = _sizes(x, r, _batch_first(node))
-    return sizes is not None and _full(lengths, sizes.steps)
+    names = _activations(node, sizes.directions)
+    return len(names) == len(_USUAL[node.op_type]) * sizes.directions and set(names) <= _FUNCTIONS.keys()
+
+
+def is_plain(node: ir.Node) -> bool:
+    """Whether the cells of a node are those first published: whole sequences, no clipping, no coupled gates."""
+    x, _, _, _, lengths, *_ = _inputs(node)
+    steps = x.shape[int(_batch_first(node))] if x is not None and x.shape is not None else None
+    return _usual(node) and _full(lengths, steps)
 
 
 def _inputs(node: ir.Node) -> list[ir.Value | None]:
@@ -80,21 +88,27 @@ def _sizes(x: ir.Value, r: ir.Value, batch_first: bool) -> _Sizes | None:
         return None
     found = (x.shape[int(batch_first)], x.shape[2], r.shape[0], r.shape[2])
     known = [extent for extent in found if isinstance(extent, int)]
-    return _Sizes(*known) if len(known) == len(found) else None
+    return _Sizes(*known) if len(known) == len(found) and known[0] > 0 else None
 
 
-def _plain(node: ir.Node) -> bool:
-    attributes = {name: value.value for name, value in node.attributes.items()}
-    activations = [str(name).lower() for name in attributes.get("activations", ())]
-    known = _ACTIVATIONS[node.op_type]
+def _activations(node: ir.Node, directions: int) -> list[str]:
+    """Names in small letters, those of the second direction behind those of the first."""
+    given = attribute(node, "activations", None)
+    return [str(name).lower() for name in given] if given else _USUAL[node.op_type] * directions
+
+
+def _usual(node: ir.Node) -> bool:
+    """Whether the activations are the usual ones, and nothing is clipped or coupled."""
+    names, usual = _activations(node, 1), _USUAL[node.op_type]
+    known = [usual, ["relu"]] if node.op_type == "RNN" else [usual]
     return (
-        activations in ([], *known, *(each * 2 for each in known))
-        and "clip" not in attributes
-        and not attributes.get("input_forget", 0)
+        any(names in (each, each * 2) for each in known)
+        and attribute(node, "clip", None) is None
+        and not attribute(node, "input_forget", 0)
     )
 
 
-def _full(lengths: ir.Value | None, steps: int) -> bool:
+def _full(lengths: ir.Value | None, steps: Any) -> bool:
     """Whether every sequence goes to the end."""
     array = constant_value(lengths)
     return lengths is None or (array is not None and bool((array == steps).all()))
@@ -112,7 +126,12 @@ class _Layer(ABC):
         self.node, self.x = node, x
         self.steps, self.features, self.directions, self.hidden = sizes
         self.made: list[ir.Node] = []
-        self.known: dict[tuple[int, ...], ir.Value] = {}
+        self.known: dict[Any, ir.Value] = {}
+        self.usual, lengths = _usual(node), _inputs(node)[4]
+        # The number of steps of each sequence; None: all are whole.
+        self.lengths = None if _full(lengths, self.steps) else lengths
+        self.clip = attribute(node, "clip", None)
+        self.functions = self.chosen()
 
     @abstractmethod
     def start(self, r: ir.Value, bias: ir.Value | None, peepholes: ir.Value | None) -> tuple[ir.Value | None, _Cell]:
@@ -133,8 +152,13 @@ class _Layer(ABC):
             given = (w, r, b, h, c, peepholes)
         flat = self.op("Reshape", x, self.ints(-1, self.features))
         split = [self.split(value) for value in given]
+        if self.lengths is not None:
+            self.lengths = self.op("Unsqueeze", self.lengths, self.ints(1))
         first = ["reverse" if self.direction() == "reverse" else "forward", "reverse"][: self.directions]
-        runs = [self.run(flat, way, tuple(part[d] for part in split)) for d, way in enumerate(first)]
+        runs = []
+        for d, way in enumerate(first):
+            self.activations = self.functions[d]
+            runs.append(self.run(flat, way, tuple(part[d] for part in split)))
         results = [self.stack([run[i] for run in runs]) for i in range(1, self.outputs)]
         sequence = self.op("Concat", *(run[0] for run in runs), axis=1) if self.directions > 1 else runs[0][0]
         if batch_first:
@@ -175,11 +199,16 @@ class _Layer(ABC):
         order = range(self.steps) if direction == "forward" else reversed(range(self.steps))
         states: dict[int, ir.Value] = {}
         for step in order:
-            h, c = cell(self.op("Squeeze", rows[step], self.ints(0)), h, c)
+            before, h, c = (h, c), *cell(self.op("Squeeze", rows[step], self.ints(0)), h, c)
             states[step] = h
-        last = states[0 if direction == "reverse" else self.steps - 1]
+            if self.lengths is not None:
+                runs, nothing = self.op("Less", self.number(step, self.lengths), self.lengths), self.number(0, self.x)
+                states[step] = self.op("Where", runs, h, nothing)
+                h = states[step] if before[0] is None else self.op("Where", runs, h, before[0])
+                c = c and self.op("Where", runs, c, nothing if before[1] is None else before[1])
+        assert h is not None  # noqa: S101 - `can_unroll` looked, and there is a step
         listed = [self.op("Unsqueeze", states[step], self.ints(0, 1)) for step in range(self.steps)]
-        return self.op("Concat", *listed, axis=0), last, c
+        return self.op("Concat", *listed, axis=0), h, c
 
     def halves(self, bias: ir.Value) -> list[ir.Value]:
         """The parts of a bias that belong to the input and to the state."""
@@ -188,6 +217,32 @@ class _Layer(ABC):
     def with_state(self, row: ir.Value, h: ir.Value | None, r: ir.Value) -> ir.Value:
         """row + h r^T; h is 0 where None."""
         return row if h is None else self.op("Gemm", h, r, row, transB=1)
+
+    def act(self, position: int, x: ir.Value) -> ir.Value:
+        """One of the cell's activations of what is clipped first, if anything is."""
+        if self.clip is not None:
+            x = self.op("Clip", x, self.number(-self.clip, self.x), self.number(self.clip, self.x))
+        name, numbers = self.activations[position]
+        return _FUNCTIONS[name].write(self, x, *numbers)
+
+    def chosen(self) -> list[list[tuple[str, list[float]]]]:
+        """The activations of each direction, each with those of the node's alphas and betas that it reads."""
+        names = _activations(self.node, self.directions)
+        alphas, betas = (iter(attribute(self.node, f"activation_{which}", ())) for which in ("alpha", "beta"))
+        found = []
+        for name in names:
+            usual = _FUNCTIONS[name].usual
+            found.append((name, [next(source, value) for source, value in zip((alphas, betas), usual, strict=False)]))
+        each = len(_USUAL[self.node.op_type])
+        return [found[d * each : (d + 1) * each] for d in range(self.directions)]
+
+    def number(self, value: float, like: ir.Value) -> ir.Value:
+        """A constant of the element type of another value."""
+        kind = ir.DataType.INT32 if like.dtype is None else like.dtype
+        if (value, kind) not in self.known:
+            array = np.array(value, kind.numpy())
+            self.known[value, kind] = self.op("Constant", value=ir.tensor(array, dtype=kind))
+        return self.known[value, kind]
 
     def ints(self, *values: int) -> ir.Value:
         if values not in self.known:
@@ -232,7 +287,22 @@ class _LSTM(_Layer):
             o = self.op("Sigmoid", self.op("Add", o, self.op("Mul", see_o, new)))
             return self.op("Mul", o, self.op("Tanh", new)), new
 
-        chosen = cell if peepholes is None else seeing
+        def general(row: ir.Value, h: ir.Value | None, c: ir.Value | None) -> tuple[ir.Value, ir.Value]:
+            """As `seeing`, of any activations, clipped, and the gate f as 1 - i where they are coupled."""
+            i, o, f, g = self.ops("Split", self.with_state(row, h, r), outputs=4, axis=1, num_outputs=4)
+            see = [] if peepholes is None else self.ops("Split", peepholes, outputs=3, axis=0, num_outputs=3)
+            if see and c is not None:
+                i, f = (self.op("Add", gate, self.op("Mul", part, c)) for gate, part in ((i, see[0]), (f, see[2])))
+            i = self.act(0, i)
+            new = self.op("Mul", i, self.act(1, g))
+            if c is not None:
+                kept = self.op("Sub", self.number(1, self.x), i) if coupled else self.act(0, f)
+                new = self.op("Add", self.op("Mul", kept, c), new)
+            o = self.act(0, self.op("Add", o, self.op("Mul", see[1], new)) if see else o)
+            return self.op("Mul", o, self.act(2, new)), new
+
+        coupled = bool(attribute(self.node, "input_forget", 0))
+        chosen = general if not self.usual else cell if peepholes is None else seeing
         return None if bias is None else self.op("Add", *self.halves(bias)), chosen
 
 
@@ -257,7 +327,7 @@ class _GRU(_Layer):
 
         def cell(row: ir.Value, h: ir.Value | None, c: ir.Value | None) -> tuple[ir.Value, ir.Value | None]:
             logistic, proposal = self.ops("Split", row, self.ints(two, one), outputs=2, axis=1)
-            both = self.op("Sigmoid", self.with_state(logistic, h, gating))
+            both = self.act(0, self.with_state(logistic, h, gating))
             z, reset = self.ops("Split", both, outputs=2, axis=1, num_outputs=2)
             if after:
                 given = () if inner is None else (inner,)
@@ -268,7 +338,7 @@ class _GRU(_Layer):
                     proposal = self.op("Add", proposal, self.op("Mul", reset, inner))
             elif h is not None:
                 proposal = self.op("Gemm", self.op("Mul", reset, h), proposing, proposal, transB=1)
-            n = self.op("Tanh", proposal)
+            n = self.act(1, proposal)
             if h is None:
                 return self.op("Sub", n, self.op("Mul", z, n)), None
             return self.op("Add", n, self.op("Mul", z, self.op("Sub", h, n))), None
@@ -277,18 +347,51 @@ class _GRU(_Layer):
 
 
 class _RNN(_Layer):
-    """h' = f(x + h R^T + b), f the hyperbolic tangent or the rectifier."""
+    """h' = f(x + h R^T + b), f the hyperbolic tangent or what is asked for."""
 
     def start(self, r: ir.Value, bias: ir.Value | None, peepholes: ir.Value | None) -> tuple[ir.Value | None, _Cell]:
-        named = self.node.attributes.get("activations")
-        kinds = [str(name).lower() for name in named.value] if named is not None else ["tanh"]
-        function = "Relu" if kinds[0] == "relu" else "Tanh"
-
         def cell(row: ir.Value, h: ir.Value | None, c: ir.Value | None) -> tuple[ir.Value, ir.Value | None]:
-            return self.op(function, self.with_state(row, h, r)), None
+            return self.act(0, self.with_state(row, h, r)), None
 
         return None if bias is None else self.op("Add", *self.halves(bias)), cell
 
 
 _LAYERS: dict[str, type[_Layer]] = {"GRU": _GRU, "LSTM": _LSTM, "RNN": _RNN}
-_ACTIVATIONS = {"GRU": [["sigmoid", "tanh"]], "LSTM": [["sigmoid", "tanh", "tanh"]], "RNN": [["tanh"], ["relu"]]}
+_USUAL = {"GRU": ["sigmoid", "tanh"], "LSTM": ["sigmoid", "tanh", "tanh"], "RNN": ["tanh"]}
+
+
+class _Function(NamedTuple):
+    """An activation: how it is written, and the alpha, or alpha and beta, where nobody says."""
+
+    write: Callable[..., ir.Value]
+    usual: tuple[float, ...] = ()
+
+
+def _affine(layer: _Layer, x: ir.Value, alpha: float, beta: float) -> ir.Value:
+    return layer.op("Add", layer.op("Mul", x, layer.number(alpha, layer.x)), layer.number(beta, layer.x))
+
+
+def _scaled_tanh(layer: _Layer, x: ir.Value, alpha: float, beta: float) -> ir.Value:
+    return layer.op(
+        "Mul", layer.op("Tanh", layer.op("Mul", x, layer.number(beta, layer.x))), layer.number(alpha, layer.x)
+    )
+
+
+def _named(op_type: str, *names: str) -> Callable[..., ir.Value]:
+    """An operator of ONNX, which takes the numbers as attributes."""
+    return lambda layer, x, *numbers: layer.op(op_type, x, **dict(zip(names, numbers, strict=True)))
+
+
+_FUNCTIONS = {
+    "affine": _Function(_affine, (1.0, 0.0)),
+    "elu": _Function(_named("Elu", "alpha"), (1.0,)),
+    "hardsigmoid": _Function(_named("HardSigmoid", "alpha", "beta"), (0.2, 0.5)),
+    "leakyrelu": _Function(_named("LeakyRelu", "alpha"), (0.01,)),
+    "relu": _Function(_named("Relu")),
+    "scaledtanh": _Function(_scaled_tanh, (1.0, 1.0)),
+    "sigmoid": _Function(_named("Sigmoid")),
+    "softplus": _Function(_named("Softplus")),
+    "softsign": _Function(_named("Softsign")),
+    "tanh": _Function(_named("Tanh")),
+    "thresholdedrelu": _Function(_named("ThresholdedRelu", "alpha"), (1.0,)),
+}

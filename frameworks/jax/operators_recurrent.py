@@ -12,7 +12,7 @@ import onnx_ir as ir
 from jax import lax
 
 from deep5.frameworks.jax.table import attribute, given, operator, results
-from deep5.networks.unrolling import can_unroll
+from deep5.networks.unrolling import can_unroll, is_plain
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emit import Emitter
@@ -176,7 +176,7 @@ def _activations(node: ir.Node, directions: int) -> tuple[tuple[Callable[[Array]
 
 
 def _check(node: ir.Node) -> str | None:
-    if can_unroll(node):
+    if can_unroll(node) and is_plain(node):
         return "it is written as cells"
     unknown = [str(name) for name in attribute(node, "activations", ()) if str(name).lower() not in _ACTIVATIONS]
     return f"the activation {unknown[0]}; allowed: {', '.join(_ACTIVATIONS)}" if unknown else None
