@@ -293,7 +293,8 @@ def einsum(d: Drawn) -> Case:
     shapes, lead = [], d.shape(0, 2)
     for term in equation.partition("->")[0].split(","):
         before, dots, behind = term.partition("...")
-        own = [1 if d.whole(0, 3) == 0 else extent for extent in lead[d.whole(0, len(lead)) :]] if dots else []
+        # Dots stand for as many axes in every term: ONNX's inference takes no others.
+        own = [1 if d.whole(0, 3) == 0 else extent for extent in lead] if dots else []
         named = [[sizes.setdefault(letter, d.whole(1, 3)) for letter in part] for part in (before, behind)]
         shapes.append((*named[0], *own, *named[1]))
     return d.case([d.values(shape) for shape in shapes], {"equation": equation}, by=range(len(shapes)))

@@ -77,7 +77,8 @@ def convolution(d: Drawn) -> Case:
         if d.whole(0, 3) == 0:
             settings.pop("pads", None)
             settings.pop("output_padding", None)
-            settings["output_shape"] = [w - d.whole(0, min(w - 1, 2)) for w in whole]
+            # ONNX infers no shape that is smaller than the input's.
+            settings["output_shape"] = [max(e, w - d.whole(0, 2)) for e, w in zip(space, whole, strict=True)]
     n, c, m = d.whole(1, 2), group * d.whole(1, 2), group * d.whole(1, 2)
     w = (c, m // group, *kernel) if transposed else (m, c // group, *kernel)
     inputs = [d.values((n, c, *space)), d.values(w)]
@@ -218,7 +219,8 @@ def norm(d: Drawn) -> Case:
 def mean_variance(d: Drawn) -> Case:
     settings = d.attributes(axes=[[0, 2, 3], [0, 1, 2, 3], [2, 3], [-1]])
     shape = (2, *d.shape(3, 3, largest=3))
-    return d.case([d.values(shape)], settings, shape=shape)
+    apart = d.rng.permutation(math.prod(shape)).reshape(shape) / 4  # ONNX's body takes E[x]^2 from E[x^2]
+    return d.case([d.values(shape, -0.1, 0.1) + apart], settings, shape=shape)
 
 
 @case("LRN")
@@ -255,7 +257,7 @@ def resize(d: Drawn) -> Case:
         roi = np.concatenate([first, first + d.values((len(axes),), 0.2, 0.7)])
         full = np.array([axis in goal for axis in axes])
         roi = np.where(np.tile(full, 2), roi, np.repeat([0.0, 1.0], len(axes)))
-    if d.flag():
+    if roi is not None or d.flag():  # ONNX's inference takes scales without the region
         sizes = integers(*(goal.get(axis, shape[axis]) for axis in axes))
         return d.case([d.values(shape), roi, None, sizes], settings)
     scales = [d.one_of(0.5, 1.0, 2.0, 3.0, 1.6) if axis in goal else 1.0 for axis in axes]

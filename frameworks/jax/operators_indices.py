@@ -12,7 +12,7 @@ import onnx_ir as ir
 from jax import lax
 
 from deep5.errors import ShapeError
-from deep5.frameworks.jax.kernels_host import check_indices, host_array, is_known
+from deep5.frameworks.jax.kernels_host import check_indices, host_array, is_known, on_host
 from deep5.frameworks.jax.table import attribute, call, given, operator
 from deep5.networks.constants import FLOATS
 
@@ -327,13 +327,16 @@ operator("CumSum", host=(1,))(_cumulated(jnp.cumsum, 0))
 operator("CumProd", host=(1,))(_cumulated(jnp.cumprod, 1))
 
 
-def _range(first: tuple[Any, ...], behind: tuple[Any, ...], step: tuple[Any, ...], dtype: Any) -> Array:
-    """first + n step, as many as there are before `behind`."""
-    count = max(int(np.ceil((behind[0] - first[0]) / step[0])), 0)
-    return (np.arange(count) * np.asarray(step[0], dtype) + np.asarray(first[0], dtype)).astype(dtype)
+def _range(first: Array, behind: Array, step: Array, dtype: Any) -> Array:
+    """first + n step, as many as there are before `behind`; by the first and the step it has a gradient."""
+    (low,), (high,), (by,) = (on_host(value) for value in (first, behind, step))
+    places = np.arange(max(int(np.ceil((high - low) / by)), 0)).astype(dtype)
+    if is_known(first) and is_known(step):
+        return places * np.asarray(by, dtype) + np.asarray(low, dtype)
+    return places * jnp.reshape(step, ()) + jnp.reshape(first, ())
 
 
 @operator("Range", host=(0, 1, 2))
 def _range_of(emitter: Emitter, node: ir.Node) -> None:
     dtype = emitter.bind(node.outputs[0].dtype.numpy())  # type: ignore[union-attr]  # types were inferred
-    call(emitter, node, _range, dtype, settings=(0, 1, 2))
+    call(emitter, node, _range, dtype)

@@ -13,6 +13,7 @@ from deep5.frameworks.jax.kernels_host import check_indices, is_known
 from deep5.frameworks.jax.table import attribute, axis, call, fixed, given, operator, rank, ranked
 from deep5.networks.constants import FLOATS, constant_value
 from deep5.networks.nodes import inside, outside
+from deep5.networks.slicing import slice_of
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emit import Emitter
@@ -150,31 +151,33 @@ def _constant_of_shape(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _ranges(
-    axes: int, starts: tuple[int, ...], ends: tuple[int, ...], along: Any = None, steps: Any = None
+    shape: tuple[int | None, ...], starts: tuple[int, ...], ends: tuple[int, ...], along: Any = None, steps: Any = None
 ) -> list[slice]:
     """ONNX's Slice as slices, one an axis."""
-    parts = [slice(None)] * axes
+    parts = [slice(None)] * len(shape)
     along = range(len(starts)) if along is None else along
     for place, start, end, step in zip(along, starts, ends, steps or (1,) * len(starts), strict=True):
-        parts[place] = slice(start, end, step)
+        parts[place] = slice_of(start, end, step, shape[place])
     return parts
 
 
 def _sliced(x: Any, *given: Any) -> Any:
-    return x[tuple(_ranges(x.ndim, *given))]
+    return x[tuple(_ranges(x.shape, *given))]
 
 
 @operator("Slice", host=(1, 2, 3, 4))
 def _slice(emitter: Emitter, node: ir.Node) -> None:
     settings = [fixed(node, position) for position in range(1, len(node.inputs))]
-    if not ranked(node) or any(
-        known is None and value is not None for known, value in zip(settings, node.inputs[1:], strict=True)
-    ):
+    if (
+        not ranked(node)
+        or any(known is None and value is not None for known, value in zip(settings, node.inputs[1:], strict=True))
+        or (len(settings) > 3 and settings[3] is not None and settings[3].min(initial=1) < 0)
+    ):  # backwards it goes by extents, which are known while JAX traces
         call(emitter, node, _sliced, settings=(1, 2, 3, 4))
         return
     last, places = _axes_of(emitter, node)
     texts: list[Any] = [None if known is None else tuple(known.tolist()) for known in settings]
-    chosen = _ranges(len(places), *texts)
+    chosen = _ranges((None,) * len(places), *texts)
     parts = ["slice(None)"] * len(places)
     for part, place in zip(chosen, places, strict=True):
         if part != slice(None):

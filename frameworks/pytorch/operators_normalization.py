@@ -28,7 +28,8 @@ def _instance_normalization(x: Any, scale: Any, bias: Any, *, epsilon: float = 1
 def _group_normalization(
     x: Any, scale: Any, bias: Any, *, num_groups: int, epsilon: float = 1e-5, stash_type: int = 1
 ) -> Any:
-    return F.group_norm(x, num_groups, scale, bias, epsilon)
+    # That of torch.nn.functional refuses groups of one element.
+    return torch.group_norm(x, num_groups, scale, bias, epsilon)
 
 
 @kernel("RMSNormalization")
@@ -51,5 +52,7 @@ def _lp_normalization(x: Any, *, axis: int = -1, p: int = 2) -> Any:
 def _mean_variance_normalization(x: Any, *, axes: Any = (0, 2, 3)) -> Any:
     middle = x - x.mean(tuple(axes), keepdim=True)
     # As ONNX's function has it: the epsilon stands beside the deviation.
-    deviation = (middle * middle).mean(tuple(axes), keepdim=True).sqrt()
+    variance = (middle * middle).mean(tuple(axes), keepdim=True)
+    constant = variance == 0  # where the root has no gradient
+    deviation = torch.where(constant, 0, torch.where(constant, 1, variance).sqrt())
     return middle / (deviation + 1e-9)

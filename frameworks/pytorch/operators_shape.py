@@ -22,6 +22,7 @@ from deep5.frameworks.pytorch.table import (
     writer,
 )
 from deep5.networks.constants import constant_value
+from deep5.networks.slicing import slice_of
 
 if TYPE_CHECKING:
     from deep5.frameworks.pytorch.emit import Emitter
@@ -75,7 +76,7 @@ def _split(emitter: Emitter, node: ir.Node) -> None:
 
 
 def _flattened(x: Any, *, axis: int = 1) -> Any:
-    return x.reshape(math.prod(x.shape[:axis]), -1)
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))  # -1 is nothing to torch where there is none
 
 
 @operator("Flatten", otherwise=_flattened)
@@ -84,8 +85,9 @@ def _flatten(emitter: Emitter, node: ir.Node) -> None:
     if first == 1 and rank(node) > 1:
         emitter.assign(node, f"{x}.flatten(1)")
     else:
-        rows = " * ".join([f"{x}.shape[{index}]" for index in range(first)] or ["1"])
-        emitter.assign(node, f"{x}.reshape({rows}, -1)")
+        parts = (range(first), range(first, rank(node)))
+        sizes = [" * ".join([f"{x}.shape[{index}]" for index in part] or ["1"]) for part in parts]
+        emitter.assign(node, f"{x}.reshape({', '.join(sizes)})")
 
 
 def _reshaped(x: Any, shape: list[int], *, allowzero: int = 0) -> Any:
@@ -174,7 +176,7 @@ def _constant_of_shape(emitter: Emitter, node: ir.Node) -> None:
 
 def _stepped(x: Any, along: int, start: int, end: int, step: int) -> Any:
     """A slice with a negative step, which torch's tensors do not have."""
-    positions = range(x.shape[along])[start:end:step]
+    positions = range(x.shape[along])[slice_of(start, end, step, x.shape[along])]
     return x.index_select(along, torch.tensor(positions, dtype=torch.int64, device=x.device))
 
 
@@ -183,7 +185,7 @@ def _sliced(x: Any, starts: Any, ends: Any, axes: Any = None, steps: Any = None)
     for at, (start, end) in enumerate(zip(starts, ends, strict=True)):
         along, step = (at if axes is None else axes[at]) % x.ndim, 1 if steps is None else steps[at]
         if step > 0:
-            parts[along] = slice(start, end, step)
+            parts[along] = slice_of(start, end, step, None)
         else:
             x = _stepped(x, along, start, end, step)
     return x[tuple(parts)] if parts else x
@@ -198,7 +200,7 @@ def _slice(emitter: Emitter, node: ir.Node) -> None:
     parts, text = ["slice(None)"] * rank(node), emitter.name(node.inputs[0])
     for along, start, end, step in zip(axes, starts, ends, steps, strict=True):
         if step > 0:
-            parts[along] = f"slice({start}, {end}, {step})"
+            parts[along] = str(slice_of(start, end, step, None))
         else:
             text = f"{emitter.function(_stepped)}({text}, {along}, {start}, {end}, {step})"
     emitter.assign(node, f"{text}[{', '.join(parts)}]" if parts else text)

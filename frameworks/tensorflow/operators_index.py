@@ -63,6 +63,8 @@ def _gather_elements(emitter: Emitter, node: ir.Node, x: str, indices: str) -> s
 
 
 def _gathered_rows(x: Any, indices: Any, batch: int) -> Any:
+    if indices.shape.rank == 1:  # of one element alone the gradient of gather_nd fails
+        return _gathered_rows(x, indices[tf.newaxis], batch)[0]
     extents = tf.shape(x, indices.dtype)[batch : batch + indices.shape[-1]]
     return tf.gather_nd(x, _from_start(indices, extents), batch_dims=batch)
 

@@ -78,7 +78,7 @@ def _local_response_norm(x: Any, size: int, alpha: float, beta: float, bias: flo
     around = [[0, 0]] * (x.shape.rank - 1) + [[(size - 1) // 2, size // 2]]
     squares, channels = tf.pad(x * x, around), tf.shape(x)[-1]
     total = tf.add_n([squares[..., at : at + channels] for at in range(size)])
-    return x * tf.pow(total * tf.cast(alpha / size, x.dtype) + tf.cast(bias, x.dtype), tf.cast(-beta, x.dtype))
+    return x * tf.pow(total * alpha / size + bias, -beta)
 
 
 @operator("LRN", lambda node: None if rank(node) > 2 else "no spatial axes")

@@ -68,7 +68,8 @@ def _one_hot_rows(indices: Any, depth: Any, values: Any, along: int) -> Any:
     depth = tf.cast(_scalar(depth), tf.int64)
     places = tf.cast(indices, tf.int64)
     places = tf.where(places < 0, places + depth, places)
-    return tf.one_hot(places, tf.cast(depth, tf.int32), values[1], values[0], axis=along)
+    hot = tf.one_hot(places, tf.cast(depth, tf.int32), True, False, axis=along)
+    return tf.where(hot, values[1], values[0])  # by which it has a gradient, that of one_hot has none
 
 
 @operator("OneHot")
@@ -94,7 +95,9 @@ def _unique_slices(x: Any, along: int | None, ordered: bool) -> tuple[Any, Any, 
     rows = tf.reshape(x, [-1]) if along is None else x
     along = along or 0
     shape = [None if at == along else extent for at, extent in enumerate(rows.shape.as_list())]
-    found = tf.raw_ops.UniqueWithCountsV2(x=rows, axis=tf.constant([along], tf.int64), out_idx=tf.int64)
+    found = tf.raw_ops.UniqueWithCountsV2(
+        x=tf.stop_gradient(rows), axis=tf.constant([along], tf.int64), out_idx=tf.int64
+    )
     y, inverse, counts = tf.ensure_shape(found.y, shape), found.idx, found.count
     kinds = tf.size(counts, tf.int64)
     first = tf.math.unsorted_segment_min(tf.range(tf.size(inverse, tf.int64)), inverse, kinds)
@@ -109,9 +112,10 @@ def _unique_slices(x: Any, along: int | None, ordered: bool) -> tuple[Any, Any, 
         for column in range(width)[::-1]:  # sorted by the last first: those before it then count more
             key = tf.gather(flat[:, column], places)
             places = tf.gather(places, tf.argsort(key, stable=True))
-        y, first, counts = tf.gather(y, places, axis=along), tf.gather(first, places), tf.gather(counts, places)
+        first, counts = tf.gather(first, places), tf.gather(counts, places)
         inverse = tf.gather(tf.math.invert_permutation(places), inverse)
-    return tf.cast(y, kind), first, inverse, counts
+    # Taken anew, for UniqueWithCountsV2 has no gradient.
+    return tf.ensure_shape(tf.cast(tf.gather(rows, first, axis=along), kind), shape), first, inverse, counts
 
 
 @operator("Unique", _check_unique)

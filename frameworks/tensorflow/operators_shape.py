@@ -230,21 +230,25 @@ def _sliced(x: Any, starts: Any, ends: Any, axes: Any, steps: Any) -> Any:
     """Bounds and steps that are computed, as tensors."""
     starts, ends = (tf.clip_by_value(tf.cast(value, tf.int64), -_LARGEST, _LARGEST) for value in (starts, ends))
     steps = tf.ones_like(starts) if steps is None else tf.clip_by_value(tf.cast(steps, tf.int64), -_LARGEST, _LARGEST)
-    parts = [slice(None)] * x.shape.rank
+    parts, extents = [slice(None)] * x.shape.rank, tf.shape(x, tf.int64)
     for index, along in enumerate(range(starts.shape[0]) if axes is None else axes):
-        parts[along] = slice(*(tf.cast(bound[index], tf.int32) for bound in (starts, ends, steps)))
+        # As `slice_of` has it: backwards from before the first element is from the first element.
+        first = tf.maximum(starts[index], tf.where(steps[index] < 0, -extents[along], -_LARGEST))
+        parts[along] = slice(*(tf.cast(bound, tf.int32) for bound in (first, ends[index], steps[index])))
     return x[tuple(parts)] if parts else x
 
 
 @operator("Slice", _check_slice, host=(3,), rankless=True)
 def _slice(emitter: Emitter, node: ir.Node) -> None:
-    if computed(node, 1, 2, 3, 4) is not None or node.inputs[0] is None or node.inputs[0].shape is None:
+    steps = fixed(node, 4)
+    backwards = steps is not None and steps.min(initial=1) < 0  # then it goes by extents
+    if backwards or computed(node, 1, 2, 3, 4) is not None or node.inputs[0] is None or node.inputs[0].shape is None:
         x, first, last, _, by = (emitter.name(value) for value in (*node.inputs, None, None)[:5])
         how = f"{x}, {first}, {last}, {emitter.setting(node, 3)}, {by}"
         emitter.assign(node, f"{emitter.function(_sliced)}({how})")
         return
     starts, ends = (fixed(node, index).clip(-_LARGEST, _LARGEST).tolist() for index in (1, 2))
-    axes, steps = axes_of(node, 3), fixed(node, 4)
+    axes = axes_of(node, 3)
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps.tolist()
     order = emitter.order(node.inputs[0])

@@ -71,7 +71,7 @@ def _tile(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     rank = len(extents(x))
     # (r1, x1, r2, x2, …): every axis of y splits into its repetitions and the axis of x.
     pairs = b.op("Concat", b.op("Unsqueeze", repeats, b.ints(1)), b.op("Unsqueeze", b.shape(x), b.ints(1)), axis=1)
-    apart = b.op("Reshape", grads[0], b.op("Reshape", pairs, b.ints(-1)))
+    apart = b.op("Reshape", grads[0], b.op("Reshape", pairs, b.ints(-1)), allowzero=1)
     return [b.op("ReduceSum", apart, b.ints(*range(0, 2 * rank, 2)), keepdims=0), None]
 
 

@@ -106,6 +106,8 @@ def gelu(x: Array, *, approximate: str) -> Array:
 
 def softmax(x: Array, *, axis: int) -> Array:
     """exp(x - max) / sum(exp(x - max)) along an axis."""
+    if not x.size:  # there is no largest element
+        return x.copy()
     y: Array = np.exp(x - x.max(axis=axis, keepdims=True))
     y /= y.sum(axis=axis, keepdims=True)
     return y
@@ -113,6 +115,8 @@ def softmax(x: Array, *, axis: int) -> Array:
 
 def log_softmax(x: Array, *, axis: int) -> Array:
     """x - max - log(sum(exp(x - max))) along an axis."""
+    if not x.size:  # there is no largest element
+        return x.copy()
     y: Array = x - x.max(axis=axis, keepdims=True)
     y -= np.log(np.exp(y).sum(axis=axis, keepdims=True))
     return y

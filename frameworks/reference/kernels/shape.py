@@ -10,6 +10,7 @@ import numpy as np
 
 from deep5.errors import ShapeError
 from deep5.frameworks.reference.kernels.memory import Array
+from deep5.networks.slicing import slice_of
 
 __all__ = [
     "expand",
@@ -86,13 +87,8 @@ def slices(x: Array, starts: Any, ends: Any, axes: Any = None, steps: Any = None
     index = [slice(None)] * x.ndim
     over = range(len(starts)) if axes is None else axes
     for position, axis in enumerate(over):
-        extent = x.shape[int(axis)]
         step = 1 if steps is None else int(steps[position])
-        start, end = int(starts[position]), int(ends[position])
-        if step < 0 and end < -extent:
-            index[int(axis)] = slice(start, None, step)  # -1 as an end would count from behind in Python
-        else:
-            index[int(axis)] = slice(start, end, step)
+        index[int(axis)] = slice_of(int(starts[position]), int(ends[position]), step, x.shape[int(axis)])
     return x[tuple(index)]
 
 
