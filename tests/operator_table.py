@@ -6,11 +6,13 @@ Run `python tests/operator_table.py` after an operator or a rule was added; a te
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from pathlib import Path
 
 import onnx
 
 import gradient_drawn_layers
+from conformance import cases, excluded, model_of
 from deep5.frameworks.jax.operators import OPERATORS as JAX
 from deep5.frameworks.pytorch.operators import OPERATORS as PYTORCH
 from deep5.frameworks.reference.operators import OPERATORS as REFERENCE
@@ -25,7 +27,7 @@ from gradient_table import ELEMENTS
 __all__ = ["PAGE", "differentiated", "operators", "page"]
 
 PAGE = Path(__file__).parents[1] / "docs" / "onnx_operators.md"
-TABLES = {"reference": REFERENCE, "pytorch": PYTORCH, "tensorflow": TENSORFLOW, "jax": JAX}
+TABLES = {"reference": REFERENCE, "onnxruntime": None, "pytorch": PYTORCH, "tensorflow": TENSORFLOW, "jax": JAX}
 assert gradient_drawn_layers.windows  # it adds its operators to CASES
 
 REAL = {f"tensor({kind.name.lower()})" for kind in FLOATS}
@@ -36,15 +38,16 @@ Every operator of ONNX's own domain in its newest version, {count} of them: how 
 gradient is where a back-end has none of its own (`reference`, `onnxruntime`, `openvino`; PyTorch, TensorFlow and JAX
 differentiate what they run). Written by `python tests/operator_table.py`.
 
-- forward: *native*, the framework's own functions; *body*, what ONNX's function or a layer's cells consist of;
-  `-`, neither. `framework.supports(node)` says why, and which attributes and element types it takes there.
+- forward, a column a back-end: *native*, the framework's own functions; *body*, what ONNX's function or a layer's cells
+  consist of; `-`, neither; ONNX Runtime decides node by node. Behind it, how many of the cases of ONNX's own suite (node
+  tests of this operator alone) pass there. `framework.supports(node)` says which attributes and element types it takes.
 - backward: *rule*, a backward pass of its own; *body*, that of those operators; *constant*, the gradient stops or is
   zero, since the outputs are whole numbers or do not vary; *refused*, with the reason.
 - tested: *table*, against three frameworks' own gradients, row by row; *drawn*, at nodes drawn from the schema, against
-  central differences, and against PyTorch's own gradients where its back-end has the operator.
+  central differences, and against the own gradients of PyTorch, JAX and TensorFlow where they have the operator.
 
-| operator | reference | pytorch | tensorflow | jax | backward | tested |
-|---|---|---|---|---|---|---|
+| operator | reference | onnxruntime | pytorch | tensorflow | jax | backward | tested |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -85,10 +88,24 @@ def differentiated(op: str) -> str:
     raise LookupError(f"{op}: neither a rule, nor a body that is tested, nor a reason")
 
 
+@functools.cache
+def suite() -> dict[str, list[str]]:
+    """By operator, the cases of ONNX's node tests that are this operator alone."""
+    found = defaultdict(list)
+    for name, case in cases("node").items():
+        nodes = model_of(case).graph.node
+        if len(nodes) == 1 and nodes[0].domain == "":
+            found[nodes[0].op_type].append(name)
+    return found
+
+
 def forward(framework: str, op: str) -> str:
-    if op in TABLES[framework]:
-        return "native"
-    return "body" if is_function(op) or op in RECURRENT else "-"
+    table, left = TABLES[framework], excluded(framework).get("node", {})
+    body = "body" if is_function(op) or op in RECURRENT else "-"
+    how = [] if table is None else ["native" if op in table else body]
+    own = suite().get(op, ())
+    counted = [f"{sum(name not in left for name in own)}/{len(own)}"] if own else []
+    return " ".join(how + counted) or "-"
 
 
 def tested(op: str) -> str:

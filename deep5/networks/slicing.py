@@ -23,9 +23,8 @@ def slice_of(start: int, end: int, step: int, extent: int | None) -> slice:
     References:
         ONNX, Slice-13: starts are clamped to [0, extent], and to [0, extent - 1] where the step is negative.
     """
-    if extent is None:
-        return slice(*(max(-_FAR, min(bound, _FAR)) for bound in (start, end)), step)
-    first, behind = (max(-extent - 1, min(bound, extent)) for bound in (start, end))
-    if step < 0:
+    low, high = (-_FAR, _FAR) if extent is None else (-extent - 1, extent)
+    first, behind = (max(low, min(bound, high)) for bound in (start, end))
+    if step < 0 and extent is not None:
         first = max(first, -extent)
     return slice(first, behind, step)

@@ -9,7 +9,7 @@ import torch
 __all__ = ["determinant"]
 
 
-class _Determinant(torch.autograd.Function):
+class _Determinant(torch.autograd.Function):  # type: ignore[misc]
     """Torch's own backward pass divides by the determinant and gives 0 where that is 0; cofactors are not 0 there."""
 
     @staticmethod
@@ -18,7 +18,7 @@ class _Determinant(torch.autograd.Function):
         return torch.linalg.det(x)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
         (x,) = ctx.saved_tensors
         return grad[..., None, None] * _cofactors(x)
 
