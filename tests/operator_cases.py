@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import onnxruntime
+import pytest
 
 from deep5.networks import Network, NetworkBuilder
 from tensorflow_cases import FURTHER, PIECEWISE
@@ -46,6 +47,23 @@ def runtime(network: Network, feeds: dict[str, np.ndarray]) -> list[Any]:
 
 def converted(array: np.ndarray, dtype: str) -> np.ndarray:
     return array.astype(dtype) if array.dtype == np.float32 else array
+
+
+def checked_gradients(run: Any, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The gradients by what is fed in float64, which a central difference of the loss confirms."""
+    moving = [name for name, value in feeds.items() if value.dtype == np.float64]
+    rng, step = np.random.default_rng(1), 1e-6
+    direction = {name: rng.standard_normal(feeds[name].shape) for name in moving}
+    losses = []
+    for sign in (1, -1):
+        near = {name: feeds[name] + sign * step * direction[name] for name in moving}
+        losses.append(float(run.inference_and_backprop({**feeds, **near}, wrt=moving)["loss"]))
+    run.inference_and_backprop(feeds, wrt=moving)
+    gradients = {name: value.numpy().copy() for name, value in run.gradients().items()}
+    slope = sum(float(np.sum(gradients[name] * direction[name])) for name in moving)
+    # A central difference is right to the square of the step, and to rounding (1e-16 of the loss) over the step.
+    assert slope == pytest.approx((losses[0] - losses[1]) / (2 * step), rel=1e-6, abs=1e-7)
+    return gradients
 
 
 def with_loss(op: str, feeds: dict[str, np.ndarray], dtype: str, constants: Any = (), **options: Any) -> Network:

@@ -39,7 +39,7 @@ gradient is where a back-end has none of its own (`reference`, `onnxruntime`, `o
 differentiate what they run). Written by `python tests/operator_table.py`.
 
 - forward, a column a back-end: *native*, the framework's own functions; *body*, what ONNX's function or a layer's cells
-  consist of; `-`, neither; ONNX Runtime decides node by node. Behind it, how many of the cases of ONNX's own suite (node
+  consist of; `-`, neither; ONNX Runtime decides node by node. Behind it, how many cases of ONNX's own suite (node
   tests of this operator alone) pass there. `framework.supports(node)` says which attributes and element types it takes.
 - backward: *rule*, a backward pass of its own; *body*, that of those operators; *constant*, the gradient stops or is
   zero, since the outputs are whole numbers or do not vary; *refused*, with the reason.

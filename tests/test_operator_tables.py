@@ -12,7 +12,7 @@ import deep5 as d5
 from conformance import cases as onnx_cases
 from conformance import model_of
 from deep5.networks.reading import nodes_of
-from operator_cases import ONLY, Case, cases, converted, named, runtime, single, smooth, with_loss
+from operator_cases import ONLY, Case, cases, checked_gradients, converted, named, runtime, single, smooth, with_loss
 
 FRAMEWORKS = ("pytorch", "tensorflow")
 # What neither the cases nor ONNX's own suite have; test_pytorch_operators.py and test_tensorflow_operators.py do.
@@ -93,27 +93,12 @@ def test_gradient_of_every_operator(
 ) -> None:
     feeds = {name: converted(value, "float64") for name, value in named(values).items()}
     run = d5.framework(framework).executor(with_loss(op, feeds, "float64", **options))
-    moving = [name for name, value in feeds.items() if value.dtype == np.float64]
-    rng, step = np.random.default_rng(1), 1e-6
-    direction = {name: rng.standard_normal(feeds[name].shape) for name in moving}
-    up, down = (
-        float(
-            run.inference_and_backprop(
-                {**feeds, **{name: feeds[name] + sign * step * direction[name] for name in moving}}, wrt=moving
-            )["loss"]
-        )
-        for sign in (1, -1)
-    )
-    run.inference_and_backprop(feeds, wrt=moving)
-    gradients = {name: value.numpy().copy() for name, value in run.gradients().items()}
-    slope = sum(float(np.sum(gradients[name] * direction[name])) for name in moving)
-    # A central difference is right to the square of the step, and to rounding (1e-16 of the loss) over the step.
-    assert slope == pytest.approx((up - down) / (2 * step), rel=1e-6, abs=1e-7)
+    gradients = checked_gradients(run, feeds)
     if framework == "tensorflow" and op not in _OF_THEIR_OWN:
         return  # the others run the same kernels in both element types, and tracing takes long
     feeds = {name: converted(value, "float32") for name, value in named(values).items()}
     single_precision = d5.framework(framework).executor(with_loss(op, feeds, "float32", **options))
-    single_precision.inference_and_backprop(feeds, wrt=moving)
+    single_precision.inference_and_backprop(feeds, wrt=list(gradients))
     for name, value in single_precision.gradients().items():
         # Sums of some hundred products in float32.
         scale = np.abs(gradients[name]).max(initial=1.0)

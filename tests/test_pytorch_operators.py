@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 import deep5 as d5
 from deep5.errors import NetworkError, Unsupported
 from deep5.networks import Network, NetworkBuilder
-from operator_cases import Case, converted, named, normal, single, with_loss
+from operator_cases import Case, checked_gradients, converted, named, normal, single, with_loss
 
 TORCH = d5.framework("pytorch")
 X, P, M = normal(2, 3, 4), np.abs(normal(2, 3, 4)) + 0.3, normal(1, 2, 5, 6)
@@ -135,22 +135,7 @@ def fed(values: tuple[Any, ...], options: dict[str, Any]) -> tuple[dict[str, np.
 def test_gradient_by_central_differences(op: str, values: tuple[Any, ...], options: dict[str, Any]) -> None:
     feeds, options = fed(values, options)
     feeds = {name: converted(value, "float64") for name, value in feeds.items()}
-    run = TORCH.executor(with_loss(op, feeds, "float64", **options))
-    moving = [name for name, value in feeds.items() if value.dtype == np.float64]
-    rng, step = np.random.default_rng(1), 1e-6
-    direction = {name: rng.standard_normal(feeds[name].shape) for name in moving}
-    up, down = (
-        float(
-            run.inference_and_backprop(
-                {**feeds, **{name: feeds[name] + sign * step * direction[name] for name in moving}}, wrt=moving
-            )["loss"]
-        )
-        for sign in (1, -1)
-    )
-    run.inference_and_backprop(feeds, wrt=moving)
-    slope = sum(float(np.sum(value.numpy() * direction[name])) for name, value in run.gradients().items())
-    # A central difference is right to the square of the step, and to rounding (1e-16 of the loss) over the step.
-    assert slope == pytest.approx((up - down) / (2 * step), rel=1e-6, abs=1e-7)
+    checked_gradients(TORCH.executor(with_loss(op, feeds, "float64", **options)), feeds)
 
 
 @smooth

@@ -112,21 +112,7 @@ def _check_spatial(node: ir.Node) -> str | None:
     return None if axes in (1, 2, 3) else f"{axes} spatial axes; 1 to 3 are supported"
 
 
-def _convolution(
-    x: Any,
-    weight: Any,
-    bias: Any = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Any = None,
-    group: int = 1,
-    pads: Any = None,
-    strides: Any = None,
-) -> Any:
-    return convolution(x, weight, bias, (auto_pad, pads), strides, dilations, group)
-
-
-_WRITE_CONVOLUTION = writer(_convolution)
+_WRITE_CONVOLUTION = writer(convolution)
 _WRITE_AVERAGE_POOL = writer(average_pool)
 _WRITE_MAX_POOL = writer(max_pool)
 

@@ -96,11 +96,11 @@ def _matmul_integer(a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> A
     return torch.matmul(_moved(a, _rows(a_zero, a)), _moved(b, b_zero))
 
 
-def _convolved(x: Any, weight: Any, bias: Any, node_pads: Any, how: tuple[Any, ...]) -> Any:
+def _convolved(x: Any, weight: Any, bias: Any, **how: Any) -> Any:
     """A convolution of whole numbers: in float64, which holds sums of products of eight bits to the last bit."""
     from deep5.frameworks.pytorch.operators_windows import convolution
 
-    result = convolution(x.double(), weight.double(), None if bias is None else bias.double(), node_pads, *how)
+    result = convolution(x.double(), weight.double(), None if bias is None else bias.double(), **how)
     return result.round().to(torch.int32)
 
 
@@ -124,7 +124,8 @@ def _conv_integer(
     strides: Any = None,
 ) -> Any:
     moved = _moved(weight, w_zero, (-1, *[1] * (weight.ndim - 1)))
-    return _convolved(_moved(x, x_zero), moved, None, (auto_pad, pads), (strides, dilations, group))
+    how = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
+    return _convolved(_moved(x, x_zero), moved, None, **how)
 
 
 def _requantized(total: Any, scale: Any, y_scale: Any, y_zero: Any) -> Any:
@@ -151,7 +152,8 @@ def _quantized_conv(
     strides: Any = None,
 ) -> Any:
     moved = _moved(weight, w_zero, (-1, *[1] * (weight.ndim - 1)))
-    total = _convolved(_moved(x, x_zero), moved, bias, (auto_pad, pads), (strides, dilations, group))
+    how = {"auto_pad": auto_pad, "dilations": dilations, "group": group, "pads": pads, "strides": strides}
+    total = _convolved(_moved(x, x_zero), moved, bias, **how)
     scale = x_scale * (w_scale.reshape(-1, *[1] * (weight.ndim - 2)) if w_scale.numel() > 1 else w_scale.reshape(()))
     return _requantized(total, scale, y_scale, y_zero)
 

@@ -42,12 +42,20 @@ def _padding(
 
 
 def convolution(
-    x: Any, weight: Any, bias: Any, padding: tuple[str, Any], strides: Any, dilations: Any, group: int
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Any = None,
+    group: int = 1,
+    pads: Any = None,
+    strides: Any = None,
 ) -> Any:
-    """ONNX's Conv with `padding` = (auto_pad, pads), of 1 to 3 spatial axes."""
+    """ONNX's Conv, of 1 to 3 spatial axes."""
     axes = x.ndim - 2
     strides, dilations = strides or [1] * axes, dilations or [1] * axes
-    before, behind = _padding(x.shape[2:], weight.shape[2:], strides, dilations, *padding)
+    before, behind = _padding(x.shape[2:], weight.shape[2:], strides, dilations, auto_pad, pads)
     even = before == behind and min(before) >= 0
     x = x if even else F.pad(x, _around(before, behind))
     how = (tuple(strides), tuple(before) if even else 0, tuple(dilations), group)
