@@ -55,6 +55,8 @@ def can_unroll(node: ir.Node) -> bool:
     x, w, r, *_ = _inputs(node)
     if x is None or w is None or r is None or (sizes := _sizes(x, r, _batch_first(node))) is None:
         return False
+    if sizes.directions != _DIRECTIONS.get(attribute(node, "direction", "forward")):
+        return False
     names = _activations(node, sizes.directions)
     return len(names) == len(_USUAL[node.op_type]) * sizes.directions and set(names) <= _FUNCTIONS.keys()
 
@@ -126,7 +128,7 @@ class _Layer(ABC):
         self.node, self.x = node, x
         self.steps, self.features, self.directions, self.hidden = sizes
         self.made: list[ir.Node] = []
-        self.known: dict[Any, ir.Value] = {}
+        self.known: dict[tuple[Any, ...], ir.Value] = {}
         self.usual, lengths = _usual(node), _inputs(node)[4]
         # The number of steps of each sequence; None: all are whole.
         self.lengths = None if _full(lengths, self.steps) else lengths
@@ -239,10 +241,10 @@ class _Layer(ABC):
     def number(self, value: float, like: ir.Value) -> ir.Value:
         """A constant of the element type of another value."""
         kind = ir.DataType.INT32 if like.dtype is None else like.dtype
-        if (value, kind) not in self.known:
-            array = np.array(value, kind.numpy())
-            self.known[value, kind] = self.op("Constant", value=ir.tensor(array, dtype=kind))
-        return self.known[value, kind]
+        key = (value, kind.name)
+        if key not in self.known:
+            self.known[key] = self.op("Constant", value=ir.tensor(np.array(value, kind.numpy()), dtype=kind))
+        return self.known[key]
 
     def ints(self, *values: int) -> ir.Value:
         if values not in self.known:
@@ -357,6 +359,7 @@ class _RNN(_Layer):
 
 
 _LAYERS: dict[str, type[_Layer]] = {"GRU": _GRU, "LSTM": _LSTM, "RNN": _RNN}
+_DIRECTIONS = {"bidirectional": 2, "forward": 1, "reverse": 1}
 _USUAL = {"GRU": ["sigmoid", "tanh"], "LSTM": ["sigmoid", "tanh", "tanh"], "RNN": ["tanh"]}
 
 
