@@ -267,6 +267,7 @@ ODD = {
         op="OneHot", inputs=[np.array([2]), np.array(3), np.array([-0.9, -1.8])], by=(2,), shape=(1, 3)
     ),
     "its slices tensorflow": Case(op="Unique", inputs=[np.array([0.5, 0.2, 0.7])]),
+    "no factor tensorflow": Case(op="CumProd", inputs=[np.zeros((2, 0)), np.array(1)]),
     "its step jax": Case(op="Range", inputs=[np.array(0.5), np.array(1.7), np.array(0.7)], by=(0, 2)),
 }
 

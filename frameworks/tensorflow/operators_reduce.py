@@ -97,6 +97,8 @@ def _cumulative_product(x: Any, along: Any, exclusive: bool, reverse: bool) -> A
         def gradient(dy: Any) -> Any:
             place = along % x.shape.rank
             turn = [place, *(other for other in range(x.shape.rank) if other != place)]
+            if x.shape[place] == 0:  # tf.scan wants a first element
+                return dy
             factors, slopes = tf.transpose(x, turn), tf.transpose(dy, turn)
             if reverse:
                 factors, slopes = tf.reverse(factors, [0]), tf.reverse(slopes, [0])
