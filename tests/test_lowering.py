@@ -217,6 +217,31 @@ def test_lstm(direction: str, initial: bool, bias: bool) -> None:
     same(network, low)
 
 
+@pytest.mark.parametrize("framework", ["onnxruntime", "tensorflow"])
+def test_a_state_that_the_file_holds_stays_no_parameter(framework: str) -> None:
+    """One value for both states of a layer: the cells that are written out would train it."""
+    model = layer("forward", initial=True, bias=True).to_onnx()
+    for name in ("h", "c"):
+        model.graph.input.remove(next(value for value in model.graph.input if value.name == name))
+    model.graph.initializer.append(helper.make_tensor("h", TensorProto.FLOAT, [1, 2, 2], [1, -2, 3, -4]))
+    model.graph.node[0].input[6] = "h"
+    total = [helper.make_node("ReduceSum", [name], [f"{name}/sum"], keepdims=0) for name in ("y", "y_h")]
+    model.graph.node.extend([*total, helper.make_node("Mul", ["y/sum", "y_h/sum"], ["loss"])])
+    model.graph.output.append(helper.make_tensor_value_info("loss", TensorProto.FLOAT, []))
+    network = Network.from_onnx(model)
+    assert network.parameter_specs.keys() == {"w", "r", "b"}
+    assert lowered(network, without("LSTM")).parameter_specs.keys() == {"w", "r", "b"}
+    feed, found = feed_of(network, batch=2), {}
+    for name in (framework, "reference"):
+        executor = d5.framework(name).executor(network)
+        outputs = executor.inference_and_backprop(feed)
+        found[name] = {**outputs, **executor.gradients()}
+    assert found[framework].keys() == found["reference"].keys()
+    for name, value in found["reference"].items():
+        # Some tens of float32 operations on numbers of size one to ten.
+        np.testing.assert_allclose(d5.to_numpy(found[framework][name]), value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
 def test_a_step_is_one_product() -> None:
     low = lowered(layer("forward", initial=False, bias=True, steps=5), without("LSTM"))
     names = [node.op_type for node in low.nodes]

@@ -96,6 +96,7 @@ def _expand_node(model: ir.Model, graph: ir.Graph, node: ir.Node, reason: str, r
     if node.op_type in CONTROL and node.domain == "":
         return written_out(node)
     if node.op_type in RECURRENT and node.domain == "":
+        _fix_settings(graph, node)
         return unrolled(graph, node)
     if (operator := _python(node)) is not None:
         try:
@@ -171,12 +172,14 @@ def _type(value: ir.Value | None) -> onnx.TypeProto:
 
 def _fix_settings(graph: ir.Graph, node: ir.Node) -> None:
     """Make Constant nodes of what only sets how a node works: in its body the same number would be a parameter."""
+    made: dict[ir.Value, ir.Value] = {}
     for position, value in enumerate(node.inputs):
         if value is None or role(node, position) != "setting" or not value.is_initializer():
             continue
-        if constant_value(value) is not None:
+        if value not in made and constant_value(value) is not None:
             constant = ir.node("Constant", [], {"value": constant_tensor(value)}, name=f"{node.name}/{value.name}")
-            constant.outputs[0].name = f"{node.name}/{value.name}"
-            constant.outputs[0].type, constant.outputs[0].shape = value.type, value.shape
+            made[value] = constant.outputs[0]
+            made[value].name, made[value].type, made[value].shape = constant.name, value.type, value.shape
             graph.insert_before(node, constant)
-            node.replace_input_with(position, constant.outputs[0])
+        if value in made:
+            node.replace_input_with(position, made[value])
