@@ -13,7 +13,10 @@ import onnx_ir as ir
 from deep5.networks.constants import FLOATS, constant_tensor, constant_value, role
 from deep5.networks.shapes import infer_shapes
 
-__all__ = ["fold_constants", "lift_constants", "lift_weights"]
+__all__ = ["fold_constants", "keep_constants", "lift_constants", "lift_weights"]
+
+# On Constant nodes of a network that was imported once: a file that it is written to is read with the same parameters.
+_KEPT = "deep5.constant"
 
 # Operators that move elements of their first input (Concat: of all), which may be known in part.
 _MOVING = frozenset({"Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
@@ -40,11 +43,13 @@ def lift_weights(model: ir.Model) -> None:
 
     These are the outputs of Constant nodes and of ConstantOfShape nodes whose shape the file holds. Single numbers
     (a scale, an epsilon) stay constants, and so do numbers that a graph computes nothing but settings of (the scales of
-    a Resize, say), and what holds an infinity (a mask).
+    a Resize, say), what holds an infinity (a mask), and what `keep_constants` marked.
     """
     graph = model.graph
     for node in list(graph):
         if node.domain or node.op_type not in ("Constant", "ConstantOfShape") or node.outputs[0].is_graph_output():
+            continue
+        if _KEPT in node.metadata_props:
             continue
         value = node.outputs[0]
         tensor = constant_tensor(value) if node.op_type == "Constant" else _filled(node)
@@ -73,6 +78,13 @@ def lift_constants(model: ir.Model) -> None:
             tensor = constant_tensor(node.outputs[0])
             if tensor is not None and tensor.dtype not in FLOATS:
                 _lift(graph, node, tensor)
+
+
+def keep_constants(model: ir.Model) -> None:
+    """Mark the Constant nodes that are left, so that a file of this network is read with the same parameters."""
+    for node in model.graph:
+        if node.domain == "" and node.op_type == "Constant":
+            node.metadata_props[_KEPT] = ""
 
 
 def _only_sets(value: ir.Value, depth: int) -> bool:

@@ -14,8 +14,9 @@ from deep5.errors import NetworkError
 from deep5.networks.axes import check_axes, check_widths
 from deep5.networks.builder import IR_VERSION, OPSET
 from deep5.networks.element_types import check_element_types
+from deep5.networks.exported import make_constants, said_by_exporter
 from deep5.networks.faults import check_output_shapes, first_line
-from deep5.networks.folding import fold_constants, lift_constants, lift_weights
+from deep5.networks.folding import fold_constants, keep_constants, lift_constants, lift_weights
 from deep5.networks.reading import check_external, nodes_of, read_model
 from deep5.networks.shapes import SMALL_BYTES, infer_shapes
 
@@ -45,6 +46,7 @@ def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
             another size, or outside the model's folder.
     """
     what, proto, folder = read_model(source)
+    said = said_by_exporter(proto)
     heavy = _take_weights(what, proto)
     check_widths(what, nodes_of(proto))
     check_output_shapes(what, proto)
@@ -58,7 +60,10 @@ def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
         infer_shapes(model, what)
         check_element_types(model, what)
         check_axes(model, what)
-        lift_weights(model)
+        if said is None:
+            lift_weights(model)
+        else:
+            make_constants(model, said)
         fold_constants(model, what)
         lift_constants(model)
     except NetworkError:
@@ -66,6 +71,7 @@ def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
     except Exception as error:  # onnx-ir, of attributes that contradict one another
         raise NetworkError(f"{what} is not valid ONNX: {first_line(error)}") from error
     passes.RemoveUnusedNodesPass()(model)
+    keep_constants(model)
     _name_nodes(model.graph)
     return model
 

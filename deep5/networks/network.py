@@ -32,7 +32,7 @@ class Network:
     ConstantOfShape nodes of more than one element. What is not: single numbers in Constant nodes (a scale, an
     epsilon) and whatever was folded, which stay Constant nodes; inputs that say how an operator works (bounds, a
     padding value, a ratio, the weights of classes, the state that a recurrent layer starts from), which are constants;
-    and running statistics, which are buffers.
+    and running statistics, which are buffers. A file of torch.onnx.export says itself what a parameter is.
 
     Args:
         model: The model; it is taken over, not copied.
