@@ -140,6 +140,23 @@ class Functions(nn.Module):
         return torch.cat([z / (1 + norm), functional.log_softmax(w, dim=1), functional.elu(torch.cumsum(w, 1))], dim=1)
 
 
+class Buffers(nn.Module):
+    """Tensors that are no parameters: buffers, saved and not, and an attribute; and a parameter of one number."""
+
+    places: torch.Tensor
+    once: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.gain = nn.Linear(4, 4), nn.Parameter(torch.tensor(1.5))
+        self.register_buffer("places", torch.linspace(-1, 1, 12).reshape(3, 4))
+        self.register_buffer("once", torch.linspace(0, 1, 4), persistent=False)
+        self.shift = torch.linspace(1, 2, 12).reshape(3, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x + self.places) * self.gain * self.once + self.shift
+
+
 MODULES = {
     "perceptron": Case(Perceptron, ((5, 6),)),
     "convolutions": Case(Convolutions, ((3, 2, 12, 12),)),
@@ -152,4 +169,5 @@ MODULES = {
     "slices": Case(Slices, ((3, 5, 4),)),
     "interpolation": Case(Interpolation, ((2, 2, 3, 4),)),
     "functions": Case(Functions, ((5, 4),)),
+    "buffers": Case(Buffers, ((2, 3, 4),)),
 }

@@ -1,8 +1,8 @@
-"""Networks that torch.onnx.export wrote: gradients by all parameters are those of the module that was exported."""
+"""Networks that torch.onnx.export wrote, in both its forms: gradients are those of the module that was exported."""
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 import io
 import warnings
 from typing import Any
@@ -23,31 +23,35 @@ SLOW = {(module, framework) for module in ("lstm", "gru") for framework in ("jax
 CLOSE = 1e-5
 
 
+# The older form, of TorchScript, and the newer one, of torch.export, which is the default from PyTorch 2.9 on.
+FORMS = ("torchscript", "dynamo")
+# Of the newer form, whose export alone takes seconds, these modules are exported daily, some always.
+DAILY = {"perceptron", "attention"}
+ALWAYS = {("attention", framework) for framework in ("reference", "pytorch", "onnxruntime")}
+
 Made = tuple[Any, Any, dict[str, np.ndarray], Any]
 
 
-def exported(name: str, *, batch: str | None = None, dynamo: bool = False) -> Made:
+@functools.cache
+def exported(name: str, form: str = "torchscript", *, batch: str | None = None) -> Made:
     """The module, its network with a loss, what to feed it, and the target."""
+    if form == "dynamo":
+        pytest.importorskip("onnxscript", reason="torch.onnx.export(dynamo=True) needs it")
     torch.manual_seed(0)
     case = MODULES[name]
     module = case.make().train()
     values = [torch.randn(own) if isinstance(own[0], int) else torch.randint(own[1], own[0]) for own in case.inputs]
-    feed, file = {f"x{number}": value for number, value in enumerate(values)}, io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's own, on what its next versions will do
-        torch.onnx.export(
-            module,
-            tuple(values),
-            file,
-            dynamo=dynamo,
-            input_names=list(feed),
-            output_names=["y"],
-            opset_version=18,
-            training=torch.onnx.TrainingMode.TRAINING,
-            do_constant_folding=False,  # which would rename and transpose weights
-            dynamic_axes={key: {0: batch} for key in feed} if batch else None,
-        )
-    network = d5.Network.from_onnx(onnx.ModelProto.FromString(file.getvalue()))
+    feed = {f"x{number}": value for number, value in enumerate(values)}
+    settings: dict[str, Any] = {"dynamo": False, "opset_version": 18, "training": torch.onnx.TrainingMode.TRAINING}
+    # Folding would rename and transpose weights.
+    settings["do_constant_folding"] = False
+    if batch:
+        settings["dynamic_axes"] = {key: {0: batch} for key in feed}
+    if form == "dynamo":
+        settings = {"dynamo": True, "optimize": False}
+        if batch:
+            settings["dynamic_shapes"] = tuple({0: torch.export.Dim.DYNAMIC} for _ in values)
+    network = d5.Network.from_onnx(written(module, feed, **settings))
     with torch.no_grad():
         target = torch.randn(module(*values).shape)
     module = case.make().train().requires_grad_()
@@ -56,6 +60,15 @@ def exported(name: str, *, batch: str | None = None, dynamo: bool = False) -> Ma
     )
     network = network.add_loss("y", "mean_squared_error", label="target")
     return module, network, {key: value.numpy() for key, value in feed.items()}, target
+
+
+def written(module: Any, feed: dict[str, Any], **settings: Any) -> onnx.ModelProto:
+    """What torch.onnx.export makes of a module."""
+    file, names = io.BytesIO(), {"input_names": list(feed), "output_names": ["y"], "verbose": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own, on what its next versions will do
+        torch.onnx.export(module, tuple(feed.values()), file, **names, **settings)
+    return onnx.ModelProto.FromString(file.getvalue())
 
 
 def compare(framework: str, made: Made) -> None:
@@ -77,23 +90,31 @@ def compare(framework: str, made: Made) -> None:
         assert np.linalg.norm(own - wanted) <= CLOSE * scale, key
 
 
+def marks(name: str, framework: str, form: str) -> list[pytest.MarkDecorator]:
+    if form == "dynamo" and (name, framework) in ALWAYS:
+        return [pytest.mark.daily]
+    return [pytest.mark.slow] if (name, framework) in SLOW or (form == "dynamo" and name not in DAILY) else []
+
+
 @pytest.mark.parametrize(
-    ("name", "framework"),
+    ("form", "name", "framework"),
     [
-        pytest.param(name, framework, marks=[pytest.mark.slow] if (name, framework) in SLOW else [])
+        pytest.param(form, name, framework, marks=marks(name, framework, form))
+        for form in FORMS
         for name in MODULES
         for framework in FRAMEWORKS
     ],
 )
-def test_gradients_are_those_of_the_module(name: str, framework: str) -> None:
+def test_gradients_are_those_of_the_module(form: str, name: str, framework: str) -> None:
     pytest.importorskip(framework if framework not in ("reference", "pytorch") else "torch")
-    compare(framework, exported(name))
+    compare(framework, exported(name, form))
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("name", ["perceptron", "attention"])
-def test_a_batch_of_any_size(name: str, framework: str) -> None:
-    module, network, feed, target = exported(name, batch="N")
+@pytest.mark.parametrize("form", ["torchscript", pytest.param("dynamo", marks=pytest.mark.slow)])
+def test_a_batch_of_any_size(form: str, name: str, framework: str) -> None:
+    module, network, feed, target = exported(name, form, batch="N")
     for size in (2, 1):
         part = {key: value[:size] for key, value in feed.items()}
         compare(framework, (module, network, part, target[:size]))
@@ -106,8 +127,8 @@ def test_what_only_sets_an_operator_is_no_parameter() -> None:
         assert network.parameter_specs.keys() == dict(module.named_parameters()).keys()
 
 
-@pytest.mark.parametrize("name", ["perceptron", "attention", "slices"])
-def test_the_newer_exporter(name: str) -> None:
-    if importlib.util.find_spec("onnxscript") is None:
-        pytest.skip("torch.onnx.export(dynamo=True) needs onnxscript, which is not installed")
-    compare("pytorch", exported(name, dynamo=True))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODULES)
+def test_parameters_are_those_of_the_module(name: str) -> None:
+    module, network, *_ = exported(name, "dynamo")
+    assert network.parameter_specs.keys() == dict(module.named_parameters()).keys()
