@@ -7,6 +7,7 @@ import onnx_ir as ir
 from deep5.backend import Support
 from deep5.errors import Deep5Error
 from deep5.frameworks.pytorch import (
+    operators_attention,
     operators_control,
     operators_elementwise,
     operators_image,
@@ -49,9 +50,9 @@ _NARROW_OPERATORS = {
 }
 # Named, so that nobody takes the imports away: they fill the table.
 _FILLED_BY = (
-    operators_control, operators_elementwise, operators_image, operators_index, operators_layers,
-    operators_math, operators_normalization, operators_quantized, operators_random, operators_recurrent,
-    operators_reduce, operators_shape, operators_signal, operators_training, operators_windows,
+    operators_attention, operators_control, operators_elementwise, operators_image, operators_index,
+    operators_layers, operators_math, operators_normalization, operators_quantized, operators_random,
+    operators_recurrent, operators_reduce, operators_shape, operators_signal, operators_training, operators_windows,
 )
 # fmt: on
 _FLOATING = {"AveragePool", "Conv", "Gemm", "ReduceMean"}

@@ -33,6 +33,11 @@ def _grid_sample(
     return F.grid_sample(x, grid, _MODES[mode], padding_mode, bool(align_corners))
 
 
+@kernel("AffineGrid", settings=(1,))
+def _affine_grid(theta: Any, size: Any, *, align_corners: int = 0) -> Any:
+    return F.affine_grid(theta, size, bool(align_corners))
+
+
 def _place(out: Any, mode: str, scale: float, extent: int, goal: int, region: tuple[float, float]) -> Any:
     """Where the samples of an axis lie in what is resized."""
     exact = scale * extent  # of which the result's extent is the whole part

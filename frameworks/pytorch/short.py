@@ -44,11 +44,18 @@ def through_float32(kind: ir.DataType | None, place: torch.device) -> bool:
 
 @functools.cache
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A product of a short type's, computed in float32 and rounded once; its gradients likewise."""
+    """A product of a short type's, computed in float32 and rounded once; its gradients likewise.
+
+    Operands that are no floating-point numbers, a mask, stay as they are.
+    """
 
     @functools.wraps(function)
     def product(*operands: Any, **options: Any) -> Any:
-        wide = [operand.float() if isinstance(operand, torch.Tensor) else operand for operand in operands]
+        wide = [operand.float() if _is_floating(operand) else operand for operand in operands]
         return function(*wide, **options).to(operands[0].dtype)
 
     return product
+
+
+def _is_floating(operand: Any) -> bool:
+    return isinstance(operand, torch.Tensor) and operand.is_floating_point()

@@ -1,0 +1,192 @@
+"""What sequence models are made of: attention by torch's own kernel, rotary positions, causal convolution, gates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+
+from deep5.frameworks.pytorch.table import attribute, extents, kernel, number, operator, rank
+
+if TYPE_CHECKING:
+    from deep5.frameworks.pytorch.emit import Emitter
+
+__all__: list[str] = []
+
+_SHORT = {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+_WINDOWS = ("left_window_size", "right_window_size")
+
+
+def _check_attention(node: ir.Node) -> str | None:
+    """What torch's kernel does not compute: the body of ONNX's function does."""
+    q, k, v, mask = (*node.inputs, None)[:4]
+    kind = q.dtype  # type: ignore[union-attr]  # it is there
+    if len(node.outputs) > 3 and node.outputs[3].name:
+        return "the scores, which torch's kernel does not give"
+    if attribute(node, "softcap", 0.0) > 0:
+        return "softcap"
+    if attribute(node, "scale", 1.0) < 0:
+        return "a scale below 0, of which ONNX takes the root"
+    precision = attribute(node, "softmax_precision", None)
+    if precision not in (None, kind, ir.DataType.FLOAT if kind in _SHORT else kind):
+        return f"softmax_precision={precision} of {kind}"
+    if {value.dtype for value in (k, v) if value is not None} != {kind}:
+        return "queries, keys and values of several element types"
+    if mask is not None and mask.dtype not in (kind, ir.DataType.BOOL):
+        return f"a mask of {mask.dtype}"
+    if rank(node) == 3 and None in _heads_of(node):
+        return "three axes, and no numbers of heads"
+    return None if rank(node) in (3, 4) else f"{rank(node)} axes; allowed: 3, 4"
+
+
+def _heads_of(node: ir.Node) -> tuple[int | None, int | None]:
+    """How many heads the queries have, and the keys and values; None where that is not known."""
+    if rank(node) == 3:
+        return attribute(node, "q_num_heads", None), attribute(node, "kv_num_heads", None)
+    return extents(node, 0)[1], extents(node, 1)[1]
+
+
+def _with_heads(x: Any, heads: int) -> Any:
+    """From shape (batch, length, heads · size) to (batch, heads, length, size)."""
+    return x.unflatten(2, (heads, x.shape[2] // heads)).transpose(1, 2)
+
+
+def _allowed(q: Any, k: Any, offset: Any, lengths: Any, causal: bool, windows: tuple[int, int]) -> Any:
+    """Which query sees which key, to be broadcast to (batch, heads, queries, keys); None where each sees all."""
+    places, (left, right) = torch.arange(k.shape[2], device=k.device), windows
+    found = None if lengths is None else places < lengths[:, None, None, None]
+    if causal:  # no key behind a query's own place
+        right = 0
+    if left >= 0 or right >= 0:
+        distance = torch.arange(q.shape[2], device=k.device)[:, None] + offset - places
+        for inside in ([distance <= left] if left >= 0 else []) + ([distance >= -right] if right >= 0 else []):
+            found = inside if found is None else found & inside
+    return found
+
+
+def _together(mask: Any, allowed: Any, keys: int) -> Any:
+    """A mask with the keys that it does not reach left out, and what is not allowed."""
+    if mask is not None:
+        out: Any = False if mask.dtype == torch.bool else float("-inf")
+        mask = F.pad(mask, (0, keys - mask.shape[-1]), value=out) if mask.shape[-1] < keys else mask
+        mask = mask[(None,) * (4 - mask.ndim)]
+        if allowed is not None:
+            mask = mask & allowed if mask.dtype == torch.bool else torch.where(allowed, mask, out)
+        return mask
+    return None if allowed is None else allowed[(None,) * (4 - allowed.ndim)]
+
+
+def _attention(
+    dot: Any,
+    inputs: tuple[Any, ...],
+    heads: tuple[int | None, int | None],
+    causal: bool,
+    windows: tuple[int, int],
+    scale: float | None,
+) -> tuple[Any, Any, Any]:
+    """ONNX's attention; the result, and all keys and values.
+
+    Args:
+        dot: torch's kernel.
+        inputs: Queries, keys, values, mask, keys and values of the past, lengths; None for those left out.
+        heads: Of the queries, and of keys and values, where those are not an axis.
+        causal: Whether no query sees a key behind its own place.
+        windows: How many keys before its place, and behind it, a query sees; -1 for all.
+        scale: What scores are multiplied by; None: one over the root of a head's size.
+
+    References:
+        ONNX, Attention-25. Vaswani et al., Attention is all you need, NeurIPS 2017, equation 1.
+    """
+    q, k, v, mask, past_key, past_value, lengths = inputs
+    flat = q.ndim == 3
+    if flat:
+        q, k, v = (_with_heads(x, n) for x, n in zip((q, k, v), (heads[0], heads[1], heads[1]), strict=True))  # type: ignore[arg-type]  # checked
+    offset = 0 if lengths is None else (lengths - q.shape[2])[:, None, None, None]
+    if past_key is not None:
+        offset = past_key.shape[2]
+        k, v = torch.cat((past_key, k), 2), torch.cat((past_value, v), 2)
+    alone = mask is past_key is lengths is None and windows == (-1, -1)  # torch's own causality starts at the first key
+    if not alone:
+        mask = _together(mask, _allowed(q, k, offset, lengths, causal, windows), k.shape[2])
+    y = dot(q, k, v, mask, 0.0, causal and alone, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
+    return (y.transpose(1, 2).flatten(2) if flat else y), k, v
+
+
+def _attention_with_cache(*settings: Any) -> tuple[Any, Any, Any]:
+    """As `_attention`; keys and values are no memory of the inputs."""
+    y, k, v = _attention(*settings)
+    return y, k.clone(), v.clone()
+
+
+@operator("Attention", _check_attention, ranked=True)
+def _emit_attention(emitter: Emitter, node: ir.Node) -> None:
+    dot, heads = emitter.product(node, F.scaled_dot_product_attention), _heads_of(node)
+    causal, scale = bool(attribute(node, "is_causal", 0)), attribute(node, "scale", None)
+    scaled = "None" if scale is None else number(scale)
+    windows = tuple(attribute(node, name, -1) for name in _WINDOWS)
+    q, k, v, *further = (emitter.name(value) for value in (*node.inputs, *(None,) * 4)[:7])
+    plain = set(further) == {"None"} and windows == (-1, -1) and len(node.outputs) == 1
+    if plain and rank(node) == 4 and None not in heads:
+        grouped = "" if heads[0] == heads[1] else ", enable_gqa=True"
+        emitter.assign(node, f"{dot}({q}, {k}, {v}, None, 0.0, {causal}, scale={scaled}{grouped})")
+        return
+    inputs = ", ".join((q, k, v, *further))
+    text = f"({dot}, ({inputs}), {heads}, {causal}, {windows}, {scaled})"
+    if not any(value.name for value in node.outputs[1:]):
+        emitter.assign(node, f"{emitter.function(_attention)}{text}[0]")
+        return
+    targets = [emitter.name(value) if value.name else "_" for value in node.outputs[:3]]
+    emitter.line(f"{', '.join(targets)}, = {emitter.function(_attention_with_cache)}{text}[:{len(targets)}]")
+
+
+@kernel("RotaryEmbedding")
+def _rotary_embedding(
+    x: Any,
+    cosines: Any,
+    sines: Any,
+    positions: Any = None,
+    *,
+    interleaved: int = 0,
+    num_heads: int | None = None,
+    rotary_embedding_dim: int = 0,
+) -> Any:
+    """Su et al., RoFormer, arXiv:2104.09864, equation 34: pairs of features turned by an angle of their place."""
+    flat = x.ndim == 3
+    y = x.unflatten(2, (num_heads, x.shape[2] // (num_heads or 1))) if flat else x
+    cos, sin = (
+        (each if positions is None else each[positions]).unsqueeze(2 if flat else 1) for each in (cosines, sines)
+    )
+    size = rotary_embedding_dim or y.shape[-1]
+    turned, rest = y[..., :size], y[..., size:]
+    first, second = (turned[..., 0::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
+    parts = [cos * first - sin * second, sin * first + cos * second]
+    parts = [torch.stack(parts, -1).flatten(-2)] if interleaved else parts
+    y = torch.cat([*parts, rest] if rest.shape[-1] else parts, -1) if len(parts) > 1 or rest.shape[-1] else parts[0]
+    return y.flatten(2) if flat else y
+
+
+@kernel("SwiGLU")
+def _swi_glu(gate: Any, x: Any, *, alpha: float = 1.0) -> Any:
+    return (F.silu(gate) if alpha == 1.0 else gate * torch.sigmoid(alpha * gate)) * x
+
+
+def _causal_convolution(product: Any, x: Any, weight: Any, bias: Any, past: Any, gated: bool) -> tuple[Any, Any]:
+    """A convolution of each channel over its own past; the result, and the past of what follows."""
+    before = weight.shape[2] - 1
+    padded = F.pad(x, (before, 0)) if past is None else torch.cat((past, x), 2)
+    y = product(padded, weight, bias, groups=weight.shape[0])
+    return (F.silu(y) if gated else y), padded.narrow(2, x.shape[2], before)
+
+
+@operator("CausalConvWithState")
+def _emit_causal_convolution(emitter: Emitter, node: ir.Node) -> None:
+    inputs = ", ".join(emitter.name(value) for value in (*node.inputs, *(None,) * 2)[:4])
+    gated = attribute(node, "activation", "none") != "none"
+    text = f"{emitter.function(_causal_convolution)}({emitter.product(node, F.conv1d)}, {inputs}, {gated})"
+    if len(node.outputs) == 1:
+        emitter.assign(node, f"{text}[0]")
+    else:
+        targets = [emitter.name(value) if value.name else "_" for value in node.outputs]
+        emitter.line(f"{', '.join(targets)} = {text}")
