@@ -55,6 +55,17 @@ FURTHER: dict[str, list[Case]] = {
         ("Size", (fed(2, 3),), {}),
         *[("ArgMax", (WHOLE,), {"axis": axis, "select_last_index": 1}) for axis in (0, -1)],
     ],
+    "functions that ONNX writes in other operators": [
+        *[(name, (fed(2, 3, 4),), {}) for name in ("Mish", "Selu", "Softsign", "ThresholdedRelu", "Shrink")],
+        ("Selu", (fed(2, 3),), {"alpha": 1.5, "gamma": 0.8}),
+        ("ThresholdedRelu", (fed(2, 3),), {"alpha": 0.4}),
+        ("Shrink", (fed(2, 3),), {"bias": 0.2, "lambd": 0.3}),
+        ("PRelu", (fed(2, 3, 4), trained(3, 1)), {}),
+        ("ReduceLogSumExp", (fed(2, 3, 4), ints(1)), {}),
+        ("ReduceLogSumExp", (fed(2, 3),), {"keepdims": 0}),
+        *[("DepthToSpace", (fed(2, 12, 2, 3),), {"blocksize": 2, "mode": mode}) for mode in ("DCR", "CRD")],
+        ("SpaceToDepth", (fed(2, 3, 4, 6),), {"blocksize": 2}),
+    ],
     "indices": [
         *[("GatherElements", (fed(3 - axis, 3), PLACES), {"axis": axis}) for axis in (0, 1)],
         ("GatherND", (fed(2, 3, 4), np.array([[0, 2], [-1, 1]])), {}),
@@ -116,7 +127,8 @@ FURTHER: dict[str, list[Case]] = {
 # In `test_jax_operators.py`: what a network of the builder's opset has not, draws, is no function of arrays alone, or
 # what onnx's own implementation gets wrong.
 ELSEWHERE = {
-    *("BitCast", "CumProd", "TensorScatter"),
+    *("BitCast", "Celu", "CumProd", "GroupNormalization", "TensorScatter"),
+    *("MeanVarianceNormalization", "RMSNormalization", "SwiGLU", "Swish"),
     *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
     *("Compress", "If", "Loop", "Scan", "NonMaxSuppression", "NonZero", "Range", "Unique"),
     *("GRU", "LSTM", "RNN"),

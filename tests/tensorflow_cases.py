@@ -35,6 +35,15 @@ FURTHER: list[tuple[str, tuple[np.ndarray, ...], dict[str, Any]]] = [
     *((op, (whole(2, 3), whole(3)), {}) for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")),
     ("BitwiseNot", (whole(2, 3),), {}),
     *(("BitShift", (BYTES, whole(3, dtype=np.uint8)), {"direction": way}) for way in ("LEFT", "RIGHT")),
+    # Functions that ONNX writes in other operators
+    *((op, (4 * X,), {}) for op in ("Mish", "Selu", "Softsign")),
+    ("Selu", (X,), {"alpha": 1.5, "gamma": 0.8}),
+    *((op, (X,), a) for op, a in (("ThresholdedRelu", {"alpha": 0.4}), ("Shrink", {"bias": 0.2, "lambd": 0.3}))),
+    ("Shrink", (X,), {}),
+    ("PRelu", (IMAGE, normal(3, 1, 1)), {}),
+    *(("MeanVarianceNormalization", (normal(2, 3, 4, 5),), axes) for axes in ({"axes": [0, 2, 3]}, {"axes": [1, -1]})),
+    *(("DepthToSpace", (normal(2, 12, 2, 3),), {"blocksize": 2, "mode": mode}) for mode in ("DCR", "CRD")),
+    ("SpaceToDepth", (normal(2, 3, 4, 6),), {"blocksize": 2}),
     # Reductions, and along one axis
     ("ReduceLogSumExp", (X,), {"constants": ([1],)}),
     ("ReduceLogSumExp", (100 * X,), {"keepdims": 0}),

@@ -10,6 +10,7 @@ from onnx_ir.passes import common as passes
 
 from deep5.backend import Support
 from deep5.errors import Unsupported
+from deep5.networks.attention_body import mend_attention
 from deep5.networks.constants import constant_tensor, constant_value, role
 from deep5.networks.control_flow import CONTROL, written_out
 from deep5.networks.custom import operator_of
@@ -156,6 +157,8 @@ def _body(node: ir.Node, opset: int | None) -> ir.Function | None:
     widened = (
         "stash_type" in schema.attributes and len(node.outputs) == 1 and node.outputs[0].dtype == ir.DataType.DOUBLE
     )
+    if node.op_type == "Attention":
+        mend_attention(node, function)
     for inner in function:
         if widened and inner.op_type == "Cast" and inner.attributes["to"].value == ir.DataType.FLOAT:
             inner.attributes["to"] = ir.AttrInt64("to", ir.DataType.DOUBLE)

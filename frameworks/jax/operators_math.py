@@ -50,6 +50,30 @@ def _hard_swish(x: Any) -> Any:
     return x * _hard_sigmoid(x, 1 / 6, 0.5)
 
 
+def _thresholded(x: Any, alpha: float) -> Any:
+    return jnp.where(x > alpha, x, 0)
+
+
+def _selu(x: Any, alpha: float, gamma: float) -> Any:
+    return gamma * jax.nn.elu(x, alpha)
+
+
+def _swish(x: Any, alpha: float) -> Any:
+    return x * jax.nn.sigmoid(alpha * x)
+
+
+def _gated(gate: Any, x: Any, alpha: float) -> Any:
+    return _swish(gate, alpha) * x
+
+
+def _leaky_by(x: Any, slope: Any) -> Any:
+    return jnp.where(x < 0, x * slope, x)
+
+
+def _shrunk(x: Any, bias: float, lambd: float) -> Any:
+    return jnp.where(x < -lambd, x + bias, jnp.where(x > lambd, x - bias, 0)).astype(x.dtype)
+
+
 def _clip(x: Any, low: Any = None, high: Any = None) -> Any:
     # Not jnp.clip, whose gradient is a half on the bounds.
     x = x if low is None else jnp.where(x < low, low, x)
@@ -114,6 +138,7 @@ for _name, _function in {
     "Log": jnp.log,
     "Max": _fold(jnp.maximum),
     "Mean": _mean,
+    "Mish": jax.nn.mish,
     "Min": _fold(jnp.minimum),
     "Mul": jnp.multiply,
     "Neg": jnp.negative,
@@ -137,9 +162,17 @@ for _name, _function in {
     "Xor": jnp.logical_xor,
 }.items():
     _as_it_is(_name, _function)
+_as_it_is("Celu", jax.nn.celu, alpha=1.0)
 _as_it_is("Elu", jax.nn.elu, alpha=1.0)
 _as_it_is("HardSigmoid", _hard_sigmoid, alpha=0.2, beta=0.5)
 _as_it_is("LeakyRelu", _leaky_relu, alpha=0.01)
+_as_it_is("PRelu", _leaky_by)
+_as_it_is("Selu", _selu, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875)
+_as_it_is("Shrink", _shrunk, bias=0.0, lambd=0.5)
+_as_it_is("Softsign", jax.nn.soft_sign)
+_as_it_is("SwiGLU", _gated, alpha=1.0)
+_as_it_is("Swish", _swish, alpha=1.0)
+_as_it_is("ThresholdedRelu", _thresholded, alpha=1.0)
 
 
 def _is_infinite(x: Any, above: bool, below: bool) -> Any:
@@ -295,8 +328,9 @@ def _reduction(op_type: str, function: Callable[..., Any]) -> None:
         emitter.assign(node.outputs[0], f"{emitter.bind(reduce)}({x}, {axes}, {how})")
 
     def check(node: ir.Node) -> str | None:
-        # A mean is that of floating-point numbers, which do not hold every whole one.
-        return "whole numbers" if op_type == "ReduceMean" and is_whole(node.inputs[0]) else None
+        # These are of floating-point numbers, which do not hold every whole one.
+        floating = op_type in ("ReduceLogSumExp", "ReduceMean")
+        return "whole numbers" if floating and is_whole(node.inputs[0]) else None
 
     operator(op_type, check, (1,))(emit)
 
@@ -316,6 +350,11 @@ def _extreme(function: Callable[..., Any], low: float) -> Callable[..., Any]:
     return reduce
 
 
+def _log_of_exponentials(x: Any, **how: Any) -> Any:
+    return jax.nn.logsumexp(x, **how) if x.size else jnp.log(jnp.sum(x, **how))
+
+
+_reduction("ReduceLogSumExp", _log_of_exponentials)
 _reduction("ReduceMax", _extreme(jnp.max, -math.inf))
 _reduction("ReduceMean", jnp.mean)
 _reduction("ReduceMin", _extreme(jnp.min, math.inf))

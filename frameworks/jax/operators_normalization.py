@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import onnx_ir as ir
 from jax import lax
 
-from deep5.frameworks.jax.table import attribute, call, number, operator
+from deep5.frameworks.jax.table import attribute, axis, call, number, operator
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emit import Emitter
@@ -49,3 +49,46 @@ def _check_norm(node: ir.Node) -> str | None:
 @operator("LpNormalization", _check_norm)
 def _lp_normalization(emitter: Emitter, node: ir.Node) -> None:
     call(emitter, node, _lp_normalized, f"{attribute(node, 'p', 2)}, {attribute(node, 'axis', -1)}")
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(jnp.promote_types(x.dtype, "float32"))
+
+
+def _group_normalized(x: Array, scale: Array, bias: Array, groups: int, epsilon: float) -> Array:
+    """Wu and He, Group normalization, ECCV 2018, equation 1."""
+    values, channels = _wide(x).reshape(x.shape[0], groups, -1), (-1, *(1,) * (x.ndim - 2))
+    centred = values - values.mean(2, keepdims=True)
+    normal = centred * lax.rsqrt(jnp.square(centred).mean(2, keepdims=True) + epsilon)
+    # Rounded to the input's type in between, as ONNX's function has it.
+    return normal.reshape(x.shape).astype(x.dtype) * scale.reshape(channels) + bias.reshape(channels)
+
+
+@operator("GroupNormalization")
+def _group_normalization(emitter: Emitter, node: ir.Node) -> None:
+    call(emitter, node, _group_normalized, f"{attribute(node, 'num_groups')}, {number(node, 'epsilon', 1e-5)}")
+
+
+def _root_normalized(x: Array, scale: Array, first: int, epsilon: float) -> Array:
+    """Zhang and Sennrich, Root mean square layer normalization, NeurIPS 2019, equation 4."""
+    values, axes = _wide(x), tuple(range(first % x.ndim, x.ndim))
+    normal = values * lax.rsqrt(jnp.square(values).mean(axes, keepdims=True) + epsilon)
+    return normal.astype(x.dtype) * scale
+
+
+@operator("RMSNormalization")
+def _rms_normalization(emitter: Emitter, node: ir.Node) -> None:
+    call(emitter, node, _root_normalized, f"{axis(node, -1)}, {number(node, 'epsilon', 1e-5)}")
+
+
+def _standardized(x: Array, axes: tuple[int, ...]) -> Array:
+    """As ONNX's function has it: the epsilon stands beside the deviation, whose gradient at 0 is 0 here."""
+    centred = x - x.mean(axes, keepdims=True)
+    variance = jnp.square(centred).mean(axes, keepdims=True)
+    some = variance > 0
+    return centred / (jnp.where(some, jnp.sqrt(jnp.where(some, variance, 1)), 0) + 1e-9)
+
+
+@operator("MeanVarianceNormalization")
+def _mean_variance_normalization(emitter: Emitter, node: ir.Node) -> None:
+    call(emitter, node, _standardized, repr(tuple(attribute(node, "axes", (0, 2, 3)))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -265,3 +266,31 @@ def _gather(emitter: Emitter, node: ir.Node) -> None:
         emitter.assign(node.outputs[0], f"{select}({x}, {indices.item()}, {along}, False)")
     else:
         call(emitter, node, _gathered, str(along))
+
+
+def _depth_to_space(x: Any, size: int, column_first: bool) -> Any:
+    """Channels that are the pixels of blocks; those of a block lie next to each other where columns come first."""
+    n, channels, height, width = x.shape
+    inner = channels // size**2
+    shape = (n, inner, size, size, height, width) if column_first else (n, size, size, inner, height, width)
+    order = (0, 1, 4, 2, 5, 3) if column_first else (0, 3, 4, 1, 5, 2)
+    return x.reshape(shape).transpose(order).reshape(n, inner, height * size, width * size)
+
+
+def _space_to_depth(x: Any, size: int, column_first: bool) -> Any:
+    """The inverse of `_depth_to_space`."""
+    n, channels, height, width = x.shape
+    order = (0, 1, 3, 5, 2, 4) if column_first else (0, 3, 5, 1, 2, 4)
+    blocks = x.reshape(n, channels, height // size, size, width // size, size).transpose(order)
+    return blocks.reshape(n, channels * size**2, height // size, width // size)
+
+
+def _of_blocks(op_type: str, function: Callable[..., Any]) -> None:
+    def emit(emitter: Emitter, node: ir.Node) -> None:
+        call(emitter, node, function, f"{attribute(node, 'blocksize')}, {attribute(node, 'mode', 'DCR') == 'CRD'}")
+
+    operator(op_type)(emit)
+
+
+_of_blocks("DepthToSpace", _depth_to_space)
+_of_blocks("SpaceToDepth", _space_to_depth)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
-from deep5.frameworks.pytorch.table import attribute, kernel
+from deep5.frameworks.pytorch.table import attribute, fixed, kernel
 
 __all__: list[str] = []
 
@@ -33,7 +33,14 @@ def _grid_sample(
     return F.grid_sample(x, grid, _MODES[mode], padding_mode, bool(align_corners))
 
 
-@kernel("AffineGrid", settings=(1,))
+def _check_affine(node: ir.Node) -> str | None:
+    if not attribute(node, "align_corners", 0):
+        return None
+    size = fixed(node, 1)
+    return "corners aligned of an extent that may be 1, of which torch makes 0" if size is None or 1 in size[2:] else None
+
+
+@kernel("AffineGrid", _check_affine, settings=(1,))
 def _affine_grid(theta: Any, size: Any, *, align_corners: int = 0) -> Any:
     return F.affine_grid(theta, size, bool(align_corners))
 

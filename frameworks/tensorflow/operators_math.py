@@ -49,6 +49,41 @@ def _hard_swish(x: Any) -> Any:
     return x * _hard_sigmoid(x, 1 / 6, 0.5)
 
 
+def _celu(x: Any, alpha: float) -> Any:
+    return alpha * tf.nn.elu(x / alpha)
+
+
+def _selu(x: Any, alpha: float, gamma: float) -> Any:
+    return gamma * _elu(x, alpha)
+
+
+def _mish(x: Any) -> Any:
+    return x * tf.tanh(tf.math.softplus(x))
+
+
+def _swish(x: Any, alpha: float) -> Any:
+    return x * tf.sigmoid(x if alpha == 1.0 else alpha * x)
+
+
+def _gated(gate: Any, x: Any, alpha: float) -> Any:
+    return _swish(gate, alpha) * x
+
+
+def _thresholded(x: Any, alpha: float) -> Any:
+    return tf.where(x > alpha, x, tf.zeros((), x.dtype))
+
+
+def _leaky_by(x: Any, slope: Any) -> Any:
+    return tf.where(x < 0, x * slope, x)
+
+
+def _shrunk(x: Any, bias: float, lambd: float) -> Any:
+    def moved(by: float) -> Any:
+        return x + tf.cast(by, x.dtype) if by else x
+
+    return tf.where(x < -lambd, moved(bias), tf.where(x > lambd, moved(-bias), tf.zeros((), x.dtype)))
+
+
 def _abs(x: Any) -> Any:
     return x if x.dtype.is_unsigned else tf.abs(x)
 
@@ -85,10 +120,12 @@ for _name, _function in {
     "Less": tf.less,
     "LessOrEqual": tf.less_equal,
     "Log": tf.math.log,
+    "Mish": _mish,
     "Mul": tf.multiply,
     "Neg": _negative,
     "Not": tf.logical_not,
     "Or": tf.logical_or,
+    "PRelu": _leaky_by,
     "Reciprocal": tf.math.reciprocal,
     "Relu": tf.nn.relu,
     "Round": tf.round,
@@ -97,6 +134,7 @@ for _name, _function in {
     "Sin": tf.sin,
     "Sinh": tf.math.sinh,
     "Softplus": tf.math.softplus,
+    "Softsign": tf.nn.softsign,
     "Sqrt": tf.sqrt,
     "Sub": tf.subtract,
     "Tan": tf.math.tan,
@@ -105,9 +143,15 @@ for _name, _function in {
     "Xor": tf.math.logical_xor,
 }.items():
     _as_it_is(_name, _function)
+_as_it_is("Celu", _celu, alpha=1.0)
 _as_it_is("Elu", _elu, alpha=1.0)
 _as_it_is("HardSigmoid", _hard_sigmoid, alpha=0.2, beta=0.5)
 _as_it_is("LeakyRelu", tf.nn.leaky_relu, alpha=0.01)
+_as_it_is("Selu", _selu, alpha=1.67326319217681884765625, gamma=1.05070102214813232421875)
+_as_it_is("Shrink", _shrunk, bias=0.0, lambd=0.5)
+_as_it_is("SwiGLU", _gated, alpha=1.0)
+_as_it_is("Swish", _swish, alpha=1.0)
+_as_it_is("ThresholdedRelu", _thresholded, alpha=1.0)
 
 
 def _infinite(x: Any, negative: bool, positive: bool) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import onnx_ir as ir
 import tensorflow as tf
 
 from deep5.errors import Unsupported
-from deep5.frameworks.tensorflow.order import onnx_order
+from deep5.frameworks.tensorflow.order import channels_last, onnx_order
 from deep5.frameworks.tensorflow.table import (
     attribute,
     axes_of,
@@ -294,3 +294,41 @@ def _gather(emitter: Emitter, node: ir.Node) -> None:
     checked = refuses or inside(node)
     how = f"{along}, {checked}"
     emitter.assign(node, f"{emitter.function(_gathered)}({x}, {emitter.name(node.inputs[1])}, {how})")
+
+
+def _depth_to_space(x: Any, size: int, column_first: bool) -> Any:
+    """Channels, which are last, that are the pixels of blocks; of one block beside each other if columns come first."""
+    if size == 1:  # which TensorFlow refuses
+        return tf.identity(x)
+    return tf.nn.depth_to_space(_turned(x, size**2) if column_first else x, size)
+
+
+def _space_to_depth(x: Any, size: int, column_first: bool) -> Any:
+    """The inverse of `_depth_to_space`."""
+    if size == 1:
+        return tf.identity(x)
+    blocks = tf.nn.space_to_depth(x, size)
+    return _turned(blocks, x.shape[-1]) if column_first else blocks
+
+
+def _turned(x: Any, last: int) -> Any:
+    """The channels, each number of rows and `last` columns, in the order of columns."""
+    shape, rows = tf.shape(x), x.shape[-1] // last
+    by_row = tf.reshape(x, tf.concat([shape[:-1], [rows, last]], 0))
+    return tf.reshape(tf.linalg.matrix_transpose(by_row), shape)
+
+
+def _of_blocks(op_type: str, function: Callable[..., Any]) -> None:
+    def check(node: ir.Node) -> str | None:
+        return None if isinstance(extents(node.inputs[0])[1], int) else "a number of channels that is not known"
+
+    def emit(emitter: Emitter, node: ir.Node) -> None:
+        order = channels_last(4)
+        how = f"{attribute(node, 'blocksize')}, {attribute(node, 'mode', 'DCR') == 'CRD'}"
+        emitter.assign(node, f"{emitter.function(function)}({emitter.ordered(node.inputs[0], order)}, {how})", order)
+
+    operator(op_type, check)(emit)
+
+
+_of_blocks("DepthToSpace", _depth_to_space)
+_of_blocks("SpaceToDepth", _space_to_depth)
