@@ -1,4 +1,4 @@
-"""Operators that ONNX writes as functions: each is one node where a back-end has it, and what runs as a body is listed."""
+"""Operators that ONNX writes as functions: one node where a back-end has it; what runs as a body is listed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ BODIES: dict[str, set[str]] = {
         *("Softsign", "SwiGLU", "Swish", "ThresholdedRelu"),
     },
     "pytorch": _NOBODY | {"DynamicQuantizeLinear"},
-    "tensorflow": _NOBODY | _SEQUENCES | _REDUCTIONS | {"AffineGrid", "CastLike", "CenterCropPad", "DynamicQuantizeLinear"},
+    "tensorflow": _NOBODY
+    | _SEQUENCES
+    | _REDUCTIONS
+    | {"AffineGrid", "CastLike", "CenterCropPad", "DynamicQuantizeLinear"},
     "jax": _NOBODY | _SEQUENCES | _REDUCTIONS | {"AffineGrid", "CenterCropPad", "DynamicQuantizeLinear", "SequenceMap"},
     # Newer than what ONNX Runtime reads, or of its operators in a newer version.
     "onnxruntime": {"Bernoulli", "CausalConvWithState", "LinearAttention", "SwiGLU"},
@@ -173,3 +176,52 @@ def test_attention_on_pytorch_computes_what_its_body_does(number: int) -> None:
     for name, want in found[1].items():
         # float64: sums of some ten terms.
         np.testing.assert_allclose(found[0][name], want, rtol=1e-11, atol=1e-12, err_msg=name)
+
+
+def exact(feed: dict[str, np.ndarray], *, seen: np.ndarray) -> np.ndarray:
+    """Attention by its definition; a query that sees nothing gives 0."""
+    scores = np.einsum("nhqd,nhkd->nhqk", feed["q"], feed["k"]) / np.sqrt(feed["q"].shape[-1])
+    weights = np.where(seen, np.exp(scores), 0)
+    total = weights.sum(-1, keepdims=True)
+    return np.einsum("nhqk,nhkd->nhqd", weights / np.where(total == 0, 1, total), feed["v"])
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_query_that_sees_no_key_has_the_gradient_zero(framework: str) -> None:
+    """Of the body, too, which is right to float64's last digits: heads of three features, whose root is no float32."""
+    rng = np.random.default_rng(1)
+    feed = {name: rng.standard_normal((2, 2, 3, 3)) for name in ("q", "k", "v")}
+    seen = np.array([[True, False, True], [False, False, False], [True, True, False]])
+    executor = d5.framework(framework).executor(attention({}, {**feed, "mask": seen}, 1, 23))
+    fed = {**feed, "mask": seen}
+    outputs = executor.inference(fed)
+    # float64: sums of some ten terms.
+    np.testing.assert_allclose(d5.to_numpy(outputs["y"]), exact(feed, seen=seen), rtol=1e-12, atol=1e-13)
+    executor.inference_and_backprop(fed, wrt=["q", "k", "v"])
+    found = {name: np.array(d5.to_numpy(value)) for name, value in executor.gradients().items()}
+    assert not found["q"][:, :, 1].any()
+    direction, step = {name: rng.standard_normal(value.shape) for name, value in feed.items()}, 1e-6
+    sides = [
+        np.sin(exact({name: value + sign * step * direction[name] for name, value in feed.items()}, seen=seen)).sum()
+        for sign in (1, -1)
+    ]
+    slope = sum(float(np.sum(found[name] * direction[name])) for name in feed)
+    # A central difference is right to the square of the step, and to rounding (1e-16 of the loss) over the step.
+    assert slope == pytest.approx((sides[0] - sides[1]) / (2 * step), rel=1e-6, abs=1e-7)
+
+
+def test_a_mask_of_flags_stays_one_where_short_numbers_are_computed_in_float32() -> None:
+    rng = np.random.default_rng(2)
+    feed = {name: rng.standard_normal((1, 2, 4, 8)).astype(np.float16) for name in ("q", "k", "v")}
+    seen = np.tril(np.ones((4, 4), bool))
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, value.shape) for name, value in feed.items()]
+    inputs.append(helper.make_tensor_value_info("mask", TensorProto.BOOL, seen.shape))
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT16, (1, 2, 4, 8))
+    graph = helper.make_graph(
+        [helper.make_node("Attention", ["q", "k", "v", "mask"], ["y"])], "short", inputs, [output]
+    )
+    network = Network.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11))
+    found = d5.framework("pytorch").executor(network).inference({**feed, "mask": seen})["y"].numpy()
+    wide = {name: value.astype(np.float64) for name, value in feed.items()}
+    # Rounded once to float16: half of 2^-10.
+    np.testing.assert_allclose(found, exact(wide, seen=seen), rtol=2**-10, atol=2**-20)

@@ -69,3 +69,16 @@ class TestONNXRuntime(EngineSuite):
         assert rewritten(network) is network
         with pytest.raises(Unsupported, match=r"OneHot_1 \(OneHot\): .*float64; allowed: float32"):
             self.executor(network)
+
+
+def test_a_factor_of_a_product_in_float64_keeps_its_digits() -> None:
+    """ONNX Runtime makes it an attribute of the product, in float32, where nobody says that it should not."""
+    build = NetworkBuilder("factor", dtype="float64")
+    x, w = build.input("x", (3, 4)), build.input("w", (4, 5))
+    scaled = build.op("Mul", x, build.constant("factor", np.array(3**-0.5)))
+    network = build.network({"y": build.op("MatMul", scaled, w)})
+    rng = np.random.default_rng(0)
+    feed = {"x": rng.standard_normal((3, 4)), "w": rng.standard_normal((4, 5))}
+    found = from_model(network).inference(feed)["y"]
+    # Sums of four products in float64.
+    np.testing.assert_allclose(np.asarray(found), feed["x"] * 3**-0.5 @ feed["w"], rtol=1e-13, atol=1e-15)

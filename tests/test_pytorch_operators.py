@@ -362,3 +362,35 @@ def test_an_index_outside_is_told() -> None:
     run = TORCH.executor(single("GatherND", {"x0": X, "x1": np.array([[5, 0]])}))
     with pytest.raises(NetworkError, match="torch cannot run the network on these inputs"):
         run.inference({"x0": X, "x1": np.array([[5, 0]])})
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("kind", ["distinct", "equal", "nan", "whole", "float16"])
+def test_few_of_many_numbers_are_those_that_a_stable_sort_gives(kind: str, largest: int) -> None:
+    """torch's own choice among equal ones is another; of NaN, the largest, as well."""
+    rng = np.random.default_rng(3)
+    x = rng.permutation(8 * 1024).reshape(8, 1024).astype(np.float32)
+    x = {"equal": x // 1000, "whole": (x // 9).astype(np.int64), "float16": (x / 8).astype(np.float16)}.get(kind, x)
+    if kind == "nan":
+        x[2, [5, 700]] = np.nan
+        x[3, :1000] = x[3, 0]
+    network = single("TopK", {"x": x}, constants=([5],), outputs=2, largest=largest)
+    values, indices = (value.numpy() for value in TORCH.executor(network).inference({"x": x}).values())
+    order = np.argsort(-x if largest else x, axis=-1, kind="stable")[:, :5]
+    if kind == "nan" and largest:  # NumPy puts NaN last either way
+        order[2] = [5, 700, *order[2, :3]]
+    np.testing.assert_array_equal(indices, order)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, order, -1))
+
+
+def test_few_of_many_numbers_send_their_gradients_back() -> None:
+    x = np.random.default_rng(4).permutation(4 * 2048).reshape(4, 2048).astype(np.float64)
+    build = NetworkBuilder("few", dtype="float64")
+    values, _ = build.op("TopK", build.input("x", x.shape), build.constant("k", np.array([3])), outputs=2)
+    network = build.network({"loss": build.op("ReduceSum", build.op("Mul", values, values), keepdims=0)})
+    run = TORCH.executor(network)
+    run.inference_and_backprop({"x": x}, wrt=["x"])
+    (gradient,) = run.gradients().values()
+    wanted, places = np.zeros_like(x), np.argsort(-x, axis=-1)[:, :3]
+    np.put_along_axis(wanted, places, 2 * np.take_along_axis(x, places, -1), -1)
+    np.testing.assert_array_equal(gradient.numpy(), wanted)

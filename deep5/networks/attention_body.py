@@ -49,7 +49,9 @@ def _widen_scale(function: ir.Function) -> None:
         waiting.extend(maker.predecessors())
         if maker.op_type == "Cast" and maker.attributes["to"].value == ir.DataType.FLOAT:
             maker.attributes["to"] = ir.AttrInt64("to", ir.DataType.DOUBLE)
-        elif maker.op_type == "Constant" and (value := maker.attributes["value"].as_tensor()).dtype == ir.DataType.FLOAT:
+        elif (
+            maker.op_type == "Constant" and (value := maker.attributes["value"].as_tensor()).dtype == ir.DataType.FLOAT
+        ):
             maker.attributes["value"] = ir.AttrTensor("value", ir.tensor(value.numpy().astype(np.float64)))
 
 

@@ -84,7 +84,12 @@ def guarded(network: Network) -> Network:
 
 
 def _attention(node: ir.Node) -> str | None:
-    """Why a kernel of attention would leave out infinities of causality, or fail for a mask that it has to pad."""
+    """Why attention would leave out infinities of causality, fail for a mask that it has to pad, or give NaN."""
+    if node.outputs[0].dtype == ir.DataType.DOUBLE:
+        # Version 1.31: the result of a query that sees no key is NaN, and the scale has the digits of float32.
+        return (
+            "ONNX Runtime has no kernel for it in float64, and writes it in operators that give NaN; allowed: float32"
+        )
     mask, keys, past = ([*node.inputs, None, None, None, None][position] for position in (3, 1, 4))
     if len(node.outputs) > 3 and node.outputs[3].name and attribute(node, "is_causal", 0):
         return "ONNX Runtime gives scores without what causality makes of them; allowed: no scores"

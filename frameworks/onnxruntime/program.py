@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 from onnxruntime import OrtValue
 
 from deep5.errors import Deep5Error, NetworkError, Unsupported
@@ -86,7 +87,14 @@ class Program:
             model = engine_model(suited, fixed=fixed, newest=newest_opset(suited.nodes))
             held = self._values if fixed else None
             self.session = make_session(
-                model, threads, device, held, numerics, custom=bool(self._kernels), profile=self.profile
+                model,
+                threads,
+                device,
+                held,
+                numerics,
+                custom=bool(self._kernels),
+                wide=any(map(_is_wide, suited.model.graph.all_nodes())),
+                profile=self.profile,
             )
         except Exception as error:  # ONNX Runtime raises its own private classes
             raise Unsupported(f"onnxruntime cannot run the network {self._name!r}: {explanation(error)}") from error
@@ -263,3 +271,8 @@ class Program:
             else:
                 return None
         return tuple(shape)
+
+
+def _is_wide(node: ir.Node) -> bool:
+    """Whether it is a product in float64."""
+    return node.op_type == "MatMul" and node.outputs[0].dtype == ir.DataType.DOUBLE

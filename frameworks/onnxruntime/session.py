@@ -87,6 +87,7 @@ def make_session(
     numerics: Numerics = EXACT,
     *,
     custom: bool = False,
+    wide: bool = False,
     profile: Profile | None = None,
 ) -> onnxruntime.InferenceSession:
     """A session, on this device alone.
@@ -98,6 +99,7 @@ def make_session(
         fixed: Values of initializers that the model leaves to external data; they must outlive the session.
         numerics: What a graphics processor may do to the bits; the host gives the same ones again.
         custom: Whether the model has nodes of compiled operators.
+        wide: Whether it has products in float64.
         profile: Where to write how long kernels take, and the optimised model; None: nowhere.
     """
     options = onnxruntime.SessionOptions()
@@ -123,7 +125,12 @@ def make_session(
             "session.optimized_model_external_initializers_file_name", profile.weights.name
         )
     session = onnxruntime.InferenceSession(
-        model, options, providers=providers(device, tf32=numerics.tf32), enable_fallback=False
+        model,
+        options,
+        providers=providers(device, tf32=numerics.tf32),
+        enable_fallback=False,
+        # It makes a factor of an operand one of the product, an attribute, and rounds it to float32 so.
+        disabled_optimizers=["MatMulScaleFusion"] if wide else [],
     )
     if profile is not None:
         profile.weights.unlink(missing_ok=True)  # a second copy, which nobody reads

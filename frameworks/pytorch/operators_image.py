@@ -37,7 +37,9 @@ def _check_affine(node: ir.Node) -> str | None:
     if not attribute(node, "align_corners", 0):
         return None
     size = fixed(node, 1)
-    return "corners aligned of an extent that may be 1, of which torch makes 0" if size is None or 1 in size[2:] else None
+    return (
+        "corners aligned of an extent that may be 1, of which torch makes 0" if size is None or 1 in size[2:] else None
+    )
 
 
 @kernel("AffineGrid", _check_affine, settings=(1,))
