@@ -20,7 +20,7 @@ from deep5.backend import Support
 from deep5.executors import GraphExecutor
 from deep5.networks import Network
 from deep5.networks.lowering import lowered
-from deep5.statistics import Interval, median_ratio
+from deep5.statistics import median_ratio
 from deep5.timing import time_rounds
 
 BATCH, HEADS, LENGTH, SIZE = 16, 8, 64, 32
@@ -29,12 +29,12 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "Attention": dict.fromkeys(("q", "k", "v"), (BATCH, HEADS, LENGTH, SIZE)),
     "LayerNormalization": {"x": (64, 128, 256), "scale": (256,), "bias": (256,)},
     "Gelu": {"x": (32, 128, 256)},
-    "SoftmaxCrossEntropyLoss": {"x": (1024, CLASSES), "label": (1024,)},
+    "SoftmaxCrossEntropyLoss": {"x": (4096, CLASSES), "label": (4096,)},
 }
 ATTRIBUTES: dict[str, dict[str, Any]] = {"Attention": {"is_causal": 1}}
 # What deep5 adds to a call, tens of microseconds, is judged elsewhere: docs/overhead.md. Here calls take a millisecond
-# or more, and the bound is what a body exceeds: see `test_the_body_would_be_seen`. Where other programs run, intervals
-# are wide; what counts is what is shown.
+# or more, and the bound is what a body exceeds: see `test_the_body_would_be_seen`. It holds for the median: an interval
+# of thirty rounds beside other programs is wider than what is to be seen.
 BOUND = 1.1
 
 
@@ -202,8 +202,8 @@ def times(call: Callable[[], Any], count: int) -> Callable[[], Any]:
     return run
 
 
-def ratio(framework: str, op: str, executor: GraphExecutor, *, backward: bool, rounds: int = 30) -> Interval:
-    """What deep5 takes of the time of the framework's own functions, with its interval."""
+def ratio(framework: str, op: str, executor: GraphExecutor, *, backward: bool, rounds: int = 30) -> float:
+    """What deep5 takes of the time of the framework's own functions, the median; with its interval it is written."""
     inputs = native(framework, op)
     sides = [through(executor, inputs, backward=backward)]
     sides += [by_hand(framework, op, inputs)[backward] for _ in range(2)]
@@ -215,36 +215,25 @@ def ratio(framework: str, op: str, executor: GraphExecutor, *, backward: bool, r
     found = time_rounds(*(times(call, count) for call in sides), rounds=rounds, steps=count)
     interval = median_ratio(found.candidate, found.baseline)
     alike = median_ratio(found.baseline_again, found.baseline)
+    median = float(np.median(np.divide(found.candidate, found.baseline)))
     microseconds = np.median(found.baseline) / count * 1e6
     way = "forward and backward" if backward else "forward"
     sys.stdout.write(
-        f"\n{framework} {op} {way}: {np.median(np.divide(found.candidate, found.baseline)):.3f} "
+        f"\n{framework} {op} {way}: {median:.3f} "
         f"[{interval.low:.3f}, {interval.high:.3f}] of {microseconds:.0f} us; "
         f"by hand again [{alike.low:.3f}, {alike.high:.3f}]\n"
     )
-    return interval
-
-
-# Neither is what JAX's executor adds that of functions: to a gradient, by its size, and to labels, which are NumPy's.
-CASES = [
-    *(
-        (framework, op, backward)
-        for framework in ("pytorch", "tensorflow")
-        for op in SHAPES
-        for backward in (False, True)
-    ),
-    *(("jax", op, False) for op in ("Attention", "LayerNormalization", "Gelu")),
-    ("jax", "Attention", True),
-]
+    return median
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize(("framework", "op", "backward"), CASES)
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("op", SHAPES)
+@pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "jax"])
 def test_a_function_costs_what_the_frameworks_own_does(framework: str, op: str, backward: bool) -> None:
     back_end = d5.framework(framework)
     back_end.set_threads(1)
-    interval = ratio(framework, op, back_end.executor(network(op)), backward=backward)
-    assert interval.low <= BOUND, interval
+    assert ratio(framework, op, back_end.executor(network(op)), backward=backward) <= BOUND
 
 
 @pytest.mark.timing
@@ -254,8 +243,7 @@ def test_the_body_would_be_seen() -> None:
     torch.set_threads(1)
     body = lowered(network(op), lambda node: Support(node.op_type != op and bool(torch.supports(node)), "left out"))
     assert op not in {node.op_type for node in body.nodes}
-    interval = ratio("pytorch", op, torch.executor(body), backward=False)
-    assert interval.low > BOUND, interval
+    assert ratio("pytorch", op, torch.executor(body), backward=False) > BOUND
 
 
 @pytest.mark.timing

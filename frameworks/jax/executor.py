@@ -272,14 +272,15 @@ class JAXExecutor(NetworkExecutor):
             self._check_loss(loss)
         key = (loss, names, added)
         run = self._backward.get(key) or self._compile_backward(*key)
-        scale = self._check_scale(loss, scale)
+        # A factor of 1 is left out: XLA takes constants together, which a fed one stands between.
+        factor = None if (scale := self._check_scale(loss, scale)) == 1.0 else scale
         before = tuple(earlier[name] for name in added)
         for name in added:
             if name in self._inputs_index:
                 self._check_sum(name, earlier[name].shape, feed[self._inputs_index[name]].shape)
         with jax.enable_x64(True), named_failures():
             feed += self.program.draw(extents, self._info(info))
-            outputs, self._buffers, gradients = self.settled(run(values, self._buffers, feed, scale, before))
+            outputs, self._buffers, gradients = self.settled(run(values, self._buffers, feed, factor, before))
         self._gradients = {**earlier, **dict(zip(names, gradients, strict=True))}
         self._pending.results = outputs
         if on_gradient is not None:

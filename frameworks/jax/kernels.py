@@ -238,24 +238,41 @@ def cross_entropy(
     return negative_log_likelihood(log_prob, label, weight, ignored, reduction), log_prob
 
 
-def negative_log_likelihood(x: Array, label: Array, weight: Array | None, ignored: int | None, reduction: str) -> Array:
-    """ONNX's NegativeLogLikelihoodLoss. Loss and gradient of a label that is no class are NaN.
-
-    Classes are chosen by a comparison with all of them: the gradient of indexing would write element by element.
-    """
+def _hot(label: Array, x: Array) -> Array:
     classes = x.shape[1]
-    hot = label[:, None] == jnp.arange(classes, dtype=label.dtype).reshape(classes, *(1,) * (x.ndim - 2))
+    found: Array = label[:, None] == jnp.arange(classes, dtype=label.dtype).reshape(classes, *(1,) * (x.ndim - 2))
+    return found
+
+
+@jax.custom_jvp  # type: ignore[untyped-decorator]  # JAX is not type-checked
+def _of_label(x: Array, label: Array, wrong: Array) -> Array:
+    """The element of each label's class, of a label that is `wrong` any."""
+    found: Array = jnp.take_along_axis(x, label[:, None], axis=1, mode="clip")[:, 0]
+    return found
+
+
+@_of_label.defjvp  # type: ignore[untyped-decorator]
+def _change_of_label(primals: tuple[Array, ...], changes: tuple[Array, ...]) -> tuple[Array, Array]:
+    """By a comparison with all classes, for the gradient of indexing would write element by element.
+
+    A label that is wrong takes every class: times NaN so does its gradient, where a choice would give it zeros.
+    """
+    x, label, wrong = primals
+    return _of_label(*primals), jnp.sum(jnp.where(_hot(label, x) | wrong[:, None], changes[0], 0), axis=1)
+
+
+def negative_log_likelihood(x: Array, label: Array, weight: Array | None, ignored: int | None, reduction: str) -> Array:
+    """ONNX's NegativeLogLikelihoodLoss. Loss and gradient of a label that is no class are NaN."""
+    classes = x.shape[1]
     out = jnp.zeros(label.shape, bool) if ignored is None else label == ignored
     wrong = ~out & ((label < 0) | (label >= classes))
     share = jnp.ones(label.shape, x.dtype)
     if weight is not None:
         table = weight.astype(x.dtype).reshape(classes, *(1,) * (x.ndim - 2))
-        share = jnp.sum(jnp.where(hot, table, 0), axis=1)
+        share = jnp.sum(jnp.where(_hot(label, x), table, 0), axis=1)
     share = jnp.where(out, 0, share)
-    # A label that is no class takes every class times NaN, and so does its gradient: a choice would give it zeros.
     poison = jnp.where(wrong, x.dtype.type(jnp.nan), x.dtype.type(1))
-    picked = jnp.sum(jnp.where(hot | wrong[:, None], x, 0), axis=1) * poison
-    loss = share * -picked
+    loss = jnp.where(out, 0, share * -(_of_label(x, label, wrong) * poison))
     if reduction == "none":
         return loss
     if reduction == "sum":
