@@ -10,7 +10,7 @@ from collections.abc import Callable
 from numbers import Integral, Real
 from typing import Any, TypeGuard
 
-from deep5.errors import UsageError, brief
+from deep5.errors import Deep5Error, UsageError, brief
 
 __all__ = [
     "THREADS",
@@ -65,7 +65,15 @@ def of_a_network(executor: Callable[..., Any]) -> Callable[..., Any]:
             hasattr(network, part) for part in ("inputs", "outputs", "parameter_specs")
         ):
             raise UsageError(no_network(network, "executor"))
-        return executor(self, network, **options)
+        try:
+            return executor(self, network, **options)
+        except Deep5Error:
+            raise
+        except Exception as error:  # whatever a table of operators or an engine raises of odd settings
+            explained = getattr(network, "refused_by", None)
+            if explained is None:  # native code: what its author's own code raises is its author's
+                raise
+            raise explained(self.name, error) from error
 
     return checked
 

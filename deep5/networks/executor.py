@@ -9,12 +9,12 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from deep5.arguments import is_whole
-from deep5.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError, brief, suggestion
+from deep5.errors import Deep5Error, NetworkError, ShapeError, UnknownName, Unsupported, UsageError, brief, suggestion
 from deep5.events import StepInfo, check_info
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
@@ -22,6 +22,7 @@ from deep5.tensors import Array, Arrays, Device, TensorSpec, to_numpy
 
 __all__ = ["NetworkExecutor"]
 
+_Made = TypeVar("_Made")
 # Combinations of shapes to remember; a network for sequences may meet many.
 _FITTING = 256
 # The largest number of the element types that a loss may have besides float64.
@@ -109,6 +110,21 @@ class NetworkExecutor(ABC):
     def _averaged(self) -> Any:
         """A context in which the live parameters are what evaluation uses."""
         return nullcontext()
+
+    def _made(self, make: Callable[..., _Made], *given: Any) -> _Made:
+        """What a function makes runnable; whatever a table of operators or an engine raises of odd settings is told.
+
+        Raises:
+            NetworkError: The function raised something that is no error of deep5's.
+        """
+        try:
+            return make(*given)
+        except Deep5Error:
+            raise
+        except Exception as error:
+            if not isinstance(self.network, Network):
+                raise  # native code: what its author's own code raises is its author's
+            raise self.network.refused_by("the back-end", error) from error
 
     def _feed(self, inputs: Arrays, *, empty: bool = False) -> tuple[list[Any], dict[str, int]]:
         """Native inputs in the network's order, and the extents of this batch.

@@ -10,11 +10,12 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from deep5.errors import NetworkError
+from deep5.errors import Deep5Error, NetworkError
 from deep5.networks.axes import check_axes, check_widths
 from deep5.networks.builder import IR_VERSION, OPSET
 from deep5.networks.element_types import check_element_types
 from deep5.networks.exported import make_constants, said_by_exporter
+from deep5.networks.failed import told_by
 from deep5.networks.faults import check_output_shapes, first_line
 from deep5.networks.folding import fold_constants, keep_constants, lift_constants, lift_weights
 from deep5.networks.reading import check_external, nodes_of, read_model
@@ -46,6 +47,15 @@ def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
             another size, or outside the model's folder.
     """
     what, proto, folder = read_model(source)
+    try:
+        return _imported(what, proto, folder)
+    except Deep5Error:
+        raise
+    except Exception as error:  # onnx, onnx-ir and protobuf, of what contradicts itself
+        raise NetworkError(f"{what} is not valid ONNX: {told_by(error)}") from error
+
+
+def _imported(what: str, proto: onnx.ModelProto, folder: Path | None) -> ir.Model:
     said = said_by_exporter(proto)
     heavy = _take_weights(what, proto)
     check_widths(what, nodes_of(proto))
@@ -56,20 +66,15 @@ def import_model(source: str | Path | onnx.ModelProto) -> ir.Model:
     except Exception as error:  # onnx raises its own private classes
         raise NetworkError(f"{what} is not valid ONNX: {first_line(error)}") from error
     _put_weights(what, model, heavy, folder)
-    try:
-        infer_shapes(model, what)
-        check_element_types(model, what)
-        check_axes(model, what)
-        if said is None:
-            lift_weights(model)
-        else:
-            make_constants(model, said)
-        fold_constants(model, what)
-        lift_constants(model)
-    except NetworkError:
-        raise
-    except Exception as error:  # onnx-ir, of attributes that contradict one another
-        raise NetworkError(f"{what} is not valid ONNX: {first_line(error)}") from error
+    infer_shapes(model, what)
+    check_element_types(model, what)
+    check_axes(model, what)
+    if said is None:
+        lift_weights(model)
+    else:
+        make_constants(model, said)
+    fold_constants(model, what)
+    lift_constants(model)
     passes.RemoveUnusedNodesPass()(model)
     keep_constants(model)
     _name_nodes(model.graph)

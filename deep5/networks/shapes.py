@@ -6,6 +6,7 @@ import onnx
 import onnx_ir as ir
 
 from deep5.errors import OperatorError, ShapeError
+from deep5.networks.bounds import followable
 from deep5.networks.custom import standing_in
 from deep5.networks.faults import explained
 
@@ -50,11 +51,14 @@ def infer_shapes(model: ir.Model, what: str) -> None:
 
 
 def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
+    plain = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
+    if not followable(plain):
+        return plain
     try:
         return onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError:
         # Following the values of shapes takes tables of integers for shapes, and then refuses them.
-        return onnx.shape_inference.infer_shapes(proto, strict_mode=True)
+        return plain
 
 
 def _without_weights(model: ir.Model) -> onnx.ModelProto:

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from deep5.errors import ShapeError, Unsupported, UsageError
+from deep5.errors import Unsupported, UsageError
 from deep5.events import StepInfo
 from deep5.frameworks.jax import kernels
 from deep5.frameworks.jax.custom import check_operator, is_compiled, on_arrays
@@ -28,7 +28,7 @@ from deep5.frameworks.jax.storage import Storage, find_flat, find_storage
 from deep5.frameworks.jax.table import HOST
 from deep5.networks.constants import constant_tensor, constant_value
 from deep5.networks.custom import is_custom, operator_of
-from deep5.networks.faults import first_line
+from deep5.networks.failed import failed, places_of
 from deep5.networks.forms import Forms
 from deep5.networks.network import Network
 from deep5.seeds import derive_seed
@@ -85,6 +85,8 @@ class Emitter:
         self._lines: list[str] = []
         self.bound: dict[str, Any] = {}
         """What the source refers to by name: constants and functions."""
+        self.names: dict[ir.Value, str] = {}
+        """The identifiers of what nodes compute."""
 
     def new(self) -> str:
         """A fresh identifier."""
@@ -159,7 +161,7 @@ class Emitter:
 
     def assign(self, value: ir.Value, text: str, *, last: bool = False) -> None:
         """Append the line that computes a value."""
-        (self._last if last else self._plain)[str(value.name)] = name = self.new()
+        (self._last if last else self._plain)[str(value.name)] = self.names[value] = name = self.new()
         self.line(f"{name} = {text}")
 
     def key(self, seed: float | None) -> str:
@@ -276,22 +278,23 @@ def write(
     """
     emitter = Emitter(stored, flat, batch_norm, find_host_values(network))
     source = emitter.source(network, fresh, names)
-    scope = dict(emitter.bound)
+    scope = {**emitter.bound, **places_of(source, emitter.names)}
     # The source is made of the fixed texts of the operator table, generated identifiers and numbers; nothing of the
     # model file's own text is in it.
     exec(compile(source, f"<deep5 {len(network.nodes)} nodes>", "exec"), scope)  # noqa: S102
-    run = scope.pop("run")
-    return Function(_told(run) if emitter.eager else run, source)
+    return Function(_told(scope.pop("run")), source)
 
 
 def _told(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that runs operator by operator; what does not fit shows only there, and is an error of deep5's."""
+    """A function that tells what does not fit, while it is traced or runs operator by operator, as deep5 tells it."""
 
     def told(*given: Any) -> Any:
         try:
             return run(*given)
-        except (TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError) as error:
-            raise ShapeError(f"the network does not run on these values: {first_line(error)}") from error
+        except (jax.errors.JaxRuntimeError, jax.errors.UnexpectedTracerError):  # who calls knows what these mean
+            raise
+        except Exception as error:  # whatever else JAX raises of values that do not fit
+            raise failed(error, "jax") from error
 
     return told
 

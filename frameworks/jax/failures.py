@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from deep5.errors import CommunicationError, Deep5Error, OperatorError, Unsupported
+from deep5.networks.failed import failed
 
 __all__ = ["failure", "named_failures"]
 
@@ -25,15 +26,13 @@ class _NamedFailures:
         pass
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if (
-            isinstance(error, (jax.errors.JaxRuntimeError, jax.errors.UnexpectedTracerError))
-            and (said := failure(error)) is not None
-        ):
-            raise said from error
+        if isinstance(error, (jax.errors.JaxRuntimeError, jax.errors.UnexpectedTracerError)):
+            raise failure(error) or failed(error, "jax") from error
 
 
 named_failures = _NamedFailures
-"""A context; while inside, what a compiled operator says arrives as an `OperatorError`."""
+"""A context; while inside, what a compiled operator says arrives as an `OperatorError`, and what XLA says, as an error
+of deep5's, too."""
 
 
 def failure(error: Exception) -> Deep5Error | None:

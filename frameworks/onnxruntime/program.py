@@ -146,7 +146,12 @@ class Program:
         shapes = tuple([value.shape for value in inputs])
         with self._lock:
             if shapes != self._shapes or (self._announced and into is not self._gradients):
-                self._prepare(inputs, shapes, into)
+                try:
+                    self._prepare(inputs, shapes, into)
+                except Deep5Error:
+                    raise
+                except Exception as error:  # more memory than there is, or what ONNX Runtime says of a shape
+                    raise self._failed(error) from error
             # In few steps: behind a product of large matrices each of them meets cold caches, for ten times its time.
             for number, value in enumerate(inputs):
                 if value is self._bound[number]:

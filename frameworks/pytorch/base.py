@@ -13,7 +13,7 @@ import onnx_ir as ir
 import torch
 
 from deep5.arguments import check_callable
-from deep5.errors import NetworkError, ShapeError, Unsupported
+from deep5.errors import ShapeError, Unsupported
 from deep5.events import StepInfo
 from deep5.executors import ParameterGroup, TrainStep
 from deep5.frameworks.pytorch.host_step import HostStep
@@ -22,6 +22,7 @@ from deep5.frameworks.pytorch.sequences import detached
 from deep5.frameworks.pytorch.short import from_numpy, through_float32
 from deep5.frameworks.pytorch.step import DeviceStep
 from deep5.networks.executor import NetworkExecutor
+from deep5.networks.failed import failed
 from deep5.networks.labels import label_inputs
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
@@ -169,14 +170,10 @@ class TorchExecutor(NetworkExecutor):
         """What `_run` gives; what torch raises on the way is told as deep5 tells it."""
         try:
             return self._run(feed, extents, info, training)
-        except (IndexError, RuntimeError) as error:
+        except _raised(self.network) as error:
             for labels in label_inputs(self.network) if isinstance(self.network, Network) else ():
                 labels.check(feed[labels.position].cpu().numpy())
-            told = str(error).strip().splitlines() or [type(error).__name__]
-            raise NetworkError(
-                f"torch cannot run the network on these inputs ({told[0]}); allowed: labels and indices within their "
-                "range, shapes that fit"
-            ) from error
+            raise failed(error, "torch") from error
 
     def gradients(self) -> Arrays:
         """Gradients of the last `inference_and_backprop`; see `GraphExecutor.gradients`."""
@@ -292,8 +289,15 @@ class TorchExecutor(NetworkExecutor):
 
     def _backward(self, root: Any, loss_scale: float, chosen: tuple[Any, ...] | None) -> None:
         # A loss that depends on nothing that is asked for has the gradient zero by all of it.
-        if root.requires_grad:
-            torch.autograd.backward((root,), (self._seed(root, loss_scale),), inputs=chosen)
+        if not root.requires_grad:
+            return
+        seed = (self._seed(root, loss_scale),)
+        try:
+            torch.autograd.backward((root,), seed, inputs=chosen)
+        except (IndexError, NotImplementedError, RuntimeError) as error:  # what torch itself raises, and no caller
+            if not isinstance(self.network, Network):
+                raise
+            raise failed(error, "torch") from error
 
     def _seed(self, root: Any, loss_scale: float) -> Any:
         key = (root.dtype, root.shape, loss_scale)
@@ -301,6 +305,11 @@ class TorchExecutor(NetworkExecutor):
             # One seed for the scale in force: an automatic scale changes, and old ones must not pile up.
             self._seeds = {key: torch.full_like(root, loss_scale, requires_grad=False)}
         return self._seeds[key]
+
+
+def _raised(network: Network | NativeNetwork) -> tuple[type[Exception], ...]:
+    """What a pass may raise of values that do not fit: a graph anything, a module what torch itself raises."""
+    return (Exception,) if isinstance(network, Network) else (IndexError, RuntimeError)
 
 
 def _tensor(name: str, value: Any) -> Any:

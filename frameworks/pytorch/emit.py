@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import onnx_ir as ir
@@ -20,6 +20,7 @@ from deep5.frameworks.pytorch.unsigned import widening
 from deep5.networks.constants import constant_value
 from deep5.networks.custom import operator_of
 from deep5.networks.element_types import element_type
+from deep5.networks.failed import places_of
 from deep5.networks.layer_clock import Owners
 from deep5.networks.network import Network
 from deep5.networks.stamps import Stamps
@@ -75,6 +76,11 @@ class Emitter:
         self._stand_ins: dict[ir.Value, str] = {}
         self._lines: list[str] = []
         self.bound: dict[str, Any] = {}
+
+    @property
+    def names(self) -> Mapping[ir.Value, str]:
+        """The identifiers of all values."""
+        return self._names
 
     def name(self, value: ir.Value | None) -> str:
         """The identifier of a value; `None` for an input left out."""
@@ -286,7 +292,7 @@ def compile_forward(
     """
     emitter = Emitter(network, results, known, place, borrowed(network) if owned else (), batch_norm, stamps)
     source = emitter.source()
-    scope = dict(emitter.bound)
+    scope = {**emitter.bound, **places_of(source, emitter.names)}
     # The source is made of the fixed texts of the operator table, generated identifiers and numbers; nothing of the
     # model file's own text is in it. Parameters are its globals: a call hands over the inputs alone.
     # torch's compiler takes sizes that differ between functions of one file and name for sizes that change.

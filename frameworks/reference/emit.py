@@ -15,6 +15,7 @@ from deep5.frameworks.reference.kernels.memory import Array, Scratch
 from deep5.frameworks.reference.kernels.text import decoded
 from deep5.frameworks.reference.operators import operator_for, supports
 from deep5.frameworks.reference.table import Site
+from deep5.networks.failed import places_of
 from deep5.networks.layer_clock import Owners
 from deep5.networks.network import Network
 from deep5.networks.nodes import captured, reads, subgraphs
@@ -188,7 +189,7 @@ class _Emitter:
         arguments = ", ".join([*(self.names[value] for value in self.fed), "notify"])
         body = "\n    ".join([*self.lines, f"return ({results})"])
         source = f"def run({arguments}):\n    {body}\n"
-        space: dict[str, Any] = dict(self.bound)
+        space: dict[str, Any] = {**self.bound, **places_of(source, self.names)}
         exec(compile(source, "<deep5 reference program>", "exec"), space)  # noqa: S102 - source generated above
         # Infinities and NaNs are values like others, as they are in every engine; where they matter, the loss shows it.
         return Program(np.errstate(all="ignore")(space["run"]), source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from deep5.errors import ShapeError
 from deep5.frameworks.reference.emit import compile_network
 from deep5.frameworks.reference.kernels.memory import Scratch
+from deep5.networks.failed import failed
 from deep5.networks.gradients.batch_normalization import over_ranks
 from deep5.networks.network import Network
 from deep5.networks.stamps import Stamps
@@ -102,12 +104,32 @@ def compiled(
     def run(
         inputs: Sequence[Any], notify: Notify | None = None, into: Sequence[np.ndarray] | None = None
     ) -> tuple[Sequence[np.ndarray], Sequence[np.ndarray]]:
-        told = None if notify is None else lambda index, value: notify(index - first, value)
+        told = None if notify is None else partial(_notified, notify, first)
         # NumPy's kernels write to memory of their own: `into` is not needed.
-        values = [_as_array(value) for value in program(*inputs, told)]
+        try:
+            values = [_as_array(value) for value in program(*inputs, told)]
+        except _Told as error:
+            raise error.cause from None  # the caller's own, which is not the network's
+        except Exception as error:  # whatever NumPy raises of values that do not fit
+            raise failed(error, "the reference") from error
         return values[:first], values[first:]
 
     return run
+
+
+class _Told(Exception):
+    """What who was notified has raised."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__()
+        self.cause = cause
+
+
+def _notified(notify: Notify, first: int, index: int, value: np.ndarray) -> None:
+    try:
+        notify(index - first, value)
+    except Exception as error:
+        raise _Told(error) from error
 
 
 def _as_array(value: Any) -> Any:

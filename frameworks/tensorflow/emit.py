@@ -18,8 +18,10 @@ from deep5.frameworks.tensorflow.order import Order, between, channels_last, kee
 from deep5.frameworks.tensorflow.scopes import Scopes
 from deep5.frameworks.tensorflow.short import in_float32, through_float32
 from deep5.frameworks.tensorflow.table import extents, fixed
+from deep5.frameworks.tensorflow.traced import cause
 from deep5.networks.constants import constant_tensor, constant_value
 from deep5.networks.custom import is_custom
+from deep5.networks.failed import failed, places_of
 from deep5.networks.network import Network
 
 __all__ = ["Emitter", "Program", "compile_forward", "preferred_orders"]
@@ -243,9 +245,11 @@ class Emitter:
         source = "\n    ".join([f"def forward({arguments}):", *self._lines, f"return ({results},)"])
         # The source is made of the fixed texts of the operator table, generated identifiers and numbers; nothing of the
         # model file's own text is in it.
+        names = {value: name for (value, _), name in self._names.items()}
         exec(compile(source, f"<deep5 {len(network.nodes)} nodes>", "exec"), self.bound)  # noqa: S102
+        self.bound |= places_of(source, names)
         live = tuple(str(value.name) for value in self._live)
-        return Program(self.bound["forward"], live, source, self.forward_only)
+        return Program(_told(self.bound["forward"]), live, source, self.forward_only)
 
     def _write(self, node: ir.Node) -> None:
         if is_custom(node):
@@ -302,6 +306,20 @@ def compile_forward(
     return Emitter(
         network, live, device=device, xla=xla, gradients=gradients, batch_norm=batch_norm, scopes=scopes
     ).program()
+
+
+def _told(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that tells what does not fit, while it is traced or run, as deep5 tells it."""
+
+    def told(*given: Any) -> Any:
+        try:
+            return forward(*given)
+        except tf.errors.OpError:  # who calls knows what TensorFlow means
+            raise
+        except Exception as error:  # whatever else TensorFlow raises of values that do not fit
+            raise failed(error, "tensorflow", None if isinstance(error, MemoryError) else cause(error)) from error
+
+    return told
 
 
 def _read(x: Any) -> Any:

@@ -81,8 +81,6 @@ class Traced:
                 raise said from error
             if (between := _RANKS.search(str(error))) is not None:
                 raise CommunicationError(between[1]) from error
-            if not isinstance(error, (tf.errors.InvalidArgumentError, tf.errors.InternalError)):
-                raise
             if lacking := self._lacking():
                 raise Unsupported(
                     f"tensorflow has no kernel for {self._device} of {', '.join(lacking)}; allowed: operators that run "

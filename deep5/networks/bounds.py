@@ -1,0 +1,179 @@
+"""What a file may ask for: a few bytes of it must not take all memory, nor for ever."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import onnx
+import onnx_ir as ir
+
+from deep5.errors import NetworkError
+
+__all__ = ["beyond_memory", "check_calls", "check_declared", "followable"]
+
+# Nodes that calls of functions may be written out into: onnx-ir takes seconds for them, and more than in proportion.
+_MOST_NODES = 10_000
+# Elements of vectors whose values ONNX's inference is to follow: it takes a second for eight million of them.
+_MOST_FOLLOWED = 1 << 22
+# What an array may take: more than any machine has that runs a network as one.
+_MOST_BYTES = 1 << 40
+# An array of more bytes than this has no address.
+_MOST_ELEMENTS = 1 << 62
+
+
+def check_calls(what: str, proto: onnx.ModelProto) -> None:
+    """Refuse functions that call themselves, or one another so often that writing them out would take for ever.
+
+    Args:
+        what: What messages call the model.
+        proto: The model.
+
+    Raises:
+        NetworkError: Which functions call themselves in a circle; into how many nodes the calls would be written out.
+    """
+    functions = {(each.domain, each.name, each.overload): each for each in proto.functions}
+    if not functions:
+        return
+    sizes: dict[tuple[str, str, str], int] = {}
+    for start in functions:
+        waiting = [start]  # without recursion: a file may have any number of functions
+        while waiting:
+            key = waiting[-1]
+            if key in sizes:
+                waiting.pop()
+                continue
+            called = {_key(node) for node in _all_nodes(functions[key].node)} & functions.keys()
+            missing = [each for each in called if each not in sizes]
+            if not missing:
+                sizes[key] = _size(functions[key].node, sizes)
+                waiting.pop()
+            elif circle := [each for each in missing if each in waiting]:
+                raise NetworkError(
+                    f"{what} is not valid ONNX: the function {_called(circle[0])} calls itself, directly or by way of "
+                    "others; allowed: functions that do not"
+                )
+            else:
+                waiting.append(missing[0])
+    count = _size(proto.graph.node, sizes)
+    own = sum(1 for _ in _all_nodes(proto.graph.node))
+    if count - own > _MOST_NODES + sum(len(each.node) for each in proto.functions):
+        raise NetworkError(
+            f"{what} has calls of functions that are {count:,} nodes when written out; allowed: {_MOST_NODES:,} beyond "
+            "those that the file holds; remedy: export it without functions"
+        )
+
+
+def check_declared(what: str, proto: onnx.ModelProto) -> None:
+    """Refuse extents below 0, and shapes that no memory holds, wherever a graph declares them.
+
+    ONNX's own inference ends the process on some of the former, and takes all memory on some of the latter.
+
+    Args:
+        what: What messages call the model.
+        proto: The model.
+
+    Raises:
+        NetworkError: The value and its shape.
+    """
+    for name, shape in (*((value.name, _shape(value.type)) for value in _declared(proto)), *_sparse(proto)):
+        if wrong := [extent for extent in shape if extent < 0]:
+            raise NetworkError(
+                f"{what}: the value {name!r} has the extent {wrong[0]}; allowed: at least 0; remedy: a name, such "
+                "as 'N', where an extent varies"
+            )
+        elements = 1
+        for extent in shape:
+            elements *= extent or 1
+        if elements > _MOST_ELEMENTS:
+            raise NetworkError(f"{what}: the value {name!r} has the shape {shape}, which no memory holds")
+
+
+def beyond_memory(nodes: Iterable[ir.Node]) -> list[str]:
+    """One line a node that computes an array that no machine's memory holds, as far as shapes are known."""
+    refused = []
+    for node in nodes:
+        for value in node.outputs:
+            if value.shape is None or value.dtype is None or not value.shape.is_static():
+                continue
+            size = math.prod(value.shape.numpy()) * value.dtype.itemsize
+            if size > _MOST_BYTES:
+                refused.append(
+                    f"{node.name or node.op_type} ({node.op_type}): {value.name!r} of shape "
+                    f"{list(value.shape.numpy())} takes {size:.2g} bytes; allowed: {_MOST_BYTES:.2g}"
+                )
+    return refused
+
+
+def followable(proto: onnx.ModelProto) -> bool:
+    """Whether ONNX's inference may follow the values of vectors: it looks at each element where it knows how many.
+
+    Args:
+        proto: The model, with the shapes that follow without that.
+    """
+    values = {value.name: value for value in _declared(proto)}
+    extents = {name: _shape(value.type)[0] for name, value in values.items() if len(_shape(value.type)) == 1}
+    extents |= {tensor.name: tensor.dims[0] for tensor in proto.graph.initializer if len(tensor.dims) == 1}
+    read = (name for node in _all_nodes(proto.graph.node) for name in node.input)
+    return sum(extents.get(name, 0) for name in read) <= _MOST_FOLLOWED
+
+
+def _key(node: onnx.NodeProto) -> tuple[str, str, str]:
+    return node.domain, node.op_type, node.overload
+
+
+def _called(key: tuple[str, str, str]) -> str:
+    return repr(f"{key[0]}.{key[1]}" if key[0] else key[1])
+
+
+def _size(nodes: Iterable[onnx.NodeProto], sizes: dict[tuple[str, str, str], int]) -> int:
+    return sum(sizes.get(_key(node), 1) for node in _all_nodes(nodes))
+
+
+def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The nodes and those of graphs inside them."""
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for graph in _inside(node):
+            waiting += graph.node
+
+
+def _inside(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _declared(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
+    """What the graph and those inside its nodes, and functions, declare of their values."""
+    graphs = [proto.graph]
+    for function in proto.functions:
+        yield from function.value_info
+        graphs += [graph for node in _all_nodes(function.node) for graph in _inside(node)]
+    graphs += [graph for node in _all_nodes(proto.graph.node) for graph in _inside(node)]
+    for graph in graphs:
+        yield from graph.input
+        yield from graph.output
+        yield from graph.value_info
+
+
+def _sparse(proto: onnx.ModelProto) -> Iterator[tuple[str, list[int]]]:
+    """Sparse constants, and their shapes."""
+    bodies = [proto.graph.node, *(function.node for function in proto.functions)]
+    for node in (node for nodes in bodies for node in _all_nodes(nodes)):
+        for attribute in node.attribute:
+            for tensor in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                yield next(iter(node.output), node.name), list(tensor.dims)
+
+
+def _shape(kind: onnx.TypeProto) -> list[int]:
+    """The extents that are declared, 1 for those with a name."""
+    while (form := kind.WhichOneof("value")) in ("optional_type", "sequence_type"):
+        kind = getattr(kind, form).elem_type
+    if form not in ("tensor_type", "sparse_tensor_type"):
+        return []
+    own = getattr(kind, form)
+    return [extent.dim_value if extent.HasField("dim_value") else 1 for extent in own.shape.dim]
