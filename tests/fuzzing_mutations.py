@@ -11,6 +11,9 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
+from deep5.errors import NetworkError
+from deep5.networks.settings import check_settings
+
 __all__ = ["FORM", "MEANING", "mutated_bytes", "mutated_model"]
 
 _INTS = (0, 1, -1, 2, 3, 7, -3, 255, 1 << 31, -(1 << 31), 1 << 40, 1 << 62, (1 << 63) - 1, -(1 << 63), 1 - (1 << 63))
@@ -122,6 +125,10 @@ def _is_plausible(model: onnx.ModelProto) -> bool:
 
 def _declare(model: onnx.ModelProto) -> None:
     """Declare of outputs what follows, where something does: what is declared otherwise is refused for that alone."""
+    try:
+        check_settings("the model", model)  # where something is missing, too
+    except NetworkError:
+        return
     if not _is_harmless(model):
         return
     free = onnx.ModelProto()

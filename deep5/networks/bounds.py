@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from deep5.errors import NetworkError
 
-__all__ = ["beyond_memory", "check_calls", "check_declared", "followable"]
+__all__ = ["beyond_memory", "check_calls", "check_declared", "drop_uncalled", "followable", "nested_nodes"]
 
 # Nodes that calls of functions may be written out into: onnx-ir takes seconds for them, and more than in proportion.
 _MOST_NODES = 10_000
@@ -43,7 +43,7 @@ def check_calls(what: str, proto: onnx.ModelProto) -> None:
             if key in sizes:
                 waiting.pop()
                 continue
-            called = {_key(node) for node in _all_nodes(functions[key].node)} & functions.keys()
+            called = {_key(node) for node in nested_nodes(functions[key].node)} & functions.keys()
             missing = [each for each in called if each not in sizes]
             if not missing:
                 sizes[key] = _size(functions[key].node, sizes)
@@ -56,12 +56,27 @@ def check_calls(what: str, proto: onnx.ModelProto) -> None:
             else:
                 waiting.append(missing[0])
     count = _size(proto.graph.node, sizes)
-    own = sum(1 for _ in _all_nodes(proto.graph.node))
+    own = sum(1 for _ in nested_nodes(proto.graph.node))
     if count - own > _MOST_NODES + sum(len(each.node) for each in proto.functions):
         raise NetworkError(
             f"{what} has calls of functions that are {count:,} nodes when written out; allowed: {_MOST_NODES:,} beyond "
             "those that the file holds; remedy: export it without functions"
         )
+
+
+def drop_uncalled(proto: onnx.ModelProto) -> None:
+    """Remove the functions that no node of the graph calls, directly or not: nothing looks at them then."""
+    functions = {(each.domain, each.name, each.overload): each for each in proto.functions}
+    waiting, called = [proto.graph.node], set()
+    while waiting:
+        found = {_key(node) for node in nested_nodes(waiting.pop())} & functions.keys() - called
+        called |= found
+        waiting += [functions[key].node for key in found]
+    kept = [each for key, each in functions.items() if key in called]
+    if len(kept) < len(proto.functions):
+        copies = [onnx.FunctionProto.FromString(each.SerializeToString()) for each in kept]
+        del proto.functions[:]
+        proto.functions.extend(copies)
 
 
 def check_declared(what: str, proto: onnx.ModelProto) -> None:
@@ -114,7 +129,7 @@ def followable(proto: onnx.ModelProto) -> bool:
     values = {value.name: value for value in _declared(proto)}
     extents = {name: _shape(value.type)[0] for name, value in values.items() if len(_shape(value.type)) == 1}
     extents |= {tensor.name: tensor.dims[0] for tensor in proto.graph.initializer if len(tensor.dims) == 1}
-    read = (name for node in _all_nodes(proto.graph.node) for name in node.input)
+    read = (name for node in nested_nodes(proto.graph.node) for name in node.input)
     return sum(extents.get(name, 0) for name in read) <= _MOST_FOLLOWED
 
 
@@ -127,10 +142,10 @@ def _called(key: tuple[str, str, str]) -> str:
 
 
 def _size(nodes: Iterable[onnx.NodeProto], sizes: dict[tuple[str, str, str], int]) -> int:
-    return sum(sizes.get(_key(node), 1) for node in _all_nodes(nodes))
+    return sum(sizes.get(_key(node), 1) for node in nested_nodes(nodes))
 
 
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+def nested_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """The nodes and those of graphs inside them."""
     waiting = list(nodes)
     while waiting:
@@ -152,8 +167,8 @@ def _declared(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
     graphs = [proto.graph]
     for function in proto.functions:
         yield from function.value_info
-        graphs += [graph for node in _all_nodes(function.node) for graph in _inside(node)]
-    graphs += [graph for node in _all_nodes(proto.graph.node) for graph in _inside(node)]
+        graphs += [graph for node in nested_nodes(function.node) for graph in _inside(node)]
+    graphs += [graph for node in nested_nodes(proto.graph.node) for graph in _inside(node)]
     for graph in graphs:
         yield from graph.input
         yield from graph.output
@@ -163,7 +178,7 @@ def _declared(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
 def _sparse(proto: onnx.ModelProto) -> Iterator[tuple[str, list[int]]]:
     """Sparse constants, and their shapes."""
     bodies = [proto.graph.node, *(function.node for function in proto.functions)]
-    for node in (node for nodes in bodies for node in _all_nodes(nodes)):
+    for node in (node for nodes in bodies for node in nested_nodes(nodes)):
         for attribute in node.attribute:
             for tensor in (attribute.sparse_tensor, *attribute.sparse_tensors):
                 yield next(iter(node.output), node.name), list(tensor.dims)

@@ -76,7 +76,13 @@ def called(name: str | None, operator: str, outputs: Iterable[str | None]) -> st
 
 
 def element_type(kind: ir.DataType) -> str:
-    """The name of an element type in a `TensorSpec`."""
+    """The name of an element type in a `TensorSpec`.
+
+    Raises:
+        NetworkError: It is none.
+    """
+    if kind == ir.DataType.UNDEFINED:
+        raise NetworkError("a value has no element type; remedy: declare it, or an attribute that says which")
     return "string" if kind == ir.DataType.STRING else str(kind.numpy())
 
 

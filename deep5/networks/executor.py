@@ -111,7 +111,7 @@ class NetworkExecutor(ABC):
         """A context in which the live parameters are what evaluation uses."""
         return nullcontext()
 
-    def _made(self, make: Callable[..., _Made], *given: Any) -> _Made:
+    def _runnable(self, make: Callable[..., _Made], *given: Any) -> _Made:
         """What a function makes runnable; whatever a table of operators or an engine raises of odd settings is told.
 
         Raises:

@@ -10,9 +10,10 @@ import onnx
 import onnx_ir as ir
 
 from deep5.errors import NetworkError
-from deep5.networks.bounds import check_calls, check_declared
+from deep5.networks.bounds import check_calls, check_declared, drop_uncalled
 from deep5.networks.element_types import called
 from deep5.networks.faults import check_operators, first_line
+from deep5.networks.settings import check_settings
 
 __all__ = ["check_external", "nodes_of", "read_model"]
 
@@ -51,6 +52,8 @@ def read_model(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelPro
         for tensor in _tensors(what, proto):
             _check_tensor(what, tensor)
         _check_order(what, proto)
+        check_settings(what, proto)
+        drop_uncalled(proto)
         check_calls(what, proto)
         check_declared(what, proto)
     except (UnicodeDecodeError, TypeError) as error:  # protobuf decodes a text when it is read, or gives bytes for it

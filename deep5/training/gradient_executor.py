@@ -186,7 +186,7 @@ class GradientExecutor(NetworkExecutor):
     def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
         """Run forward; see `GraphExecutor.inference`."""
         fed, extents = self._feed(inputs, empty=not training)
-        program = self._programs.get(("forward", training)) or self._made(self._forward, training)
+        program = self._programs.get(("forward", training)) or self._runnable(self._forward, training)
         if training and self._forms.training.masks:
             fed += self._forms.training.draw(extents, self._info(info))
         if training:
@@ -230,7 +230,7 @@ class GradientExecutor(NetworkExecutor):
             program = self._programs.get(key)
         except TypeError:  # no name in it
             program = None
-        program = program or self._made(self._backward, key, loss, wrt)
+        program = program or self._runnable(self._backward, key, loss, wrt)
         if self._forms.training.masks:
             fed += self._forms.training.draw(extents, self._info(info))
         fed.append(self._loss_scale(self._check_scale(loss, loss_scale), program.loss_dtype))

@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from deep5.errors import CommunicationError, NetworkError, Unsupported
+from deep5.errors import CommunicationError, Unsupported
 from deep5.frameworks.tensorflow.compiled import failure
 from deep5.frameworks.tensorflow.placement import without_kernel
+from deep5.networks.failed import failed
 
 __all__ = ["Traced", "cause"]
 
@@ -86,12 +87,9 @@ class Traced:
                     f"tensorflow has no kernel for {self._device} of {', '.join(lacking)}; allowed: operators that run "
                     "there; remedy: run the network on the host, or on 'tensorflow:xla'"
                 ) from error
-            raise NetworkError(
-                f"tensorflow cannot run the network on these inputs ({cause(error)}); allowed: labels and indices "
-                "within their range, shapes that fit"
-            ) from error
+            raise failed(error, "tensorflow", cause(error)) from error
         except (TypeError, ValueError) as error:  # of shapes, told while it is traced or called
-            raise NetworkError(f"tensorflow cannot run the network on these inputs ({cause(error)})") from error
+            raise failed(error, "tensorflow", cause(error)) from error
 
     def _lacking(self) -> list[str]:
         """What cannot run on this device; XLA has kernels of its own."""
