@@ -48,7 +48,7 @@ class Run(NamedTuple):
     Attributes:
         number: Of the case.
         stage: What it reached: `read`, `build`, `run`, `train`, or `done`.
-        outcome: `ran`, `refused` (by a `Deep5Error`), `long` (in a loop of the model's own length), `undrawn`, or what was
+        outcome: `ran`, `refused` (by a `Deep5Error`), `long` (in a loop of its own length), `undrawn`, or what was
             found: `leaked`, `crashed`, `hung`, `memory`, `opened`.
         told: The error.
         what: Starting model and mutations.

@@ -67,7 +67,8 @@ def check_calls(what: str, proto: onnx.ModelProto) -> None:
 def drop_uncalled(proto: onnx.ModelProto) -> None:
     """Remove the functions that no node of the graph calls, directly or not: nothing looks at them then."""
     functions = {(each.domain, each.name, each.overload): each for each in proto.functions}
-    waiting, called = [proto.graph.node], set()
+    called: set[tuple[str, str, str]] = set()
+    waiting = [proto.graph.node]
     while waiting:
         found = {_key(node) for node in nested_nodes(waiting.pop())} & functions.keys() - called
         called |= found
