@@ -67,7 +67,7 @@ def of_a_network(executor: Callable[..., Any]) -> Callable[..., Any]:
             raise UsageError(no_network(network, "executor"))
         try:
             return executor(self, network, **options)
-        except Deep5Error:
+        except (AssertionError, Deep5Error):
             raise
         except Exception as error:  # whatever a table of operators or an engine raises of odd settings
             explained = getattr(network, "refused_by", None)

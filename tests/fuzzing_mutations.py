@@ -752,7 +752,7 @@ def _inputs_fewer(rng: random.Random, model: onnx.ModelProto) -> None:
 
 def _branches_doubled(rng: random.Random, model: onnx.ModelProto) -> None:
     """An If in both branches of an If, and so on: twice as many nodes each time."""
-    depth = rng.choice((1, 2, 4, 7))
+    depth = rng.choice((1, 2, 4, 5))
     node = _pick(rng, [node for node in model.graph.node if len(node.output) == 1 and node.output[0]])
     inner = onnx.NodeProto()
     inner.CopyFrom(node)

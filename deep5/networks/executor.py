@@ -111,15 +111,15 @@ class NetworkExecutor(ABC):
         """A context in which the live parameters are what evaluation uses."""
         return nullcontext()
 
-    def _runnable(self, make: Callable[..., _Made], *given: Any) -> _Made:
+    def _runnable(self, make: Callable[..., _Made], *given: Any, **options: Any) -> _Made:
         """What a function makes runnable; whatever a table of operators or an engine raises of odd settings is told.
 
         Raises:
             NetworkError: The function raised something that is no error of deep5's.
         """
         try:
-            return make(*given)
-        except Deep5Error:
+            return make(*given, **options)
+        except (AssertionError, Deep5Error):
             raise
         except Exception as error:
             if not isinstance(self.network, Network):

@@ -40,7 +40,7 @@ class Places(NamedTuple):
         return next((self.nodes[target] for target in targets if target in self.nodes), None)
 
 
-def failed(error: Exception, framework: str, said: str | None = None) -> Deep5Error:
+def failed(error: Exception, framework: str, said: str | None = None) -> Deep5Error | AssertionError:
     """The error to raise where a network does not run on what it is fed.
 
     Args:
@@ -49,9 +49,9 @@ def failed(error: Exception, framework: str, said: str | None = None) -> Deep5Er
         said: What the error says; left out: `told_by(error)`.
 
     Returns:
-        The error itself where it is one of deep5's.
+        The error itself where it is one of deep5's, or an assertion, which is a mistake of deep5's own.
     """
-    if isinstance(error, Deep5Error):
+    if isinstance(error, Deep5Error | AssertionError):
         return error
     return NetworkError(
         f"{framework} cannot run the network on these inputs ({_where(error)}{said or told_by(error)}); allowed: "
@@ -59,9 +59,9 @@ def failed(error: Exception, framework: str, said: str | None = None) -> Deep5Er
     )
 
 
-def unmakeable(error: Exception, framework: str, network: str) -> Deep5Error:
+def unmakeable(error: Exception, framework: str, network: str) -> Deep5Error | AssertionError:
     """The error to raise where a network of this name cannot be made runnable; else as `failed`."""
-    if isinstance(error, Deep5Error):
+    if isinstance(error, Deep5Error | AssertionError):
         return error
     return NetworkError(
         f"{framework} cannot run the network {network!r} ({_where(error)}{told_by(error)}); allowed: "

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from deep5.errors import Deep5Error, NetworkError, OutputError, suggestion
+from deep5.errors import NetworkError, OutputError, suggestion
 from deep5.networks.constants import FLOATS, role, separate_roles
 from deep5.networks.element_types import element_type
 from deep5.networks.freezing import frozen_names
@@ -359,7 +359,7 @@ class Network:
 
         return subnetwork(self, inputs, outputs)
 
-    def refused_by(self, framework: str, error: Exception) -> Deep5Error:
+    def refused_by(self, framework: str, error: Exception) -> Exception:
         """The error to raise where a back-end raised another one while it made the network runnable."""
         from deep5.networks.failed import unmakeable
 

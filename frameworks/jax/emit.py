@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from deep5.errors import Unsupported, UsageError
+from deep5.errors import Deep5Error, Unsupported, UsageError
 from deep5.events import StepInfo
 from deep5.frameworks.jax import kernels
 from deep5.frameworks.jax.custom import check_operator, is_compiled, on_arrays
@@ -291,6 +291,8 @@ def _told(run: Callable[..., Any]) -> Callable[..., Any]:
     def told(*given: Any) -> Any:
         try:
             return run(*given)
+        except (AssertionError, Deep5Error):
+            raise
         except (jax.errors.JaxRuntimeError, jax.errors.UnexpectedTracerError):  # who calls knows what these mean
             raise
         except Exception as error:  # whatever else JAX raises of values that do not fit

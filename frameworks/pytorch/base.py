@@ -13,7 +13,7 @@ import onnx_ir as ir
 import torch
 
 from deep5.arguments import check_callable
-from deep5.errors import ShapeError, Unsupported
+from deep5.errors import Deep5Error, ShapeError, Unsupported
 from deep5.events import StepInfo
 from deep5.executors import ParameterGroup, TrainStep
 from deep5.frameworks.pytorch.host_step import HostStep
@@ -145,7 +145,12 @@ class TorchExecutor(NetworkExecutor):
         outputs = dict(zip(self._outputs, self._outcome(feed, extents, info, True), strict=True))
         root, chosen = outputs[loss], None if wrt is None else tuple(targets.values())
         if on_gradient is None:
-            self._backward(root, loss_scale, chosen)
+            try:
+                self._backward(root, loss_scale, chosen)
+            except (AssertionError, Deep5Error):
+                raise
+            except _raised(self.network) as error:
+                raise failed(error, "torch") from error
         else:
             with _hooks(targets, on_gradient):
                 self._backward(root, loss_scale, chosen)
@@ -170,6 +175,8 @@ class TorchExecutor(NetworkExecutor):
         """What `_run` gives; what torch raises on the way is told as deep5 tells it."""
         try:
             return self._run(feed, extents, info, training)
+        except (AssertionError, Deep5Error):
+            raise
         except _raised(self.network) as error:
             for labels in label_inputs(self.network) if isinstance(self.network, Network) else ():
                 labels.check(feed[labels.position].cpu().numpy())
@@ -289,15 +296,8 @@ class TorchExecutor(NetworkExecutor):
 
     def _backward(self, root: Any, loss_scale: float, chosen: tuple[Any, ...] | None) -> None:
         # A loss that depends on nothing that is asked for has the gradient zero by all of it.
-        if not root.requires_grad:
-            return
-        seed = (self._seed(root, loss_scale),)
-        try:
-            torch.autograd.backward((root,), seed, inputs=chosen)
-        except (IndexError, NotImplementedError, RuntimeError) as error:  # what torch itself raises, and no caller
-            if not isinstance(self.network, Network):
-                raise
-            raise failed(error, "torch") from error
+        if root.requires_grad:
+            torch.autograd.backward((root,), (self._seed(root, loss_scale),), inputs=chosen)
 
     def _seed(self, root: Any, loss_scale: float) -> Any:
         key = (root.dtype, root.shape, loss_scale)

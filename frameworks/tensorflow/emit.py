@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import onnx_ir as ir
 import tensorflow as tf
 
+from deep5.errors import Deep5Error
 from deep5.frameworks.tensorflow.operators import OPERATORS
 from deep5.frameworks.tensorflow.operators_custom import emit_custom
 from deep5.frameworks.tensorflow.order import Order, between, channels_last, keeps_memory, kernel_order, onnx_order
@@ -314,7 +315,7 @@ def _told(forward: Callable[..., Any]) -> Callable[..., Any]:
     def told(*given: Any) -> Any:
         try:
             return forward(*given)
-        except tf.errors.OpError:  # who calls knows what TensorFlow means
+        except (AssertionError, Deep5Error, tf.errors.OpError):  # who calls knows what TensorFlow means
             raise
         except Exception as error:  # whatever else TensorFlow raises of values that do not fit
             raise failed(error, "tensorflow", None if isinstance(error, MemoryError) else cause(error)) from error

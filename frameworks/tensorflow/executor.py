@@ -107,7 +107,8 @@ class TensorFlowExecutor(TracedExecutor):
 
     def _program(self, network: Network, *, gradients: bool) -> Program:
         batch_norm = None if self._ranks is None else batch_norm_over_ranks(self._ranks)
-        return compile_forward(
+        return self._runnable(
+            compile_forward,
             network,
             self._orders,
             device=self.place,
