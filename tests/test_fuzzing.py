@@ -16,7 +16,7 @@ from fuzzing import fuzz
 from fuzzing_models import write_models
 
 # Cases a day, and in `make test-all`: those of TensorFlow and JAX are traced or compiled.
-DAILY = {"reference": 500, "onnxruntime": 300, "pytorch": 400, "tensorflow": 120, "jax": 120}
+DAILY = {"reference": 300, "onnxruntime": 200, "pytorch": 250, "tensorflow": 80, "jax": 80}
 LONG = {"reference": 10_000, "onnxruntime": 6000, "pytorch": 8000, "tensorflow": 2000, "jax": 2000}
 FRAMEWORKS = sorted(DAILY)
 
