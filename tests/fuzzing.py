@@ -35,9 +35,9 @@ __all__ = ["Report", "Run", "fuzz"]
 
 SECONDS = 20
 """As long as a case may take."""
-MEMORY_BYTES = 2 << 30
+MEMORY_BYTES = 3 << 30
 """As much as a case may add to what the process holds."""
-_ADDRESSES = 6 << 30  # as much as it may ask for: what asks for more is told that there is none
+_ADDRESSES = 4 << 30  # as much as it may ask for: what asks for more is told that there is none
 _START_SECONDS = 120
 _SAMPLE_ELEMENTS = 1 << 18
 
@@ -106,7 +106,7 @@ def fuzz(framework: str, models: Path, numbers: range, tell: Callable[[Run], Non
             tempfile.TemporaryDirectory(prefix="deep5-fuzz-") as folder,
             _child(framework, models, folder, left) as lines,
         ):
-            what, stage, waited = "", "draw", _START_SECONDS
+            what, stage, waited = "", "start", _START_SECONDS
             for _ in iter(int, 1):
                 try:
                     line = lines.get(timeout=waited)
@@ -124,7 +124,9 @@ def fuzz(framework: str, models: Path, numbers: range, tell: Callable[[Run], Non
                     break
                 told = json.loads(line)
                 waited = SECONDS
-                if "begin" in told:
+                if "ready" in told:
+                    stage = "draw"
+                elif "begin" in told:
                     what, stage = told["what"], "read"
                 elif "reached" in told:
                     stage = told["reached"]
@@ -387,6 +389,7 @@ def _run_child(framework: str, models: Path, folder: Path) -> None:
     held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (held + _ADDRESSES, held + _ADDRESSES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _tell({"ready": True})
     for number in numbers:
         child.run(number)
 
