@@ -154,3 +154,33 @@ def test_an_error_of_the_framework_names_the_node(framework: str) -> None:
         executor.inference({"x": np.ones((2, 3), np.float32), "goal": np.array([5, 4])})
     good = executor.inference({"x": np.ones((2, 3), np.float32), "goal": np.array([3, 2])})
     assert d5.tensors.to_numpy(good["y"]).shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("y = Cast (x)", "the attribute 'to' is missing; allowed: INT, which it must have"),
+        ('y = Softmax <axis = "1"> (x)', "the attribute 'axis' holds STRING; allowed: INT"),
+        ("y = MaxPool <kernel_shape = [0]> (x)", "got kernel_shape=0; allowed: 1 to 2147483647"),
+        ("y = Conv (x)", "got 1 inputs; allowed: 2 to 3"),
+        ("y = Add (, x)", "the input 'A' is left out; allowed: a value, for it is not optional"),
+    ],
+)
+def test_settings_are_held_to_the_schema_before_onnx_sees_them(text: str, said: str) -> None:
+    """ONNX's inference runs before its checker, and ends the process where an attribute or an input is missing."""
+    made = model(f"g (float[2] x) => (float[N] y) {{ {text} }}")
+    made.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(NetworkError, match=said):
+        d5.Network.from_onnx(made)
+
+
+@pytest.mark.parametrize("location", ["\0", "weights.bin\0", "a\0b"])
+def test_a_location_with_a_null_is_refused(location: str, tmp_path: Path) -> None:
+    made = model("g (float[2] x) => (float[2] y) { y = Add (x, w) }")
+    tensor = made.graph.initializer.add(name="w", data_type=1, dims=[2], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=location)
+    (tmp_path / "weights.bin").write_bytes(bytes(8))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(made.SerializeToString())
+    with pytest.raises(NetworkError, match="null"):
+        d5.Network.from_onnx(path)
