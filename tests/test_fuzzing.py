@@ -184,3 +184,14 @@ def test_a_location_with_a_null_is_refused(location: str, tmp_path: Path) -> Non
     path.write_bytes(made.SerializeToString())
     with pytest.raises(NetworkError, match="null"):
         d5.Network.from_onnx(path)
+
+
+def test_a_window_wider_than_all_channels_takes_no_longer() -> None:
+    x = np.arange(24, dtype=np.float32).reshape(1, 6, 2, 2)
+    found = []
+    for size in (13, 2_000_000_001):
+        text = (
+            f"g (float[1, 6, 2, 2] x) => (float[1, 6, 2, 2] y) {{ y = LRN <size = {size}, alpha = {float(size)}> (x) }}"
+        )
+        found.append(d5.framework("reference").executor(d5.Network.from_onnx(model(text))).inference({"x": x})["y"])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)

@@ -113,7 +113,8 @@ def local_response_normalization(x: Array, *, size: int, alpha: float, beta: flo
     before, channels = (size - 1) // 2, x.shape[1]
     squares = np.square(x)
     total = np.zeros_like(x)
-    for shift in range(-before, size - before):
+    # Beyond all channels there is nothing to add.
+    for shift in range(max(-before, -x.shape[1]), min(size - before, x.shape[1] + 1)):
         here, there = slice(max(0, -shift), channels - max(0, shift)), slice(max(0, shift), channels + min(0, shift))
         if here.start < here.stop:
             total[:, here] += squares[:, there]
