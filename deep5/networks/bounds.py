@@ -12,8 +12,8 @@ from deep5.errors import NetworkError
 
 __all__ = ["beyond_memory", "check_calls", "check_declared", "drop_uncalled", "followable", "nested_nodes"]
 
-# Nodes that calls of functions may be written out into: onnx-ir takes seconds for them, and more than in proportion.
-_MOST_NODES = 10_000
+# Nodes that calls of functions may be written out into: to read as many takes some fifteen seconds.
+_MOST_NODES = 100_000
 # Elements of vectors whose values ONNX's inference is to follow: it takes a second for eight million of them.
 _MOST_FOLLOWED = 1 << 22
 # What an array may take: more than any machine has that runs a network as one.

@@ -7,6 +7,7 @@ from operator import itemgetter
 from pathlib import Path
 
 import onnx
+import onnx.inliner
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
@@ -105,9 +106,8 @@ def _small(tensor: onnx.TensorProto) -> bool:
 def _upgraded(proto: onnx.ModelProto) -> ir.Model:
     """The model in a new enough opset and IR, with its own functions inlined."""
     if proto.functions:
-        model = ir.from_proto(proto)
-        passes.InlinePass()(model)
-        proto = ir.to_proto(model)
+        # That of onnx-ir looks for names that are free, one after the other: 200 s for 40,000 nodes, here 0.05.
+        proto = onnx.inliner.inline_local_functions(proto)
     # The oldest that the opset goes with: engines read files up to a version that is not the newest.
     proto.ir_version = max(onnx.helper.find_min_ir_version_for(proto.opset_import, ignore_unknown=True), IR_VERSION)
     opset = next((entry.version for entry in proto.opset_import if not entry.domain), None)
@@ -176,11 +176,11 @@ def _put_weights(what: str, model: ir.Model, heavy: list[onnx.TensorProto], fold
 def _name_nodes(graph: ir.Graph) -> None:
     """Give every node a name of its own, a function of its operator and place alone."""
     taken: set[str] = set()
+    counts = Counter[str]()
     for node in graph.all_nodes():
-        base = node.name or node.op_type
-        name, count = base, 1
+        name = base = node.name or node.op_type
         while name in taken:
-            count += 1
-            name = f"{base}_{count}"
+            counts[base] += 1
+            name = f"{base}_{counts[base] + 1}"
         taken.add(name)
         node.name = name
