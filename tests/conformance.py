@@ -40,10 +40,15 @@ SUITES = {
 }
 """Our short names, and those of the loader."""
 SECONDS = 60
+EITHER = ("passed", "wrong")
+"""How a case may end whose list says `either`: it depends on the processor."""
 
 
 class Outcome(NamedTuple):
-    """How a case ended: `passed`, `refused` (by an error of deep5's), `wrong` (other numbers) or `failed`; and why."""
+    """How a case ended: `passed`, `refused` (by an error of deep5's), `wrong` (other numbers) or `failed`; and why.
+
+    In a list also `either`: `passed` or `wrong`, by the processor.
+    """
 
     kind: str
     reason: str = ""
@@ -154,9 +159,11 @@ def write_list(framework: str, found: dict[str, dict[str, Outcome]]) -> None:
     for suite, outcomes in found.items():
         lines.append(f"[{suite}]")
         for name, (kind, reason) in sorted(outcomes.items()):
+            known = before.get(suite, {}).get(name)
+            if known is not None and known.kind == "either" and kind in EITHER:
+                kind = "either"
             if kind == "passed":
                 continue
-            known = before.get(suite, {}).get(name)
             text = " ".join(reason.split()).split("; allowed:")[0]
             if kind != "refused":
                 text = known.reason if known is not None and known.kind == kind else "TODO"

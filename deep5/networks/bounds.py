@@ -110,7 +110,7 @@ def beyond_memory(nodes: Iterable[ir.Node]) -> list[str]:
     refused = []
     for node in nodes:
         for value in node.outputs:
-            if value.shape is None or value.dtype is None or not value.shape.is_static():
+            if value.shape is None or value.dtype in (None, ir.DataType.STRING) or not value.shape.is_static():
                 continue
             size = math.prod(value.shape.numpy()) * value.dtype.itemsize
             if size > _MOST_BYTES:
