@@ -158,10 +158,9 @@ def write_list(framework: str, found: dict[str, dict[str, Outcome]]) -> None:
     before, lines = excluded(framework), []
     for suite, outcomes in found.items():
         lines.append(f"[{suite}]")
-        for name, (kind, reason) in sorted(outcomes.items()):
+        for name, (ended, reason) in sorted(outcomes.items()):
             known = before.get(suite, {}).get(name)
-            if known is not None and known.kind == "either" and kind in EITHER:
-                kind = "either"
+            kind = "either" if known is not None and known.kind == "either" and ended in EITHER else ended
             if kind == "passed":
                 continue
             text = " ".join(reason.split()).split("; allowed:")[0]
