@@ -85,7 +85,8 @@ def _read(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelProto, P
     try:
         proto.ParseFromString(path.read_bytes())
     except Exception as error:  # protobuf raises its own private classes
-        raise NetworkError(f"{what} cannot be read as ONNX ({first_line(error)})") from error
+        said = f"{what} cannot be read as ONNX ({first_line(error)}); allowed: an ONNX file, whole"
+        raise NetworkError(said) from error
     return what, proto, path.parent
 
 
