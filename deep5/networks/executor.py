@@ -330,7 +330,7 @@ class NetworkExecutor(ABC):
 
     def state_views(self) -> dict[str, Any]:
         """As `state_dict`, but of the live memory where NumPy can look at it: to be read before the next step."""
-        return {name: np.ascontiguousarray(to_numpy(self._live(name))) for name in self._specs}
+        return {name: np.asarray(to_numpy(self._live(name)), order="C") for name in self._specs}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict`, bit for bit.

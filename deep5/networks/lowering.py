@@ -50,6 +50,7 @@ def lowered(network: Network, supports: Callable[[ir.Node], Support]) -> Network
     if all(map(supports, network.nodes)):
         return network
     model = network.model.clone()
+    held = [model.graph.initializers[name] for name in network.parameter_specs]
     changed = False
     while _expand(model, supports):
         changed = True
@@ -60,7 +61,20 @@ def lowered(network: Network, supports: Callable[[ir.Node], Support]) -> Network
     if not changed:
         return network
     lift_constants(model)
+    _keep(model.graph, held)
     return Network(model)
+
+
+def _keep(graph: ir.Graph, parameters: list[ir.Value]) -> None:
+    """Have parameters that no node reads any more stay: their gradient is zero, as of a branch that is never taken."""
+    read = {value for node in graph.all_nodes() for value in node.inputs}  # `uses` counts nodes that are in no graph
+    for value in parameters:
+        if value not in read:
+            name = str(value.name)
+            graph.initializers[name] = value
+            node = ir.node("Identity", [value], name=f"{name}/not_taken")
+            node.outputs[0].name, node.outputs[0].shape, node.outputs[0].type = node.name, value.shape, value.type
+            graph.append(node)
 
 
 def _expand(model: ir.Model, supports: Callable[[ir.Node], Support]) -> bool:

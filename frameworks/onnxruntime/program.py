@@ -101,6 +101,7 @@ class Program:
         outputs = list(network.outputs.items())
         first = len(outputs) - len(announced)
         self._inputs, self._outputs, self._announced = tuple(network.inputs), outputs[:first], outputs[first:]
+        self._passed = {name for name in network.outputs if name in network.inputs or name in self._values}
         # Where an extent with a name is read: number of the input, axis.
         self._extents = {
             extent: (number, axis)
@@ -240,7 +241,8 @@ class Program:
         """Get memory for the outputs that are not announced, for inputs of these shapes."""
         self._copies, self._large, self._unknown, large = [], [], [], []
         for number, (name, spec) in enumerate(self._outputs):
-            shape = self._shape(spec, shapes)
+            # What no node computes ONNX Runtime writes to no memory that it is given, either.
+            shape = None if name in self._passed else self._shape(spec, shapes)
             if shape is None:
                 self._copies.append((number, None))
                 self._unknown.append(name)

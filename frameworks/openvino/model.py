@@ -99,6 +99,9 @@ class Program:
             raise Unsupported(f"openvino cannot run the network {self._name!r}: {explanation(error)}") from error
         self._inputs, self._count = tuple(network.inputs), len(network.outputs)
         self._first = self._count - len(announced)
+        # Outputs that no node computes, which OpenVINO writes to no memory that it is given.
+        held = {*self._inputs, *network.parameter_specs, *network.buffer_specs}
+        self._passed = {number: name for number, name in enumerate(network.outputs) if name in held}
         specs = network.inputs.values()
         self._static = all(isinstance(extent, int) for spec in specs for extent in spec.shape)
         self._long = [number for number, spec in enumerate(specs) if np.dtype(numpy_dtype(spec.dtype)) in _LONG]
@@ -159,8 +162,10 @@ class Program:
                         f"openvino cannot run the network {self._name!r} on these inputs: {guard.message}"
                     )
             gradients = self._gradients(into)
-            for number in self._unknown:
-                outputs.insert(number, np.array(self._read_output(number)))
+            for number in sorted((*self._unknown, *self._passed)):
+                name = self._passed.get(number)
+                found = self._read_output(number) if name is None else self._values.get(name)
+                outputs.insert(number, np.array(inputs[self._inputs.index(name)] if found is None else found))
         # Whoever is notified may call the executor, which writes to the request's memory, or gives it back.
         if notify is not None:
             for number, array in enumerate(gradients):
@@ -215,8 +220,8 @@ class Program:
         ports = self.model.outputs[: self._first]
         fixed = [port.partial_shape.is_static and 0 not in port.shape for port in ports]
         # Outputs whose shape is known once they are there.
-        self._unknown = [number for number, known in enumerate(fixed) if not known]
-        self._known = [number for number, known in enumerate(fixed) if known]
+        self._unknown = [number for number, known in enumerate(fixed) if not known and number not in self._passed]
+        self._known = [number for number, known in enumerate(fixed) if known and number not in self._passed]
         tensors = [self._request.get_output_tensor(number) for number in self._known]
         self._lender: Lender[Any] = Lender([(tuple(value.shape), value.data.dtype) for value in tensors], _on_memory)
         self._lent: Lent[Any] | None = None
@@ -249,7 +254,8 @@ class Program:
 
     def _share(self, name: str, array: np.ndarray) -> None:
         self._shared[name] = array  # and keep it alive
-        self._request.set_tensor(name, _on_memory(array))
+        # By its port: an output may have the same name.
+        self._request.set_tensor(self.model.input(name), _on_memory(array))
 
 
 def _on_memory(array: np.ndarray) -> Any:
