@@ -627,7 +627,7 @@ def sequence():
         (("lenet", "--batch", "9223372036854775808"), "got batch = 9223372036854775808; allowed: a whole number from"),
         (("lenet", "--batch", "4", "--extent", "N=3"), "is left for the batch size: got batch = 4 beside N = 3"),
         (("own.py:sequence", "--batch", "4"), "the extent 'T' of an input is not known, .* --extent T=…"),
-        (("own.py:sequence", "--time", "reference", "--extent", "T=3", "--batches", "4"), "reference fails at .*batch"),
+        (("own.py:sequence", "--time", "reference", "--extent", "T=3", "--batches", "4"), "cannot run .*Reshape"),
         (("lenet", "-o", ""), "--out ''; allowed: the name of a folder"),
         (("lenet", "--batch", "x"), "'x' is not a valid integer"),
         (("lenet", "--extent", "M=3"), "no input has an extent 'M'; allowed: N"),
