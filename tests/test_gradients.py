@@ -334,10 +334,25 @@ def test_missing_rules_are_listed_by_name() -> None:
     w = build.parameter("w", (3, 3), normal)
     network = build.network({"loss": build.op("Det", build.op("Hardmax", build.op("Hardmax", build.op("Tanh", w))))})
     reason = r"\(Hardmax: its result is constant wherever it is differentiable\)"
-    with pytest.raises(
-        Unsupported, match=f"no gradient rule for 'Hardmax_1' {reason}, 'Hardmax_2' {reason}; allowed: A"
-    ):
+    remedy = "allowed: operators with one in docs/onnx_operators.md; remedy: .*, or compute the loss without$"
+    with pytest.raises(Unsupported, match=f"no gradient rule for 'Hardmax_1' {reason}, 'Hardmax_2' {reason}; {remedy}"):
         gradient_network(network)
+
+
+def test_a_branch_without_a_rule_is_refused_with_a_remedy() -> None:
+    network = Network.from_onnx(
+        onnx.parser.parse_model(
+            """<ir_version: 10, opset_import: ["": 20]> g (bool chosen, float[3] x) => (float loss)
+            <float[3] w = {1, 2, 3}> {
+                y = If (chosen) <then_branch = a () => (float[3] p) {p = Mul(x, w)},
+                                 else_branch = b () => (float[3] q) {q = Neg(w)}>
+                loss = ReduceSum <keepdims = 0> (y)
+            }"""
+        )
+    )
+    with pytest.raises(Unsupported, match=r"no gradient rule for .*If.*; remedy: .* make the condition, .*") as refused:
+        gradient_network(network)
+    assert len(str(refused.value)) < 400
 
 
 def test_padding_by_extents_that_are_not_known_is_refused() -> None:

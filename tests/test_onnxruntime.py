@@ -6,6 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+import deep5 as d5
+from conformance import cases, outcome
 from deep5.errors import Unsupported
 from deep5.frameworks.onnxruntime import from_model
 from deep5.frameworks.onnxruntime.rewrite import rewritten
@@ -82,3 +84,24 @@ def test_a_factor_of_a_product_in_float64_keeps_its_digits() -> None:
     found = from_model(network).inference(feed)["y"]
     # Sums of four products in float64.
     np.testing.assert_allclose(np.asarray(found), feed["x"] * 3**-0.5 @ feed["w"], rtol=1e-13, atol=1e-15)
+
+
+def test_what_it_lacks_altogether_is_refused_with_a_remedy() -> None:
+    supports = d5.framework("onnxruntime").supports
+    x = ir.Value(name="x", shape=ir.Shape([3]), type=ir.TensorType(ir.DataType.UINT8))
+    lacking, foreign = ir.node("ImageDecoder", [x], version=20), ir.node("Foo", [x], domain="org.example")
+    for node in (lacking, foreign):
+        node.outputs[0].name = "y"
+        node.outputs[0].shape, node.outputs[0].type = ir.Shape([1, 1, 3]), x.type
+    assert supports(lacking).reason.startswith("ONNX Runtime has no kernel for ImageDecoder of UINT8; allowed: ")
+    assert "; remedy: a Cast before it" in supports(lacking).reason
+    assert supports(foreign).reason == (
+        "ONNX Runtime has no operator org.example.Foo; allowed: ONNX's, its own, and registered ones; remedy: "
+        "d5.register_operator('Foo', domain='org.example')"
+    )
+
+
+def test_a_body_that_cannot_be_copied_is_refused_with_a_remedy() -> None:
+    found = outcome("onnxruntime", cases("node")["flexattention_causal_mask"])
+    assert found.kind == "refused"
+    assert found.reason.startswith("onnx-ir's inliner cannot copy the body of FlexAttention; allowed: ")

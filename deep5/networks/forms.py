@@ -274,6 +274,7 @@ def _drop_outputs(node: ir.Node) -> None:
     for value in node.outputs[1:]:
         if value.uses() or value.is_graph_output():
             raise Unsupported(
-                f"node {node.name!r} (BatchNormalization): {value.name!r} is read; allowed: its first output alone"
+                f"node {node.name!r} (BatchNormalization): the statistics that it updates are an output, or read "
+                f"({value.name!r}); allowed: its first output alone; remedy: leave the others out"
             )
     node.resize_outputs(1)

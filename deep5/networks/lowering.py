@@ -14,7 +14,6 @@ from deep5.networks.attention_body import mend_attention
 from deep5.networks.constants import constant_tensor, constant_value, role
 from deep5.networks.control_flow import CONTROL, written_out
 from deep5.networks.custom import operator_of
-from deep5.networks.faults import first_line
 from deep5.networks.folding import fold_constants, lift_constants
 from deep5.networks.network import Network
 from deep5.networks.nodes import subgraphs
@@ -87,7 +86,10 @@ def _expand(model: ir.Model, supports: Callable[[ir.Node], Support]) -> bool:
     try:
         passes.InlinePass()(model)
     except RuntimeError as error:  # onnx-ir's, of what graphs inside a body take from around them
-        raise Unsupported(f"the body of one of {called} cannot be written out: {first_line(error)[:160]}") from error
+        raise Unsupported(
+            f"onnx-ir's inliner cannot copy the body of {called}; allowed: bodies whose nested graphs it can copy; "
+            "remedy: a back-end that runs the operator itself, or the model in simpler operators"
+        ) from error
     model.functions.clear()  # the pass forgets those that were called in nested graphs alone
     return changed
 

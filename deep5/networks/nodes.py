@@ -53,7 +53,8 @@ def supported(
         return Support(
             False,
             f"the domain {node.domain!r} is not ONNX's own, and no operator {node.op_type!r} of it is registered; "
-            "remedy: import the module that registers it",
+            "allowed: ONNX's operators, and registered ones; remedy: import the module that registers it, or "
+            f"d5.register_operator({node.op_type!r}, domain={node.domain!r})",
         )
     if own and node.op_type not in operators:
         return Support(False, f"the {back_end} back-end has no such operator")

@@ -240,7 +240,24 @@ def _tried(node: ir.Node) -> Support:
             own.elem_type = onnx.TensorProto.FLOAT
     if found and _refusal(proto.SerializeToString()) is None:
         return Support(False, f"ONNX Runtime has no kernel for {kind} in {', '.join(found)}; allowed: float32")
-    return Support(False, reason)
+    return Support(False, _told(node, kind, reason))
+
+
+def _told(node: ir.Node, kind: str, reason: str) -> str:
+    """What a node lacks, where ONNX Runtime says that it lacks all of it, with what to do."""
+    if "is not a registered function/op" in reason:
+        return (
+            f"ONNX Runtime has no operator {kind}; allowed: ONNX's, its own, and registered ones; remedy: "
+            f"d5.register_operator({node.op_type!r}, domain={node.domain!r})"
+        )
+    if "Could not find an implementation" in reason:
+        kinds = (value.dtype for value in node.inputs if value is not None)
+        types = dict.fromkeys(each.name for each in kinds if each is not None)
+        return (
+            f"ONNX Runtime has no kernel for {kind}{' of ' if types else ''}{', '.join(types)}; allowed: element types "
+            "and operators that it has on this processor; remedy: a Cast before it, or another back-end"
+        )
+    return reason
 
 
 def _refusal(model: bytes) -> str | None:

@@ -57,7 +57,12 @@ def supports(node: ir.Node) -> Support:
     operator = _table(node).get(node.op_type)
     if operator is None:
         kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-        return Support(False, f"the reference has no kernel for {kind}; allowed: {', '.join(OPERATORS)}")
+        own = f"d5.register_operator({node.op_type!r}, domain={node.domain!r})"
+        return Support(
+            False,
+            f"the reference has no kernel for {kind}; allowed: those in docs/onnx_operators.md; remedy: "
+            f"{own if node.domain else 'another back-end'}",
+        )
     reason = operator.refusal(node)
     if reason is not None:
         return Support(False, reason)

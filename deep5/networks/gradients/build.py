@@ -11,6 +11,7 @@ import onnx_ir as ir
 from deep5.backend import Support
 from deep5.errors import NetworkError, UnknownName, Unsupported
 from deep5.networks.constants import FLOATS
+from deep5.networks.control_flow import CONTROL
 from deep5.networks.custom import is_custom
 from deep5.networks.gradients.backward import Backward
 from deep5.networks.gradients.batch_normalization import is_training, split_batch_normalization
@@ -198,7 +199,12 @@ def _check_rules(path: list[ir.Node]) -> None:
         reasons = [f": {REFUSED[node.op_type]}" if node.op_type in REFUSED else "" for node in missing]
         pairs = zip(missing, reasons, strict=True)
         listed = ", ".join(f"{node.name!r} ({node.op_type}{reason})" for node, reason in pairs)
-        raise Unsupported(f"no gradient rule for {listed}; allowed: {', '.join(sorted(RULES))}")
+        nested = any(node.op_type in (*CONTROL, "LinearAttention") for node in missing)
+        other = "make the condition, or the number of steps, constant" if nested else "compute the loss without"
+        raise Unsupported(
+            f"no gradient rule for {listed}; allowed: operators with one in docs/onnx_operators.md; remedy: "
+            f"train it on pytorch, jax or tensorflow, or {other}"
+        )
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
