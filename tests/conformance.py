@@ -14,11 +14,12 @@ import os
 import re
 import signal
 import sys
+import textwrap
 import time
 import tomllib
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +40,8 @@ SUITES = {
     "light": "real",
 }
 """Our short names, and those of the loader."""
+FRAMEWORKS = ("jax", "onnxruntime", "pytorch", "reference", "tensorflow")
+"""Those that have a list."""
 SECONDS = 60
 EITHER = ("passed", "wrong")
 """How a case may end whose list says `either`: it depends on the processor."""
@@ -153,6 +156,19 @@ def excluded(framework: str) -> dict[str, dict[str, Outcome]]:
     }
 
 
+def shortened(text: str) -> str:
+    """At most some 200 characters of a reason, and no part of a word."""
+    return textwrap.shorten(text, 200, placeholder=" …")
+
+
+def pattern(given: str) -> re.Pattern[str]:
+    """What `-k` takes: a regular expression, which may begin as ONNX's names of the cases do."""
+    try:
+        return re.compile(re.sub(r"^(\^?)test_", r"\1", given))
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"got {given!r}, which is no regular expression: {error}") from error
+
+
 def write_list(framework: str, found: dict[str, dict[str, Outcome]]) -> None:
     """Write the list of what does not pass; a reason of what is not refused is written by hand, and kept."""
     before, lines = excluded(framework), []
@@ -163,10 +179,10 @@ def write_list(framework: str, found: dict[str, dict[str, Outcome]]) -> None:
             kind = "either" if known is not None and known.kind == "either" and ended in EITHER else ended
             if kind == "passed":
                 continue
-            text = " ".join(reason.split()).split("; allowed:")[0]
+            text = re.split("; (?:allowed|remedy):", " ".join(reason.split()))[0]
             if kind != "refused":
                 text = known.reason if known is not None and known.kind == kind else "TODO"
-            lines.append(f'"{name}" = {json.dumps(f"{kind}: {text[:200]}", ensure_ascii=False)}')
+            lines.append(f'"{name}" = {json.dumps(f"{kind}: {shortened(text)}", ensure_ascii=False)}')
         lines.append("")
     list_of(framework).parent.mkdir(exist_ok=True)
     list_of(framework).write_text("\n".join(lines).rstrip() + "\n")
@@ -177,24 +193,30 @@ def told(line: str) -> None:
     sys.stdout.flush()
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("framework")
-    parser.add_argument("-k", default="", help="only cases whose name this regular expression is found in")
+    parser.add_argument("framework", choices=(*FRAMEWORKS, "openvino"))
+    parser.add_argument(
+        "-k", default="", type=pattern, help="only cases whose name this regular expression is found in"
+    )
     parser.add_argument("--suite", default="node", choices=SUITES)
     parser.add_argument("--write", action="store_true", help="run all suites, and write the list of what does not pass")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(arguments)
+    if chosen.write and chosen.k.pattern:
+        parser.error("argument --write: the list is written of all cases; remedy: leave -k out")
     warnings.simplefilter("ignore")
     all_found: dict[str, dict[str, Outcome]] = {}
     for suite in SUITES if chosen.write else [chosen.suite]:
         found, begin = all_found.setdefault(suite, {}), time.perf_counter()
         for name, case in cases(suite).items():
-            if re.search(chosen.k, name):
+            if chosen.k.search(name):
                 found[name] = outcome(chosen.framework, case)
                 if found[name].kind != "passed":
                     told(f"{found[name].kind:8} {name}: {' '.join(found[name].reason.split())[:220]}")
         counts = dict(Counter(each.kind for each in found.values()))
         told(f"{chosen.framework} {suite}: {counts} of {len(found)}, {time.perf_counter() - begin:.0f} s")
+    if not any(all_found.values()):
+        parser.error(f"argument -k: no case of {', '.join(all_found)} has {chosen.k.pattern!r} in its name")
     if chosen.write:
         write_list(chosen.framework, all_found)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from importlib.metadata import version
 from pathlib import Path
 
@@ -70,16 +70,48 @@ def importers() -> list[str]:
     return lines
 
 
-def reasons(framework: str, most: int = 12) -> list[str]:
+NOT_RUN = re.compile(r"^\w+ cannot run this network: (?:\S+ \((?P<operator>\w+)\)(?: in it)?: )+")
+"""What deep5 says before the reason: of the first node that is refused, and of what lies inside it."""
+GROUPS = (
+    (r"has no such operator", "no such operator: {}", "operator"),
+    (r"the domain '(?P<domain>\S+)' is not ONNX's own", "operators of other domains: {}", "domain operator"),
+    (r"has no operator (?P<operator>\S+)", "no such operator: {}", "operator"),
+    (r"has no kernel for (?P<operator>\S+)", "no kernel: {}", "operator"),
+    (r"^the element type (?P<type>\w+) of '", "element types that are not computed with: {}", "type"),
+    (r"takes and gives no (?P<type>\w+),", "element types that it neither takes nor gives: {}", "type"),
+    (r"^the (?:in|out)put '\S+' is (?P<type>[a-z0-9 ]+)", "texts, lists or optional values given: {}", "type"),
+    (r"computes what is (?P<type>\w+) in float64", "numbers computed in a type that does not hold them: {}", "type"),
+    (r"would compute it in float32 without a word", "float16 that it would compute in float32: {}", "operator"),
+    (r"the statistics that it updates are", "updated statistics of a batch normalisation as outputs", ""),
+    (r"^\w+ failed in the network '\S+': (?P<operator>\w+): ", "it fails when it runs: {}", "operator"),
+)
+"""Reasons that are alike: what they say, the line for them, and what of them is counted in it."""
+
+
+def grouped(reason: str) -> tuple[str, str]:
+    """The line that a reason goes to, and what of it is counted there; the reason itself where no group fits."""
+    refused = NOT_RUN.match(reason)
+    said = reason[refused.end() :] if refused else reason
+    for pattern, line, part in GROUPS:
+        found = re.search(pattern, said)
+        if found is None:
+            continue
+        known = {**(refused.groupdict() if refused else {}), **found.groupdict()}
+        return line, ".".join(known[each] for each in part.split())
+    return said.removeprefix("the model is not valid ONNX: "), ""
+
+
+def reasons(framework: str) -> list[str]:
     """Why cases do not pass, the commonest reasons first."""
-    found = Counter(
-        re.sub(r"^.*cannot run this network: ", "", re.sub(r"'[^']*'", "…", each.reason)).split(": ", 1)[-1][:110]
-        for names in excluded(framework).values()
-        for each in names.values()
-    )
-    listed = [f"- {count}: {reason}" for reason, count in found.most_common(most)]
-    rest = sum(found.values()) - sum(count for _, count in found.most_common(most))
-    return [*listed, *([f"- {rest}: others"] if rest else [])]
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for names in excluded(framework).values():
+        for each in names.values():
+            line, part = grouped(each.reason)
+            found[line][part] += 1
+    lines = []
+    for line, parts in sorted(found.items(), key=lambda entry: -entry[1].total()):
+        lines.append(f"- {parts.total()}: " + line.format(", ".join(f"{part} {n}" for part, n in parts.most_common())))
+    return lines
 
 
 def page() -> str:
