@@ -30,6 +30,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "onnx_operators.md"
 TABLES = {"reference": REFERENCE, "onnxruntime": None, "pytorch": PYTORCH, "tensorflow": TENSORFLOW, "jax": JAX}
 assert gradient_drawn_layers.windows  # it adds its operators to CASES
 
+FORMS = {"Dropout"}
+"""What `evaluation_form` and `training_form` take out of a network before a back-end sees it."""
 REAL = {f"tensor({kind.name.lower()})" for kind in FLOATS}
 
 _HEAD = """# Operators of ONNX
@@ -39,8 +41,10 @@ gradient is where a back-end has none of its own (`reference`, `onnxruntime`, `o
 differentiate what they run). Written by `python tests/operator_table.py`.
 
 - forward, a column a back-end: *native*, the framework's own functions; *body*, what ONNX's function or a layer's cells
-  consist of; `-`, neither; ONNX Runtime decides node by node. Behind it, how many cases of ONNX's own suite (node
-  tests of this operator alone) pass there. `framework.supports(node)` says which attributes and element types it takes.
+  consist of; *form*, deep5 writes it in other operators when it prepares inference and training; `-`, none of these;
+  ONNX Runtime decides node by node. Behind it, how many cases of ONNX's own suite (node tests of this operator alone)
+  pass there; no count, or *no case*: the suite has none. `framework.supports(node)` says which attributes and element
+  types it takes.
 - backward: *rule*, a backward pass of its own; *body*, that of those operators; *constant*, the gradient stops or is
   zero, since the outputs are whole numbers or do not vary; *refused*, with the reason.
 - tested: *table*, against three frameworks' own gradients, row by row; *drawn*, at nodes drawn from the schema, against
@@ -101,11 +105,11 @@ def suite() -> dict[str, list[str]]:
 
 def forward(framework: str, op: str) -> str:
     table, left = TABLES[framework], excluded(framework).get("node", {})
-    body = "body" if is_function(op) or op in RECURRENT else "-"
-    how = [] if table is None else ["native" if op in table else body]
+    other = "form" if op in FORMS else "body" if is_function(op) or op in RECURRENT else "-"
+    how = [] if table is None else ["native" if op in table else other]
     own = suite().get(op, ())
     counted = [f"{sum(name not in left for name in own)}/{len(own)}"] if own else []
-    return " ".join(how + counted) or "-"
+    return " ".join(how + counted) or "no case"
 
 
 def tested(op: str) -> str:

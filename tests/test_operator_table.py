@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from deep5.networks.forms import _SPECIAL
 from deep5.networks.gradients.rules import CONSTANT, RULES
 from gradient_drawn import CASES
 from gradient_layers import LAYERS
 from gradient_table import ELEMENTS
-from operator_table import PAGE, REFUSED, differentiated, operators, page
+from operator_table import FORMS, PAGE, REFUSED, TABLES, differentiated, forward, operators, page
 
 
 @pytest.mark.parametrize("op", sorted(operators()))
@@ -30,3 +33,11 @@ def test_every_rule_is_tested_at_drawn_nodes_or_row_by_row() -> None:
 def test_the_page_is_up_to_date() -> None:
     """If not: python tests/operator_table.py."""
     assert PAGE.read_text() == page()
+
+
+@pytest.mark.parametrize("framework", TABLES)
+def test_dropout_is_written_out_and_what_has_no_case_says_so(framework: str) -> None:
+    own = "" if framework == "onnxruntime" else "form "
+    assert re.fullmatch(rf"{own}\d+/\d+", forward(framework, "Dropout"))
+    assert forward(framework, "RandomNormal") == ("native" if own else "no case")
+    assert set(_SPECIAL) >= FORMS
