@@ -23,6 +23,8 @@ __all__ = ["TensorFlowLayerClock"]
 _KERNEL = re.compile(r"([^:\s]+):(_?[A-Z]\w*)")
 # What calls functions, whose own operations are counted.
 _CALLS = re.compile("(Stateful)?PartitionedCall|(Stateless)?(While|If|Case)")
+# What runs several layers as one; on processors with AVX-512 oneDNN does.
+_FUSED = re.compile("_(MklNative|Mkl)?Fused")
 # What only moves numbers, as a layer may that runs within another's kernel.
 _MOVES = ("Pad", "Reshape", "Transpose")
 # What others are put together with.
@@ -79,7 +81,7 @@ class TensorFlowLayerClock:
             group = traced.get(name) or self._scopes.group(name)
             if group is not None:
                 found[group] = found.get(group, 0.0) + seconds
-                if operator.startswith("_Fused"):
+                if _FUSED.match(operator):
                     fused.add(group)
                 if operator not in _MOVES:
                     computed.add(group)
