@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
 import deep5 as d5
@@ -264,3 +266,19 @@ def test_strided_convolutions_of_few_channels_leave_memory_alone() -> None:
         [sys.executable, "-c", STRIDED], capture_output=True, text=True, timeout=120, check=False, env=environment
     )
     assert (done.returncode, done.stdout.split()) == (0, ["fine"]), done.stderr[-2000:]
+
+
+@pytest.mark.daily
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("body", ["y = Gemm<transA = 1>(x, w, c)", "t = Transpose(x) p = MatMul(t, w) y = Add(p, c)"])
+def test_a_product_of_a_transposed_matrix_and_a_row(body: str, rows: int) -> None:
+    """Where the processor has AVX-512, one kernel of oneDNN's runs both, which takes a row of one axis alone."""
+    text = f"g (float[6, {rows}] x, float[6, 4] w, float[1, 4] c) => (float[{rows}, 4] y) {{ {body} }}"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
+    rng = np.random.default_rng(0)
+    feed = {
+        name: rng.standard_normal(shape).astype(np.float32)
+        for name, shape in (("x", (6, rows)), ("w", (6, 4)), ("c", (1, 4)))
+    }
+    found = d5.framework("tensorflow").executor(d5.Network.from_onnx(model)).inference(feed)["y"]
+    np.testing.assert_allclose(d5.to_numpy(found), feed["x"].T @ feed["w"] + feed["c"], rtol=1e-5, atol=1e-6)

@@ -96,11 +96,22 @@ def _negative(x: Any) -> Any:
     return tf.cast(tf.negative(tf.cast(x, tf.int32)), x.dtype) if x.dtype.is_unsigned else tf.negative(x)
 
 
+def _added(a: Any, b: Any) -> Any:
+    """`tf.add`, where a row has one axis.
+
+    TensorFlow runs a product of a transposed matrix and a sum as one kernel of oneDNN's where the processor has
+    AVX-512, and that kernel refuses a row of two axes.
+    """
+    if a.shape.rank == b.shape.rank == 2 and (a.shape[0] == 1) != (b.shape[0] == 1):
+        return tf.add(a[0], b) if a.shape[0] == 1 else tf.add(a, b[0])
+    return tf.add(a, b)
+
+
 for _name, _function in {
     "Abs": _abs,
     "Acos": tf.math.acos,
     "Acosh": tf.math.acosh,
-    "Add": tf.add,
+    "Add": _added,
     "And": tf.logical_and,
     "Asin": tf.math.asin,
     "Asinh": tf.math.asinh,
@@ -368,7 +379,7 @@ def _affine(a: Any, b: Any, c: Any, trans_a: bool, trans_b: bool, alpha: float, 
         return y
     c = c if beta == 1.0 else beta * c
     # The gradient of bias_add is a kernel of its own, several times faster than that of a broadcast sum.
-    return with_bias(y, c) if c.shape.rank == 1 and c.shape[0] == y.shape[1] else y + c
+    return with_bias(y, c) if c.shape.rank == 1 and c.shape[0] == y.shape[1] else _added(y, c)
 
 
 @operator("Gemm")
