@@ -111,8 +111,9 @@ def fuzz(framework: str, models: Path, numbers: range, tell: Callable[[Run], Non
                 try:
                     line = lines.get(timeout=waited)
                 except queue.Empty:
-                    # How often a loop runs may be fed, or computed: that takes as long as it takes.
-                    slow = stage == "run" and (" loop" in what or "_loop" in what or "scan" in what)
+                    # How often a loop runs may be fed, or computed: that takes as long as it takes. So does to read
+                    # all of a repeated array, of which some frameworks hold but what is repeated.
+                    slow = stage == "run" and any(part in what for part in (" loop", "_loop", "scan", " huge"))
                     ended(Run(left.pop(0), stage, "long" if slow else "hung", f"more than {waited} s", what))
                     break
                 if line is None:

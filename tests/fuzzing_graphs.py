@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from deep5.networks.bounds import nested_nodes
 from fuzzing_parts import (
     SCHEMAS,
     TEXTS,
@@ -207,10 +208,16 @@ def inputs_fewer(rng: random.Random, model: onnx.ModelProto) -> None:
 # Graphs inside nodes, functions and versions.
 
 
+_MOST_NODES = 1 << 12
+"""More of them take those that compile longer than a case may."""
+
+
 def branches_doubled(rng: random.Random, model: onnx.ModelProto) -> None:
     """An If in both branches of an If, and so on: twice as many nodes each time."""
-    depth = rng.choice((1, 2, 4, 5))
+    depth = rng.choice((1, 2, 4, 7))
     node = pick(rng, [node for node in model.graph.node if len(node.output) == 1 and node.output[0]])
+    if sum(1 for _ in nested_nodes([node])) << depth > _MOST_NODES:
+        raise Inapplicable
     inner = onnx.NodeProto()
     inner.CopyFrom(node)
     flag = f"flag_{rng.randrange(1 << 30)}"

@@ -11,11 +11,13 @@ import onnxruntime
 import pytest
 
 import deep5 as d5
-from deep5.backend import Support
-from deep5.errors import NetworkError, ShapeError, Unsupported
+from deep5.backend import Framework, Support
+from deep5.errors import MissingDependency, NetworkError, ShapeError, Unsupported
 from deep5.networks import Network
 from deep5.networks.lowering import lowered
+from deep5.tensors import to_numpy
 
+FRAMEWORKS = ["reference", "onnxruntime", "pytorch", "tensorflow", "jax", "openvino"]
 HEAD = '<ir_version: 10, opset_import: ["": 21]> '
 X = np.array([[1.0, -2.0, 3.0], [0.5, 4.0, -1.0]], np.float32)
 GRAPHS = {
@@ -55,6 +57,14 @@ GRAPHS = {
             t = Loop(two, , s) < body = d (int64 j, bool go2, float[2,3] p) => (bool on2, float[2,3] q) {
                 on2 = Identity(go2) k = Add(i, j) f = Cast<to = 1>(k) r = Mul(p, x) q = Sub(r, f) }> }> }""",
 }
+
+
+def framework_of(name: str) -> Framework:
+    try:
+        found: Framework = d5.framework(name)
+    except MissingDependency as error:
+        pytest.skip(str(error))
+    return found
 
 
 def model(text: str) -> onnx.ModelProto:
@@ -136,13 +146,106 @@ def test_gradients_flow_through_what_is_written_out() -> None:
         assert found[place] == pytest.approx((loss(x + step) - loss(x - step)) / 2e-6, rel=1e-7, abs=1e-9)
 
 
-def test_a_loop_without_end_is_refused() -> None:
-    proto = model(
-        """g (float x) => (float y) { y = Loop(, , x) < body = b (int64 i, bool go, float s) => (bool on, float t) {
-            on = Identity(go) t = Neg(s) }> }"""
-    )
+ENDLESS = """y = Loop(, , x) < body = b (int64 i, bool go, float s) => (bool on, float t) {
+    on = Identity(go) t = Neg(s) }>"""
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"g (float x) => (float y) {{ {ENDLESS} }}",
+        f"""g (float x, bool c) => (float z) {{ z = If(c) <
+            then_branch = t () => (float y) {{ {ENDLESS} }}, else_branch = e () => (float b) {{ b = Abs(x) }}> }}""",
+    ],
+    ids=["Loop", "inside an If"],
+)
+def test_a_loop_without_end_is_refused(text: str, framework: str) -> None:
     with pytest.raises(Unsupported, match="no count, and a condition that always holds; allowed: a loop that ends"):
-        d5.framework("reference").executor(Network.from_onnx(proto))
+        framework_of(framework).executor(Network.from_onnx(model(text)))
+
+
+COUNTED = """g (int64 n, float[4] x) => (float[4] y, float[m,4] all) {
+    one = Constant<value = int64[1] {1}>() c = Reshape(n, one) d = Squeeze(c)
+    y, all = Loop(d, , x) < body = b (int64 i, bool go, float[4] s) => (bool on, float[4] t, float[4] kept) {
+        on = Identity(go) t = Neg(s) kept = Abs(s) }> }"""
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_more_rows_than_memory_holds_are_refused_before_the_loop_runs(framework: str) -> None:
+    """ONNX Runtime would fill the memory, and end the process when there is no more."""
+    executor = framework_of(framework).executor(Network.from_onnx(model(COUNTED)))
+    x = np.ones(4, np.float32)
+    most = 2**40 // 16  # bytes that there may be, of a row of four numbers
+    for count in (most + 1, 2**63 - 1):
+        with pytest.raises(NetworkError, match=f"input 'n': got {count:,} iterations .* at most {most:,}"):
+            executor.inference({"n": np.array(count), "x": x})
+    found = executor.inference({"n": np.array(3), "x": x})
+    assert np.array_equal(to_numpy(found["y"]), -x)
+    assert np.array_equal(to_numpy(found["all"]), np.ones((3, 4)))
+
+
+def test_rows_may_be_many_where_a_condition_ends_the_loop() -> None:
+    """As exporters write a `while`: as many iterations as there are numbers, until the condition fails."""
+    proto = model(
+        """g (int64 n, float x) => (float y, float[m] all) {
+            y, all = Loop(n, , x) < body = b (int64 i, bool go, float s) => (bool on, float t, float kept) {
+                one = Constant<value = float {1}>() ten = Constant<value = float {10}>()
+                t = Add(s, one) kept = Identity(t) on = Less(t, ten) }> }"""
+    )
+    executor = d5.framework("reference").executor(Network.from_onnx(proto))
+    found = executor.inference({"n": np.array(2**63 - 1), "x": np.float32(7)})
+    assert np.array_equal(found["all"], [8, 9, 10])
+
+
+NESTED = """g (bool x0, bool flag, float[2,3] x) => (float[2,3] y) {
+    y = If(flag) <
+    then_branch = t () => (float[2,3] a) { a = If(x0) <
+        then_branch = tt () => (float[2,3] aa) { aa = Neg(x) },
+        else_branch = te () => (float[2,3] ab) { ab = If(flag) <
+            then_branch = ttt () => (float[2,3] aba) { aba = Abs(x) },
+            else_branch = tte () => (float[2,3] abb) { abb = Exp(x) }> }> },
+    else_branch = e () => (float[2,3] b) { b = Tanh(x) }> }"""
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_condition_is_read_again_inside(framework: str) -> None:
+    """A node alone, which ONNX Runtime is asked about, has its inputs under the names that are read inside."""
+    executor = framework_of(framework).executor(Network.from_onnx(model(NESTED)))
+    expected = {(True, True): -X, (False, True): np.abs(X), (True, False): np.tanh(X), (False, False): np.tanh(X)}
+    for (inner, outer), wanted in expected.items():
+        found = executor.inference({"x0": np.array(inner), "flag": np.array(outer), "x": X})["y"]
+        np.testing.assert_allclose(to_numpy(found), wanted, rtol=1e-6)  # some ulps of float32
+
+
+def test_of_a_branch_that_is_never_taken_nothing_is_expanded() -> None:
+    """Ten conditions in one another are a thousand nodes, of which one runs."""
+    node = onnx.helper.make_node("AffineGrid", ["theta", "size"], ["grid"])
+    for level in range(10):
+        branches = []
+        for side in ("then", "else"):
+            own = onnx.NodeProto.FromString(node.SerializeToString())
+            own.output[0] = f"{side}_{level}"
+            output = onnx.helper.make_empty_tensor_value_info(own.output[0])
+            branches.append(onnx.helper.make_graph([own], side, [], [output]))
+        node = onnx.helper.make_node("If", ["flag"], ["y"], then_branch=branches[0], else_branch=branches[1])
+    proto = model(
+        "g (float[1,2,3] theta, int64[4] size) => (float[a,b,c,2] y) <bool flag = {1}> { y = Identity(theta) }"
+    )
+    proto.graph.node[0].CopyFrom(node)
+    network, asked = Network.from_onnx(proto), []
+
+    def supports(node: ir.Node) -> Support:
+        asked.append(node.op_type)
+        inside = [each for attribute in node.attributes.values() if attribute.type == ir.AttributeType.GRAPH
+                  for each in attribute.as_graph()]  # fmt: skip
+        return Support(node.op_type != "AffineGrid" and all(map(supports, inside)))
+
+    made = lowered(network, supports)
+    assert "AffineGrid" not in {node.op_type for node in made.nodes}
+    # At each of the ten levels the nodes inside are asked about once, and a body has some sixty nodes: that the
+    # thousand were expanded would be tens of thousands of questions.
+    assert len(asked) < 5000
 
 
 def test_what_cannot_run_inside_is_named() -> None:

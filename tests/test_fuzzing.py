@@ -144,6 +144,23 @@ def test_an_array_beyond_memory_is_refused_before_it_is_made(framework: str) -> 
         d5.framework(framework).executor(network)
 
 
+@pytest.mark.parametrize("text", ["ConstantOfShape (s)", "Expand (x, s)", "Reshape (x, s)"])
+def test_an_array_of_too_many_axes_is_refused(text: str) -> None:
+    """ONNX Runtime's inference writes each of them down."""
+    body = f"<int64 zero = {{0}}, int64 one = {{1}}, int64 goal = {{{1 << 31}}}>"
+    made = model(f"g (float x) => (float[N] y) {body} {{ s = Range (zero, goal, one) y = {text} }}")
+    with pytest.raises(NetworkError, match="is to make an array of 2,147,483,648 dimensions; allowed: at most 64"):
+        d5.Network.from_onnx(made)
+
+
+def test_an_assertion_of_the_framework_is_told_as_its_errors_are() -> None:
+    """JAX checks products of extents by `assert`."""
+    made = model("g (float[1, 1] x, int64[2] goal) => (float[a, b] y) { z = Tile (x, goal) y = Ceil (z) }")
+    executor = d5.framework("jax").executor(d5.Network.from_onnx(made))
+    with pytest.raises(NetworkError, match=r"jax cannot run the network on these inputs \(the node .*Tile"):
+        executor.inference({"x": np.ones((1, 1), np.float32), "goal": np.full(2, -(2**63))})
+
+
 @pytest.mark.parametrize("framework", ["reference", "pytorch", "jax"])
 def test_an_error_of_the_framework_names_the_node(framework: str) -> None:
     """A count that is fed is not seen before the network runs."""

@@ -1,4 +1,4 @@
-"""Axes: an attribute `axis` names a dimension that its operator's input has; ONNX's own checks leave gaps."""
+"""Axes: `axis` names a dimension that the input has, and an array has not too many; ONNX's own checks leave gaps."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ _BEYOND = {
     "Flatten": (0, 1),
     "OneHot": (1, 1),
 }  # fmt: skip
+# Operators of which an input says what shape their output has, and which; how many axes NumPy's arrays have at most.
+_SHAPES = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1}
+_MOST_AXES = 64
 
 
 def check_widths(what: str, nodes: Iterable[onnx.NodeProto]) -> None:
@@ -44,7 +47,8 @@ def check_widths(what: str, nodes: Iterable[onnx.NodeProto]) -> None:
 
 
 def check_axes(model: ir.Model, what: str) -> None:
-    """Refuse nodes whose `axis` lies outside of their first input, those of nested graphs too.
+    """Refuse nodes whose `axis` lies outside of their first input, or whose output has too many axes, also in nested
+    graphs.
 
     Args:
         model: The model, with inferred shapes; an input of unknown rank is left alone.
@@ -54,6 +58,8 @@ def check_axes(model: ir.Model, what: str) -> None:
         NetworkError: The first such node, its axis, and the axes that there are.
     """
     for node in model.graph.all_nodes():
+        if not node.domain and node.op_type in _SHAPES:
+            _check_count(node, what)
         if node.domain or node.op_type not in _BEYOND or "axis" not in node.attributes:
             continue
         rank = _rank(node, 0)
@@ -67,6 +73,19 @@ def check_axes(model: ir.Model, what: str) -> None:
                 f"{what} is not valid ONNX: {called(node.name, node.op_type, [out.name for out in node.outputs])}: got "
                 f"axis {axis} for {name!r} of {rank} dimensions; allowed: {least} to {most}"
             )
+
+
+def _check_count(node: ir.Node, what: str) -> None:
+    position = _SHAPES[node.op_type]
+    value = node.inputs[position] if position < len(node.inputs) else None
+    if value is None or value.shape is None or len(value.shape) != 1:
+        return
+    count = value.shape[0]
+    if isinstance(count, int) and count > _MOST_AXES:
+        raise NetworkError(
+            f"{what} is not valid ONNX: {called(node.name, node.op_type, [out.name for out in node.outputs])}: is to "
+            f"make an array of {count:,} dimensions; allowed: at most {_MOST_AXES}"
+        )
 
 
 def _rank(node: ir.Node, number: int) -> int | None:

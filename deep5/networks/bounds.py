@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from deep5.errors import NetworkError
+from deep5.networks.control_flow import never_stops
 
-__all__ = ["beyond_memory", "check_calls", "check_declared", "drop_uncalled", "followable", "nested_nodes"]
+__all__ = [
+    "Count",
+    "beyond_memory",
+    "check_calls",
+    "check_declared",
+    "drop_uncalled",
+    "fed_counts",
+    "followable",
+    "nested_nodes",
+    "without_end",
+]
 
 # Nodes that calls of functions may be written out into: to read as many takes some fifteen seconds.
 _MOST_NODES = 100_000
@@ -18,6 +31,8 @@ _MOST_NODES = 100_000
 _MOST_FOLLOWED = 1 << 22
 # What an array may take: more than any machine has that runs a network as one.
 _MOST_BYTES = 1 << 40
+# Operators that hand a count on as it is.
+_SAME_NUMBER = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
 # An array of more bytes than this has no address.
 _MOST_ELEMENTS = 1 << 62
 
@@ -121,6 +136,65 @@ def beyond_memory(nodes: Iterable[ir.Node]) -> list[str]:
     return refused
 
 
+def without_end(nodes: Iterable[ir.Node]) -> list[str]:
+    """One line a loop, inside others or not, that no count and no condition ends."""
+    return [
+        f"{node.name or node.op_type} (Loop): no count, and a condition that always holds; allowed: a loop that ends"
+        for node in _loops(nodes)
+        if (not node.inputs or node.inputs[0] is None) and never_stops(node)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """An input that says how often a loop runs, each time for another row of what it gives.
+
+    Attributes:
+        position: Which of the network's inputs it is.
+        name: Its name.
+        most: As many rows as an array may have that a machine's memory holds.
+    """
+
+    position: int
+    name: str
+    most: int
+
+    def check(self, value: np.ndarray) -> None:
+        """Look at a count before the loop runs.
+
+        Raises:
+            NetworkError: It is one that no memory holds the rows of.
+        """
+        if value.size and (count := int(value.max())) > self.most:
+            raise NetworkError(
+                f"input {self.name!r}: got {count:,} iterations of a loop whose rows no memory holds; allowed: at most "
+                f"{self.most:,}"
+            )
+
+
+def fed_counts(inputs: Iterable[str], nodes: Iterable[ir.Node]) -> list[Count]:
+    """The inputs that say how often loops run which nothing else ends.
+
+    Args:
+        inputs: Names of the network's inputs.
+        nodes: Its nodes.
+    """
+    positions = {name: position for position, name in enumerate(inputs)}
+    found = []
+    for node in nodes:
+        if node.op_type != "Loop" or node.domain or not never_stops(node):
+            continue
+        count = node.inputs[0] if node.inputs else None
+        while count is not None and (maker := count.producer()) is not None and maker.op_type in _SAME_NUMBER:
+            count = maker.inputs[0]
+        rows = node.attributes["body"].as_graph().outputs[len(node.inputs) - 1 :]
+        name = "" if count is None else str(count.name)
+        if rows and name in positions:
+            most = _MOST_BYTES // max(map(_least_bytes, rows))
+            found.append(Count(position=positions[name], name=name, most=most))
+    return found
+
+
 def followable(proto: onnx.ModelProto) -> bool:
     """Whether ONNX's inference may follow the values of vectors: it looks at each element where it knows how many.
 
@@ -132,6 +206,24 @@ def followable(proto: onnx.ModelProto) -> bool:
     extents |= {tensor.name: tensor.dims[0] for tensor in proto.graph.initializer if len(tensor.dims) == 1}
     read = (name for node in nested_nodes(proto.graph.node) for name in node.input)
     return sum(extents.get(name, 0) for name in read) <= _MOST_FOLLOWED
+
+
+def _loops(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node.op_type == "Loop" and not node.domain:
+            yield node
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                waiting += attribute.as_graph()
+
+
+def _least_bytes(row: ir.Value) -> int:
+    """What a row takes at least: extents that are not known count as 1, and nothing takes nothing."""
+    extents = [extent for extent in row.shape or () if isinstance(extent, int)]
+    kind = row.dtype
+    return max(1, math.prod(extents) * (1 if kind in (None, ir.DataType.STRING) else math.ceil(kind.itemsize)))
 
 
 def _key(node: onnx.NodeProto) -> tuple[str, str, str]:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from deep5.networks.attributes import attribute
 from deep5.networks.constants import constant_value
 
-__all__ = ["CONTROL", "endless", "written_out"]
+__all__ = ["CONTROL", "never_stops", "written_out"]
 
 CONTROL = frozenset({"If", "Loop", "Scan"})
 """The operators that can be written out."""
@@ -20,11 +20,11 @@ CONTROL = frozenset({"If", "Loop", "Scan"})
 _MOST_NODES = 20_000
 
 
-def endless(node: ir.Node) -> bool:
-    """Whether a Loop has no count, and a condition that always holds."""
-    count, condition = (node.inputs[position] if position < len(node.inputs) else None for position in (0, 1))
+def never_stops(node: ir.Node) -> bool:
+    """Whether the condition of a Loop always holds: it ends when its iterations are done, if they are counted."""
+    condition = node.inputs[1] if len(node.inputs) > 1 else None
     body: ir.Graph = node.attributes["body"].as_graph()
-    return count is None and (condition is None or _holds(condition)) and (_holds(body.outputs[0]) or _passed_on(body))
+    return (condition is None or _holds(condition)) and (_holds(body.outputs[0]) or _passed_on(body))
 
 
 def written_out(node: ir.Node) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Iterator
 
 import numpy as np
@@ -131,13 +132,15 @@ def node_model(node: ir.Node, newest: int | None = None) -> bytes | None:
         The model; None where the element type of an input is not known.
     """
     graph = onnx.GraphProto(name="node")
-    names: dict[ir.Value, str] = {}
+    names = {value: str(value.name) for value in _outer(node)}  # the subgraphs call them so
+    taken = set(names.values())
+    free = (name for number in itertools.count() if (name := f"x{number}") not in taken)
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
     proto.attribute.extend(ir.to_proto(attribute) for attribute in node.attributes.values())
     for value in node.inputs:
-        proto.input.append("" if value is None else names.setdefault(value, f"x{len(names)}"))
-    for value in _outer(node):
-        names.setdefault(value, str(value.name))  # the subgraph calls it so
+        if value is not None and value not in names:
+            names[value] = next(free)
+        proto.input.append("" if value is None else names[value])
     for value, name in names.items():
         info = _info(value, name)
         if not info.HasField("type"):

@@ -14,8 +14,10 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from deep5.arguments import is_whole
-from deep5.errors import Deep5Error, NetworkError, ShapeError, UnknownName, Unsupported, UsageError, brief, suggestion
+from deep5.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError, brief, suggestion
 from deep5.events import StepInfo, check_info
+from deep5.networks.bounds import fed_counts
+from deep5.networks.failed import is_own
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
 from deep5.tensors import Array, Arrays, Device, TensorSpec, to_numpy
@@ -56,6 +58,7 @@ class NetworkExecutor(ABC):
         self._inputs = [(name, self._input_dtype(name, spec)) for name, spec in network.inputs.items()]
         # Inputs that are lists or may be None, which are fed as they are.
         self._collections = {name: spec for name, spec in network.inputs.items() if spec.collection}
+        self._loop_counts = fed_counts(network.inputs, network.nodes) if isinstance(network, Network) else []
         # Shapes that were found to fit, and the symbolic extents they give: a look costs less than a check.
         self._fitting: dict[tuple[Any, ...], dict[str, int]] = {}
         # Losses that were found to be ones, and the largest number of their element types.
@@ -119,10 +122,8 @@ class NetworkExecutor(ABC):
         """
         try:
             return make(*given, **options)
-        except (AssertionError, Deep5Error):
-            raise
         except Exception as error:
-            if not isinstance(self.network, Network):
+            if is_own(error) or not isinstance(self.network, Network):
                 raise  # native code: what its author's own code raises is its author's
             raise self.network.refused_by("the back-end", error) from error
 
@@ -135,6 +136,7 @@ class NetworkExecutor(ABC):
 
         Raises:
             ShapeError: A missing, unknown or misshapen input, or one of another element type.
+            NetworkError: A loop would run so often that no machine's memory holds what it gives.
         """
         if not isinstance(inputs, (dict, Mapping)) or len(inputs) != len(self._inputs):
             self._refuse_names(inputs)
@@ -153,6 +155,8 @@ class NetworkExecutor(ABC):
                     f"input {name!r}: got dtype {_dtype_name(value.dtype)}, expected {self.network.inputs[name]}"
                 )
             feed.append(value)
+        for count in self._loop_counts:
+            count.check(to_numpy(feed[count.position]))
         shapes = tuple([value.shape for value in feed]) if not self._collections else self._shapes(feed)
         extents = self._fitting.get(shapes)
         return feed, self._check_shapes(shapes, empty) if extents is None else extents

@@ -12,7 +12,7 @@ from deep5.errors import Deep5Error, NetworkError
 from deep5.networks.element_types import called
 from deep5.networks.faults import first_line
 
-__all__ = ["PLACES", "Places", "culprit", "failed", "places_of", "told_by", "unmakeable"]
+__all__ = ["PLACES", "Places", "culprit", "failed", "is_own", "places_of", "told_by", "unmakeable"]
 
 PLACES = "deep5_places"
 """The global of a generated program that says which line is which node's."""
@@ -40,7 +40,16 @@ class Places(NamedTuple):
         return next((self.nodes[target] for target in targets if target in self.nodes), None)
 
 
-def failed(error: Exception, framework: str, said: str | None = None) -> Deep5Error | AssertionError:
+def is_own(error: BaseException) -> bool:
+    """Whether an error is one of deep5's, or an assertion in its code, which is a mistake of its own: neither is told
+    in other words."""
+    if not isinstance(error, AssertionError):
+        return isinstance(error, Deep5Error)
+    frames = [frame for frame, _ in _frames(error.__traceback__)]
+    return bool(frames) and str(frames[-1].f_globals.get("__name__")).startswith("deep5.")
+
+
+def failed(error: Exception, framework: str, said: str | None = None) -> Exception:
     """The error to raise where a network does not run on what it is fed.
 
     Args:
@@ -49,9 +58,9 @@ def failed(error: Exception, framework: str, said: str | None = None) -> Deep5Er
         said: What the error says; left out: `told_by(error)`.
 
     Returns:
-        The error itself where it is one of deep5's, or an assertion, which is a mistake of deep5's own.
+        The error itself where it is deep5's own.
     """
-    if isinstance(error, Deep5Error | AssertionError):
+    if is_own(error):
         return error
     return NetworkError(
         f"{framework} cannot run the network on these inputs ({_where(error)}{said or told_by(error)}); allowed: "
@@ -59,9 +68,9 @@ def failed(error: Exception, framework: str, said: str | None = None) -> Deep5Er
     )
 
 
-def unmakeable(error: Exception, framework: str, network: str) -> Deep5Error | AssertionError:
+def unmakeable(error: Exception, framework: str, network: str) -> Exception:
     """The error to raise where a network of this name cannot be made runnable; else as `failed`."""
-    if isinstance(error, Deep5Error | AssertionError):
+    if is_own(error):
         return error
     return NetworkError(
         f"{framework} cannot run the network {network!r} ({_where(error)}{told_by(error)}); allowed: "

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from deep5.backend import Framework, Support
 from deep5.errors import Unsupported
 from deep5.events import StepInfo
-from deep5.networks.bounds import beyond_memory
+from deep5.networks.bounds import beyond_memory, without_end
 from deep5.networks.constants import constant_value
 from deep5.networks.custom import is_custom
 from deep5.networks.lowering import lowered
@@ -121,7 +121,8 @@ class Forms:
         Raises:
             Unsupported: It cannot; one line a node.
         """
-        refused = [*self._framework.unsupported(network.nodes), *beyond_memory(network.nodes)]
+        nodes = network.nodes
+        refused = [*self._framework.unsupported(nodes), *beyond_memory(nodes), *without_end(nodes)]
         if refused:
             raise Unsupported(f"{self._framework.name} cannot run this network:\n  " + "\n  ".join(refused))
         return network

@@ -101,6 +101,9 @@ def _expand_in(model: ir.Model, graph: ir.Graph, supports: Callable[[ir.Node], S
         answer = supports(node)
         if answer:
             continue
+        if node.op_type == "If" and written_out(node):  # of the branch that is never taken there is nothing to do
+            changed = True
+            continue
         inner = [_expand_in(model, each, supports, refused) for each in subgraphs(node).values()]
         changed |= any(inner) or _expand_node(model, graph, node, answer.reason, refused)
     return changed

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from deep5.errors import Deep5Error, Unsupported, UsageError
+from deep5.errors import Unsupported, UsageError
 from deep5.events import StepInfo
 from deep5.frameworks.jax import kernels
 from deep5.frameworks.jax.custom import check_operator, is_compiled, on_arrays
@@ -28,7 +28,7 @@ from deep5.frameworks.jax.storage import Storage, find_flat, find_storage
 from deep5.frameworks.jax.table import HOST
 from deep5.networks.constants import constant_tensor, constant_value
 from deep5.networks.custom import is_custom, operator_of
-from deep5.networks.failed import failed, places_of
+from deep5.networks.failed import failed, is_own, places_of
 from deep5.networks.forms import Forms
 from deep5.networks.network import Network
 from deep5.seeds import derive_seed
@@ -291,11 +291,11 @@ def _told(run: Callable[..., Any]) -> Callable[..., Any]:
     def told(*given: Any) -> Any:
         try:
             return run(*given)
-        except (AssertionError, Deep5Error):
-            raise
         except (jax.errors.JaxRuntimeError, jax.errors.UnexpectedTracerError):  # who calls knows what these mean
             raise
         except Exception as error:  # whatever else JAX raises of values that do not fit
+            if is_own(error):
+                raise
             raise failed(error, "jax") from error
 
     return told

@@ -13,7 +13,7 @@ import onnx_ir as ir
 import torch
 
 from deep5.arguments import check_callable
-from deep5.errors import Deep5Error, ShapeError, Unsupported
+from deep5.errors import ShapeError, Unsupported
 from deep5.events import StepInfo
 from deep5.executors import ParameterGroup, TrainStep
 from deep5.frameworks.pytorch.host_step import HostStep
@@ -22,7 +22,7 @@ from deep5.frameworks.pytorch.sequences import detached
 from deep5.frameworks.pytorch.short import from_numpy, through_float32
 from deep5.frameworks.pytorch.step import DeviceStep
 from deep5.networks.executor import NetworkExecutor
-from deep5.networks.failed import failed
+from deep5.networks.failed import failed, is_own
 from deep5.networks.labels import label_inputs
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
@@ -147,9 +147,9 @@ class TorchExecutor(NetworkExecutor):
         if on_gradient is None:
             try:
                 self._backward(root, loss_scale, chosen)
-            except (AssertionError, Deep5Error):
-                raise
             except _raised(self.network) as error:
+                if is_own(error):
+                    raise
                 raise failed(error, "torch") from error
         else:
             with _hooks(targets, on_gradient):
@@ -175,9 +175,9 @@ class TorchExecutor(NetworkExecutor):
         """What `_run` gives; what torch raises on the way is told as deep5 tells it."""
         try:
             return self._run(feed, extents, info, training)
-        except (AssertionError, Deep5Error):
-            raise
         except _raised(self.network) as error:
+            if is_own(error):
+                raise
             for labels in label_inputs(self.network) if isinstance(self.network, Network) else ():
                 labels.check(feed[labels.position].cpu().numpy())
             raise failed(error, "torch") from error

@@ -10,7 +10,6 @@ import torch
 
 from deep5.frameworks.pytorch import control, sequences
 from deep5.frameworks.pytorch.table import attribute, kernel, operator
-from deep5.networks.control_flow import endless
 
 if TYPE_CHECKING:
     from deep5.frameworks.pytorch.emit import Emitter
@@ -39,10 +38,7 @@ def _if(emitter: Emitter, node: ir.Node) -> None:
     _write(emitter, node, control.branch, [emitter.name(node.inputs[0]), *branches])
 
 
-@operator(
-    "Loop",
-    lambda node: "no count, and a condition that always holds; allowed: a loop that ends" if endless(node) else None,
-)
+@operator("Loop")
 def _loop(emitter: Emitter, node: ir.Node) -> None:
     body: ir.Graph = attribute(node, "body")
     inputs = [*(emitter.name(value) for value in node.inputs), *["None"] * (2 - len(node.inputs))]

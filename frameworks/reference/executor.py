@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.errors import Deep5Error, ShapeError
+from deep5.errors import ShapeError
 from deep5.frameworks.reference.emit import compile_network
 from deep5.frameworks.reference.kernels.memory import Scratch
-from deep5.networks.failed import failed
+from deep5.networks.failed import failed, is_own
 from deep5.networks.gradients.batch_normalization import over_ranks
 from deep5.networks.network import Network
 from deep5.networks.stamps import Stamps
@@ -110,9 +110,9 @@ def compiled(
             values = [_as_array(value) for value in program(*inputs, told)]
         except _Told as error:
             raise error.cause from None  # the caller's own, which is not the network's
-        except (AssertionError, Deep5Error):
-            raise
         except Exception as error:  # whatever NumPy raises of values that do not fit
+            if is_own(error):
+                raise
             raise failed(error, "the reference") from error
         return values[:first], values[first:]
 

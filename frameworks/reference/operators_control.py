@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from deep5.frameworks.reference.kernels import control, sequence
 from deep5.frameworks.reference.table import Call, Operator, Site, by_position, configured, plain
-from deep5.networks.control_flow import endless
 
 __all__ = ["OPERATORS"]
 
@@ -73,10 +72,6 @@ def _map(site: Site) -> Call:
     )
 
 
-def _loop_refusal(node: ir.Node) -> str | None:
-    return "no count, and a condition that always holds; allowed: a loop that ends" if endless(node) else None
-
-
 def _construct(site: Site) -> Call:
     return Call(lambda *values: list(values), site.given())
 
@@ -102,7 +97,7 @@ def _has(site: Site) -> Call:
 OPERATORS: dict[str, Operator] = {
     "ConcatFromSequence": configured(sequence.concatenate, axis=0, new_axis=0),
     "If": Operator(_if, keeps=True),
-    "Loop": Operator(_loop, keeps=True, refusal=_loop_refusal),
+    "Loop": Operator(_loop, keeps=True),
     "Optional": Operator(_none, keeps=True),
     "OptionalGetElement": plain(sequence.held)._replace(keeps=True),
     "OptionalHasElement": Operator(_has),

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import onnx_ir as ir
 import tensorflow as tf
 
-from deep5.errors import Deep5Error
 from deep5.frameworks.tensorflow.operators import OPERATORS
 from deep5.frameworks.tensorflow.operators_custom import emit_custom
 from deep5.frameworks.tensorflow.order import Order, between, channels_last, keeps_memory, kernel_order, onnx_order
@@ -22,7 +21,7 @@ from deep5.frameworks.tensorflow.table import extents, fixed
 from deep5.frameworks.tensorflow.traced import cause
 from deep5.networks.constants import constant_tensor, constant_value
 from deep5.networks.custom import is_custom
-from deep5.networks.failed import failed, places_of
+from deep5.networks.failed import failed, is_own, places_of
 from deep5.networks.network import Network
 
 __all__ = ["Emitter", "Program", "compile_forward", "preferred_orders"]
@@ -315,9 +314,11 @@ def _told(forward: Callable[..., Any]) -> Callable[..., Any]:
     def told(*given: Any) -> Any:
         try:
             return forward(*given)
-        except (AssertionError, Deep5Error, tf.errors.OpError):  # who calls knows what TensorFlow means
+        except tf.errors.OpError:  # who calls knows what TensorFlow means
             raise
         except Exception as error:  # whatever else TensorFlow raises of values that do not fit
+            if is_own(error):
+                raise
             raise failed(error, "tensorflow", None if isinstance(error, MemoryError) else cause(error)) from error
 
     return told

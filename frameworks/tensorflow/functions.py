@@ -100,7 +100,8 @@ class TracedNetwork(NetworkExecutor):
 
     def tensor(self, array: np.ndarray) -> Any:
         """A tensor where the network runs; it may share the array's memory where a call that returns has finished."""
-        if self.waits and array.dtype.kind in "biuf" and array.size:
+        # One that NumPy does not know itself, such as float8_e5m2 of kind f, goes another way.
+        if self.waits and array.dtype.kind in "biuf" and array.dtype.isbuiltin == 1 and array.size:
             return shared(array)
         with tf.device(self.place):
             return tf.constant(array)

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from deep5.errors import NetworkError
 from deep5.frameworks.tensorflow.table import CONTROL, attribute, operator
-from deep5.networks.control_flow import endless
 
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emit import Emitter
@@ -20,9 +19,9 @@ __all__: list[str] = []
 Body = Callable[..., Sequence[Any]]
 
 
-def _control(op_type: str, check: Callable[[ir.Node], str | None] | None = None) -> Callable[..., Any]:
+def _control(op_type: str) -> Callable[..., Any]:
     CONTROL.add(op_type)
-    return operator(op_type, check, rankless=True)
+    return operator(op_type, rankless=True)
 
 
 def _given(emitter: Emitter, node: ir.Node, count: int) -> str:
@@ -69,11 +68,7 @@ def _looped(body: Body, empty: Sequence[Any], count: Any, condition: Any, *state
     return [*now, *(_stacked(row, none, 0) for row, none in zip(kept, empty, strict=True))]
 
 
-def _check_loop(node: ir.Node) -> str | None:
-    return "no count, and a condition that always holds; allowed: a loop that ends" if endless(node) else None
-
-
-@_control("Loop", _check_loop)
+@_control("Loop")
 def _loop(emitter: Emitter, node: ir.Node) -> None:
     graph: ir.Graph = attribute(node, "body")
     inputs = _given(emitter, node, len(graph.inputs))
