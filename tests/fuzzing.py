@@ -33,8 +33,9 @@ import onnx
 
 __all__ = ["Report", "Run", "fuzz"]
 
-SECONDS = 20
-"""As long as a case may take."""
+SECONDS = {"jax": 60}
+"""As long as a case may take, where not 20: of the costliest nodes XLA compiles seven in a second, and a case may have
+128 of them."""
 MEMORY_BYTES = 3 << 30
 """As much as a case may add to what the process holds."""
 _ADDRESSES = 4 << 30  # as much as it may ask for: what asks for more is told that there is none
@@ -124,7 +125,7 @@ def fuzz(framework: str, models: Path, numbers: range, tell: Callable[[Run], Non
                         ended(Run(left.pop(0), stage, outcome, " ".join(said)[-300:], what))
                     break
                 told = json.loads(line)
-                waited = SECONDS
+                waited = SECONDS.get(framework, 20)
                 if "ready" in told:
                     stage = "draw"
                 elif "begin" in told:
@@ -142,7 +143,14 @@ def fuzz(framework: str, models: Path, numbers: range, tell: Callable[[Run], Non
 def _child(framework: str, models: Path, folder: str, numbers: list[int]) -> Iterator[queue.Queue[str | None]]:
     """A process that runs cases, and what it says line by line; None when it has ended."""
     command = [sys.executable, __file__, framework, "--models", str(models), "--child", folder]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "OMP_NUM_THREADS": "1",
+        # TensorFlow reserves twice as many addresses each time, up to all that there are, and ends the process where
+        # none are left to note down what is reserved.
+        "TF_MKL_ALLOC_MAX_BYTES": str(_ADDRESSES // 2),
+    }
     with (Path(folder) / "errors").open("w") as errors:
         child = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment

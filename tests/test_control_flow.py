@@ -218,6 +218,76 @@ def test_a_condition_is_read_again_inside(framework: str) -> None:
         np.testing.assert_allclose(to_numpy(found), wanted, rtol=1e-6)  # some ulps of float32
 
 
+LABELLED = """g (bool c, float[2,3] s, int64[2] l) => (float y) {
+    y = If(c) <
+    then_branch = t () => (float a) { a = SoftmaxCrossEntropyLoss(s, l) },
+    else_branch = e () => (float b) { b = ReduceMean<keepdims = 0>(s) }> }"""
+
+
+@pytest.mark.parametrize("framework", ["reference", "onnxruntime", "pytorch", "tensorflow"])
+def test_a_label_below_0_is_refused_in_a_branch_too(framework: str) -> None:
+    """ONNX Runtime reads in front of the array for it."""
+    executor = framework_of(framework).executor(Network.from_onnx(model(LABELLED)))
+    scores = np.array([[1, 2, 3], [3, 1, 2]], np.float32)
+    found = executor.inference({"c": np.array(True), "s": scores, "l": np.array([1, 0])})["y"]
+    chances = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    assert float(to_numpy(found)) == pytest.approx(-np.log(chances[[0, 1], [1, 0]]).mean(), rel=1e-6)  # some ulps
+    with pytest.raises(NetworkError):
+        executor.inference({"c": np.array(True), "s": scores, "l": np.array([1, -1])})
+
+
+def test_openvino_reads_no_index_in_a_branch_that_nobody_looked_at() -> None:
+    with pytest.raises(Unsupported, match=r"in it: an index outside its axis would be read wherever it leads"):
+        framework_of("openvino").executor(Network.from_onnx(model(LABELLED)))
+
+
+SUMS = """g (int64 n, int64[3] x, float[4] d, int64[2,1] i, float[2] u) => (int64[1] before, int64[1] y, float[4] e) {
+    before = ReduceSum(x) zero = Constant<value = int64[1] {0}>()
+    y, e = Loop(n, , zero, d) <
+    body = b (int64 k, bool go, int64[1] s, float[4] f) => (bool on, int64[1] t, float[4] h) {
+        on = Identity(go) r = ReduceSum(x) t = Add(s, r) h = ScatterND<reduction = "add">(f, i, u) }> }"""
+
+
+def test_sums_in_a_loop_are_those_outside_of_one() -> None:
+    """ONNX Runtime sums whole numbers in float64, and in parallel, where deep5 does not have it do otherwise."""
+    x = np.array([2**60, 1, 2], np.int64)  # a sum that float64 does not hold
+    feed = {"x": x, "d": np.zeros(4, np.float32), "i": np.array([[1], [1]]), "u": np.array([1, 2], np.float32)}
+    for framework in ("onnxruntime", "reference"):
+        executor = framework_of(framework).executor(Network.from_onnx(model(SUMS)))
+        found = executor.inference({"n": np.array(3), **feed})
+        assert int(found["before"][0]) == 2**60 + 3
+        assert int(found["y"][0]) == 3 * (2**60 + 3)
+        assert np.array_equal(found["e"], [0, 9, 0, 0])
+
+
+def test_a_branch_that_onnx_runtime_has_no_kernel_for_names_the_node() -> None:
+    """Not the If, which it says of itself."""
+    text = """g (bool c, int64[3] x) => (int64[1] y) { y = If(c) <
+        then_branch = t () => (int64[1] a) { a = ReduceSum(x) },
+        else_branch = e () => (int64[1] b) { b = ReduceProd(x) }> }"""
+    with pytest.raises(Unsupported, match=r"If \(If\): ReduceProd \(ReduceProd\) in it: .*beyond 2\^53"):
+        d5.framework("onnxruntime").executor(Network.from_onnx(model(text)))
+
+
+SHORT = """g (bool c, bfloat16[2,3] x) => (bfloat16[2,3] y) { y = If(c) <
+    then_branch = t () => (bfloat16[2,3] a) { a = Exp(x) },
+    else_branch = e () => (bfloat16[2,3] b) { b = Softmax(x) }> }"""
+
+
+@pytest.mark.parametrize("framework", ["onnxruntime", "pytorch", "tensorflow", "jax"])
+def test_short_numbers_in_a_branch(framework: str) -> None:
+    """ONNX Runtime has no kernels for them: what it computes in float32 is rounded once, in a branch as elsewhere."""
+    import ml_dtypes
+
+    executor = framework_of(framework).executor(Network.from_onnx(model(SHORT)))
+    x = X.astype(ml_dtypes.bfloat16)
+    for taken in (True, False):
+        found = to_numpy(executor.inference({"c": np.array(taken), "x": x})["y"]).astype(np.float64)
+        wide = np.exp(x.astype(np.float64))
+        wanted = wide if taken else wide / wide.sum(-1, keepdims=True)
+        np.testing.assert_allclose(found, wanted, rtol=2**-7)  # one or two roundings to 8 bits
+
+
 def test_of_a_branch_that_is_never_taken_nothing_is_expanded() -> None:
     """Ten conditions in one another are a thousand nodes, of which one runs."""
     node = onnx.helper.make_node("AffineGrid", ["theta", "size"], ["grid"])

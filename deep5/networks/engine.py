@@ -12,6 +12,7 @@ import onnx_ir as ir
 from deep5.backend import Support
 from deep5.memo import remember
 from deep5.networks.network import Network
+from deep5.networks.nodes import subgraphs
 
 __all__ = ["answered", "engine_model", "node_key", "node_model"]
 
@@ -122,7 +123,8 @@ def answered(known: dict[Hashable, Support], node: ir.Node, ask: Callable[[ir.No
 
 
 def node_model(node: ir.Node, newest: int | None = None) -> bytes | None:
-    """A node alone as a serialised model; its inputs are declared with what `node_key` holds of them.
+    """A node alone as a serialised model; its inputs are declared with what `node_key` holds of them, or where there is
+    none, all that is known of them.
 
     Args:
         node: The node.
@@ -131,7 +133,7 @@ def node_model(node: ir.Node, newest: int | None = None) -> bytes | None:
     Returns:
         The model; None where the element type of an input is not known.
     """
-    graph = onnx.GraphProto(name="node")
+    graph, whole = onnx.GraphProto(name="node"), bool(subgraphs(node))
     names = {value: str(value.name) for value in _outer(node)}  # the subgraphs call them so
     taken = set(names.values())
     free = (name for number in itertools.count() if (name := f"x{number}") not in taken)
@@ -142,14 +144,14 @@ def node_model(node: ir.Node, newest: int | None = None) -> bytes | None:
             names[value] = next(free)
         proto.input.append("" if value is None else names[value])
     for value, name in names.items():
-        info = _info(value, name)
+        info = _info(value, name, whole)
         if not info.HasField("type"):
             return None
         graph.input.append(info)
     for position, value in enumerate(node.outputs):
         proto.output.append("" if value.name == "" else f"y{position}")
         if proto.output[position]:
-            graph.output.append(_info(value, proto.output[position]))
+            graph.output.append(_info(value, proto.output[position], whole))
     graph.node.append(proto)
     versions = {"": _OPSET, **dict([_opset(node)])}
     versions[""] = min(versions[""], newest or versions[""])
@@ -177,9 +179,9 @@ def _extents(value: ir.Value) -> tuple[int | None, ...] | None:
     return tuple(extent if small and isinstance(extent, int) else None for extent in value.shape)
 
 
-def _info(value: ir.Value, name: str) -> onnx.ValueInfoProto:
+def _info(value: ir.Value, name: str, whole: bool) -> onnx.ValueInfoProto:
     extents = _extents(value)
-    shape = None if extents is None else ir.Shape(extents)
+    shape = value.shape if whole or extents is None else ir.Shape(extents)
     info: onnx.ValueInfoProto = ir.to_proto(ir.Value(name=name, type=value.type, shape=shape))
     return info
 

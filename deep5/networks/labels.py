@@ -80,10 +80,16 @@ def label_inputs(network: Network) -> list[Labels]:
 
 
 def open_losses(network: Network) -> list[ir.Node]:
-    """The losses whose labels `label_inputs` does not find: they are computed, or nobody knows how many classes are."""
+    """The losses whose labels `label_inputs` does not find: they are computed, nobody knows how many classes there are,
+    or the loss is inside of another node."""
     names = {labels.name for labels in label_inputs(network)}
-    losses = [node for node in network.nodes if node.op_type in LOSSES and not node.domain]
-    return [node for node in losses if (label := _source(node.inputs[1])) is None or label.name not in names]
+    graph, found = network.model.graph, []
+    for node in graph.all_nodes():
+        if node.op_type in LOSSES and not node.domain:
+            label = _source(node.inputs[1]) if node.graph is graph else None
+            if label is None or label.name not in names:
+                found.append(node)
+    return found
 
 
 def weighs_otherwise(network: Network, loss: str) -> str | None:

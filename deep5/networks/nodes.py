@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import onnx_ir as ir
@@ -17,6 +17,7 @@ __all__ = [
     "fixed",
     "inside",
     "is_whole",
+    "nested",
     "of_shapes",
     "outside",
     "poisonless",
@@ -81,6 +82,12 @@ def subgraphs(node: ir.Node) -> dict[str, ir.Graph]:
         for name, attribute in node.attributes.items()
         if attribute.type == ir.AttributeType.GRAPH
     }
+
+
+def nested(node: ir.Node) -> Iterator[ir.Node]:
+    """The nodes of the graphs inside a node, and of those inside these."""
+    for graph in subgraphs(node).values():
+        yield from graph.all_nodes()
 
 
 def captured(graph: ir.Graph) -> list[ir.Value]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,13 +9,13 @@ import onnx_ir as ir
 
 from deep5.frameworks.onnxruntime.arrangements import corners
 from deep5.frameworks.onnxruntime.scatter import combine_in_order, combines, racing
-from deep5.frameworks.onnxruntime.substitutes import substitute
+from deep5.frameworks.onnxruntime.substitutes import Change, changed, substitute
 from deep5.networks.gradients.window import attribute
 from deep5.networks.labels import open_losses
 from deep5.networks.network import Network
 from deep5.networks.nodes import of_shapes
 
-__all__ = ["guarded", "wrong"]
+__all__ = ["guard", "guarded", "wrong"]
 
 # What it computes in float64, which holds whole numbers up to 2^53.
 _INEXACT = {
@@ -64,23 +63,22 @@ def guarded(network: Network) -> Network:
         A network of the same inputs and outputs; the network itself where there is nothing to do.
     """
     losses = open_losses(network)
-    changes: dict[int, Callable[[ir.Graph, ir.Node], None]] = {}
-    for index, node in enumerate(network.nodes):
-        if node in losses:
-            changes[index] = _refuse_below_0
-        elif _is_sum(node):
-            changes[index] = _sum_by_halves
-        elif combines(node):
-            changes[index] = combine_in_order
-        elif (change := substitute(node)) is not None:
-            changes[index] = change
-    if not changes:
-        return network
-    model = network.model.clone()
-    nodes = list(model.graph)
-    for index, change in changes.items():
-        change(model.graph, nodes[index])
-    return Network(model)
+    model = changed(network.model, lambda node: guard(node, is_open=node in losses))
+    return network if model is network.model else Network(model)
+
+
+def guard(node: ir.Node, *, is_open: bool) -> Change | None:
+    """What writes a node in others, of which the numbers are right; None where they are.
+
+    Args:
+        node: The node.
+        is_open: Whether it is a loss whose labels nobody has looked at.
+    """
+    if is_open:
+        return _refuse_below_0
+    if _is_sum(node):
+        return _sum_by_halves
+    return combine_in_order if combines(node) else substitute(node)
 
 
 def _attention(node: ir.Node) -> str | None:

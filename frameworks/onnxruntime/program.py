@@ -84,7 +84,7 @@ class Program:
         suited, self._kernels = with_kernels(guarded(widened(network)), device)
         self.profile = None if profiles is None else Profile(profiles / f"{next(_NUMBERS)}.onnx", suited)
         try:
-            model = engine_model(suited, fixed=fixed, newest=newest_opset(suited.nodes))
+            model = engine_model(suited, fixed=fixed, newest=newest_opset(suited.model.graph.all_nodes()))
             held = self._values if fixed else None
             self.session = make_session(
                 model,

@@ -26,13 +26,11 @@ def combines(node: ir.Node) -> bool:
 
 def racing(node: ir.Node) -> str | None:
     """Why a node would lose updates, where it cannot be written in another way; else None."""
-    inner = [value.as_graph() for value in node.attributes.values() if value.type == ir.AttributeType.GRAPH]
-    nested = any(combines(other) for graph in inner for other in graph.all_nodes())
-    if not nested and not (combines(node) and _depth(node) is None):
+    if not combines(node) or _depth(node) is not None:
         return None
     return (
         "ONNX Runtime combines the updates of a ScatterND in parallel, and loses some; allowed: indices whose last "
-        "extent is known, outside of other nodes, or a ScatterElements"
+        "extent is known, or a ScatterElements"
     )
 
 

@@ -17,13 +17,15 @@ import onnxruntime
 from deep5.backend import Support
 from deep5.frameworks.onnxruntime.custom import register_shim
 from deep5.frameworks.onnxruntime.framework import EXACT, Numerics
-from deep5.frameworks.onnxruntime.guards import wrong
-from deep5.frameworks.onnxruntime.substitutes import in_float32, substitute
+from deep5.frameworks.onnxruntime.guards import guard, wrong
+from deep5.frameworks.onnxruntime.substitutes import Change, changed, in_float32, substitute
 from deep5.networks.compiled import refusal
 from deep5.networks.custom import is_custom
 from deep5.networks.engine import answered, node_model
+from deep5.networks.labels import LOSSES
 from deep5.networks.mixed_precision import PRODUCTS
 from deep5.networks.network import Network
+from deep5.networks.nodes import nested, subgraphs
 from deep5.tensors import Device, numpy_dtype
 
 __all__ = [
@@ -175,6 +177,9 @@ def supports(node: ir.Node) -> Support:
         return Support(True)
     if (reason := wrong(node)) is not None:
         return Support(False, reason)
+    for inner in nested(node):
+        if (reason := _refused_inside(inner)) is not None:
+            return Support(False, f"{inner.name or inner.op_type} ({inner.op_type}) in it: {reason}")
     answer = answered(_ANSWERS, node, _tried)
     return answer if answer or not _short(node) or not answered(_WIDE_ANSWERS, node, _tried_wide) else Support(True)
 
@@ -188,18 +193,14 @@ def widened(network: Network) -> Network:
     Returns:
         A network of the same inputs and outputs; the network itself where there is nothing to do.
     """
-    lacking = [
-        index
-        for index, node in enumerate(network.nodes)
-        if _short(node) and not is_custom(node) and not substitute(node) and not answered(_ANSWERS, node, _tried)
-    ]
-    if not lacking:
-        return network
-    model = network.model.clone()
-    nodes = list(model.graph)
-    for index in lacking:
-        in_float32(model.graph, nodes[index])
-    return Network(model)
+    model = changed(network.model, _widening)
+    return network if model is network.model else Network(model)
+
+
+def _widening(node: ir.Node) -> Change | None:
+    if not _short(node) or is_custom(node) or subgraphs(node) or substitute(node):
+        return None
+    return None if answered(_ANSWERS, node, _tried) else in_float32
 
 
 def newest_opset(nodes: Iterable[ir.Node]) -> int:
@@ -213,9 +214,21 @@ def _short(node: ir.Node) -> bool:
     return short and node.op_type not in PRODUCTS
 
 
+def _refused_inside(node: ir.Node) -> str | None:
+    """Why a node does not run in a graph inside another; None where it does, or only the whole can be asked."""
+    if is_custom(node):
+        return "a registered operator, which is compiled for nodes of the network itself alone"
+    if subgraphs(node):
+        return None
+    if any(value is not None and value.type is None for value in node.inputs):
+        return wrong(node)
+    answer = supports(node)
+    return None if answer else answer.reason
+
+
 def _tried_wide(node: ir.Node) -> Support:
     model = node_model(node, newest_opset([node]))
-    if model is None or any(value.type == ir.AttributeType.GRAPH for value in node.attributes.values()):
+    if model is None or subgraphs(node):
         return Support(False)
     proto = onnx.ModelProto.FromString(model)
     for value in (*proto.graph.input, *proto.graph.output):
@@ -226,9 +239,13 @@ def _tried_wide(node: ir.Node) -> Support:
 
 def _tried(node: ir.Node) -> Support:
     kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-    model = node_model(node, newest_opset([node]))
+    model = node_model(node, newest_opset([node, *nested(node)]))
     if model is None:
         return Support(False, f"an input of {kind} has no known element type; remedy: infer shapes first")
+    if subgraphs(node):  # as the nodes inside are run
+        suited = changed(ir.from_proto(onnx.ModelProto.FromString(model)), _widening)
+        suited = changed(suited, lambda own: guard(own, is_open=own.op_type in LOSSES and not own.domain))
+        model = ir.to_proto(suited).SerializeToString()
     reason = _refusal(model)
     if reason is None:
         return Support(True)

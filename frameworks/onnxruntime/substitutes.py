@@ -11,7 +11,7 @@ from deep5.frameworks.onnxruntime.arrangements import ARRANGEMENTS
 from deep5.frameworks.onnxruntime.draft import Draft
 from deep5.frameworks.onnxruntime.whole_numbers import NUMBERS
 
-__all__ = ["Change", "in_float32", "substitute"]
+__all__ = ["Change", "changed", "in_float32", "substitute"]
 
 Change = Callable[[ir.Graph, ir.Node], None]
 _RULES = {**NUMBERS, **ARRANGEMENTS}
@@ -30,6 +30,37 @@ def substitute(node: ir.Node) -> Change | None:
 
 def _written(write: Callable[[Draft, ir.Node], None], graph: ir.Graph, node: ir.Node) -> None:
     write(Draft(graph, node), node)
+
+
+def changed(model: ir.Model, chosen: Callable[[ir.Node], Change | None]) -> ir.Model:
+    """The model with some of its nodes, those of graphs inside others too, written in others.
+
+    Args:
+        model: The model; it is not changed.
+        chosen: What writes a node in others; None where it stays.
+
+    Returns:
+        A model of the same inputs and outputs; the model itself where every node stays.
+    """
+    changes = {
+        index: change for index, node in enumerate(model.graph.all_nodes()) if (change := chosen(node)) is not None
+    }
+    if not changes:
+        return model
+    model = model.clone()
+    nodes = list(model.graph.all_nodes())
+    for index, change in changes.items():
+        graph = nodes[index].graph
+        assert isinstance(graph, ir.Graph)  # noqa: S101 - the node is in one
+        before = set(graph) if graph is not model.graph else set()
+        kept = {value.name for value in nodes[index].outputs}
+        change(graph, nodes[index])
+        # A graph names what is put into it by itself, and may do so as one around it did.
+        for number, made in enumerate(node for node in graph if before and node not in before):
+            for value in made.outputs:
+                if value.name and value.name not in kept:
+                    value.name = f"changed:{index}/{number}/{value.index()}"
+    return model
 
 
 def in_float32(graph: ir.Graph, node: ir.Node) -> None:

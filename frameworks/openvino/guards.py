@@ -12,7 +12,7 @@ from deep5.networks.labels import LOSSES, open_losses
 from deep5.networks.network import Network
 from deep5.networks.nodes import inside
 
-__all__ = ["Guard", "guarded"]
+__all__ = ["Guard", "guarded", "unguarded"]
 
 # Operators with indices of places along one axis, and of places in several.
 _ALONG, _ACROSS = ("Gather", "GatherElements", "ScatterElements"), ("GatherND", "ScatterND")
@@ -65,6 +65,16 @@ def guarded(network: Network) -> tuple[ir.Model, tuple[Guard, ...]]:
         what = "a label that is no class" if node.op_type in LOSSES else "an index outside its axis"
         guards.append(Guard(told.name, f"the node {node.name!r} ({node.op_type}) got {what}; allowed: {allowed}"))
     return model, tuple(guards)
+
+
+def unguarded(node: ir.Node) -> str | None:
+    """Why a node of a graph inside another cannot run: nobody could tell that its indices are outside their axes."""
+    if not _is_open(node) and (node.op_type not in LOSSES or node.domain):
+        return None
+    return (
+        "an index outside its axis would be read wherever it leads; allowed: known indices, or the node outside of "
+        "other nodes"
+    )
 
 
 def _is_open(node: ir.Node) -> bool:

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from deep5.backend import Support
 from deep5.errors import NetworkError, Unsupported
 from deep5.frameworks.openvino.custom import extension, failure, supports_custom, with_kernels
-from deep5.frameworks.openvino.guards import guarded
+from deep5.frameworks.openvino.guards import guarded, unguarded
 from deep5.frameworks.openvino.integers import LARGEST, reason
 from deep5.frameworks.openvino.library import openvino
 from deep5.frameworks.openvino.shapes import check_shapes, explanation
@@ -22,6 +22,7 @@ from deep5.networks.attributes import attribute
 from deep5.networks.custom import is_custom
 from deep5.networks.engine import answered, engine_model, node_model
 from deep5.networks.network import Network
+from deep5.networks.nodes import nested
 from deep5.tensors import aligned_empty, numpy_dtype
 from deep5.training.gradient_executor import Notify
 from deep5.training.lending import Lender, Lent
@@ -270,20 +271,25 @@ def supports(node: ir.Node) -> Support:
     """
     if is_custom(node):
         return supports_custom(node)
-    refused = reason(node)
-    if node.op_type == "LRN" and attribute(node, "bias", 1.0) != 1.0:
-        refused = f"got bias={attribute(node, 'bias', 1.0)}, and OpenVINO computes with 1; allowed: 1"
-    if refused is not None:
+    if (refused := _wrong(node)) is not None:
         return Support(False, refused)
+    for inner in nested(node):
+        if (refused := _wrong(inner) or unguarded(inner)) is not None:
+            return Support(False, f"{inner.name or inner.op_type} ({inner.op_type}) in it: {refused}")
     return answered(_ANSWERS, node, _tried)
 
 
-def _tried(node: ir.Node) -> Support:
+def _wrong(node: ir.Node) -> str | None:
+    """Why other numbers than ONNX's would come out of a node; else None."""
+    if node.op_type == "LRN" and attribute(node, "bias", 1.0) != 1.0:
+        return f"got bias={attribute(node, 'bias', 1.0)}, and OpenVINO computes with 1; allowed: 1"
     for value in (*node.inputs, *node.outputs):
         if value is not None and value.dtype in _OTHER_FLOATS:
-            return Support(
-                False, f"OpenVINO computes {value.dtype.name} in float32; allowed: FLOAT, and no other float"
-            )
+            return f"OpenVINO computes {value.dtype.name} in float32; allowed: FLOAT, and no other float"
+    return reason(node)
+
+
+def _tried(node: ir.Node) -> Support:
     model = node_model(node)
     if model is None:
         return Support(False, f"an input of {node.op_type} has no known element type; remedy: infer shapes first")
