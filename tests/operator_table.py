@@ -23,6 +23,7 @@ from deep5.networks.unrolling import RECURRENT
 from gradient_drawn import CASES
 from gradient_layers import LAYERS
 from gradient_table import ELEMENTS
+from test_gradient_nested import NESTED
 
 __all__ = ["PAGE", "differentiated", "operators", "page"]
 
@@ -48,7 +49,8 @@ differentiate what they run). Written by `python tests/operator_table.py`.
 - backward: *rule*, a backward pass of its own; *body*, that of those operators; *constant*, the gradient stops or is
   zero, since the outputs are whole numbers or do not vary; *refused*, with the reason.
 - tested: *table*, against three frameworks' own gradients, row by row; *drawn*, at nodes drawn from the schema, against
-  central differences, and against the own gradients of PyTorch, JAX and TensorFlow where they have the operator.
+  central differences, and against the own gradients of PyTorch, JAX and TensorFlow where they have the operator;
+  *graphs*, in the same way, in networks of which only a run knows the branch or the number of steps.
 
 | operator | reference | onnxruntime | pytorch | tensorflow | jax | backward | tested |
 |---|---|---|---|---|---|---|---|
@@ -87,7 +89,7 @@ def differentiated(op: str) -> str:
         return f"refused: {REFUSED[op]}"
     if op in CONSTANT or discrete(op):
         return "constant"
-    if op in CASES and (is_function(op) or op in RECURRENT):
+    if op in {*CASES, *NESTED} and (is_function(op) or op in RECURRENT):
         return "body"
     raise LookupError(f"{op}: neither a rule, nor a body that is tested, nor a reason")
 
@@ -114,6 +116,7 @@ def forward(framework: str, op: str) -> str:
 
 def tested(op: str) -> str:
     found = (["table"] if op in ELEMENTS or op in LAYERS else []) + (["drawn"] if op in CASES else [])
+    found += ["graphs"] if op in NESTED else []
     return ", ".join(found) or "-"
 
 

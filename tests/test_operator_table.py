@@ -12,6 +12,7 @@ from gradient_drawn import CASES
 from gradient_layers import LAYERS
 from gradient_table import ELEMENTS
 from operator_table import FORMS, PAGE, REFUSED, TABLES, differentiated, forward, operators, page
+from test_gradient_nested import NESTED
 
 
 @pytest.mark.parametrize("op", sorted(operators()))
@@ -27,7 +28,7 @@ def test_each_operator_has_one_answer() -> None:
 
 
 def test_every_rule_is_tested_at_drawn_nodes_or_row_by_row() -> None:
-    assert RULES.keys() <= CASES.keys() | ELEMENTS.keys() | LAYERS.keys()
+    assert RULES.keys() <= CASES.keys() | ELEMENTS.keys() | LAYERS.keys() | set(NESTED)
 
 
 def test_the_page_is_up_to_date() -> None:

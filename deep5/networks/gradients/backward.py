@@ -51,6 +51,7 @@ class Backward:
         before: The node in front of which the nodes go; at the end of the graph where None.
         prefix: What the new nodes' names begin with.
         rules: The rules of other operators, for a rule that is made of them.
+        around: What writes to the graph around this one: names are new in both.
 
     Attributes:
         graph: As given.
@@ -66,13 +67,21 @@ class Backward:
         before: ir.Node | None = None,
         prefix: str = "backward",
         rules: Mapping[str, Rule] | None = None,
+        around: Backward | None = None,
     ) -> None:
         self.graph, self._before, self.prefix, self.rules = graph, before, prefix, rules or {}
         self._wanted = wanted
-        self._taken = {value.name for node in graph for value in (*node.inputs, *node.outputs) if value is not None}
-        self._taken |= {value.name for value in graph.inputs} | set(graph.initializers)
+        self._taken: set[str | None] = set() if around is None else around._taken
+        for node in graph.all_nodes():
+            self._taken.update(value.name for value in (*node.inputs, *node.outputs) if value is not None)
+        self._taken.update(value.name for value in graph.inputs)
+        self._taken.update(graph.initializers)
         self._count = 0
         self._shapes: dict[ir.Value, ir.Value] = {}
+
+    def want(self, values: Collection[ir.Value]) -> None:
+        """Say whose gradient somebody needs, where that was not known before."""
+        self._wanted = values
 
     def wants(self, value: ir.Value | None) -> bool:
         """Whether the gradient by this value is needed."""

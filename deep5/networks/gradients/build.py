@@ -6,25 +6,30 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from deep5.backend import Support
 from deep5.errors import NetworkError, UnknownName, Unsupported
-from deep5.networks.constants import FLOATS
+from deep5.networks.constants import FLOATS, constant_tensor, constant_value
 from deep5.networks.control_flow import CONTROL
 from deep5.networks.custom import is_custom
 from deep5.networks.gradients.backward import Backward
 from deep5.networks.gradients.batch_normalization import is_training, split_batch_normalization
 from deep5.networks.gradients.rules import REFUSED, RULES
-from deep5.networks.gradients.sweep import differentiate, path_between
+from deep5.networks.gradients.rules_nested import declare_shapes
+from deep5.networks.gradients.sweep import differentiate, path_between, targets
 from deep5.networks.lowering import lowered
 from deep5.networks.network import Network
+from deep5.networks.nodes import captured, subgraphs
 from deep5.networks.shapes import infer_shapes
 
 __all__ = ["gradient_network", "vjp_network"]
 
 # From here on Reduce operators take their axes as an input and ScatterElements adds, as the rules write them.
 _OLDEST_OPSET = 18
+# As long as a vector of axes, or a shape, may be.
+_MOST_AXES = 64
 
 
 def gradient_network(network: Network, loss: str = "loss", wrt: Sequence[str] | None = None) -> Network:
@@ -117,6 +122,10 @@ def _with_gradients(network: Network, seeds: Mapping[str, str], names: Sequence[
     sources = {name: _source(network, graph, name) for name in names}
     roots = {value: seeds[str(value.name)] for value in graph.outputs if value.name in seeds}
 
+    more = _settle_inside(graph)
+    while declare_shapes(graph) or more:
+        infer_shapes(model, what)
+        more = False
     nodes = list(graph)
     active, path = path_between(nodes, set(sources.values()), roots)
     _check_rules(path)
@@ -140,10 +149,10 @@ def _with_gradients(network: Network, seeds: Mapping[str, str], names: Sequence[
         results[source] = result
 
     # A gradient is named where its last contribution is known: a communicator may send it while the rest is computed.
-    last = {value: node for node in reversed(path) for value in node.inputs if value in sources.values()}
+    last = {value: node for node in reversed(path) for value in targets(node) if value in sources.values()}
     for node in reversed(path):
         differentiate(backward, node, active, gradients)
-        for value in dict.fromkeys(node.inputs):
+        for value in dict.fromkeys(targets(node)):
             if value is not None and last.get(value) is node:
                 finish(value)
     for source in sources.values():
@@ -160,16 +169,46 @@ def _with_gradients(network: Network, seeds: Mapping[str, str], names: Sequence[
 def _expanded(network: Network, seeds: Collection[str], names: Sequence[str]) -> Network:
     """The network whose nodes without a rule, between `names` and these outputs, are written in other operators.
 
-    Those are ONNX functions and recurrent layers; nodes that are neither stay.
+    Those are ONNX functions, recurrent layers, and loops and branches of which it is known what they run; others stay.
     """
     while True:
         graph = network.model.graph
         roots = [value for value in graph.outputs if value.name in seeds]
         _, path = path_between(network.nodes, {_source(network, graph, name) for name in names}, roots)
-        smaller = _without(network, {str(node.name) for node in path if not _has_rule(node)})
+        smaller = _without(
+            network, {str(node.name) for node in _on(path) if node.op_type in CONTROL or not _has_rule(node)}
+        )
         if smaller is network:
             return network
         network = smaller
+
+
+def _settle_inside(graph: ir.Graph) -> bool:
+    """Put constants that may be axes or a shape into the graphs inside nodes which read them, since ONNX's inference
+    does not look for them around those; whether there were any."""
+    count = 0
+    for node in list(graph.all_nodes()):
+        within = node.graph
+        if within is graph or not isinstance(within, ir.Graph):
+            continue
+        for position, value in enumerate(node.inputs):
+            known = None if value is None or value.graph is within else constant_value(value)
+            if value is not None and known is not None and known.dtype == np.int64 and known.size <= _MOST_AXES:
+                constant = ir.node("Constant", [], {"value": constant_tensor(value)})
+                made, count = constant.outputs[0], count + 1
+                made.name, made.type, made.shape = f"settled:{count}/{value.name}", value.type, value.shape
+                within.insert_before(node, constant)
+                node.replace_input_with(position, made)
+    return count > 0
+
+
+def _on(path: list[ir.Node]) -> Iterator[ir.Node]:
+    """The nodes of a path, and those that a gradient passes inside of them."""
+    for node in path:
+        yield node
+        for graph in subgraphs(node).values():
+            sources = {value for value in (*graph.inputs, *captured(graph)) if value.dtype in FLOATS}
+            yield from _on(path_between(list(graph), sources, graph.outputs)[1])
 
 
 def _without(network: Network, names: set[str]) -> Network:
@@ -194,16 +233,15 @@ def _source(network: Network, graph: ir.Graph, name: str) -> ir.Value:
 
 
 def _check_rules(path: list[ir.Node]) -> None:
-    missing = [node for node in path if not _has_rule(node)]
+    outside = set(path)
+    missing = [node for node in _on(path) if not _has_rule(node) or (node not in outside and is_training(node))]
     if missing:
         reasons = [f": {REFUSED[node.op_type]}" if node.op_type in REFUSED else "" for node in missing]
         pairs = zip(missing, reasons, strict=True)
         listed = ", ".join(f"{node.name!r} ({node.op_type}{reason})" for node, reason in pairs)
-        nested = any(node.op_type in (*CONTROL, "LinearAttention") for node in missing)
-        other = "make the condition, or the number of steps, constant" if nested else "compute the loss without"
         raise Unsupported(
             f"no gradient rule for {listed}; allowed: operators with one in docs/onnx_operators.md; remedy: "
-            f"train it on pytorch, jax or tensorflow, or {other}"
+            "train it on pytorch, jax or tensorflow, or compute the loss without"
         )
 
 

@@ -11,6 +11,7 @@ from deep5.networks.gradients import (
     rules_linear,
     rules_loss,
     rules_math,
+    rules_nested,
     rules_normalization,
     rules_part,
     rules_pooling,
@@ -37,6 +38,7 @@ RULES: dict[str, Rule] = {
     **rules_linear.RULES,
     **rules_loss.RULES,
     **rules_math.RULES,
+    **rules_nested.RULES,
     **rules_normalization.RULES,
     **rules_part.RULES,
     **rules_pooling.RULES,
@@ -51,7 +53,6 @@ RULES: dict[str, Rule] = {
 }
 
 _SEQUENCE = "no gradient passes a sequence or an optional value"
-_NESTED = "its nested graphs have a gradient where they can be written out: a fixed branch, a fixed number of steps"
 _QUANTISED = "whole numbers stand for floating-point ones"
 
 REFUSED: dict[str, str] = {
@@ -60,13 +61,9 @@ REFUSED: dict[str, str] = {
     "DequantizeLinear": _QUANTISED,
     "DynamicQuantizeLinear": _QUANTISED,
     "Hardmax": "its result is constant wherever it is differentiable",
-    "If": _NESTED,
-    "LinearAttention": f"a Scan as its body: {_NESTED}",
-    "Loop": _NESTED,
     "MaxRoiPool": "regions of whole elements, which RoiAlign took the place of",
     "Optional": _SEQUENCE,
     "OptionalGetElement": _SEQUENCE,
-    "Scan": _NESTED,
     "SequenceAt": _SEQUENCE,
     "SequenceConstruct": _SEQUENCE,
     "SequenceErase": _SEQUENCE,

@@ -10,8 +10,9 @@ from deep5.networks.constants import FLOATS
 from deep5.networks.custom import is_custom
 from deep5.networks.gradients.backward import Backward, refuse
 from deep5.networks.gradients.rules_custom import backward_node
+from deep5.networks.nodes import captured, subgraphs
 
-__all__ = ["CONSTANT", "differentiate", "path_between"]
+__all__ = ["CONSTANT", "captures", "differentiate", "path_between", "targets"]
 
 # fmt: off
 # Operators whose outputs are constant wherever they are differentiable: the gradient stops there.
@@ -50,14 +51,25 @@ def _reads(node: ir.Node) -> Iterator[ir.Value]:
                 yield from _reads(inner)
 
 
+def captures(node: ir.Node) -> list[ir.Value]:
+    """What the graphs inside a node read from around it."""
+    return list(dict.fromkeys(value for graph in subgraphs(node).values() for value in captured(graph)))
+
+
+def targets(node: ir.Node) -> list[ir.Value | None]:
+    """What a node's rule gives the gradients by: its inputs, then what the graphs inside it read from around it."""
+    return [*node.inputs, *captures(node)]
+
+
 def differentiate(
     backward: Backward, node: ir.Node, active: set[ir.Value], gradients: dict[ir.Value, ir.Value]
 ) -> None:
-    """Apply a node's rule and add what it sends back to the gradients by the node's inputs."""
+    """Apply a node's rule and add what it sends back to the gradients by the node's `targets`."""
     rule = backward_node if is_custom(node) else backward.rules[node.op_type]
     backward.prefix = f"{node.name}/backward"
+    by = targets(node)
     sent = rule(backward, node, [gradients.get(value) for value in node.outputs])
-    for value, gradient in zip(node.inputs, sent, strict=True):
+    for value, gradient in zip(by, sent, strict=True):
         if value is None or value not in active:
             continue
         if gradient is None:
