@@ -208,8 +208,8 @@ def inputs_fewer(rng: random.Random, model: onnx.ModelProto) -> None:
 # Graphs inside nodes, functions and versions.
 
 
-_MOST_NODES = 1 << 12
-"""More of them take those that compile longer than a case may."""
+_MOST_NODES = 1 << 10
+"""Of more of them it takes those that compile longer than a case may."""
 
 
 def branches_doubled(rng: random.Random, model: onnx.ModelProto) -> None:

@@ -22,6 +22,7 @@ from deep5.networks.custom import is_custom
 from deep5.networks.lowering import lowered
 from deep5.networks.masks import dropout_mask
 from deep5.networks.network import Network
+from deep5.networks.nodes import subgraphs
 
 __all__ = ["Forms", "Mask", "TrainingForm", "evaluation_form", "training_form"]
 
@@ -95,6 +96,8 @@ class Forms:
 
     def __init__(self, network: Network, framework: Framework) -> None:
         self._framework = framework
+        # Nodes with graphs inside that the back-end runs: to ask takes as long as there are nodes in them.
+        self._known: set[ir.Node] = set()
         # Registered operators stay nodes here: their gradient is their own backward, not that of what they become.
         self._kept = lowered(network, lambda node: Support(is_custom(node)) or self._supports(node))
         self._lowered = self.lowered(self._kept) if any(map(is_custom, self._kept.nodes)) else self._kept
@@ -122,14 +125,20 @@ class Forms:
             Unsupported: It cannot; one line a node.
         """
         nodes = network.nodes
-        refused = [*self._framework.unsupported(nodes), *beyond_memory(nodes), *without_end(nodes)]
+        asked = [node for node in nodes if node not in self._known]
+        refused = [*self._framework.unsupported(asked), *beyond_memory(nodes), *without_end(nodes)]
         if refused:
             raise Unsupported(f"{self._framework.name} cannot run this network:\n  " + "\n  ".join(refused))
         return network
 
     def _supports(self, node: ir.Node) -> Support:
         # Dropout is no node of either form.
-        return Support(True) if node.op_type in _SPECIAL and node.domain == "" else self._framework.supports(node)
+        if node in self._known or (node.op_type in _SPECIAL and node.domain == ""):
+            return Support(True)
+        answer = self._framework.supports(node)
+        if answer and subgraphs(node):
+            self._known.add(node)  # what runs is not changed any more
+        return answer
 
 
 def evaluation_form(network: Network) -> Network:
