@@ -184,6 +184,65 @@ def test_linear_attention_is_a_scan_as_its_body(rule: str, length: str, framewor
         np.testing.assert_allclose(found[framework][name], found["reference"][name], rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+LAYERS = {
+    "": {},
+    "reverse": {"direction": "reverse"},
+    "both directions, states, lengths": {"direction": "bidirectional", "states": True, "lengths": True},
+    "reverse, lengths, batch first": {"direction": "reverse", "lengths": True, "layout": 1},
+    "states, other activations, clipped": {"states": True, "activations": True, "clip": 0.8},
+}
+
+
+def recurrent(op: str, length: int | str, how: dict[str, Any]) -> tuple[d5.Network, dict[str, Any]]:
+    """A layer over sequences of this length, of three steps in fact, and what is fed."""
+    way, gates = how.get("direction", "forward"), GATES[op]
+    directions, batch, features, hidden = 1 + (way == "bidirectional"), 2, 3, 2
+    rng = np.random.default_rng(3)
+    build = d5.NetworkBuilder("recurrent", dtype="float64")
+    shape = ("N", length, features) if how.get("layout") else (length, "N", features)
+    inputs: list[Any] = [build.input("x", shape)]
+    weights = {"w": (gates * hidden, features), "r": (gates * hidden, hidden), "b": (2 * gates * hidden,)}
+    inputs += [build.parameter(name, (directions, *each)) for name, each in weights.items()]
+    feed = {"x": rng.uniform(-1, 1, (batch, 3, features) if how.get("layout") else (3, batch, features))}
+    inputs.append(build.input("lengths", ("N",), "int32") if how.get("lengths") else None)
+    if how.get("lengths"):
+        feed["lengths"] = np.array([3, 2], np.int32)
+    for name in ["h", "c"][: 1 + (op == "LSTM")] if how.get("states") else []:
+        inputs.append(build.input(name, (directions, "N", hidden)))
+        feed[name] = rng.uniform(-1, 1, (directions, batch, hidden))
+    settings = {key: how[key] for key in ("layout", "clip") if key in how}
+    if how.get("activations"):
+        settings["activations"] = {
+            "RNN": ["Softsign"],
+            "GRU": ["Softsign", "Elu"],
+            "LSTM": ["Sigmoid", "Elu", "Tanh"],
+        }[op]
+    outputs = build.op(op, *inputs, hidden_size=hidden, direction=way, outputs=2 + (op == "LSTM"), **settings)
+    parts = [build.op("ReduceSum", build.op("Sin", value), keepdims=0) for value in outputs]
+    return build.network({"loss": build.op("Sum", *parts)}), feed
+
+
+@pytest.mark.parametrize("framework", ["reference", "onnxruntime", *OWN])
+@pytest.mark.parametrize("how", LAYERS)
+@pytest.mark.parametrize("op", GATES)
+def test_a_recurrent_layer_of_any_length_is_a_scan(op: str, how: str, framework: str) -> None:
+    """Its gradient is that of the layer over as many steps, which is written as one cell after the other."""
+    pytest.importorskip({"pytorch": "torch", "reference": "numpy"}.get(framework, framework))
+    found = {}
+    for length in ("T", 3):
+        network, feed = recurrent(op, length, LAYERS[how])
+        executor = d5.framework(framework if length == "T" else "reference").executor(network)
+        wrt = [*network.parameter_specs, *(name for name in feed if feed[name].dtype == np.float64)]
+        outputs = executor.inference_and_backprop(feed, "loss", wrt=wrt)
+        found[length] = {"loss": to_numpy(outputs["loss"])} | {
+            name: to_numpy(value) for name, value in executor.gradients().items()
+        }
+    for name, value in found[3].items():
+        # Float64; sums of some tens of terms in another order.
+        np.testing.assert_allclose(found["T"][name], value, rtol=1e-10, atol=1e-12, err_msg=name)
+
+
 @pytest.mark.parametrize("framework", WRITTEN)
 def test_a_network_with_a_loop_is_trained(framework: str) -> None:
     pytest.importorskip(framework if framework != "reference" else "numpy")

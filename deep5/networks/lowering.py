@@ -36,8 +36,8 @@ def lowered(network: Network, supports: Callable[[ir.Node], Support]) -> Network
 
     Returns:
         A network with the same inputs, outputs, parameters, buffers and their names, with inferred shapes; the network
-        itself where there is nothing to expand. A node stays that is neither an ONNX function, nor a recurrent layer
-        of fixed length, nor a registered operator in Python: the executor refuses it. Weights are not read.
+        itself where there is nothing to expand. A node stays that is neither an ONNX function, nor a recurrent layer,
+        nor a registered operator in Python: the executor refuses it. Weights are not read.
 
     Raises:
         Unsupported: Registered operators in Python that cannot be written in ONNX operators, each with the reason.

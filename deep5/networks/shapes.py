@@ -9,6 +9,7 @@ from deep5.errors import OperatorError, ShapeError
 from deep5.networks.bounds import followable
 from deep5.networks.custom import standing_in
 from deep5.networks.faults import explained
+from deep5.networks.nodes import subgraphs
 
 __all__ = ["SMALL_BYTES", "infer_shapes"]
 
@@ -17,7 +18,7 @@ SMALL_BYTES = 1024
 
 
 def infer_shapes(model: ir.Model, what: str) -> None:
-    """Check a model and note the shape and dtype of every value.
+    """Check a model and note the shape and dtype of every value, and for graphs inside nodes which operators they mean.
 
     Weights are neither drawn nor read nor copied: to ONNX's own checks each is an input of its shape.
 
@@ -48,6 +49,8 @@ def infer_shapes(model: ir.Model, what: str) -> None:
         for value, same in zip(mine.outputs, theirs.outputs, strict=True):
             if value.type is None:
                 value.shape, value.type = same.shape, same.type
+        for graph in subgraphs(mine).values():
+            graph.opset_imports.update(model.graph.opset_imports)  # a file says it of the whole alone
 
 
 def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:

@@ -1,7 +1,8 @@
-"""Recurrent layers over sequences of fixed length, written as one cell after the other."""
+"""Recurrent layers, written as one cell after the other, or, over sequences of any length, as a Scan of cells."""
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,15 +26,15 @@ def unrolled(graph: ir.Graph, node: ir.Node) -> bool:
     """Replace an LSTM, GRU or RNN node by its cells.
 
     The product with the input is one Gemm for the whole sequence; a step is a Gemm with the state before it, and what
-    the cell is made of.
+    the cell is made of. Steps of which only a run knows how many there are become a Scan.
 
     Args:
         graph: The graph that holds the node; changed in place.
         node: The node, with the shapes of its inputs.
 
     Returns:
-        Whether it was replaced. It stays where the length of the sequence, the directions or the hidden size are not
-        known, or where its activations are not ONNX's, one set for each direction.
+        Whether it was replaced. It stays where the directions, the features or the hidden size are not known, or where
+        its activations are not ONNX's, one set for each direction.
 
     References:
         ONNX operator specifications LSTM-14, GRU-14, RNN-14; Hochreiter and Schmidhuber, Long short-term memory,
@@ -43,7 +44,7 @@ def unrolled(graph: ir.Graph, node: ir.Node) -> bool:
         Science 14(2), 1990.
     """
     x, w, r, b, _, h, c, peepholes = _inputs(node)
-    sizes = _sizes(x, r, _batch_first(node)) if can_unroll(node) and x is not None and r is not None else None
+    sizes = _writable(node)
     if x is None or sizes is None:
         return False
     _LAYERS[node.op_type](node, x, sizes).write(graph, (w, r, b, h, c, peepholes))
@@ -51,14 +52,21 @@ def unrolled(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def can_unroll(node: ir.Node) -> bool:
-    """Whether `unrolled` replaces a node."""
+    """Whether `unrolled` replaces a node by one cell after the other."""
+    sizes = _writable(node)
+    return sizes is not None and sizes.steps is not None
+
+
+def _writable(node: ir.Node) -> _Sizes | None:
+    """The sizes of a layer that can be written as cells; None of another."""
     x, w, r, *_ = _inputs(node)
     if x is None or w is None or r is None or (sizes := _sizes(x, r, _batch_first(node))) is None:
-        return False
+        return None
     if sizes.directions != _DIRECTIONS.get(attribute(node, "direction", "forward")):
-        return False
+        return None
     names = _activations(node, sizes.directions)
-    return len(names) == len(_USUAL[node.op_type]) * sizes.directions and set(names) <= _FUNCTIONS.keys()
+    fits = len(names) == len(_USUAL[node.op_type]) * sizes.directions and set(names) <= _FUNCTIONS.keys()
+    return sizes if fits else None
 
 
 def is_plain(node: ir.Node) -> bool:
@@ -78,7 +86,7 @@ def _batch_first(node: ir.Node) -> bool:
 
 
 class _Sizes(NamedTuple):
-    steps: int
+    steps: int | None
     features: int
     directions: int
     hidden: int
@@ -88,9 +96,11 @@ def _sizes(x: ir.Value, r: ir.Value, batch_first: bool) -> _Sizes | None:
     """The sizes that must be known; (steps, N, features) is the shape of x, (directions, gates hidden, hidden) r's."""
     if x.shape is None or r.shape is None or len(x.shape) != 3 or len(r.shape) != 3:
         return None
-    found = (x.shape[int(batch_first)], x.shape[2], r.shape[0], r.shape[2])
-    known = [extent for extent in found if isinstance(extent, int)]
-    return _Sizes(*known) if len(known) == len(found) and known[0] > 0 else None
+    steps, *others = (x.shape[int(batch_first)], x.shape[2], r.shape[0], r.shape[2])
+    known = [extent for extent in others if isinstance(extent, int)]
+    if len(known) < len(others) or steps == 0:
+        return None
+    return _Sizes(steps if isinstance(steps, int) else None, *known)
 
 
 def _activations(node: ir.Node, directions: int) -> list[str]:
@@ -128,6 +138,7 @@ class _Layer(ABC):
         self.node, self.x = node, x
         self.steps, self.features, self.directions, self.hidden = sizes
         self.made: list[ir.Node] = []
+        self.numbers = itertools.count()
         self.known: dict[tuple[Any, ...], ir.Value] = {}
         self.usual, lengths = _usual(node), _inputs(node)[4]
         # The number of steps of each sequence; None: all are whole.
@@ -152,6 +163,7 @@ class _Layer(ABC):
             x = self.op("Transpose", x, perm=[1, 0, 2])
             h, c = (each and self.op("Transpose", each, perm=[1, 0, 2]) for each in (h, c))
             given = (w, r, b, h, c, peepholes)
+        self.lead = None if self.steps else self.op("Shape", x, start=0, end=2)
         flat = self.op("Reshape", x, self.ints(-1, self.features))
         split = [self.split(value) for value in given]
         if self.lengths is not None:
@@ -193,24 +205,81 @@ class _Layer(ABC):
         assert r is not None  # noqa: S101 - `unrolled` looked
         bias, cell = self.start(r, b, peepholes)
         gates = self.op("Gemm", flat, w, *(() if bias is None else (bias,)), transB=1)
-        gates = self.op("Reshape", gates, self.ints(self.steps, -1, self.gates * self.hidden))
+        width = self.gates * self.hidden
         # The batch keeps its name, which inference cannot see through -1.
         batch = None if self.x.shape is None else self.x.shape[0 if _batch_first(self.node) else 1]
-        gates.shape, gates.type = ir.Shape([self.steps, batch, self.gates * self.hidden]), self.x.type
+        if self.steps is None:
+            gates = self.op("Reshape", gates, self.op("Concat", self.lead, self.ints(width), axis=0))
+            gates.shape, gates.type = ir.Shape([None, batch, width]), self.x.type
+            return self.scanned(gates, cell, direction, batch, h, c)
+        gates = self.op("Reshape", gates, self.ints(self.steps, -1, width))
+        gates.shape, gates.type = ir.Shape([self.steps, batch, width]), self.x.type
         rows = self.ops("Split", gates, outputs=self.steps, axis=0, num_outputs=self.steps)
         order = range(self.steps) if direction == "forward" else reversed(range(self.steps))
         states: dict[int, ir.Value] = {}
         for step in order:
-            before, h, c = (h, c), *cell(self.op("Squeeze", rows[step], self.ints(0)), h, c)
-            states[step] = h
-            if self.lengths is not None:
-                runs, nothing = self.op("Less", self.number(step, self.lengths), self.lengths), self.number(0, self.x)
-                states[step] = self.op("Where", runs, h, nothing)
-                h = states[step] if before[0] is None else self.op("Where", runs, h, before[0])
-                c = c and self.op("Where", runs, c, nothing if before[1] is None else before[1])
+            row = self.op("Squeeze", rows[step], self.ints(0))
+            number = None if self.lengths is None else self.number(step, self.lengths)
+            states[step], h, c = self.step(cell, row, number, h, c)
         assert h is not None  # noqa: S101 - `can_unroll` looked, and there is a step
         listed = [self.op("Unsqueeze", states[step], self.ints(0, 1)) for step in range(self.steps)]
         return self.op("Concat", *listed, axis=0), h, c
+
+    def step(
+        self, cell: _Cell, row: ir.Value, number: ir.Value | None, h: ir.Value | None, c: ir.Value | None
+    ) -> tuple[ir.Value, ir.Value, ir.Value | None]:
+        """One step: what the sequence has of it, and the new states; the old ones behind a sequence's end."""
+        new, cells = cell(row, h, c)
+        if self.lengths is None:
+            return new, new, cells
+        runs, nothing = self.op("Less", number, self.lengths), self.number(0, self.x)
+        shown = self.op("Where", runs, new, nothing)
+        new = shown if h is None else self.op("Where", runs, new, h)
+        return shown, new, cells and self.op("Where", runs, cells, nothing if c is None else c)
+
+    def scanned(
+        self, gates: ir.Value, cell: _Cell, direction: str, batch: Any, h: ir.Value | None, c: ir.Value | None
+    ) -> tuple[ir.Value, ir.Value, ir.Value | None]:
+        """As `run`, of as many steps as `gates` has rows."""
+        begin = [h, c][: self.outputs - 1]
+        if None in begin:
+            counted = self.op("Gather", self.lead, self.ints(1))
+            shape = self.op("Concat", counted, self.ints(self.hidden), axis=0)
+            zeros = self.op("Expand", self.number(0, self.x), shape)
+            begin = [zeros if value is None else value for value in begin]
+        wholes = [gates]
+        if self.lengths is not None:
+            count = self.op("Squeeze", self.op("Gather", self.lead, self.ints(0)))
+            scalars = [self.op("Constant", value=ir.tensor(np.array(number, np.int64))) for number in (0, 1)]
+            wholes.append(self.op("CastLike", self.op("Range", scalars[0], count, scalars[1]), self.lengths))
+        outside, self.made, self.known = (self.made, self.known), [], {}
+        states = [self.given([batch, self.hidden], self.x) for _ in begin]
+        row = self.given([batch, gates.shape[2]], self.x)  # type: ignore[index]  # was declared
+        number = None if self.lengths is None else self.given([], self.lengths)
+        shown, *ends = self.step(cell, row, number, *states, *[None] * (2 - len(states)))
+        results = [self.op("Identity", value) for value in (*ends[: len(begin)], shown)]
+        inputs = [*states, row, *([] if number is None else [number])]
+        body = ir.Graph(inputs, results, nodes=self.made, name=f"{self.node.name}/step")
+        if self.node.graph is not None:
+            body.opset_imports.update(self.node.graph.opset_imports)
+        (self.made, self.known), way = outside, int(direction == "reverse")
+        made = self.ops(
+            "Scan",
+            *begin,
+            *wholes,
+            outputs=len(results),
+            body=body,
+            num_scan_inputs=len(wholes),
+            scan_input_directions=[way] * len(wholes),
+            scan_output_directions=[way],
+        )
+        return self.op("Unsqueeze", made[-1], self.ints(1)), made[0], made[1] if len(begin) > 1 else None
+
+    def given(self, extents: list[Any], like: ir.Value) -> ir.Value:
+        """An input of a step."""
+        name = f"{self.node.name}/given_{next(self.numbers)}"
+        kind = like.type or ir.TensorType(ir.DataType.INT32)
+        return ir.Value(name=name, shape=ir.Shape(extents), type=kind)
 
     def halves(self, bias: ir.Value) -> list[ir.Value]:
         """The parts of a bias that belong to the input and to the state."""
@@ -255,7 +324,7 @@ class _Layer(ABC):
         return self.ops(op_type, *inputs, outputs=1, **attributes)[0]
 
     def ops(self, op_type: str, *inputs: ir.Value | None, outputs: int, **attributes: Any) -> list[ir.Value]:
-        name = f"{self.node.name}/{op_type}_{len(self.made)}"
+        name = f"{self.node.name}/{op_type}_{next(self.numbers)}"
         made = ir.node(op_type, inputs, attributes, num_outputs=outputs, name=name)
         self.made.append(made)
         for index, value in enumerate(made.outputs):

@@ -110,8 +110,9 @@ def _det(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """y = det(x): dx[i, j] = dy times the cofactor of x[i, j], which is right where x is singular, too.
 
     References:
-        ONNX, Det-22. Giles, An extended collection of matrix derivative results for forward and reverse mode automatic
-        differentiation, 2008, section 2.2.4, with the inverse times the determinant as the cofactors are.
+        ONNX, Det-11 (the same in Det-22). Giles, An extended collection of matrix derivative results for forward and
+        reverse mode automatic differentiation, 2008, section 2.2.4, with the inverse times the determinant as the
+        cofactors are.
     """
     (x,) = operands(node, 1)
     size = extents(x)[-1]

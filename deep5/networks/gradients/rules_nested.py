@@ -74,7 +74,7 @@ def _if(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """The gradient of the branch that is taken; what this one does not read has the gradient zero.
 
     References:
-        ONNX, If-25.
+        ONNX, If-19 (the same in If-25).
     """
     read = captures(node)
     wanted = [value for value in read if b.wants(value)]
@@ -98,7 +98,7 @@ def _loop(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """Back through the iterations that there were, each of which starts from a state that the loop has kept.
 
     References:
-        ONNX, Loop-25.
+        ONNX, Loop-19 (the same in Loop-25).
     """
     body, initial = node.attributes["body"].as_graph(), node.inputs[2:]
     held = len(initial)
@@ -141,7 +141,7 @@ def _scan(b: Backward, node: ir.Node, grads: Gradients) -> Gradients:
     """Back through the steps, each of which starts from a state that was kept.
 
     References:
-        ONNX, Scan-25.
+        ONNX, Scan-19 (the same in Scan-25).
     """
     body, count = node.attributes["body"].as_graph(), int(attribute(node, "num_scan_inputs", 0))
     held = len(node.inputs) - count
