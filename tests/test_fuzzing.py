@@ -161,6 +161,16 @@ def test_an_assertion_of_the_framework_is_told_as_its_errors_are() -> None:
         executor.inference({"x": np.ones((1, 1), np.float32), "goal": np.full(2, -(2**63))})
 
 
+def test_numbers_of_eight_bits_are_fed_to_tensorflow() -> None:
+    """NumPy calls them floating-point numbers, and does not know them when it hands them on."""
+    import ml_dtypes
+
+    network = d5.Network.from_onnx(model("g (float8e5m2[3] unread, float[3] x) => (float[3] y) { y = Neg (x) }"))
+    feed = {"unread": np.ones(3, ml_dtypes.float8_e5m2), "x": np.array([1, 2, 3], np.float32)}
+    found = d5.framework("tensorflow").executor(network).inference(feed)["y"]
+    assert np.array_equal(d5.tensors.to_numpy(found), [-1, -2, -3])
+
+
 @pytest.mark.parametrize("framework", ["reference", "pytorch", "jax"])
 def test_an_error_of_the_framework_names_the_node(framework: str) -> None:
     """A count that is fed is not seen before the network runs."""
