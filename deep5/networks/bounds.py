@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from deep5.errors import NetworkError
 from deep5.networks.control_flow import never_stops
+from deep5.networks.nodes import nested
 
 __all__ = [
     "Count",
@@ -140,8 +141,9 @@ def without_end(nodes: Iterable[ir.Node]) -> list[str]:
     """One line a loop, inside others or not, that no count and no condition ends."""
     return [
         f"{node.name or node.op_type} (Loop): no count, and a condition that always holds; allowed: a loop that ends"
-        for node in _loops(nodes)
-        if (not node.inputs or node.inputs[0] is None) and never_stops(node)
+        for outer in nodes
+        for node in (outer, *nested(outer))
+        if _is_loop(node) and (not node.inputs or node.inputs[0] is None) and never_stops(node)
     ]
 
 
@@ -182,7 +184,7 @@ def fed_counts(inputs: Iterable[str], nodes: Iterable[ir.Node]) -> list[Count]:
     positions = {name: position for position, name in enumerate(inputs)}
     found = []
     for node in nodes:
-        if node.op_type != "Loop" or node.domain or not never_stops(node):
+        if not _is_loop(node) or not never_stops(node):
             continue
         count = node.inputs[0] if node.inputs else None
         while count is not None and (maker := count.producer()) is not None and maker.op_type in _SAME_NUMBER:
@@ -208,15 +210,8 @@ def followable(proto: onnx.ModelProto) -> bool:
     return sum(extents.get(name, 0) for name in read) <= _MOST_FOLLOWED
 
 
-def _loops(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        if node.op_type == "Loop" and not node.domain:
-            yield node
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                waiting += attribute.as_graph()
+def _is_loop(node: ir.Node) -> bool:
+    return node.op_type == "Loop" and not node.domain
 
 
 def _least_bytes(row: ir.Value) -> int:

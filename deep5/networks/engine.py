@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 
 import numpy as np
 import onnx
@@ -12,7 +12,7 @@ import onnx_ir as ir
 from deep5.backend import Support
 from deep5.memo import remember
 from deep5.networks.network import Network
-from deep5.networks.nodes import subgraphs
+from deep5.networks.nodes import captures, subgraphs
 
 __all__ = ["answered", "engine_model", "node_key", "node_model"]
 
@@ -134,7 +134,7 @@ def node_model(node: ir.Node, newest: int | None = None) -> bytes | None:
         The model; None where the element type of an input is not known.
     """
     graph, whole = onnx.GraphProto(name="node"), bool(subgraphs(node))
-    names = {value: str(value.name) for value in _outer(node)}  # the subgraphs call them so
+    names = {value: str(value.name) for value in captures(node)}  # the subgraphs call them so
     taken = set(names.values())
     free = (name for number in itertools.count() if (name := f"x{number}") not in taken)
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
@@ -184,15 +184,3 @@ def _info(value: ir.Value, name: str, whole: bool) -> onnx.ValueInfoProto:
     shape = value.shape if whole or extents is None else ir.Shape(extents)
     info: onnx.ValueInfoProto = ir.to_proto(ir.Value(name=name, type=value.type, shape=shape))
     return info
-
-
-def _outer(node: ir.Node) -> Iterator[ir.Value]:
-    """What the subgraphs of a node read from outside."""
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            graph = attribute.as_graph()
-            own = {*graph.inputs, *graph.initializers.values(), *(v for inner in graph for v in inner.outputs)}
-            for inner in graph:
-                for value in (*inner.inputs, *_outer(inner)):
-                    if value is not None and value not in own:
-                        yield value

@@ -13,6 +13,7 @@ from deep5.networks.constants import FLOATS, constant_value
 
 __all__ = [
     "captured",
+    "captures",
     "computed",
     "fixed",
     "inside",
@@ -101,10 +102,14 @@ def captured(graph: ir.Graph) -> list[ir.Value]:
     return list(found)
 
 
+def captures(node: ir.Node) -> list[ir.Value]:
+    """What the graphs inside a node read from around it."""
+    return list(dict.fromkeys(value for graph in subgraphs(node).values() for value in captured(graph)))
+
+
 def reads(node: ir.Node) -> list[ir.Value]:
     """The values that a node reads: its inputs, and what the graphs inside it take from around it."""
-    inner = [value for graph in subgraphs(node).values() for value in captured(graph)]
-    return list(dict.fromkeys([*(value for value in node.inputs if value is not None), *inner]))
+    return list(dict.fromkeys([*(value for value in node.inputs if value is not None), *captures(node)]))
 
 
 def fixed(node: ir.Node, position: int) -> Any:

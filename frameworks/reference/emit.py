@@ -18,7 +18,7 @@ from deep5.frameworks.reference.table import Site
 from deep5.networks.failed import places_of
 from deep5.networks.layer_clock import Owners
 from deep5.networks.network import Network
-from deep5.networks.nodes import captured, reads, subgraphs
+from deep5.networks.nodes import captures, reads
 from deep5.networks.stamps import Stamps
 
 if TYPE_CHECKING:
@@ -157,14 +157,10 @@ class _Emitter:
 
     def nested(self, node: ir.Node, graph: ir.Graph) -> Callable[..., tuple[Any, ...]]:
         """The program of a graph inside a node; it takes what the node's graphs capture behind its own inputs."""
-        around = [value for value in self.captured(node) if value not in self.constants]
-        known = {value: self.constants[value] for value in self.captured(node) if value in self.constants}
+        around = [value for value in captures(node) if value not in self.constants]
+        known = {value: self.constants[value] for value in captures(node) if value in self.constants}
         program = _Emitter(graph, [*graph.inputs, *around], self.setting._replace(stamps=None), (), known).program()
         return partial(program.run, notify=None)
-
-    def captured(self, node: ir.Node) -> list[ir.Value]:
-        """What the graphs inside a node read of the graph around it."""
-        return list(dict.fromkeys(value for graph in subgraphs(node).values() for value in captured(graph)))
 
     def bind(self, kind: str, thing: Any) -> str:
         name = f"{kind}{len(self.bound)}"
@@ -217,7 +213,7 @@ class _Emitter:
         call = operator.make(site)
         arguments = [value for value in (node.inputs[i] for i in call.inputs) if value is not None]
         if call.captures:
-            arguments += [value for value in self.captured(node) if value not in self.constants]
+            arguments += [value for value in captures(node) if value not in self.constants]
         known = all(value in self.constants for value in self.reads[node])
         if known and count == 1 and node.outputs[0] not in self.announced:
             made: Any = call.function(*(self.constants[value] for value in arguments))

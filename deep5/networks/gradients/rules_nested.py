@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from deep5.networks.constants import FLOATS
 from deep5.networks.gradients.backward import Backward, Gradients, Rule, refuse
-from deep5.networks.gradients.sweep import captures, differentiate, path_between
+from deep5.networks.gradients.sweep import differentiate, path_between
 from deep5.networks.gradients.window import attribute
+from deep5.networks.nodes import captures
 
 __all__ = ["RULES", "declare_shapes"]
 
@@ -259,11 +260,11 @@ def _way_back(
         if gradient is not None:
             given = [*given, Scanned(_fresh(inner, result), gradient, axis, backward)]
             seeds.append((result, given[-1].part))
-    found = _back(inner, seeds, [*(states[index] for index in carried), *summed, *passed])
+    by = [*(states[index] for index in carried), *summed, *passed]
+    found = _back(inner, seeds, by)
     many = len(carried)
     for number, total in enumerate(inputs[many:], many):
         found[number] = inner.op("Add", total, found[number])
-    by = [*(states[index] for index in carried), *summed, *passed]
     positions = {value: number for number, value in enumerate(by)}
     return Way(begin, inputs, given, found, passed, [positions.get(value) for value in (*states, *parts, *read)])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 import onnx_ir as ir
 
@@ -10,9 +10,9 @@ from deep5.networks.constants import FLOATS
 from deep5.networks.custom import is_custom
 from deep5.networks.gradients.backward import Backward, refuse
 from deep5.networks.gradients.rules_custom import backward_node
-from deep5.networks.nodes import captured, subgraphs
+from deep5.networks.nodes import captures, reads
 
-__all__ = ["CONSTANT", "captures", "differentiate", "path_between", "targets"]
+__all__ = ["CONSTANT", "differentiate", "path_between", "targets"]
 
 # fmt: off
 # Operators whose outputs are constant wherever they are differentiable: the gradient stops there.
@@ -31,29 +31,15 @@ def path_between(
     forward = set(sources)
     for node in nodes:
         constant = node.op_type in CONSTANT and not node.domain
-        if not constant and any(value in forward for value in _reads(node)):
+        if not constant and any(value in forward for value in reads(node)):
             # Integers and truth values do not vary continuously: the gradient stops there.
             forward.update(value for value in node.outputs if value.dtype is None or value.dtype in FLOATS)
     active, path = (set(roots) & forward), []
     for node in reversed(nodes):
         if any(value in active for value in node.outputs):
-            active.update(value for value in _reads(node) if value in forward)
+            active.update(value for value in reads(node) if value in forward)
             path.append(node)
     return active, path[::-1]
-
-
-def _reads(node: ir.Node) -> Iterator[ir.Value]:
-    """A node's inputs, and what its subgraphs take from outside."""
-    yield from (value for value in node.inputs if value is not None)
-    for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            for inner in attribute.as_graph():
-                yield from _reads(inner)
-
-
-def captures(node: ir.Node) -> list[ir.Value]:
-    """What the graphs inside a node read from around it."""
-    return list(dict.fromkeys(value for graph in subgraphs(node).values() for value in captured(graph)))
 
 
 def targets(node: ir.Node) -> list[ir.Value | None]:
