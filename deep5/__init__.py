@@ -6,14 +6,40 @@ Every public name loads when it is first used, so that `import deep5` costs next
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from deep5.core.former_paths import keep_importable
+
 if TYPE_CHECKING:
     from deep5 import networks as networks
     from deep5 import results as results
-    from deep5.backend import Framework as Framework
-    from deep5.backend import Support as Support
-    from deep5.communicator import Communicator as Communicator
-    from deep5.communicator import SingleRank as SingleRank
     from deep5.compare.driver import run_comparison as run_comparison
+    from deep5.core.communicator import Communicator as Communicator
+    from deep5.core.communicator import SingleRank as SingleRank
+    from deep5.core.errors import Deep5Error as Deep5Error
+    from deep5.core.errors import OperatorError as OperatorError
+    from deep5.core.errors import ShapeError as ShapeError
+    from deep5.core.errors import Unsupported as Unsupported
+    from deep5.core.errors import UsageError as UsageError
+    from deep5.core.events import Event as Event
+    from deep5.core.events import StepInfo as StepInfo
+    from deep5.core.events import StopTraining as StopTraining
+    from deep5.core.executors import GraphExecutor as GraphExecutor
+    from deep5.core.executors import OperatorExecutor as OperatorExecutor
+    from deep5.core.executors import ParameterGroup as ParameterGroup
+    from deep5.core.executors import StepOptimizer as StepOptimizer
+    from deep5.core.executors import TrainStep as TrainStep
+    from deep5.core.framework import Framework as Framework
+    from deep5.core.framework import Support as Support
+    from deep5.core.metric import Goal as Goal
+    from deep5.core.metric import Metric as Metric
+    from deep5.core.metric import Observer as Observer
+    from deep5.core.metric import Sample as Sample
+    from deep5.core.plugins import framework as framework
+    from deep5.core.tensors import CPUDevice as CPUDevice
+    from deep5.core.tensors import Device as Device
+    from deep5.core.tensors import GPUDevice as GPUDevice
+    from deep5.core.tensors import TensorSpec as TensorSpec
+    from deep5.core.tensors import array_namespace as array_namespace
+    from deep5.core.tensors import to_numpy as to_numpy
     from deep5.distributed.compression.compression import Compression as Compression
     from deep5.distributed.compression.deep_gradient import DeepGradientCompression as DeepGradientCompression
     from deep5.distributed.compression.half_precision import HalfPrecision as HalfPrecision
@@ -23,9 +49,9 @@ if TYPE_CHECKING:
     from deep5.distributed.compression.sparse_all_reduce import SparseAllReduce as SparseAllReduce
     from deep5.distributed.compression.terngrad import TernGrad as TernGrad
     from deep5.distributed.compression.top_k import TopKSparsification as TopKSparsification
-    from deep5.distributed.scheme import DistributedOptimizer as DistributedOptimizer
     from deep5.distributed.schemes.all_reduce import AllReduce as AllReduce
     from deep5.distributed.schemes.asynchronous import AsynchronousParameterServer as AsynchronousParameterServer
+    from deep5.distributed.schemes.base import DistributedOptimizer as DistributedOptimizer
     from deep5.distributed.schemes.elastic_averaging import ElasticAveraging as ElasticAveraging
     from deep5.distributed.schemes.gossip import Gossip as Gossip
     from deep5.distributed.schemes.hierarchical import Hierarchical as Hierarchical
@@ -35,23 +61,6 @@ if TYPE_CHECKING:
     from deep5.distributed.schemes.stale_synchronous import StaleSynchronous as StaleSynchronous
     from deep5.distributed.sharding import ShardedSampler as ShardedSampler
     from deep5.distributed.slow_rank import SlowRank as SlowRank
-    from deep5.errors import Deep5Error as Deep5Error
-    from deep5.errors import OperatorError as OperatorError
-    from deep5.errors import ShapeError as ShapeError
-    from deep5.errors import Unsupported as Unsupported
-    from deep5.errors import UsageError as UsageError
-    from deep5.events import Event as Event
-    from deep5.events import StepInfo as StepInfo
-    from deep5.events import StopTraining as StopTraining
-    from deep5.executors import GraphExecutor as GraphExecutor
-    from deep5.executors import OperatorExecutor as OperatorExecutor
-    from deep5.executors import ParameterGroup as ParameterGroup
-    from deep5.executors import StepOptimizer as StepOptimizer
-    from deep5.executors import TrainStep as TrainStep
-    from deep5.metric import Goal as Goal
-    from deep5.metric import Metric as Metric
-    from deep5.metric import Observer as Observer
-    from deep5.metric import Sample as Sample
     from deep5.metrics.accuracy import EpochsToAccuracy as EpochsToAccuracy
     from deep5.metrics.accuracy import TestAccuracy as TestAccuracy
     from deep5.metrics.accuracy import TimeToAccuracy as TimeToAccuracy
@@ -86,27 +95,20 @@ if TYPE_CHECKING:
     from deep5.metrics.top_k import TopK as TopK
     from deep5.metrics.training_accuracy import TrainingAccuracy as TrainingAccuracy
     from deep5.metrics.utilisation import Utilisation as Utilisation
-    from deep5.networks.builder import NetworkBuilder as NetworkBuilder
     from deep5.networks.check import check_executor as check_executor
-    from deep5.networks.equivalence import Transformation as Transformation
-    from deep5.networks.equivalence import check_equivalence as check_equivalence
-    from deep5.networks.equivalence import check_transformation as check_transformation
+    from deep5.networks.edit.builder import NetworkBuilder as NetworkBuilder
     from deep5.networks.network import Network as Network
     from deep5.networks.onnx_operator import ONNXOperator as ONNXOperator
+    from deep5.networks.transforms.equivalence import Transformation as Transformation
+    from deep5.networks.transforms.equivalence import check_equivalence as check_equivalence
+    from deep5.networks.transforms.equivalence import check_transformation as check_transformation
     from deep5.operators.check import check_forward as check_forward
     from deep5.operators.check import check_gradient as check_gradient
     from deep5.operators.cpp import CppOperator as CppOperator
     from deep5.operators.native import NativeOperator as NativeOperator
     from deep5.operators.operator import Operator as Operator
     from deep5.operators.registry import register_operator as register_operator
-    from deep5.plugins import framework as framework
-    from deep5.run import run_recipe as run_recipe
-    from deep5.tensors import CPUDevice as CPUDevice
-    from deep5.tensors import Device as Device
-    from deep5.tensors import GPUDevice as GPUDevice
-    from deep5.tensors import TensorSpec as TensorSpec
-    from deep5.tensors import array_namespace as array_namespace
-    from deep5.tensors import to_numpy as to_numpy
+    from deep5.run.execute import run_recipe as run_recipe
     from deep5.training import datasets as datasets
     from deep5.training.batch_sizes import GrowingBatches as GrowingBatches
     from deep5.training.batch_source import BatchSource as BatchSource
@@ -184,38 +186,40 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+keep_importable()
+
 _CORE = {
-    "Deep5Error": "errors",
-    "OperatorError": "errors",
-    "ShapeError": "errors",
-    "Unsupported": "errors",
-    "UsageError": "errors",
-    "Event": "events",
-    "StepInfo": "events",
-    "StopTraining": "events",
-    "Framework": "backend",
-    "GraphExecutor": "executors",
-    "OperatorExecutor": "executors",
+    "Deep5Error": "core.errors",
+    "OperatorError": "core.errors",
+    "ShapeError": "core.errors",
+    "Unsupported": "core.errors",
+    "UsageError": "core.errors",
+    "Event": "core.events",
+    "StepInfo": "core.events",
+    "StopTraining": "core.events",
+    "Framework": "core.framework",
+    "GraphExecutor": "core.executors",
+    "OperatorExecutor": "core.executors",
     "GradientPipeline": "training.pipeline",
-    "ParameterGroup": "executors",
+    "ParameterGroup": "core.executors",
     "RuleOptimizer": "training.optimizer",
-    "StepOptimizer": "executors",
-    "Support": "backend",
-    "TrainStep": "executors",
-    "Goal": "metric",
-    "Metric": "metric",
-    "Observer": "metric",
-    "Sample": "metric",
-    "framework": "plugins",
+    "StepOptimizer": "core.executors",
+    "Support": "core.framework",
+    "TrainStep": "core.executors",
+    "Goal": "core.metric",
+    "Metric": "core.metric",
+    "Observer": "core.metric",
+    "Sample": "core.metric",
+    "framework": "core.plugins",
     "results": "results",
-    "run_recipe": "run",
+    "run_recipe": "run.execute",
     "run_comparison": "compare.driver",
-    "CPUDevice": "tensors",
-    "Device": "tensors",
-    "GPUDevice": "tensors",
-    "TensorSpec": "tensors",
-    "array_namespace": "tensors",
-    "to_numpy": "tensors",
+    "CPUDevice": "core.tensors",
+    "Device": "core.tensors",
+    "GPUDevice": "core.tensors",
+    "TensorSpec": "core.tensors",
+    "array_namespace": "core.tensors",
+    "to_numpy": "core.tensors",
 }
 _LEVELS = {
     # Level 0
@@ -228,12 +232,12 @@ _LEVELS = {
     "register_operator": "operators.registry",
     # Level 1
     "Network": "networks.network",
-    "NetworkBuilder": "networks.builder",
+    "NetworkBuilder": "networks.edit.builder",
     "networks": "networks",
     "check_executor": "networks.check",
-    "Transformation": "networks.equivalence",
-    "check_equivalence": "networks.equivalence",
-    "check_transformation": "networks.equivalence",
+    "Transformation": "networks.transforms.equivalence",
+    "check_equivalence": "networks.transforms.equivalence",
+    "check_transformation": "networks.transforms.equivalence",
     # Level 2
     "ArrayDataset": "training.dataset",
     "Dataset": "training.dataset",
@@ -308,12 +312,12 @@ _LEVELS = {
     "StopOnNaN": "training.divergence",
     "TensorBoardLogger": "training.tensorboard_logger",
     # Level 3
-    "Communicator": "communicator",
-    "SingleRank": "communicator",
+    "Communicator": "core.communicator",
+    "SingleRank": "core.communicator",
     "AllReduce": "distributed.schemes.all_reduce",
     "Compression": "distributed.compression.compression",
     "DeepGradientCompression": "distributed.compression.deep_gradient",
-    "DistributedOptimizer": "distributed.scheme",
+    "DistributedOptimizer": "distributed.schemes.base",
     "HalfPrecision": "distributed.compression.half_precision",
     "OneBit": "distributed.compression.one_bit",
     "QSGD": "distributed.compression.qsgd",
@@ -375,7 +379,7 @@ __all__ = [*_HOME, "__version__"]
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        from deep5.errors import suggestion
+        from deep5.core.errors import suggestion
 
         raise AttributeError(f"module 'deep5' has no attribute {name!r}{suggestion(name, __all__)}")
     home = import_module(f"deep5.{_HOME[name]}")

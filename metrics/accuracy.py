@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from deep5.errors import UsageError
-from deep5.events import NO_CLASSES
-from deep5.metric import Metric, Observer, Sample
+from deep5.core.errors import UsageError
+from deep5.core.events import NO_CLASSES
+from deep5.core.metric import Metric, Observer, Sample
 
 __all__ = ["EpochsToAccuracy", "TestAccuracy", "TimeToAccuracy"]
 

@@ -9,11 +9,11 @@ from statistics import median
 from time import perf_counter, perf_counter_ns
 from typing import Any, NamedTuple
 
-from deep5.events import StepInfo
-from deep5.metric import FirstCalls, Metric, Observer, Sample
+from deep5.core.events import StepInfo
+from deep5.core.metric import FirstCalls, Metric, Observer, Sample
+from deep5.core.tensors import Arrays
 from deep5.metrics.training_set import first_batch
 from deep5.metrics.unsampled import ended_within_epoch
-from deep5.tensors import Arrays
 from deep5.training.native_optimizer import NativeOptimizer
 from deep5.training.optimizer import RuleOptimizer
 

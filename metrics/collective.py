@@ -8,9 +8,9 @@ from typing import Any
 
 from deep5.bench.collective.plan import LIBRARY
 from deep5.bench.collective.summary import bus_gbyte_s, faults_of
-from deep5.errors import TooFewSamples
-from deep5.metric import Metric, Observer, Sample
-from deep5.samples import median_interval
+from deep5.core.errors import TooFewSamples
+from deep5.core.metric import Metric, Observer, Sample
+from deep5.measuring.samples import median_interval
 
 __all__ = ["BusBandwidth", "CollectiveLatency", "RightResults"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from deep5.metric import Metric, Observer, Sample
+from deep5.core.metric import Metric, Observer, Sample
+from deep5.core.tensors import Arrays
 from deep5.metrics.network_names import check_class_names
-from deep5.tensors import Arrays
 from deep5.training.scores import class_rows, confusion, recalls
 
 __all__ = ["ConfusionMatrix", "confusion_text"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from deep5.arguments import is_finite
-from deep5.errors import UsageError
-from deep5.metric import Metric, Observer, Sample
+from deep5.core.arguments import is_finite
+from deep5.core.errors import UsageError
+from deep5.core.metric import Metric, Observer, Sample
 from deep5.metrics.unsampled import ended_within_epoch
 
 __all__ = ["Cost"]

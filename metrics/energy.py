@@ -5,12 +5,12 @@ from __future__ import annotations
 from time import perf_counter, perf_counter_ns
 from typing import Any
 
-from deep5.errors import Unsupported, UsageError
-from deep5.events import StepInfo
-from deep5.metric import Metric, Observer, Sample
+from deep5.core.errors import Unsupported, UsageError
+from deep5.core.events import StepInfo
+from deep5.core.metric import Metric, Observer, Sample
+from deep5.core.tensors import Arrays
 from deep5.metrics.energy_counters import Counter, counters
 from deep5.metrics.unsampled import ended_within_epoch
-from deep5.tensors import Arrays
 
 __all__ = ["Energy"]
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from deep5.errors import Unsupported
-from deep5.tensors import Device
+from deep5.core.errors import Unsupported
+from deep5.core.tensors import Device
 
 __all__ = ["NVML", "RAPL", "Counter", "Zeus", "counters"]
 

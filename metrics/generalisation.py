@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from deep5.events import NO_CLASSES
-from deep5.metric import Metric, Observer, Sample
+from deep5.core.events import NO_CLASSES
+from deep5.core.metric import Metric, Observer, Sample
 from deep5.metrics.training_set import dataset_of
 
 __all__ = ["FinalTestAccuracy", "GeneralisationGap"]

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.errors import UnknownName, UsageError
-from deep5.events import StepInfo
-from deep5.metric import Metric, Observer, Sample
-from deep5.tensors import Arrays, to_numpy
+from deep5.core.errors import UnknownName, UsageError
+from deep5.core.events import StepInfo
+from deep5.core.metric import Metric, Observer, Sample
+from deep5.core.tensors import Arrays, to_numpy
 
 if TYPE_CHECKING:
-    from deep5.communicator import Communicator
+    from deep5.core.communicator import Communicator
 
 __all__ = ["TestLoss", "TrainingLoss"]
 

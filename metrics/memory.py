@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.metric import Metric, Observer, Sample
+from deep5.core.metric import Metric, Observer, Sample
 from deep5.metrics.unsampled import ended_within_epoch
 
 if TYPE_CHECKING:
-    from deep5.communicator import Communicator
+    from deep5.core.communicator import Communicator
 
 __all__ = ["PeakMemory"]
 

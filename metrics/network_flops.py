@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deep5.errors import Deep5Error, Unsupported
+from deep5.core.errors import Deep5Error, Unsupported
+from deep5.core.tensors import TensorSpec
 from deep5.operators.work import RECURRENT, flops
-from deep5.tensors import TensorSpec
 
 __all__ = ["forward_flops"]
 
@@ -55,7 +55,7 @@ def _with_shapes(network: Any, shapes: Mapping[str, tuple[int, ...]]) -> Any:
     """The graph with extents that are numbers everywhere."""
     import onnx_ir as ir
 
-    from deep5.networks.shapes import infer_shapes
+    from deep5.networks.onnx.shapes import infer_shapes
 
     model = network.model.clone()
     for value in model.graph.inputs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deep5.errors import UnknownName
+from deep5.core.errors import UnknownName
 
 __all__ = ["check_class_names"]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from deep5.errors import TooFewSamples
-from deep5.metric import Metric, Observer, Sample
-from deep5.samples import median_interval
+from deep5.core.errors import TooFewSamples
+from deep5.core.metric import Metric, Observer, Sample
+from deep5.measuring.samples import median_interval
 
 __all__ = ["BareRatio", "OperatorCost", "OperatorCoverage", "OperatorTime"]
 

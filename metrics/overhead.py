@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from deep5.metric import Metric, Observer, Sample
-from deep5.samples import Interval, median_interval, non_inferiority
-from deep5.timing import Rounds
+from deep5.core.metric import Metric, Observer, Sample
+from deep5.measuring.samples import Interval, median_interval, non_inferiority
+from deep5.measuring.timing import Rounds
 
 __all__ = ["Overhead", "Slowdown"]
 

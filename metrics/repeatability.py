@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import UsageError
-from deep5.events import StepInfo, StopTraining
-from deep5.metric import Metric, Observer, Sample
-from deep5.tensors import Arrays, to_numpy
+from deep5.core.errors import UsageError
+from deep5.core.events import StepInfo, StopTraining
+from deep5.core.metric import Metric, Observer, Sample
+from deep5.core.tensors import Arrays, to_numpy
 
 __all__ = ["Repeatability", "spread"]
 

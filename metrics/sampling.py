@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from deep5.errors import UsageError
-from deep5.events import StepInfo
-from deep5.metric import Metric, Observer, Sample
+from deep5.core.errors import UsageError
+from deep5.core.events import StepInfo
+from deep5.core.metric import Metric, Observer, Sample
+from deep5.core.tensors import Arrays
 from deep5.metrics.training_set import dataset_of, labels_of
-from deep5.tensors import Arrays
 
 __all__ = ["SamplingBias"]
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.events import StepInfo
-from deep5.metric import Metric, Observer, Sample
-from deep5.tensors import Arrays
+from deep5.core.events import StepInfo
+from deep5.core.metric import Metric, Observer, Sample
+from deep5.core.tensors import Arrays
 
 if TYPE_CHECKING:
-    from deep5.communicator import Communicator
+    from deep5.core.communicator import Communicator
 
 __all__ = ["Staleness", "staleness_text"]
 

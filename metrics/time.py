@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.canonical import copied
-from deep5.events import StepInfo
-from deep5.metric import FirstCalls, Metric, Observer, Sample
+from deep5.core.canonical import copied
+from deep5.core.events import StepInfo
+from deep5.core.metric import FirstCalls, Metric, Observer, Sample
+from deep5.core.tensors import Arrays
 from deep5.metrics.unsampled import ended_within_epoch
-from deep5.tensors import Arrays
 
 if TYPE_CHECKING:
-    from deep5.communicator import Communicator
+    from deep5.core.communicator import Communicator
 
 __all__ = ["StepLatency", "Throughput", "WallClockTime"]
 
@@ -185,8 +185,8 @@ class _Latency(Observer):
         return statistics.median(self._steady()) if self._times_ns else None
 
     def interval(self) -> tuple[float, float] | None:
-        from deep5.errors import TooFewSamples
-        from deep5.samples import median_interval
+        from deep5.core.errors import TooFewSamples
+        from deep5.measuring.samples import median_interval
 
         try:
             interval = median_interval(self._steady())

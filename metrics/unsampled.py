@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from deep5.metric import Sample
+from deep5.core.metric import Sample
 
 __all__ = ["ended_within_epoch"]
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import Deep5Error, TooFewSamples, Unsupported
-from deep5.events import StepInfo
-from deep5.metric import FirstCalls, Metric, Observer, Sample
+from deep5.core.errors import Deep5Error, TooFewSamples, Unsupported
+from deep5.core.events import StepInfo
+from deep5.core.metric import FirstCalls, Metric, Observer, Sample
+from deep5.core.plugins import framework, registered
+from deep5.core.tensors import Arrays, numpy_dtype
+from deep5.measuring.samples import median_interval
 from deep5.metrics.network_flops import forward_flops
 from deep5.metrics.training_set import first_batch
-from deep5.plugins import framework, registered
-from deep5.samples import median_interval
-from deep5.tensors import Arrays, numpy_dtype
 
 __all__ = ["Utilisation"]
 
@@ -89,8 +89,8 @@ class _Utilisation(Observer):
 
 def _peak(executor: Any) -> float:
     """Operations a second of the framework's own matrix product, in the element type of the network's weights."""
+    from deep5.measuring import loops as timing
     from deep5.networks.onnx_operator import ONNXOperator
-    from deep5.operators import timing
     from deep5.operators.roofline import best_rate
 
     settings = executor.settings()

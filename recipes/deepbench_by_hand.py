@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 from deep5.operators.problems import Problem
 
 __all__ = ["convolution", "product", "recurrent_layer"]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from deep5 import cli
+from deep5.cli import main as cli
 
 
 class Answer(NamedTuple):

@@ -29,7 +29,7 @@ import onnx.numpy_helper
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner, _normalize_tensor
 
-from deep5.errors import Deep5Error
+from deep5.core.errors import Deep5Error
 from deep5.networks.onnx_interface import onnx_backend
 
 SUITES = {

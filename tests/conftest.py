@@ -107,8 +107,8 @@ def _require(name: str) -> None:
         if (told := browser.missing()) is not None:
             raise pytest.UsageError(f"DEEP5_REQUIRE lists 'browser', but {told}")
         return
-    from deep5 import plugins
-    from deep5.errors import Deep5Error
+    from deep5.core import plugins
+    from deep5.core.errors import Deep5Error
 
     try:
         plugins.framework(name)

@@ -12,9 +12,9 @@ import onnx_ir as ir
 import pytest
 
 import deep5 as d5
-from deep5.errors import Deep5Error, NetworkError, ShapeError, UnknownName, Unsupported, UsageError
-from deep5.events import StepInfo
-from deep5.executors import GraphExecutor, ParameterGroup
+from deep5.core.errors import Deep5Error, NetworkError, ShapeError, UnknownName, Unsupported, UsageError
+from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor, ParameterGroup
 from deep5.networks import NetworkBuilder, lenet, mlp, ones, zeros
 from deep5.networks.check import check_executor
 from deep5.networks.judge import ConformanceError

@@ -277,7 +277,7 @@ class _Child:
         try:
             self._whole(data, rng, sample, stages)
         except Exception as error:
-            from deep5.errors import Deep5Error
+            from deep5.core.errors import Deep5Error
 
             self.watch.active = False  # a traceback reads sources
             outcome = "refused" if isinstance(error, Deep5Error) else "leaked"
@@ -331,7 +331,7 @@ class _Child:
 
 
 def _look(value: Any) -> None:
-    from deep5.tensors import to_numpy
+    from deep5.core.tensors import to_numpy
 
     for each in value if isinstance(value, (list, tuple)) else [value]:
         if each is not None:

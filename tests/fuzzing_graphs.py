@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from deep5.networks.bounds import nested_nodes
+from deep5.networks.onnx.bounds import nested_nodes
 from fuzzing_parts import (
     SCHEMAS,
     TEXTS,

@@ -7,8 +7,8 @@ import random
 import onnx
 from onnx import TensorProto
 
-from deep5.errors import NetworkError
-from deep5.networks.settings import check_settings
+from deep5.core.errors import NetworkError
+from deep5.networks.onnx.settings import check_settings
 from fuzzing_graphs import (
     as_function,
     branches_doubled,

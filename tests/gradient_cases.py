@@ -13,7 +13,7 @@ from deep5.frameworks.reference.kernels.memory import Scratch
 from deep5.frameworks.reference.operators import supports
 from deep5.networks import Network, NetworkBuilder
 from deep5.networks.gradients import gradient_network
-from deep5.networks.lowering import lowered
+from deep5.networks.transforms.lowering import lowered
 
 Build = Callable[..., Any]
 

@@ -62,8 +62,8 @@ def write_network(path: Path, nodes: int = NODES) -> None:
 def measured(name: str, path: Path, *, call: bool) -> dict[str, float]:
     """Seconds that reading and the executor take, and the first call, which compiles on some frameworks."""
     import deep5 as d5
+    from deep5.core.tensors import to_numpy
     from deep5.networks import lenet
-    from deep5.tensors import to_numpy
 
     framework = d5.framework(name)
     inputs = {"input": np.zeros((1, 1, 28, 28), np.float32), "label": np.zeros(1, np.int64)}

@@ -19,7 +19,7 @@ from deep5.frameworks.reference.operators import OPERATORS as REFERENCE
 from deep5.frameworks.tensorflow.operators import OPERATORS as TENSORFLOW
 from deep5.networks.constants import FLOATS
 from deep5.networks.gradients.rules import CONSTANT, REFUSED, RULES
-from deep5.networks.unrolling import RECURRENT
+from deep5.networks.transforms.unrolling import RECURRENT
 from gradient_drawn import CASES
 from gradient_layers import LAYERS
 from gradient_table import ELEMENTS

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import deep5 as d5
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
 
 RNG = np.random.default_rng(0)
 Specs = tuple[d5.TensorSpec, ...]

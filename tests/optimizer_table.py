@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.events import StepInfo
+from deep5.core.events import StepInfo
 from deep5.training.datasets.uci_digits import digits
 
 Vector = list[float]

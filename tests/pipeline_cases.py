@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import deep5 as d5
-from deep5.networks.builder import NetworkBuilder, glorot_uniform
+from deep5.networks.edit.builder import NetworkBuilder, glorot_uniform
 from deep5.training.optimizer import RuleOptimizer
 
 FRAMEWORKS = ("reference", "pytorch", "tensorflow", "jax", "onnxruntime", "device")

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 import deep5 as d5
-from deep5.metric import Sample
+from deep5.core.metric import Sample
+from deep5.measuring.statistics import LOOKS, STATED
 from deep5.results.comparison import COMPARISON, COMPARISON_VERSION, comparison_schema
 from deep5.results.comparison_summary import results_of, verdicts_of, warnings_of
 from deep5.results.folder import ResultFolder
@@ -20,7 +21,6 @@ from deep5.results.round_samples import RoundSample, round_samples_text
 from deep5.results.samples_file import sample_rows
 from deep5.results.schema import blank_document, metric_row
 from deep5.results.validation import check_document, encode
-from deep5.statistics import LOOKS, STATED
 
 HOSTILE = '<script>window.pwned=1</script><img src=x onerror="window.pwned=2">'
 """What a name would be that runs something in a page that lets it."""

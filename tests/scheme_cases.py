@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 import deep5 as d5
-from deep5.distributed.graphs import metropolis_weights, neighbours_of
+from deep5.distributed.communicators.threads import run_in_threads
 from deep5.distributed.schemes.gossip import partner
+from deep5.distributed.schemes.graphs import metropolis_weights, neighbours_of
 from deep5.distributed.sharding import part_of
-from deep5.distributed.threads import run_in_threads
 from pipeline_cases import Values, batch, executor, network, parameters
 
 SIZES = (8, 8, 5, 3, 8, 2, 7, 8)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import ShapeError, Unsupported, UsageError
-from deep5.networks.builder import NetworkBuilder, glorot_uniform
+from deep5.core.errors import ShapeError, Unsupported, UsageError
+from deep5.networks.edit.builder import NetworkBuilder, glorot_uniform
 from deep5.training.accumulation import batch_layout
 from deep5.training.optimizer import RuleOptimizer
 from pipeline_cases import FRAMEWORKS, batch, bound, info, network, parameters

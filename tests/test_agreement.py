@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from deep5.communicator import Communicator
+from deep5.core.communicator import Communicator
+from deep5.core.errors import CommunicationError
 from deep5.distributed.agreement import check_agreement, checksum
-from deep5.distributed.threads import run_in_threads
-from deep5.errors import CommunicationError
+from deep5.distributed.communicators.threads import run_in_threads
 
 RNG = np.random.default_rng(0)
 # Around the rows of 251 words, and the blocks of 64 rows, that it adds up.

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import deep5 as d5
+from deep5.core.errors import CommunicationError
+from deep5.distributed.communicators.threads import run_in_threads
 from deep5.distributed.schemes.all_reduce import AllReduce
-from deep5.distributed.threads import run_in_threads
-from deep5.errors import CommunicationError
 from deep5.training.optimizer import RuleOptimizer
 from pipeline_cases import batch, executor, network
 from scheme_cases import SIZES, Rank, flat, part, rows_of, told, trained

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deep5.errors import NetworkError, UsageError
+from deep5.core.errors import NetworkError, UsageError
+from deep5.core.tensors import TensorSpec
 from deep5.networks import (
     Network,
     NetworkBuilder,
@@ -33,8 +34,7 @@ from deep5.networks import (
     wide_resnet,
     zeros,
 )
-from deep5.networks.arithmetic import arithmetic
-from deep5.tensors import TensorSpec
+from deep5.networks.analysis.arithmetic import arithmetic
 
 # Multiply-adds of convolutions and fully connected layers for one image of 224 x 224, in millions; from the papers, or
 # where they say nothing, from the sum over their tables.

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.arguments import most_threads
-from deep5.assemble import assemble
-from deep5.errors import Deep5Error, RecipeError, RuleError, ShapeError, UnknownName, UsageError
-from deep5.events import check_info
-from deep5.plugins import mode_fault
-from deep5.recipe import load_recipe
+from deep5.core.arguments import most_threads
+from deep5.core.errors import Deep5Error, RecipeError, RuleError, ShapeError, UnknownName, UsageError
+from deep5.core.events import check_info
+from deep5.core.plugins import mode_fault
+from deep5.recipe.recipe import load_recipe
+from deep5.run.assemble import assemble
 from deep5.training.groups import partition
 from test_trajectory import FRAMEWORKS
 

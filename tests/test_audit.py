@@ -18,22 +18,22 @@ from typing import Any
 import pytest
 
 import deep5 as d5
-import deep5.calibration
+import deep5.measuring.calibration
 from deep5.audit import audit
 from deep5.audit.finding import Ledger
 from deep5.audit.settings import check_set
 from deep5.audit.turns import _is_in_turn
 from deep5.bench.summary import rates_of, roofline_of
-from deep5.calibration import Calibration
-from deep5.canonical import canonical_hash
 from deep5.compare.driver import run_comparison
-from deep5.environment import default_threads, environment_hash
-from deep5.errors import RunFailed, UsageError
-from deep5.recipe import load_recipe
+from deep5.core.canonical import canonical_hash
+from deep5.core.errors import RunFailed, UsageError
+from deep5.measuring.calibration import Calibration
+from deep5.measuring.environment import default_threads, environment_hash
+from deep5.recipe.recipe import load_recipe
 from deep5.results.comparison_summary import results_of, standing, verdicts_of, warnings_in
 from deep5.results.round_samples import RoundSample, order_of_round, read_round_samples, round_samples_text
-from deep5.run import execute
-from deep5.study import run_study
+from deep5.run.execute import execute
+from deep5.study.study import run_study
 from deep5.training.checkpointer import Checkpointer
 
 Doctor = Callable[[Path], None]
@@ -71,13 +71,13 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder a kind of result, made by deep5 as it is."""
     out = tmp_path_factory.mktemp("honest")
     made = Calibration(
-        machine=deep5.calibration.machine_id(),
+        machine=deep5.measuring.calibration.machine_id(),
         threads=default_threads("") or 1,
         processes={"matrix product": tuple(1 + 0.001 * (number % 7) for number in range(32))},
         when=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         others_share=1.0,  # as while these tests run
     )
-    path = deep5.calibration._file(made.machine, made.threads)
+    path = deep5.measuring.calibration._file(made.machine, made.threads)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(made.document()))
     file, product = out / "small.py", out / "product.py"

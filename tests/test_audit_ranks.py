@@ -15,9 +15,9 @@ import pytest
 
 import deep5 as d5
 from deep5.audit import audit
-from deep5.distributed.threads import run_in_threads
-from deep5.recipe import load_recipe
-from deep5.run import execute, execute_as_rank
+from deep5.distributed.communicators.threads import run_in_threads
+from deep5.recipe.recipe import load_recipe
+from deep5.run.execute import execute, execute_as_rank
 from deep5.training.checkpointer import Checkpointer
 
 Doctor = Callable[[Path], None]

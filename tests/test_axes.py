@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from deep5.errors import NetworkError
+from deep5.core.errors import NetworkError
 from deep5.networks import Network, NetworkBuilder
-from deep5.networks.axes import _BEYOND
+from deep5.networks.onnx.axes import _BEYOND
 
 FLOAT, INT64, UINT8 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.UINT8
 # Of another opset than the others, or with sequences, which no network gives away.

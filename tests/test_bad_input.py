@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from command import Answer, Command
-from deep5.errors import NetworkError
+from deep5.core.errors import NetworkError
 from deep5.networks import Network, lenet, lstm, mlp, resnet18_small, transformer
 
 RECIPE = """\
@@ -638,7 +638,7 @@ import sys, traceback
 from pathlib import Path
 import numpy as np
 import deep5 as d5
-from deep5.errors import Deep5Error
+from deep5.core.errors import Deep5Error
 
 framework = d5.framework(sys.argv[1])
 framework.executor(d5.networks.mlp(features=2, hidden=2)).inference(

@@ -23,24 +23,24 @@ from rich.console import Console
 
 from deep5.bench.agreement import Results, difference, tolerances
 from deep5.bench.candidates import Candidate, prepare
-from deep5.bench.command import bench_command, ready_recipe
 from deep5.bench.measure import _thread_warnings, measure, measure_here
 from deep5.bench.peaks import peaks
 from deep5.bench.plan import Plan, remarks, workloads
 from deep5.bench.record import OPERATORS, check_operators, plan_of
 from deep5.bench.report import operator_table, seconds
 from deep5.bench.summary import OperatorTimes, summarise
-from deep5.errors import Deep5Error, MissingDependency, RecipeError, RunFailed, UsageError
+from deep5.cli.bench_operator import bench_command, ready_recipe
+from deep5.core.errors import Deep5Error, MissingDependency, RecipeError, RunFailed, UsageError
+from deep5.core.plugins import framework
+from deep5.measuring import loops as timing
+from deep5.measuring.loops import Work
+from deep5.measuring.samples import median_interval
 from deep5.metrics.operator_time import BareRatio, OperatorCost, OperatorCoverage, OperatorTime
-from deep5.operators import timing
 from deep5.operators.roofline import Roofline, best_rate, numpy_roofline
-from deep5.operators.timing import Work
-from deep5.plugins import framework
-from deep5.recipe import Recipe
+from deep5.recipe.recipe import Recipe
 from deep5.results.result import load
 from deep5.results.schema import schema
-from deep5.run import execute
-from deep5.samples import median_interval
+from deep5.run.execute import execute
 from pace import slowness
 
 ENGINE = "pytorch"
@@ -49,7 +49,7 @@ ENGINE = "pytorch"
 BARE = """
 import hashlib, time, threading
 import numpy as np
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 
 def busy(seconds):
     end = time.perf_counter_ns() + int(seconds * 1e9)

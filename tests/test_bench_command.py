@@ -19,16 +19,16 @@ import pytest
 from rich.console import Console
 
 from deep5.bench.candidates import random_values
-from deep5.bench.command import ready_recipe
 from deep5.bench.measure import measure
 from deep5.bench.plan import Plan, workloads
 from deep5.bench.record import check_operators, plan_of
 from deep5.bench.summary import summarise
-from deep5.check_operator import made_again
-from deep5.errors import RecipeError, UsageError
+from deep5.cli.bench_operator import ready_recipe
+from deep5.cli.check_operator import made_again
+from deep5.core.errors import RecipeError, UsageError
 from deep5.operators.drawn import whole_numbers
 from deep5.operators.native import NativeOperator
-from deep5.recipe import Recipe, load_recipe
+from deep5.recipe.recipe import Recipe, load_recipe
 
 FILE = """
 import os, signal, sys, time
@@ -345,7 +345,7 @@ def test_the_warnings_of_a_run_are_printed_once(
 ) -> None:
     from deep5.bench.record import time_operators
     from deep5.results.table import verdict_table
-    from deep5.run import execute
+    from deep5.run.execute import execute
 
     monkeypatch.setenv("COLUMNS", "200")
     # Whole numbers have no gradient, which is told.

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-import deep5.calibration
+import deep5.measuring.calibration
 from command import Command
-from deep5.calibration import Calibration, calibration_of_this_machine, kept_calibration, machine_id, said_of
-from deep5.machine_load import machine_state, share_of_others
-from deep5.pinning import processors
+from deep5.measuring.calibration import Calibration, calibration_of_this_machine, kept_calibration, machine_id, said_of
+from deep5.measuring.machine_load import machine_state, share_of_others
+from deep5.measuring.pinning import processors
 
 THREADS = 1
 
 
 def _made(share: float | None = 0.0, age_days: float = 0) -> Calibration:
     return Calibration(
-        machine=deep5.calibration.machine_id(),
+        machine=deep5.measuring.calibration.machine_id(),
         threads=THREADS,
         processes={"copy": tuple(1 + 0.001 * (number % 7) for number in range(32))},
         when=(datetime.now(UTC) - timedelta(days=age_days)).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -34,7 +34,7 @@ def _made(share: float | None = 0.0, age_days: float = 0) -> Calibration:
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the calibration of this machine goes: in a cache of the test's own."""
     monkeypatch.setenv("DEEP5_CACHE", str(tmp_path / "cache"))
-    path = deep5.calibration._file(deep5.calibration.machine_id(), THREADS)
+    path = deep5.measuring.calibration._file(deep5.measuring.calibration.machine_id(), THREADS)
     path.parent.mkdir(parents=True)
     return path
 
@@ -91,7 +91,7 @@ def test_the_load_while_calibrating_is_measured_and_kept(
     deep5: Command, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody else computes on the same processor all the time, and an older calibration is replaced."""
-    monkeypatch.setattr("deep5.calibration.PROCESSES", 16)
+    monkeypatch.setattr("deep5.measuring.calibration.PROCESSES", 16)
     before = _made(age_days=2)
     kept.write_text(json.dumps(before.document()))
     pin = f"import os; os.sched_setaffinity(0, {processors(THREADS)})"

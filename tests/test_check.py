@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.backend import Framework
-from deep5.errors import RuleError, ShapeError, UnknownName
-from deep5.events import StepInfo
-from deep5.executors import GraphExecutor
+from deep5.core.errors import RuleError, ShapeError, UnknownName
+from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor
+from deep5.core.framework import Framework
+from deep5.core.tensors import to_numpy
 from deep5.networks.check import check_executor
 from deep5.networks.judge import ConformanceError
-from deep5.tensors import to_numpy
 from deep5.training.check import check_optimizer
 from deep5.training.rule import UpdateRule
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from deep5.cli_errors import errors
-from deep5.errors import UnknownName, UsageError
-from deep5.optimizer_check import check_optimizer
-from deep5.optimizer_check_command import optimizer_command
-from deep5.plugins import registered
+from deep5.cli.check_optimizer import optimizer_command
+from deep5.cli.errors import errors
+from deep5.cli.optimizer_check import check_optimizer
+from deep5.core.errors import UnknownName, UsageError
+from deep5.core.plugins import registered
 from deep5.training.optimizer_report import OptimizerReport
 
 HEAD = """

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import CheckpointError, OutputError, UsageError
-from deep5.metric import FirstCalls, Sample
+from deep5.core.errors import CheckpointError, OutputError, UsageError
+from deep5.core.metric import FirstCalls, Sample
 from deep5.training.checkpoint_file import read_checkpoint, write_checkpoint
 from deep5.training.checkpointer import BEST, Checkpointer, checkpoints, restore
 from deep5.training.datasets.class_templates import synthetic

@@ -12,9 +12,9 @@ import click
 import pytest
 
 from command import Command
-from deep5 import cli
-from deep5.cleaning import clean_command, cleaned, found_in_cache, found_in_results
-from deep5.errors import OutputError, UsageError
+from deep5.cli import main as cli
+from deep5.cli.clean import clean_command, cleaned, found_in_cache, found_in_results
+from deep5.core.errors import OutputError, UsageError
 from deep5.training.checkpointer import name_of
 
 KIB = 1024

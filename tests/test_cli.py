@@ -19,7 +19,8 @@ import pytest
 
 import deep5 as d5
 from command import Command
-from deep5 import __version__, plugins
+from deep5 import __version__
+from deep5.core import plugins
 from deep5.results.result import load, result_folders
 from deep5.results.schema import schema
 from pace import slowness
@@ -277,7 +278,7 @@ def test_an_unforeseen_error_is_told_in_a_line(deep5: Command, tmp_path: Path, m
     def broken(*arguments: Any) -> None:
         raise RuntimeError("never seen")
 
-    monkeypatch.setattr("deep5.check.check_recipe", broken)
+    monkeypatch.setattr("deep5.run.check.check_recipe", broken)
     answer = deep5("check", str(write(tmp_path)))
     assert answer == (
         3,
@@ -487,7 +488,7 @@ def test_a_signal_during_the_start_is_no_crash(tmp_path: Path) -> None:
     program = """
 import sys
 sys.argv = ["deep5", "check", "digits_lenet"]
-from deep5.cli import main
+from deep5.cli.main import main
 print("ready", flush=True)
 main()
 """
@@ -519,7 +520,7 @@ def test_nothing_heavy_is_imported(arguments: tuple[str, ...], tmp_path: Path) -
     program = f"""
 import sys
 sys.argv = ["deep5", *{arguments!r}]
-from deep5.cli import main
+from deep5.cli.main import main
 try:
     main()
 except SystemExit as stop:

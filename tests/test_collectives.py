@@ -16,19 +16,19 @@ import pytest
 from click.testing import CliRunner
 
 from command import Command
-from deep5.bench.collective.command import collective_command
 from deep5.bench.collective.measure import CollectiveTimes, is_right, measure_collectives
 from deep5.bench.collective.plan import LIBRARY, CollectivePlan, parse_sizes
 from deep5.bench.collective.ranks import disturbed
 from deep5.bench.collective.summary import summarise_collectives
-from deep5.cli_errors import errors
-from deep5.communicator import Communicator, SingleRank
+from deep5.cli.bench_collective import collective_command
+from deep5.cli.errors import errors
+from deep5.core.communicator import Communicator, SingleRank
+from deep5.core.errors import CommunicationError, TooFewSamples, UnknownName, UsageError
 from deep5.distributed.collectives.algorithms import ALGORITHMS, algorithm, sent_bytes
 from deep5.distributed.collectives.costs import MODELS, Machine, modelled_s, optimal_segments
 from deep5.distributed.collectives.fitting import fit_line, fit_machine
 from deep5.distributed.collectives.pipeline import pipeline
-from deep5.distributed.threads import run_in_threads
-from deep5.errors import CommunicationError, TooFewSamples, UnknownName, UsageError
+from deep5.distributed.communicators.threads import run_in_threads
 from deep5.results.samples_file import read_samples
 
 OPS = ("sum", "max", "min", "prod")

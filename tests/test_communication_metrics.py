@@ -19,15 +19,15 @@ import pytest
 
 import deep5 as d5
 from deep5.audit import audit
-from deep5.communicator import SingleRank
-from deep5.distributed import check, counted
-from deep5.distributed.check import check_communicator
-from deep5.distributed.counted import CountedCommunicator
-from deep5.distributed.threads import ThreadCommunicator, run_in_threads
-from deep5.errors import CommunicationError
+from deep5.core.communicator import SingleRank
+from deep5.core.errors import CommunicationError
+from deep5.distributed.communicators import base_communicator, check
+from deep5.distributed.communicators.base_communicator import CountedCommunicator
+from deep5.distributed.communicators.check import check_communicator
+from deep5.distributed.communicators.threads import ThreadCommunicator, run_in_threads
 from deep5.metrics.staleness import staleness_text
-from deep5.recipe import load_recipe
-from deep5.run import execute_as_rank
+from deep5.recipe.recipe import load_recipe
+from deep5.run.execute import execute_as_rank
 from deep5.training.checkpointer import Checkpointer
 from ranks import as_processes, under_mpi
 
@@ -81,7 +81,7 @@ class Scripted(CountedCommunicator):
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
     clock = Clock()
-    monkeypatch.setattr(counted, "perf_counter_ns", clock)
+    monkeypatch.setattr(base_communicator, "perf_counter_ns", clock)
     return Scripted(clock)
 
 
@@ -192,11 +192,11 @@ LATE_S, BUSY_S = {LATE_S}, {BUSY_S}
 {inspect.getsource(seen)}
 """
 MPI = """
-from deep5.distributed.mpi import MPICommunicator
+from deep5.distributed.communicators.mpi import MPICommunicator
 communicator = MPICommunicator.world()
 """
 GLOO = """
-from deep5.distributed.process_group import ProcessGroupCommunicator
+from deep5.distributed.communicators.process_group import ProcessGroupCommunicator
 rank, size, port = map(int, sys.argv[1:4])
 communicator = ProcessGroupCommunicator.connect(rank, size, port=port)
 """
@@ -247,7 +247,7 @@ def test_an_mpi_without_threads_does_not_know_it() -> None:
     import mpi4py
     mpi4py.rc.thread_level = "serialized"
     import numpy as np
-    from deep5.distributed.mpi import MPICommunicator
+    from deep5.distributed.communicators.mpi import MPICommunicator
     communicator = MPICommunicator.world()
     counts = communicator.count_hidden()
     communicator.all_reduce_start(np.ones(3)).wait()
@@ -681,8 +681,8 @@ def test_doctored_results_are_caught(
 
 @pytest.mark.parametrize("metric", [d5.CommunicationOverlap(), d5.Staleness()], ids=str)
 def test_what_the_metrics_say_of_themselves(metric: d5.Metric) -> None:
-    from deep5.plugins import load
-    from deep5.record import _scope
+    from deep5.core.plugins import load
+    from deep5.run.record import _scope
 
     assert load("metrics", metric.name) is type(metric)
     assert _scope(metric).startswith(("On the clock:", "Nothing is on a clock"))

@@ -10,12 +10,12 @@ from textwrap import dedent
 import numpy as np
 import pytest
 
-from deep5.communicator import TIMEOUT_S, SingleRank
-from deep5.distributed import check, mpi
-from deep5.distributed.check import check_communicator
-from deep5.distributed.process_group import ProcessGroupCommunicator
-from deep5.distributed.threads import ThreadCommunicator, run_in_threads
-from deep5.errors import CommunicationError, MissingDependency, UsageError
+from deep5.core.communicator import TIMEOUT_S, SingleRank
+from deep5.core.errors import CommunicationError, MissingDependency, UsageError
+from deep5.distributed.communicators import check, mpi
+from deep5.distributed.communicators.check import check_communicator
+from deep5.distributed.communicators.process_group import ProcessGroupCommunicator
+from deep5.distributed.communicators.threads import ThreadCommunicator, run_in_threads
 from ranks import as_processes, free_port, mpi_version, under_mpi
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -24,8 +24,8 @@ pytest.importorskip("mpi4py", reason="mpi4py is not installed")
 MPI = """
 import os, sys, time
 import numpy as np
-from deep5.distributed.check import check_communicator
-from deep5.distributed.mpi import MPICommunicator
+from deep5.distributed.communicators.check import check_communicator
+from deep5.distributed.communicators.mpi import MPICommunicator
 
 communicator = MPICommunicator.world()
 rank, size = communicator.rank, communicator.size
@@ -33,8 +33,8 @@ rank, size = communicator.rank, communicator.size
 GLOO = """
 import os, sys, time
 import numpy as np
-from deep5.distributed.check import check_communicator
-from deep5.distributed.process_group import ProcessGroupCommunicator
+from deep5.distributed.communicators.check import check_communicator
+from deep5.distributed.communicators.process_group import ProcessGroupCommunicator
 
 rank, size, port = map(int, sys.argv[1:4])
 """
@@ -167,7 +167,7 @@ def test_mpi_tells_who_waits_for_a_rank_that_does_not_come() -> None:
 
 def test_mpi_ends_where_a_rank_is_lost_in_the_middle_of_an_operation() -> None:
     program = """
-    from deep5.distributed import mpi_waiting
+    from deep5.distributed.communicators import mpi_waiting
 
     mpi_waiting.GRACE_S = 0.5
     if rank == 1:
@@ -196,7 +196,7 @@ def test_mpi_does_not_hang_where_a_rank_dies() -> None:
 def test_mpi_ends_where_a_rank_does_not_come_to_the_meeting() -> None:
     program = """
     import os, time
-    from deep5.distributed.mpi import MPICommunicator
+    from deep5.distributed.communicators.mpi import MPICommunicator
 
     if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")) == "1":
         time.sleep(60)

@@ -21,18 +21,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-import deep5.calibration
+import deep5.measuring.calibration
 from command import Command
 from deep5.audit.folders import audit
-from deep5.calibration import Calibration
 from deep5.compare.driver import run_comparison
 from deep5.compare.options import parse_variation
 from deep5.compare.plan import make_plan
 from deep5.compare.record import ComparisonRecord
-from deep5.environment import default_threads
-from deep5.errors import MissingDependency, RecipeError, RunFailed, UsageError
-from deep5.pinning import processors
-from deep5.plugins import load
+from deep5.core.errors import MissingDependency, RecipeError, RunFailed, UsageError
+from deep5.core.plugins import load
+from deep5.measuring.calibration import Calibration
+from deep5.measuring.environment import default_threads
+from deep5.measuring.pinning import processors
 from deep5.results.comparison import load_comparison
 from deep5.results.comparison_summary import results_of, standing, verdicts_of, warnings_of_machine
 from deep5.results.comparison_table import comparison_tables, sentence
@@ -230,17 +230,17 @@ def calibrated() -> Any:
     patched = pytest.MonkeyPatch()
     patched.setenv("OMP_NUM_THREADS", "1")
     made = Calibration(
-        machine=deep5.calibration.machine_id(),
+        machine=deep5.measuring.calibration.machine_id(),
         threads=default_threads("") or 1,
         processes={"matrix product": tuple(1 + 0.001 * (number % 7) for number in range(32))},
         when=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         # Or no quick comparison would get a verdict.
         others_share=1.0,
     )
-    path = deep5.calibration._file(made.machine, made.threads)
+    path = deep5.measuring.calibration._file(made.machine, made.threads)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(made.document()))
-    patched.setattr(deep5.calibration, "_LOADED_LASTS_S", 24 * 3600.0)
+    patched.setattr(deep5.measuring.calibration, "_LOADED_LASTS_S", 24 * 3600.0)
     yield
     path.unlink()
     patched.undo()
@@ -312,8 +312,8 @@ def test_the_four_steps_leave_all_that_a_sceptic_asks_for(quick: Any) -> None:
 @pytest.mark.slow
 def test_a_machine_that_is_too_noisy_says_so(tmp_path: Path) -> None:
     """Identical code that differs by half: a candidate that takes less than twice as long gets no verdict."""
-    made = deep5.calibration.machine_id(), default_threads("") or 1
-    path = deep5.calibration._file(*made)
+    made = deep5.measuring.calibration.machine_id(), default_threads("") or 1
+    path = deep5.measuring.calibration._file(*made)
     quiet = path.read_text()
     document = json.loads(quiet)
     document["processes"] = {"copy": [1.0 + 0.5 * (number % 2) for number in range(32)]}
@@ -901,7 +901,7 @@ def test_a_comparison_that_was_killed_goes_on(tmp_path: Path) -> None:
 def test_the_same_comparison_twice_never_turns_faster_into_slower(tmp_path: Path) -> None:
     words: dict[str, set[str]] = {}
     # Here it is this very machine that is asked about.
-    path = deep5.calibration._file(deep5.calibration.machine_id(), default_threads("") or 1)
+    path = deep5.measuring.calibration._file(deep5.measuring.calibration.machine_id(), default_threads("") or 1)
     quiet = path.read_text()
     path.unlink()
     for number in range(2):

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-import deep5.calibration
-from deep5.calibration import Calibration
+import deep5.measuring.calibration
 from deep5.compare.driver import run_comparison
 from deep5.compare.plan import make_plan, request_of
-from deep5.errors import UsageError
-from deep5.recipe import load_recipe
+from deep5.core.errors import UsageError
+from deep5.measuring.calibration import Calibration
+from deep5.recipe.recipe import load_recipe
 from deep5.results.comparison import load_comparison
 
 # A distribution that registers frameworks: each is the reference, but for what its class says.
@@ -103,13 +103,13 @@ def calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("DEEP5_CACHE", str(tmp_path / "cache"))
     made = Calibration(
-        machine=deep5.calibration.machine_id(),
+        machine=deep5.measuring.calibration.machine_id(),
         threads=1,
         processes={"matrix product": tuple(1 + 0.001 * (number % 7) for number in range(32))},
         when=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         others_share=0.0,
     )
-    path = deep5.calibration._file(made.machine, made.threads)
+    path = deep5.measuring.calibration._file(made.machine, made.threads)
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(made.document()))
 
@@ -190,8 +190,8 @@ def test_an_accelerator_is_asked_for_numerics_before_anything_starts_it(
 _JOB = """
 import json, sys
 from deep5.compare.operators import JOBS
-from deep5.errors import Deep5Error
-from deep5.recipe import load_recipe
+from deep5.core.errors import Deep5Error
+from deep5.recipe.recipe import load_recipe
 path, job, framework, device = sys.argv[1:]
 recipe = load_recipe(path).with_settings({"frameworks": [framework], "device": device})
 try:

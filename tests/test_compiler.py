@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5 import compiler
-from deep5.errors import Deep5Error
-from deep5.events import StepInfo
-from deep5.tensors import TensorSpec
+from deep5.core import compiler
+from deep5.core.errors import Deep5Error
+from deep5.core.events import StepInfo
+from deep5.core.tensors import TensorSpec
 
 SOURCE = "int answer(void) { return %d; }\n"
 
@@ -119,7 +119,7 @@ def test_a_file_that_is_included_is_part_of_the_key(cache: Path, calls: list[str
 def test_two_processes_at_once(cache: Path) -> None:
     program = (
         "import sys; sys.stdin.readline()\n"
-        "from deep5.compiler import load_library\n"
+        "from deep5.core.compiler import load_library\n"
         f"print(load_library({SOURCE % 7!r}).answer())"
     )
     processes = [

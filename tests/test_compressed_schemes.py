@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import deep5 as d5
+from deep5.distributed.communicators.threads import run_in_threads
 from deep5.distributed.schemes.all_reduce import AllReduce
 from deep5.distributed.schemes.hierarchical import Hierarchical
 from deep5.distributed.schemes.parameter_server import ParameterServer
-from deep5.distributed.threads import run_in_threads
 from deep5.training.optimizer import RuleOptimizer
 from pipeline_cases import batch, executor, network
 from scheme_cases import flat, part, told

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deep5.communicator import SingleRank
+from deep5.core.communicator import SingleRank
+from deep5.core.errors import CheckpointError, CommunicationError, Deep5Error, UsageError
+from deep5.distributed.communicators.threads import ThreadCommunicator, run_in_threads
 from deep5.distributed.compression import (
     QSGD,
     Compression,
@@ -27,8 +29,6 @@ from deep5.distributed.compression import (
 )
 from deep5.distributed.compression.feedback import Kept
 from deep5.distributed.compression.packing import pack, packed_bytes, unpack
-from deep5.distributed.threads import ThreadCommunicator, run_in_threads
-from deep5.errors import CheckpointError, CommunicationError, Deep5Error, UsageError
 from ranks import under_mpi
 
 ALL: list[Compression] = [
@@ -259,8 +259,8 @@ def test_processes_get_the_bits_that_threads_get() -> None:
         import numpy as np
         from mpi4py import MPI
         from deep5.distributed.compression import *
-        from deep5.distributed.mpi import MPICommunicator
-        from deep5.distributed.threads import run_in_threads
+        from deep5.distributed.communicators.mpi import MPICommunicator
+        from deep5.distributed.communicators.threads import run_in_threads
 
         def run(compression, communicator):
             bound, found, before = compression.bound(3), b"", communicator.sent_bytes

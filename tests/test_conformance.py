@@ -11,7 +11,7 @@ import pytest
 import deep5 as d5
 from conformance import EITHER, FRAMEWORKS, SUITES, cases, excluded, list_of, main, outcome, shortened
 from conformance_page import grouped, reasons
-from deep5.errors import MissingDependency
+from deep5.core.errors import MissingDependency
 
 SIZES = {"node": 1884, "converted": 82, "operator": 35, "simple": 23, "light": 9}
 LEAST = {"reference": 1860, "onnxruntime": 1483, "pytorch": 1400, "tensorflow": 1200, "jax": 1200}

@@ -11,11 +11,11 @@ import onnxruntime
 import pytest
 
 import deep5 as d5
-from deep5.backend import Framework, Support
-from deep5.errors import MissingDependency, NetworkError, ShapeError, Unsupported
+from deep5.core.errors import MissingDependency, NetworkError, ShapeError, Unsupported
+from deep5.core.framework import Framework, Support
+from deep5.core.tensors import to_numpy
 from deep5.networks import Network
-from deep5.networks.lowering import lowered
-from deep5.tensors import to_numpy
+from deep5.networks.transforms.lowering import lowered
 
 FRAMEWORKS = ["reference", "onnxruntime", "pytorch", "tensorflow", "jax", "openvino"]
 HEAD = '<ir_version: 10, opset_import: ["": 21]> '

@@ -7,10 +7,10 @@ import re
 import pytest
 
 import deep5 as d5
-from deep5.errors import NetworkError, UnknownName, UsageError
+from deep5.core.errors import NetworkError, UnknownName, UsageError
 from deep5.networks import NetworkBuilder, alexnet, he_normal, lenet, mobilenet_v2, zeros
-from deep5.networks.convolution_algorithms import CONVOLUTIONS, convolutions_by, unfit_convolutions
-from deep5.networks.equivalence import check_transformation
+from deep5.networks.transforms.convolution_algorithms import CONVOLUTIONS, convolutions_by, unfit_convolutions
+from deep5.networks.transforms.equivalence import check_transformation
 
 
 def kinds(network: d5.Network) -> list[str]:

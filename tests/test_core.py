@@ -14,12 +14,12 @@ import pytest
 import torch
 
 import deep5 as d5
-from deep5.communicator import Communicator, Request, SingleRank
-from deep5.errors import GoalError, ShapeError, Unsupported, UsageError
-from deep5.events import HOOKS, Event, Listeners, StepInfo
-from deep5.metric import Metric, Observer, parse_goal
-from deep5.seeds import derive_seed, generator
-from deep5.tensors import CPUDevice, Device, GPUDevice, TensorSpec, array_namespace, device, to_numpy
+from deep5.core.communicator import Communicator, Request, SingleRank
+from deep5.core.errors import GoalError, ShapeError, Unsupported, UsageError
+from deep5.core.events import HOOKS, Event, Listeners, StepInfo
+from deep5.core.metric import Metric, Observer, parse_goal
+from deep5.core.seeds import derive_seed, generator
+from deep5.core.tensors import CPUDevice, Device, GPUDevice, TensorSpec, array_namespace, device, to_numpy
 
 # Events
 
@@ -149,7 +149,7 @@ def test_seeds_are_pinned() -> None:
     """A change here changes every network's start and every order of samples."""
     assert derive_seed(0, "weights", "conv1") == PINNED_SEED
     assert generator(0, "order", 0).integers(0, 1000, 4).tolist() == PINNED_DRAWS
-    program = "from deep5.seeds import derive_seed; print(derive_seed(0, 'weights', 'conv1'))"
+    program = "from deep5.core.seeds import derive_seed; print(derive_seed(0, 'weights', 'conv1'))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert int(done.stdout) == PINNED_SEED
 

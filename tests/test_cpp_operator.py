@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5 import compiler
-from deep5.arguments import THREADS
-from deep5.errors import OperatorError, ShapeError, Unsupported, UsageError
+from deep5.core import compiler
+from deep5.core.arguments import THREADS
+from deep5.core.errors import OperatorError, ShapeError, Unsupported, UsageError
 from deep5.operators.backward import Backward
 
 RNG = np.random.default_rng(5)

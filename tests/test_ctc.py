@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import deep5 as d5
-from deep5.errors import OperatorError, ShapeError, UsageError
+from deep5.core.errors import OperatorError, ShapeError, UsageError
 from deep5.operators import zoo
 from deep5.operators.zoo import CTCLoss
 

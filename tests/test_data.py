@@ -13,7 +13,7 @@ import scipy.ndimage
 from sklearn.datasets import load_digits
 
 import deep5 as d5
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.training.dataset import ArrayDataset
 from deep5.training.datasets.cifar import cifar10
 from deep5.training.datasets.class_templates import synthetic

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import Deep5Error, UnknownName, UsageError
-from deep5.plugins import load, registered
-from deep5.tensors import numpy_dtype
+from deep5.core.errors import Deep5Error, UnknownName, UsageError
+from deep5.core.plugins import load, registered
+from deep5.core.tensors import numpy_dtype
 from deep5.training.dataset import ArrayDataset, Dataset, check_labels, fitted, sample_ids
 from deep5.training.datasets.cifar import cifar10, cifar100
 from deep5.training.datasets.idx import fashion_mnist, mnist, read_idx

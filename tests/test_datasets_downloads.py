@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from deep5.errors import MissingDependency, OutputError, UsageError
+from deep5.core.errors import MissingDependency, OutputError, UsageError
 from deep5.training import downloads
 from deep5.training.archives import extract, inflated
 from deep5.training.datasets import cifar as cifar_module

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import deep5 as d5
-from deep5.errors import MissingDependency, UsageError
+from deep5.core.errors import MissingDependency, UsageError
 from deep5.training.dataset import StreamDataset
 from deep5.training.datasets.folders import class_tree, image_folder
 from deep5.training.datasets.ilsvrc import imagenet

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deep5.errors import UsageError
-from deep5.plugins import registered
-from deep5.tensors import TensorSpec
+from deep5.core.errors import UsageError
+from deep5.core.plugins import registered
+from deep5.core.tensors import TensorSpec
 from deep5.training.datasets.crc32c import crc32c, masked_crc32c
 from deep5.training.datasets.example import encode_example, parse_example
 from deep5.training.datasets.images import Decoder

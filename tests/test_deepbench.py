@@ -15,15 +15,15 @@ from deep5.bench import measure as measuring
 from deep5.bench import series as timed
 from deep5.bench.plan import Plan, workloads
 from deep5.bench.record import OPERATORS, check_operators, plan_of
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
+from deep5.core.plugins import registered
 from deep5.operators import problems
 from deep5.operators.roofline import Roofline, numpy_roofline
 from deep5.operators.zoo.problems import BATCHES
-from deep5.plugins import registered
-from deep5.recipe import load_recipe
-from deep5.recipe_keys import WORKLOAD
+from deep5.recipe.keys import WORKLOAD
+from deep5.recipe.recipe import load_recipe
 from deep5.recipes.deepbench import MUTABLE
-from deep5.run import execute
+from deep5.run.execute import execute
 
 RECIPES = ("deepbench_conv", "deepbench_gemm", "deepbench_rnn")
 FRAMEWORKS = MUTABLE["frameworks"]

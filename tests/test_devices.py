@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 from deep5.networks import NetworkBuilder
 from processors import listed
 

@@ -67,8 +67,8 @@ def commands() -> list[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run, for what the documents do with one."""
-    from deep5.recipe import load_recipe
-    from deep5.run import execute
+    from deep5.recipe.recipe import load_recipe
+    from deep5.run.execute import execute
 
     return execute(load_recipe("digits_lenet").at_size("smoke"), out=tmp_path_factory.mktemp("results")).folder
 
@@ -77,7 +77,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 PLANNED = """
 import sys
 import deep5.compare.driver
-from deep5.cli import main
+from deep5.cli.main import main
 from deep5.compare.options import given_options
 from deep5.compare.plan import make_plan
 
@@ -93,7 +93,7 @@ main()
 def studies(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The folders of two studies."""
     from deep5.results.time_to_target import parse_target
-    from deep5.study import run_study
+    from deep5.study.study import run_study
 
     folder = tmp_path_factory.mktemp("studies")
     settings = {"Adam": {"optimizer": "adam"}, "momentum": {"optimizer": "momentum"}}

@@ -13,7 +13,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import deep5 as d5
-from deep5.errors import NetworkError
+from deep5.core.errors import NetworkError
 from deep5.networks import Network, NetworkBuilder, lenet, mlp, resnet, zeros
 
 

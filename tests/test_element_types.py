@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import deep5 as d5
-from deep5.errors import NetworkError
+from deep5.core.errors import NetworkError
 from deep5.networks import Network, NetworkBuilder
 
 FLOAT, DOUBLE, INT64, BOOL = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.BOOL

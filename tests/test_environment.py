@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 import deep5
-from deep5 import environment
-from deep5.plugins import registered
+from deep5.core.plugins import registered
+from deep5.measuring import environment
 from deep5.results.schema import schema
 
 SCHEMA = schema()
@@ -134,7 +134,7 @@ def test_the_package_list_hash_changes_with_any_package(monkeypatch) -> None:
 
 def test_what_setuptools_brings_along_is_no_package_of_this_environment() -> None:
     """Compiling with PyTorch imports it; two processes of one run would be of two environments."""
-    before = "from deep5.environment import describe_software; import json; first = describe_software()"
+    before = "from deep5.measuring.environment import describe_software; import json; first = describe_software()"
     after = "print(json.dumps([first, describe_software(), len(sys.path) > known]))"
     program = f"{before}\nimport sys\nknown = len(sys.path)\nimport setuptools\n{after}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
@@ -250,7 +250,7 @@ def test_info_names_the_blas_that_numpy_uses() -> None:
 
 def test_describing_the_software_imports_none_of_it() -> None:
     code = (
-        "import sys; from deep5 import environment\n"
+        "import sys; from deep5.measuring import environment\n"
         "heavy = {'numpy', 'scipy', 'torch', 'tensorflow', 'jax', 'onnx', 'onnxruntime', 'psutil', 'cpuinfo'}\n"
         "environment.describe_software(); print(sorted(heavy & set(sys.modules)))"
     )

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.networks import NetworkBuilder, gpt, he_normal, lenet, resnet, zeros
-from deep5.networks.convolution_algorithms import convolutions_by
-from deep5.networks.equivalence import check_equivalence, check_transformation
 from deep5.networks.judge import ConformanceError
-from deep5.networks.microbatching import micro_batched
+from deep5.networks.microbatching.transform import micro_batched
+from deep5.networks.transforms.convolution_algorithms import convolutions_by
+from deep5.networks.transforms.equivalence import check_equivalence, check_transformation
 
 
 def network() -> d5.Network:

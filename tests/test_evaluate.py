@@ -17,9 +17,9 @@ from rich.console import Console
 
 import deep5 as d5
 from command import Command
-from deep5 import cli
-from deep5.errors import UsageError
-from deep5.evaluate import evaluate_command, evaluate_result
+from deep5.cli import main as cli
+from deep5.core.errors import UsageError
+from deep5.trained.evaluate import evaluate_command, evaluate_result
 from deep5.training.scores import confusion
 
 FIXED = {
@@ -186,8 +186,8 @@ METRICS = [(d5.TestAccuracy(), None)]
 
 
 def test_a_data_set_of_the_recipes_own_needs_the_recipe(tmp_path: Path) -> None:
-    from deep5.recipe import load_recipe
-    from deep5.run import execute
+    from deep5.recipe.recipe import load_recipe
+    from deep5.run.execute import execute
 
     file = tmp_path / "own.py"
     file.write_text(OWN)
@@ -245,8 +245,8 @@ METRICS = [(d5.TestLoss(), None)]
     ids=["own", "cutout", "none", "sampler"],
 )
 def test_what_a_run_had_set_is_set_again(settings: dict[str, Any], tmp_path: Path) -> None:
-    from deep5.recipe import load_recipe
-    from deep5.run import execute
+    from deep5.recipe.recipe import load_recipe
+    from deep5.run.execute import execute
 
     file = tmp_path / "own.py"
     file.write_text(SET)
@@ -260,8 +260,8 @@ def test_what_a_run_had_set_is_set_again(settings: dict[str, Any], tmp_path: Pat
 
 
 def test_what_a_run_had_set_and_nobody_can_make_is_refused(tmp_path: Path) -> None:
-    from deep5.recipe import load_recipe
-    from deep5.run import execute
+    from deep5.recipe.recipe import load_recipe
+    from deep5.run.execute import execute
 
     file = tmp_path / "own.py"
     file.write_text(SET)

@@ -13,9 +13,9 @@ import onnx
 import pytest
 
 import deep5 as d5
-from deep5.errors import OperatorError
+from deep5.core.errors import OperatorError
 from deep5.networks import custom
-from deep5.networks.builder import ones
+from deep5.networks.edit.builder import ones
 
 FRAMEWORKS = ("reference", "pytorch", "onnxruntime", "openvino", "jax", "tensorflow")
 THREADS = 6

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import Deep5Error, NetworkError, RuleError, ShapeError, Unsupported
+from deep5.core.errors import Deep5Error, NetworkError, RuleError, ShapeError, Unsupported
 from pace import slowness
 from poison import MESSAGE, WAYS, native, poisoned
 from test_trajectory import FRAMEWORKS, NETWORKS, batches

@@ -24,22 +24,22 @@ from pyarrow import parquet
 import deep5 as d5
 import report_cases as cases
 from command import Command
+from deep5.cli.export import export
 from deep5.compare.plan import Candidate, Plan
 from deep5.compare.processes import Outcome
 from deep5.compare.proof import ProofRow
 from deep5.compare.record import ComparisonRecord
-from deep5.errors import MissingDependency, OutputError, UsageError
-from deep5.recipe import load_recipe
+from deep5.core.errors import MissingDependency, OutputError, UsageError
+from deep5.recipe.recipe import load_recipe
 from deep5.results.comparison import COMPARISON, load_comparison
 from deep5.results.comparison_summary import results_of
 from deep5.results.export.benchmark_statistics import benchmark_statistics
-from deep5.results.export_command import export
 from deep5.results.long_form import SAMPLE_COLUMNS
 from deep5.results.mllog import read_mllog
 from deep5.results.result import load
 from deep5.results.round_samples import read_round_samples, round_samples_text
 from deep5.results.samples_file import SampleRow, samples_text
-from deep5.run import execute
+from deep5.run.execute import execute
 
 RULESETS = ("1.0.0", "3.0.0", "5.0.0")
 
@@ -528,7 +528,7 @@ def test_a_spreadsheet_computes_no_name(training: Path, tmp_path: Path) -> None:
 def test_more_samples_than_memory_holds_are_left_out_and_told(
     training: Path, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deep5.results import export_command
+    from deep5.cli import export as export_command
 
     sizes = {folder: (folder / "samples.csv").stat().st_size for folder in (training, code)}
     large, small = sorted(sizes, key=lambda folder: -sizes[folder])

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 from deep5.networks import NetworkBuilder, masks, ones, zeros
-from deep5.networks.forms import Forms, evaluation_form, training_form
 from deep5.networks.masks import dropout_mask
 from deep5.networks.philox import philox
+from deep5.networks.run_modes import Forms, evaluation_form, training_form
 
 
 def _network(ratio: float = 0.25, dtype: str = "float32") -> Any:

@@ -11,13 +11,13 @@ import onnx
 import pytest
 
 import deep5 as d5
-from deep5.backend import Support
-from deep5.distributed.threads import run_in_threads
-from deep5.errors import NetworkError, RuleError, UsageError
+from deep5.core.errors import NetworkError, RuleError, UsageError
+from deep5.core.framework import Support
+from deep5.distributed.communicators.threads import run_in_threads
 from deep5.networks import Network, analyse, mlp
-from deep5.networks.lowering import lowered
-from deep5.networks.microbatching import micro_batched
-from deep5.networks.precision import with_precision
+from deep5.networks.microbatching.transform import micro_batched
+from deep5.networks.transforms.lowering import lowered
+from deep5.networks.transforms.precision import with_precision
 from deep5.training.optimizer import RuleOptimizer
 
 FRAMEWORKS = ("reference", "pytorch", "onnxruntime", "tensorflow", "jax", "openvino")

@@ -13,11 +13,11 @@ from onnx import TensorProto, helper
 
 import deep5 as d5
 from conformance import cases, model_of
-from deep5.backend import Support
-from deep5.errors import NetworkError
+from deep5.core.errors import NetworkError
+from deep5.core.framework import Support
 from deep5.networks import Network
-from deep5.networks.forms import Forms
-from deep5.networks.lowering import lowered
+from deep5.networks.run_modes import Forms
+from deep5.networks.transforms.lowering import lowered
 from operator_table import TABLES, is_function, operators
 
 FRAMEWORKS = ("reference", "pytorch", "tensorflow", "jax", "onnxruntime")

@@ -16,12 +16,12 @@ import pytest
 from onnx import TensorProto, helper
 
 import deep5 as d5
-from deep5.backend import Support
-from deep5.executors import GraphExecutor
+from deep5.core.executors import GraphExecutor
+from deep5.core.framework import Support
+from deep5.measuring.statistics import median_ratio
+from deep5.measuring.timing import time_rounds
 from deep5.networks import Network
-from deep5.networks.lowering import lowered
-from deep5.statistics import median_ratio
-from deep5.timing import time_rounds
+from deep5.networks.transforms.lowering import lowered
 
 BATCH, HEADS, LENGTH, SIZE = 16, 8, 64, 32
 CLASSES = 1000

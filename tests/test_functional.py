@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5 import plugins
-from deep5.errors import RuleError, ShapeError, UsageError
-from deep5.executors import ParameterGroup
-from deep5.tensors import TensorSpec
+from deep5.core import plugins
+from deep5.core.errors import RuleError, ShapeError, UsageError
+from deep5.core.executors import ParameterGroup
+from deep5.core.tensors import TensorSpec
 from deep5.training.functional import FunctionalRule
 from deep5.training.kernel import bind_rule
 

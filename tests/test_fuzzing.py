@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import deep5 as d5
-from deep5.errors import MissingDependency, NetworkError, Unsupported
+from deep5.core.errors import MissingDependency, NetworkError, Unsupported
 from fuzzing import fuzz
 from fuzzing_models import write_models
 
@@ -61,7 +61,7 @@ def test_what_is_found_is_told(models: Path, tmp_path: Path, monkeypatch: pytest
 import os, time, sys
 if "fuzzing.py" in " ".join(sys.orig_argv):
     import pathlib
-    import deep5.networks.importing as importing
+    import deep5.networks.onnx.importing as importing
     right, calls = importing.import_model, []
     def wrong(source):
         calls.append(source)

@@ -16,7 +16,7 @@ from onnx.reference.op_run import OpRun
 
 import deep5 as d5
 import gradient_drawn_layers
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 from deep5.frameworks.reference.framework import Reference
 from deep5.frameworks.reference.kernels.shape import pad
 from deep5.frameworks.reference.operators import supports
@@ -24,7 +24,7 @@ from deep5.networks import Network
 from deep5.networks.gradients import build as differentiation
 from deep5.networks.gradients import gradient_network
 from deep5.networks.gradients.rules import RULES
-from deep5.networks.lowering import lowered
+from deep5.networks.transforms.lowering import lowered
 from gradient_drawn import CASES, Case, drawn_case
 
 assert gradient_drawn_layers.windows  # it adds its operators to CASES

@@ -14,9 +14,9 @@ import onnx_ir as ir
 import pytest
 
 from deep5.networks import Network, NetworkBuilder, lenet, ones, resnet
-from deep5.networks.forms import training_form
 from deep5.networks.gradients import gradient_network
 from deep5.networks.gradients.batch_normalization import expand_training
+from deep5.networks.run_modes import training_form
 from gradient_cases import dot_network, gradients_of, run
 
 END = np.iinfo(np.int64).max

@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 import deep5 as d5
-from deep5.errors import NetworkError
-from deep5.tensors import to_numpy
+from deep5.core.errors import NetworkError
+from deep5.core.tensors import to_numpy
 
 # Those whose gradients deep5 writes down, and those that differentiate themselves.
 WRITTEN, OWN = ["reference", "onnxruntime"], ["pytorch", "tensorflow", "jax"]

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import RuleError, ShapeError, UnknownName, UsageError
-from deep5.tensors import TensorSpec
+from deep5.core.errors import RuleError, ShapeError, UnknownName, UsageError
+from deep5.core.tensors import TensorSpec
 from deep5.training.kernel import bind_groups, bind_rule
 from deep5.training.optimizer import RuleOptimizer
 from deep5.training.pipeline import GradientPipeline

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
-from deep5.errors import NetworkError, UnknownName, Unsupported
+from deep5.core.errors import NetworkError, UnknownName, Unsupported
 from deep5.networks import Network, NetworkBuilder, lenet
 from deep5.networks.gradients import gradient_network
 from gradient_cases import check_case, dot_network, gradients_of, normal

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deep5.distributed.graphs import GRAPHS, metropolis_weights, neighbours_of, spectral_gap
-from deep5.errors import UnknownName, UsageError
+from deep5.core.errors import UnknownName, UsageError
+from deep5.distributed.schemes.graphs import GRAPHS, metropolis_weights, neighbours_of, spectral_gap
 
 
 @given(st.sampled_from(sorted(GRAPHS)), st.integers(1, 48))

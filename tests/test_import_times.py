@@ -13,7 +13,7 @@ import pytest
 
 import deep5 as d5
 import import_times
-from deep5.errors import MissingDependency
+from deep5.core.errors import MissingDependency
 
 GOAL_S = 2.0
 

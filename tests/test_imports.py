@@ -163,7 +163,8 @@ def does_work(node: ast.stmt) -> bool:
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         return False
     if isinstance(node, ast.Expr):
-        return not isinstance(node.value, ast.Constant)
+        # `deep5` lets its documented former paths be imported; nothing else is called.
+        return not isinstance(node.value, ast.Constant) and ast.unparse(node.value) != "keep_importable()"
     if isinstance(node, ast.FunctionDef):
         return node.name not in {"__getattr__", "__dir__"}
     if isinstance(node, ast.If):
@@ -213,7 +214,7 @@ def test_imports_look_inward(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("planted", "line", "complaint"),
     [
-        ("deep5/errors.py", "import deep5.frameworks.pytorch", r"deep5\.errors -> deep5\.frameworks\.pytorch"),
+        ("deep5/core/errors.py", "import deep5.frameworks.pytorch", r"core\.errors -> deep5\.frameworks\.pytorch"),
         (
             "deep5/operators/__init__.py",
             "def f():\n    import deep5.training.rule",

@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5 import plugins
-from deep5.errors import NetworkError, OperatorError, ShapeError, UnknownName, Unsupported, UsageError
+from deep5.core import plugins
+from deep5.core.errors import NetworkError, OperatorError, ShapeError, UnknownName, Unsupported, UsageError
+from deep5.core.seeds import generator
+from deep5.core.tensors import TensorSpec, aligned_empty
 from deep5.networks import NetworkBuilder, lenet, mlp, resnet
-from deep5.networks.builder import ones, zeros
 from deep5.networks.check import check_executor
+from deep5.networks.edit.builder import ones, zeros
 from deep5.networks.masks import dropout_mask
 from deep5.networks.native import NativeNetwork
 from deep5.operators import operator as operators
-from deep5.seeds import generator
-from deep5.tensors import TensorSpec, aligned_empty
 from jax_cases import ELSEWHERE, FURTHER, Case, Draw, fed, ints, positive, trained
 from poison import poisoned
 

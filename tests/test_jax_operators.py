@@ -14,9 +14,9 @@ import onnx_ir as ir
 import pytest
 
 import deep5 as d5
-from deep5.errors import NetworkError, ShapeError
+from deep5.core.errors import NetworkError, ShapeError
+from deep5.core.seeds import generator
 from deep5.networks import Network
-from deep5.seeds import generator
 
 jax = pytest.importorskip("jax")
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import RuleError, ShapeError, UsageError
-from deep5.events import StepInfo
-from deep5.tensors import TensorSpec
+from deep5.core.errors import RuleError, ShapeError, UsageError
+from deep5.core.events import StepInfo
+from deep5.core.tensors import TensorSpec
 from deep5.training.eager import EagerRule
 from deep5.training.expression import OPERATIONS
 from deep5.training.rule import UpdateRule

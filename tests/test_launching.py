@@ -16,11 +16,11 @@ from typing import Any
 import psutil
 import pytest
 
-from deep5.distributed.joining import Launched, Report, compare_ranks, launched
-from deep5.distributed.threads import ThreadCommunicator, run_in_threads
-from deep5.errors import MissingDependency, UsageError
-from deep5.launching import RanksEnded, start_ranks
-from deep5.rank_output import last_lines
+from deep5.core.errors import MissingDependency, UsageError
+from deep5.distributed.communicators.threads import ThreadCommunicator, run_in_threads
+from deep5.distributed.launch.join import Launched, Report, compare_ranks, launched
+from deep5.distributed.launch.output import last_lines
+from deep5.distributed.launch.start import RanksEnded, start_ranks
 
 LAUNCHERS = ["mpiexec", "torchrun"]
 # What a launcher or the one who pays for the machine has set already is not what is tested.
@@ -28,14 +28,14 @@ OWN = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "DEEP5_RANKS", "DEEP5_LAUNCH", "TORCH
 ALONE = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MPI_LOCALRANKID"}
 RANK = """
 import json, os, signal, sys, time
-from deep5.distributed.joining import Report, launched
+from deep5.distributed.launch.join import Report, launched
 me = launched()
 report = Report()
 report.started()
 """
 WATCH = """
 import json, os, sys
-from deep5.launching import start_ranks
+from deep5.distributed.launch.start import start_ranks
 ended = start_ranks([sys.executable, "-c", sys.argv[2]], ranks=2, launcher=sys.argv[1], grace_s=8.0)
 print("ENDED", ended.status, ended.lost, ended.result_folder, file=sys.stderr)
 sys.exit(ended.status)
@@ -185,14 +185,14 @@ def test_a_launcher_that_fails_is_told(place: Path, tmp_path: Path, monkeypatch:
     mpiexec = tmp_path / "mpiexec"
     mpiexec.write_text("#!/bin/sh\necho there are no slots >&2\nexit 7\n")
     mpiexec.chmod(0o755)
-    monkeypatch.setattr("deep5.launching._mpiexec", lambda: str(mpiexec))
+    monkeypatch.setattr("deep5.distributed.launch.start._mpiexec", lambda: str(mpiexec))
     ended = start("mpiexec", "")
     assert ended.error == "mpiexec ended with the status 7 before its ranks; it said: there are no slots"
     assert ended.status == 3
 
 
 def test_a_rank_that_does_not_begin_is_named(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("deep5.rank_job.BEGIN_S", 2.0)
+    monkeypatch.setattr("deep5.distributed.launch.job.BEGIN_S", 2.0)
     program = RANK.replace(
         "report.started()", "if me.rank == 1: print('reads', flush=True); time.sleep(60)\nreport.started()"
     )
@@ -245,13 +245,13 @@ exec {mpiexec} "$@"
 def test_a_launcher_that_found_no_network_is_tried_again(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int, status: int
 ) -> None:
-    from deep5.launching import _mpiexec
+    from deep5.distributed.launch.start import _mpiexec
 
     count, mpiexec = tmp_path / "count", tmp_path / "mpiexec"
     count.touch()
     mpiexec.write_text(NO_LISTENER.format(count=count, fails=fails, mpiexec=_mpiexec()))
     mpiexec.chmod(0o755)
-    monkeypatch.setattr("deep5.launching._mpiexec", lambda: str(mpiexec))
+    monkeypatch.setattr("deep5.distributed.launch.start._mpiexec", lambda: str(mpiexec))
     ended = start("mpiexec", "report.finished(0)")
     assert ended.status == status, ended
     assert ("listener thread failed to start" in str(ended.error)) == (status == 3)
@@ -336,8 +336,8 @@ def test_rank_0_draws_on_the_terminal_itself(place: Path) -> None:
 
 JOINED = """
 import numpy as np
-from deep5.distributed.joining import compare_ranks, join
-from deep5.errors import UsageError
+from deep5.distributed.launch.join import compare_ranks, join
+from deep5.core.errors import UsageError
 communicator = join(me)
 total = np.array([me.rank + 1.0])
 communicator.all_reduce(total)

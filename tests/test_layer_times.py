@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.backend import Framework
-from deep5.errors import MissingDependency, NetworkError, Unsupported, UsageError
+from deep5.core.errors import MissingDependency, NetworkError, Unsupported, UsageError
+from deep5.core.framework import Framework
 from deep5.networks import LayerTime, LayerTimes, layer_times, lenet, lstm, mlp, transformer, wide_resnet
+from deep5.networks.analysis.layer_clock import Group, Owner, Owners, without_gaps
 from deep5.networks.gradients import gradient_network
-from deep5.networks.layer_clock import Group, Owner, Owners, without_gaps
 from deep5.networks.random_feed import random_feed
 
 FRAMEWORKS = ("pytorch", "reference", "onnxruntime", "openvino", "tensorflow")

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 import deep5 as d5
 from conformance import cases, model_of, samples
-from deep5.networks.precision import with_precision
+from deep5.networks.transforms.precision import with_precision
 
 FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 NAMES = sorted(path.stem.removeprefix("light_") for path in FOLDER.glob("light_*.onnx"))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.training.loaders import LoaderSource
 
 torch = pytest.importorskip("torch")

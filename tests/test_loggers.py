@@ -23,8 +23,8 @@ import pytest
 from rich.console import Console
 
 import deep5 as d5
-from deep5.errors import MissingDependency, OutputError, UnknownName, UsageError
-from deep5.plugins import install_command, load
+from deep5.core.errors import MissingDependency, OutputError, UnknownName, UsageError
+from deep5.core.plugins import install_command, load
 from deep5.training import loggers, tensorboard_logger
 from deep5.training.datasets.class_templates import synthetic
 from pace import slowness

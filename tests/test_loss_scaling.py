@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import ShapeError, UsageError
+from deep5.core.errors import ShapeError, UsageError
 from deep5.training.loss_scale import LossScale, check_scaling
 from deep5.training.optimizer import RuleOptimizer
 from pipeline_cases import FRAMEWORKS, batch, bound, info, network, parameters

@@ -15,10 +15,10 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import deep5 as d5
-from deep5.backend import Support
+from deep5.core.framework import Support
 from deep5.networks import Network, NetworkBuilder, lenet, lstm, resnet18_small, transformer
-from deep5.networks.builder import ones
-from deep5.networks.lowering import lowered
+from deep5.networks.edit.builder import ones
+from deep5.networks.transforms.lowering import lowered
 from pace import slowness
 
 

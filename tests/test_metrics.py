@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import UnknownName, UsageError
-from deep5.metric import Metric, Observer, Sample
-from deep5.plugins import load
+from deep5.core.errors import UnknownName, UsageError
+from deep5.core.metric import Metric, Observer, Sample
+from deep5.core.plugins import load
 from deep5.results.schema import metric_row
 from deep5.training.divergence import NonFiniteLoss
 from ending import StopIn

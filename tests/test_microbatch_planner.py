@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import NetworkError, Unsupported, UsageError
+from deep5.core.errors import NetworkError, Unsupported, UsageError
+from deep5.measuring.samples import Interval
+from deep5.measuring.timing import time_rounds
 from deep5.networks import NetworkBuilder, alexnet, he_normal, mlp, resnet
-from deep5.networks import microbatch_planner as planner
-from deep5.networks.convolution_algorithms import convolutions_by
-from deep5.networks.equivalence import check_transformation
-from deep5.networks.microbatch_costs import MeasuredLayer
-from deep5.networks.microbatch_memory import resident_workspaces
-from deep5.networks.microbatch_plan import Cost
-from deep5.networks.microbatch_planner import plan_microbatches
-from deep5.recipe import load_recipe
+from deep5.networks.microbatching import planner
+from deep5.networks.microbatching.costs import MeasuredLayer
+from deep5.networks.microbatching.memory import resident_workspaces
+from deep5.networks.microbatching.plan import Cost
+from deep5.networks.microbatching.planner import plan_microbatches
+from deep5.networks.transforms.convolution_algorithms import convolutions_by
+from deep5.networks.transforms.equivalence import check_transformation
+from deep5.recipe.recipe import load_recipe
 from deep5.recipes.microbatching import measured
-from deep5.run import execute
-from deep5.samples import Interval
-from deep5.timing import time_rounds
+from deep5.run.execute import execute
 
 
 @pytest.fixture(params=["pytorch", "onnxruntime"])

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import NetworkError, UsageError
+from deep5.core.errors import NetworkError, UsageError
 from deep5.networks import NetworkBuilder, alexnet, he_normal, zeros
-from deep5.networks.convolution_algorithms import CONVOLUTIONS, convolutions_by
-from deep5.networks.equivalence import check_transformation
-from deep5.networks.microbatch_plan import Cost, Division, divide, divisions, share
-from deep5.networks.microbatching import micro_batched
+from deep5.networks.microbatching.plan import Cost, Division, divide, divisions, share
+from deep5.networks.microbatching.transform import micro_batched
+from deep5.networks.transforms.convolution_algorithms import CONVOLUTIONS, convolutions_by
+from deep5.networks.transforms.equivalence import check_transformation
 
 
 def costs_of(seed: int, batch: int) -> dict[int, Cost]:

@@ -14,13 +14,13 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import deep5 as d5
-from deep5.errors import NetworkError, UnknownName, Unsupported, UsageError
+from deep5.core.errors import NetworkError, UnknownName, Unsupported, UsageError
+from deep5.core.processor import adds_bfloat16_in_float32
+from deep5.core.tensors import TensorSpec, to_numpy
 from deep5.networks import Network, NetworkBuilder, inception, lenet, lstm, mlp, ones, resnet, transformer, zeros
-from deep5.networks.mixed_precision import FOLLOWING, PRODUCTS, compute_dtype, mixed_precision
 from deep5.networks.native import NativeNetwork
-from deep5.networks.precision import with_precision
-from deep5.processor import adds_bfloat16_in_float32
-from deep5.tensors import TensorSpec, to_numpy
+from deep5.networks.transforms.mixed_precision import FOLLOWING, PRODUCTS, compute_dtype, mixed_precision
+from deep5.networks.transforms.precision import with_precision
 from deep5.training.optimizer import RuleOptimizer
 
 FRAMEWORKS = ("reference", "pytorch", "tensorflow", "jax")

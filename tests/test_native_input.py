@@ -15,9 +15,9 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 import deep5 as d5
-from deep5.errors import NetworkError, ShapeError, Unsupported, UsageError
+from deep5.core.errors import NetworkError, ShapeError, Unsupported, UsageError
+from deep5.core.tensors import TensorSpec
 from deep5.frameworks.pytorch import from_module
-from deep5.tensors import TensorSpec
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")

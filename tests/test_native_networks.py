@@ -14,15 +14,15 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 import deep5 as d5
-from deep5.errors import NetworkError, RecipeError, ShapeError, UnknownName, Unsupported, UsageError
-from deep5.executors import GraphExecutor
+from deep5.core.errors import NetworkError, RecipeError, ShapeError, UnknownName, Unsupported, UsageError
+from deep5.core.executors import GraphExecutor
+from deep5.core.tensors import TensorSpec
 from deep5.frameworks.pytorch import from_module
 from deep5.networks import lenet
 from deep5.networks.native import NativeNetwork
 from deep5.networks.probing import output_specs
-from deep5.recipe import load_recipe
-from deep5.run import execute
-from deep5.tensors import TensorSpec
+from deep5.recipe.recipe import load_recipe
+from deep5.run.execute import execute
 from deep5.training.dataset import ArrayDataset
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -407,7 +407,7 @@ RECIPE = """
 import torch
 from torch import nn
 from deep5.frameworks.pytorch import from_module
-from deep5.tensors import TensorSpec
+from deep5.core.tensors import TensorSpec
 
 def network(seed):
     torch.manual_seed(seed % 2**63)

@@ -18,11 +18,11 @@ import torch
 import deep5 as d5
 from deep5.bench.candidates import Candidate, Prepared, prepare
 from deep5.bench.plan import Plan, Workload
-from deep5.errors import OperatorError, Unsupported
+from deep5.core.errors import OperatorError, Unsupported
+from deep5.measuring.loops import time_loop
 from deep5.operators.check import check_forward, check_gradient
 from deep5.operators.checks.report import OperatorReport, Row
 from deep5.operators.problems import Direction, Problem
-from deep5.operators.timing import time_loop
 from operators_right import constant, normal
 
 X = [constant(0, 3, 4)]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5 import plugins
-from deep5.errors import ShapeError, Unsupported, UsageError
-from deep5.events import StepInfo
+from deep5.core import plugins
+from deep5.core.errors import ShapeError, Unsupported, UsageError
+from deep5.core.events import StepInfo
 from optimizer_table import batch, distance, info, network, one_thread  # noqa: F401 - a fixture
 
 FRAMEWORKS = ("pytorch", "tensorflow", "jax")

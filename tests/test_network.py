@@ -14,10 +14,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import deep5 as d5
-from deep5.errors import NetworkError, OutputError, ShapeError, Unsupported, UsageError
+from deep5.core.errors import NetworkError, OutputError, ShapeError, Unsupported, UsageError
 from deep5.networks import Network, NetworkBuilder, lenet, mlp, resnet, transformer
-from deep5.networks.builder import zeros
 from deep5.networks.constants import constant_value
+from deep5.networks.edit.builder import zeros
 
 SMALL: dict[str, Any] = {"features": 4, "hidden": 3, "classes": 2}
 CHILD_TIMEOUT_S = 60  # imports of onnx take a second; the rest is slack for a loaded machine

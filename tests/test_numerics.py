@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import pytest
 
 import deep5 as d5
-from deep5.errors import RecipeError, UsageError
+from deep5.core.errors import RecipeError, UsageError
+from deep5.core.plugins import registered
+from deep5.core.tensors import Device
 from deep5.frameworks.reference.framework import Reference
-from deep5.plugins import registered
-from deep5.recipe import Recipe
-from deep5.run import execute
-from deep5.tensors import Device
+from deep5.recipe.recipe import Recipe
+from deep5.run.execute import execute
 
 FLAG = "--xla_gpu_deterministic_ops"
 # Each ends with what the framework itself says, after (deterministic, tf32) of (True, False), then, where the process
@@ -79,7 +79,7 @@ TOLD = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ASKED)
 def test_what_is_asked_for_is_what_the_framework_says(name: str) -> None:
-    start = f"import deep5 as d5\nfrom deep5.errors import UsageError\nframework = d5.framework({name!r})\n"
+    start = f"import deep5 as d5\nfrom deep5.core.errors import UsageError\nframework = d5.framework({name!r})\n"
     # On the host the same bits come again whatever was asked for, in float32.
     end = """
 settings = framework.executor(d5.networks.mlp(features=2, hidden=2, classes=2)).settings()
@@ -244,8 +244,8 @@ def test_numerics_that_can_no_longer_be_set(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_device_of_an_executor_is_what_numerics_are_set_for() -> None:
     """Also where it is handed over with the executor, as the tutorial's recipes do."""
-    from deep5.assemble_executor import written_numerics
-    from deep5.recipe import Recipe
+    from deep5.recipe.recipe import Recipe
+    from deep5.run.assemble_executor import written_numerics
 
     fixed = {"model": "mlp", "dataset": "synthetic", "epochs": 1}
     for device, asked in ((d5.GPUDevice(), ["deterministic"]), (d5.CPUDevice(), [])):

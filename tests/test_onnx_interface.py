@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 import deep5 as d5
-from deep5.errors import NetworkError, ShapeError, Unsupported, UsageError
+from deep5.core.errors import NetworkError, ShapeError, Unsupported, UsageError
 from deep5.networks import onnx_backend
 
 TEXT = '<ir_version: 10, opset_import: ["": 20]> g (float[2] x, float[2] y) => (float[2] z) {z = Sub(x, y)}'

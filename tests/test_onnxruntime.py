@@ -8,7 +8,7 @@ import pytest
 
 import deep5 as d5
 from conformance import cases, outcome
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 from deep5.frameworks.onnxruntime import from_model
 from deep5.frameworks.onnxruntime.rewrite import rewritten
 from deep5.networks import NetworkBuilder, lenet, mlp

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 import deep5 as d5
-from deep5.errors import NetworkError, Unsupported
+from deep5.core.errors import NetworkError, Unsupported
 from deep5.networks import NetworkBuilder
 
 ENGINE: Any = d5.framework("onnxruntime")

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import deep5 as d5
-from deep5.errors import NetworkError, Unsupported
+from deep5.core.errors import NetworkError, Unsupported
 
 DRAW = np.random.default_rng(5)
 

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from deep5.errors import NetworkError, Unsupported
+from deep5.core.errors import NetworkError, Unsupported
 from deep5.frameworks.openvino import from_model
 from deep5.networks import Network, NetworkBuilder, lenet, mlp
 from engine import EngineSuite, close, feed
@@ -22,7 +22,7 @@ from engine import EngineSuite, close, feed
 ALTERNATE = """
 import sys
 import numpy as np
-from deep5.errors import NetworkError
+from deep5.core.errors import NetworkError
 from deep5.frameworks.openvino import from_model
 from test_openvino import unfit
 
@@ -56,7 +56,7 @@ threads, processors = int(sys.argv[1]), int(sys.argv[2])
 if processors:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:processors])
 import deep5 as d5
-from deep5.errors import NetworkError
+from deep5.core.errors import NetworkError
 from deep5.frameworks.openvino import from_model
 from test_openvino import reshaped
 

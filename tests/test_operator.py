@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import deep5 as d5
-from deep5.errors import OperatorError, ShapeError
+from deep5.core.errors import OperatorError, ShapeError
 from deep5.operators.registry import forget_operator
 
 TORCH, NUMPY = d5.framework("pytorch"), d5.framework("reference")

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 import deep5 as d5
-from deep5.errors import OperatorError, ShapeError, Unsupported, UsageError
+from deep5.core.errors import OperatorError, ShapeError, Unsupported, UsageError
 from deep5.operators.check import check_forward, check_gradient
 from deep5.operators.checks import survival
 from deep5.operators.checks.conduct import same_bits

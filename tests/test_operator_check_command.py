@@ -13,7 +13,7 @@ from command import Command
 FILE = """
 import numpy as np
 import deep5 as d5
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
 
 class Power(d5.Operator):
     def __init__(self, power, off=0.0):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import OperatorError
+from deep5.core.errors import OperatorError
 from deep5.operators.check import check_forward, check_gradient
 from deep5.operators.checks.conduct import some_needs
 from deep5.operators.checks.inputs import LAYOUTS

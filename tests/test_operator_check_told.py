@@ -13,7 +13,7 @@ import pytest
 
 import deep5 as d5
 from command import Command
-from deep5.errors import OperatorError, ShapeError, UsageError
+from deep5.core.errors import OperatorError, ShapeError, UsageError
 from deep5.operators.check import check_forward, check_gradient
 from deep5.operators.checks.heat_map import heat_map
 from deep5.operators.checks.inputs import without_elements

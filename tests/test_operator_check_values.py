@@ -12,8 +12,8 @@ import pytest
 
 import deep5 as d5
 from command import Command
-from deep5.arguments import THREADS
-from deep5.errors import OperatorError, ShapeError
+from deep5.core.arguments import THREADS
+from deep5.core.errors import OperatorError, ShapeError
 from deep5.operators import plan
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.inputs import LAYOUTS, cast, larger, repeated, resized

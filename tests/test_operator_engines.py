@@ -16,9 +16,9 @@ import onnx
 import pytest
 
 import deep5 as d5
-from deep5.errors import NetworkError, OperatorError, ShapeError, UnknownName, Unsupported
-from deep5.networks.builder import ones
+from deep5.core.errors import NetworkError, OperatorError, ShapeError, UnknownName, Unsupported
 from deep5.networks.compiled import DOMAIN as COMPILED
+from deep5.networks.edit.builder import ones
 from deep5.networks.engine import engine_model
 from deep5.networks.gradients import gradient_network, vjp_network
 from deep5.networks.onnx_operator import ONNXOperator

@@ -17,8 +17,8 @@ import onnx
 import pytest
 
 import deep5 as d5
-from deep5.errors import NetworkError, OperatorError, ShapeError, Unsupported
-from deep5.events import StepInfo
+from deep5.core.errors import NetworkError, OperatorError, ShapeError, Unsupported
+from deep5.core.events import StepInfo
 from deep5.frameworks.jax import ffi
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.backward import Backward

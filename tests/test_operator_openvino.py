@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import OperatorError, ShapeError
+from deep5.core.errors import OperatorError, ShapeError
 from deep5.operators.cpp import CppOperator
 from processors import AVX512
 

@@ -21,7 +21,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 import deep5 as d5
-from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported, UsageError
+from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported, UsageError
 from deep5.frameworks.pytorch.compiled import Compiler
 from deep5.frameworks.pytorch.executor import PyTorchExecutor
 from deep5.frameworks.pytorch.framework import PyTorch

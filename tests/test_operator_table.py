@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from deep5.networks.forms import _SPECIAL
 from deep5.networks.gradients.rules import CONSTANT, RULES
+from deep5.networks.run_modes import _SPECIAL
 from gradient_drawn import CASES
 from gradient_layers import LAYERS
 from gradient_table import ELEMENTS

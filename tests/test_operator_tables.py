@@ -11,7 +11,7 @@ import pytest
 import deep5 as d5
 from conformance import cases as onnx_cases
 from conformance import model_of
-from deep5.networks.reading import nodes_of
+from deep5.networks.onnx.reading import nodes_of
 from operator_cases import ONLY, Case, cases, checked_gradients, converted, named, runtime, single, smooth, with_loss
 
 FRAMEWORKS = ("pytorch", "tensorflow")

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import NetworkError, OperatorError, ShapeError, Unsupported
+from deep5.core.errors import NetworkError, OperatorError, ShapeError, Unsupported
 from deep5.networks.gradients import gradient_network
 from memory_cases import Where, addresses
 from tracing_cases import CASES, arrays

@@ -10,11 +10,11 @@ import onnx_ir as ir
 import pytest
 
 import deep5 as d5
-from deep5.backend import Support
-from deep5.errors import OperatorError, Unsupported
+from deep5.core.errors import OperatorError, Unsupported
+from deep5.core.framework import Support
 from deep5.networks import Network, NetworkBuilder
-from deep5.networks.builder import ones
-from deep5.networks.lowering import lowered
+from deep5.networks.edit.builder import ones
+from deep5.networks.transforms.lowering import lowered
 
 DOMAIN = "org.example.tracing"
 ENGINES = ("onnxruntime", "openvino")

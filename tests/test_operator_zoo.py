@@ -17,16 +17,17 @@ import pytest
 import torch
 
 import deep5 as d5
-from deep5.arguments import THREADS
-from deep5.compiler import CPP, compiler
-from deep5.errors import OperatorError, ShapeError, Unsupported, UsageError
-from deep5.operators import timing, zoo
+from deep5.core.arguments import THREADS
+from deep5.core.compiler import CPP, compiler
+from deep5.core.errors import OperatorError, ShapeError, Unsupported, UsageError
+from deep5.measuring import loops as timing
+from deep5.measuring.samples import ratio_interval
+from deep5.measuring.timing import time_rounds
+from deep5.operators import zoo
 from deep5.operators.registry import make_operator
 from deep5.operators.zoo import ConvDirect, ConvFFT, ConvIm2Col, ConvWinograd, MatMulBlocked, problems, work
 from deep5.operators.zoo.work import FILTERING, Convolution
 from deep5.recipes.linear_scaling import LinearScaling, LinearScalingOfOne
-from deep5.samples import ratio_interval
-from deep5.timing import time_rounds
 
 FOLDER = Path(zoo.__file__).parent
 ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.plugins import registered
-from deep5.recipe import load_recipe
+from deep5.core.plugins import registered
+from deep5.core.tensors import array_namespace
+from deep5.recipe.recipe import load_recipe
 from deep5.recipes.overhead import by_deep5, jax_by_hand, onnxruntime_by_hand, pytorch_by_hand, tensorflow_by_hand
-from deep5.tensors import array_namespace
 
 # Four samples: each opponent takes their number from its input's shape alone; the recipes' own sizes, 1, 8 and 64, are
 # those of `test_sizes_of_the_recipes`.

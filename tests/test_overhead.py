@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deep5.components import make_candidate
-from deep5.distributed.threads import run_in_threads
-from deep5.events import StepInfo
-from deep5.plugins import registered
-from deep5.recipe import Recipe, load_recipe
+from deep5.core.events import StepInfo
+from deep5.core.plugins import registered
+from deep5.distributed.communicators.threads import run_in_threads
+from deep5.measuring.timing import time_rounds
+from deep5.recipe.components import make_candidate
+from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.results.result import Result, load
-from deep5.run import execute, execute_as_rank
-from deep5.timing import time_rounds
+from deep5.run.execute import execute, execute_as_rank
 from pace import slowness
 
 RECIPES = sorted(registered("recipes"))

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.assemble import assemble
-from deep5.communicator import SingleRank
+from deep5.core.communicator import SingleRank
+from deep5.core.errors import CommunicationError, RecipeError, UsageError
+from deep5.distributed.communicators.threads import run_in_threads
 from deep5.distributed.compression import check_compression
-from deep5.distributed.threads import run_in_threads
-from deep5.errors import CommunicationError, RecipeError, UsageError
-from deep5.recipe import Recipe
+from deep5.recipe.recipe import Recipe
+from deep5.run.assemble import assemble
 from pipeline_cases import batch, executor, network
 from scheme_cases import rows_of, trained
 
@@ -184,7 +184,7 @@ def test_a_wrong_scheme_is_told_before_a_framework_is_loaded(tmp_path: Path) -> 
     (tmp_path / "own.py").write_text(OWN)
     program = """
     import sys
-    from deep5.cli import main
+    from deep5.cli.main import main
     try:
         main()
     except SystemExit as ended:

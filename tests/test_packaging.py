@@ -18,7 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from deep5.plugins import KINDS
+from deep5.core.plugins import KINDS
 from staging import ROOMS
 
 ROOT = Path(__file__).resolve().parent.parent

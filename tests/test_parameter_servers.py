@@ -14,21 +14,21 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.communicator import SingleRank
-from deep5.distributed.asynchronous_scheme import AsynchronousScheme
+from deep5.core.communicator import SingleRank
+from deep5.core.errors import CommunicationError, Unsupported, UsageError
+from deep5.core.executors import ParameterGroup
+from deep5.distributed.communicators.threads import run_in_threads
 from deep5.distributed.compression.half_precision import HalfPrecision
 from deep5.distributed.compression.top_k import TopKSparsification
 from deep5.distributed.resuming import restore_ranks
 from deep5.distributed.schemes.asynchronous import AsynchronousParameterServer
+from deep5.distributed.schemes.asynchronous_base import AsynchronousScheme
 from deep5.distributed.schemes.parameter_server import ParameterServer
+from deep5.distributed.schemes.server import Server
+from deep5.distributed.schemes.server_memory import HEAD, Block
 from deep5.distributed.schemes.stale_synchronous import StaleSynchronous
-from deep5.distributed.server import Server
-from deep5.distributed.server_memory import HEAD, Block
 from deep5.distributed.sharding import ShardedSampler
-from deep5.distributed.threads import run_in_threads
 from deep5.distributed.votes import Votes
-from deep5.errors import CommunicationError, Unsupported, UsageError
-from deep5.executors import ParameterGroup
 from deep5.training.checkpointer import Checkpointer
 from deep5.training.optimizer import RuleOptimizer
 from rank_trainers import BATCH, CLASSES, FEATURES, SAMPLES, network, samples, trained
@@ -715,10 +715,10 @@ for scheme in (AsynchronousParameterServer(), StaleSynchronous(1, root=1), Param
 communicator.barrier()
 print("done", rank, flush=True)
 """
-MPI = "from deep5.distributed.mpi import MPICommunicator\ncommunicator = MPICommunicator.world()\n"
+MPI = "from deep5.distributed.communicators.mpi import MPICommunicator\ncommunicator = MPICommunicator.world()\n"
 GLOO = """
 import sys
-from deep5.distributed.process_group import ProcessGroupCommunicator
+from deep5.distributed.communicators.process_group import ProcessGroupCommunicator
 rank, size, port = map(int, sys.argv[1:4])
 communicator = ProcessGroupCommunicator.connect(rank, size, port=port)
 """

@@ -13,9 +13,9 @@ import pytest
 
 import deep5 as d5
 from command import Command
-from deep5 import cli
-from deep5.errors import UsageError
-from deep5.predict import predict_command, predict_files
+from deep5.cli import main as cli
+from deep5.core.errors import UsageError
+from deep5.trained.predict import predict_command, predict_files
 from deep5.training.dataset import ArrayDataset, Splits
 
 MUTABLE = {"batch_size": 32, "framework": "reference", "optimizer": "adam"}
@@ -243,7 +243,7 @@ def test_an_unknown_preparation_is_said(tmp_path: Path) -> None:
 
 def test_transforms_of_evaluation_are_applied(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
-    from deep5.plugins import registered
+    from deep5.core.plugins import registered
     from deep5.training.transforms import Normalise
 
     normalise = [Normalise(0.5, 0.25)]
@@ -291,9 +291,9 @@ METRICS = [(d5.TestLoss(), None)]
 def test_transforms_of_the_recipes_own_need_the_recipe(transforms: str, tmp_path: Path) -> None:
     """They are never left out without a word."""
     image = pytest.importorskip("PIL.Image")
-    from deep5.evaluate import evaluate_result
-    from deep5.recipe import load_recipe
-    from deep5.run import execute
+    from deep5.recipe.recipe import load_recipe
+    from deep5.run.execute import execute
+    from deep5.trained.evaluate import evaluate_result
 
     file = tmp_path / "own.py"
     file.write_text(OWN.replace("TRANSFORMS", transforms))
@@ -317,8 +317,8 @@ def test_transforms_of_the_recipes_own_need_the_recipe(transforms: str, tmp_path
 def test_registered_transforms_of_a_data_set_of_the_recipes_own(tmp_path: Path) -> None:
     """The data set cannot be made without the recipe, what its samples went through can."""
     image = pytest.importorskip("PIL.Image")
-    from deep5.recipe import load_recipe
-    from deep5.run import execute
+    from deep5.recipe.recipe import load_recipe
+    from deep5.run.execute import execute
 
     file = tmp_path / "own.py"
     file.write_text(OWN.replace("TRANSFORMS", "[d5.Normalise(0.5, 0.25)]"))
@@ -392,13 +392,13 @@ def test_numbers_that_are_none_predict_nothing(result: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("logits", [[0.0, np.inf, 1.0], [-np.inf] * 3, [0.0, np.nan, np.inf], [np.inf, -np.inf, 0.0]])
 def test_a_largest_logit_that_is_not_finite_predicts_nothing(logits: list[float]) -> None:
-    from deep5.predict import _ranked
+    from deep5.trained.predict import _ranked
 
     assert _ranked(np.array(logits), 3) == ()
 
 
 def test_a_class_that_is_ruled_out_has_no_probability() -> None:
-    from deep5.predict import _ranked
+    from deep5.trained.predict import _ranked
 
     assert _ranked(np.array([0.0, -np.inf, 0.0]), 3) == ((0, 0.5), (2, 0.5), (1, 0.0))
 

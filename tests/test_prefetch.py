@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import Deep5Error, UsageError
+from deep5.core.errors import Deep5Error, UsageError
 from deep5.training import prefetch
 from deep5.training.dataset import ArrayDataset
 

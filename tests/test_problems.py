@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from deep5.bench.plan import Plan, workload_of, workloads
-from deep5.errors import ShapeError, UnknownName, UsageError
+from deep5.core.errors import ShapeError, UnknownName, UsageError
+from deep5.core.tensors import TensorSpec
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators import problems
 from deep5.operators.problems import PROBLEM_SETS, TABLES, Direction, problem_rows, problem_set
 from deep5.operators.work import backward_bytes, backward_flops, bytes_of, flops, misfit, moved_bytes
 from deep5.recipes import deepbench_by_hand as by_hand
-from deep5.tensors import TensorSpec
 
 FOLDER = Path(problems.__file__).parent / "deepbench"
 # Counted in DeepBench's own headers: rows a use of each table.
@@ -189,7 +189,7 @@ CASES = [("conv", {}), ("conv", {"stride_height": 2, "pad_height": 1}), ("gemm",
 
 
 def results(framework: str, kind: str, problem: problems.Problem, needs: tuple[bool, ...] = ()) -> list[Any]:
-    from deep5.errors import Unsupported
+    from deep5.core.errors import Unsupported
 
     draw = np.random.default_rng(0)
     inputs = tuple(draw.standard_normal(s.shape).astype(np.float32) for s in problem.inputs)

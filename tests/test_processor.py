@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deep5 import processor
+from deep5.core import processor
 from processors import AVX512
 
 

@@ -18,13 +18,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from command import Command
-from deep5.errors import UsageError
-from deep5.profiles import performance_profiles
+from deep5.core.errors import UsageError
+from deep5.measuring.profiles import performance_profiles
 from deep5.results.profile_record import profile_studies
 from deep5.results.samples_file import SampleRow
-from deep5.results.study_folder import StudyFolder, load_study_folder
+from deep5.results.study.folder import StudyFolder, load_study_folder
 from deep5.results.time_to_target import Reached, Target, median_to_target, parse_target, summary, time_to_target
-from deep5.study import run_study
+from deep5.study.study import run_study
 
 INF = math.inf
 

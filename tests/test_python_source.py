@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import deep5
-from deep5.python_source import parse, source_of
+from deep5.core.python_source import parse, source_of
 
 
 class Finalized:

@@ -21,9 +21,9 @@ from onnx.reference import ReferenceEvaluator
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 import deep5 as d5
-from deep5.compiler import cache_folder
-from deep5.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError
-from deep5.executors import GraphExecutor, StepOptimizer
+from deep5.core.compiler import cache_folder
+from deep5.core.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError
+from deep5.core.executors import GraphExecutor, StepOptimizer
 from deep5.frameworks.pytorch.executor import PyTorchExecutor, _class_check
 from deep5.frameworks.pytorch.framework import PyTorch, from_model
 from deep5.frameworks.pytorch.operators import OPERATORS

@@ -12,7 +12,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import deep5 as d5
-from deep5.errors import NetworkError, Unsupported
+from deep5.core.errors import NetworkError, Unsupported
 from deep5.networks import Network, NetworkBuilder
 from operator_cases import Case, checked_gradients, converted, named, normal, single, with_loss
 

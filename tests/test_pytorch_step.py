@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5 import plugins
-from deep5.errors import RuleError, ShapeError, UsageError
-from deep5.executors import ParameterGroup
+from deep5.core import plugins
+from deep5.core.errors import RuleError, ShapeError, UsageError
+from deep5.core.executors import ParameterGroup
 
 torch = pytest.importorskip("torch")
 

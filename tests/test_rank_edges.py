@@ -13,9 +13,9 @@ from threading import enumerate as threads
 import pytest
 
 import deep5 as d5
-from deep5.distributed.rank_device import rank_device, use_device
-from deep5.distributed.threads import ThreadCommunicator, run_in_threads
-from deep5.errors import RecipeError, Unsupported, UsageError
+from deep5.core.errors import RecipeError, Unsupported, UsageError
+from deep5.distributed.communicators.threads import ThreadCommunicator, run_in_threads
+from deep5.distributed.launch.device import rank_device, use_device
 from ranks import mpi_version, under_mpi
 
 # What a launcher has set already is not what is tested.
@@ -79,8 +79,8 @@ def test_a_launcher_that_does_not_say_which_rank_of_its_machine_is_told(
 def test_a_recipe_goes_by_it_and_a_processor_that_is_not_there_is_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from deep5.assemble_executor import executor_factory
-    from deep5.recipe import load_recipe
+    from deep5.recipe.recipe import load_recipe
+    from deep5.run.assemble_executor import executor_factory
 
     for name, value in {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_RANK": "97"}.items():
         monkeypatch.setenv(name, value)
@@ -99,7 +99,7 @@ def test_a_recipe_goes_by_it_and_a_processor_that_is_not_there_is_an_error(
 INTERRUPTED = """
 import os, random, signal, threading, time
 import numpy as np
-from deep5.distributed.threads import run_in_threads
+from deep5.distributed.communicators.threads import run_in_threads
 
 def work(communicator):
     value = np.ones(4)
@@ -152,7 +152,7 @@ def test_what_interrupts_rank_0_is_what_is_raised() -> None:
 def test_the_end_of_the_process_waits_for_ranks_that_are_still_at_it() -> None:
     program = """
     import time
-    from deep5.distributed.threads import run_in_threads
+    from deep5.distributed.communicators.threads import run_in_threads
 
     def work(communicator):
         time.sleep(1.5 * communicator.rank)
@@ -175,8 +175,8 @@ def test_small_buffers_that_do_not_fit_are_told_by_the_rank_that_gets_too_much()
         pytest.skip("only Open MPI tells of small buffers that do not fit")
     program = """
     import numpy as np
-    from deep5.distributed.mpi import MPICommunicator
-    from deep5.errors import CommunicationError
+    from deep5.distributed.communicators.mpi import MPICommunicator
+    from deep5.core.errors import CommunicationError
 
     communicator = MPICommunicator.world()
     try:

@@ -267,7 +267,7 @@ def test_ranks_with_other_settings_are_refused_on_every_rank(recipe: Path, tmp_p
 
 SCHEMES = """
 import os
-from deep5.distributed.scheme import DistributedOptimizer
+from deep5.distributed.schemes.base import DistributedOptimizer
 
 
 class _Fails(DistributedOptimizer):
@@ -373,7 +373,7 @@ def test_a_rank_that_fails_ends_the_job_of_a_launcher_of_ones_own(recipe: Path, 
     words = ("run", str(recipe), "--out", str(tmp_path / "own"), "--quiet")
     scheme = ("--set", f"scheme={tmp_path / 'schemes.py'}:Raises")
     # The other rank would wait for 600 s.
-    ended = under_mpi("from deep5.cli import main\nmain()", 2, *words, *scheme, timeout_s=90.0)
+    ended = under_mpi("from deep5.cli.main import main\nmain()", 2, *words, *scheme, timeout_s=90.0)
     assert ended.status == 3
     assert "deep5: the run failed: rank 1 of 2: ValueError: my own bug; what it left" in ended.errors
 

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.communicator import SingleRank
+from deep5.core.communicator import SingleRank
+from deep5.core.events import Event, StopTraining
+from deep5.distributed.communicators.threads import run_in_threads
 from deep5.distributed.packed import Packed
 from deep5.distributed.resuming import restore_ranks
 from deep5.distributed.slow_rank import SlowRank
-from deep5.distributed.threads import run_in_threads
 from deep5.distributed.votes import Votes
-from deep5.events import Event, StopTraining
-from deep5.networks.builder import NetworkBuilder
-from deep5.recipe import Recipe
-from deep5.run import execute_as_rank
+from deep5.networks.edit.builder import NetworkBuilder
+from deep5.recipe.recipe import Recipe
+from deep5.run.execute import execute_as_rank
 from deep5.training.checkpoint_file import read_checkpoint, write_checkpoint
 from deep5.training.checkpointer import BEST, Checkpointer, checkpoints
 from rank_trainers import BATCH, SAMPLES, samples, trained

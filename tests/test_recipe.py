@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.assemble import assemble
-from deep5.canonical import canonical, canonical_hash
-from deep5.check import check_recipe
-from deep5.errors import Deep5Error, GoalError, RecipeError, UsageError
-from deep5.metric import parse_goal
-from deep5.recipe import Recipe, load_recipe
-from deep5.recipe_settings import parse_setting
+from deep5.core.canonical import canonical, canonical_hash
+from deep5.core.errors import Deep5Error, GoalError, RecipeError, UsageError
+from deep5.core.metric import parse_goal
+from deep5.recipe.recipe import Recipe, load_recipe
+from deep5.recipe.settings import parse_setting
+from deep5.run.assemble import assemble
+from deep5.run.check import check_recipe
 
 FIXED: dict[str, Any] = {
     "model": "mlp",
@@ -331,7 +331,7 @@ FIXED = {
 MUTABLE = {"batch_size": 16, "framework": "reference"}
 METRICS = [(d5.TestAccuracy(), None)]
 if __name__ == "__main__":
-    from deep5.recipe import Recipe
+    from deep5.recipe.recipe import Recipe
     print(Recipe.make(FIXED, MUTABLE, METRICS).fixed_hash())
 """
 

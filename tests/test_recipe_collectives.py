@@ -18,17 +18,17 @@ import deep5 as d5
 from command import Command
 from deep5.audit import audit
 from deep5.bench.collective.recipe import plan_of
-from deep5.communicator import Communicator
-from deep5.distributed.threads import run_in_threads
-from deep5.errors import RecipeError, UsageError
-from deep5.ranks import run_with_ranks
-from deep5.recipe import Recipe, load_recipe
+from deep5.core.communicator import Communicator
+from deep5.core.errors import RecipeError, UsageError
+from deep5.distributed.communicators.threads import run_in_threads
+from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.recipes.distributed import collectives
 from deep5.results.report.collect import collect
 from deep5.results.report.page import report_page
 from deep5.results.result import Result, result_folders
 from deep5.results.samples_file import read_samples
-from deep5.run import execute, execute_as_rank
+from deep5.run.execute import execute, execute_as_rank
+from deep5.run.ranks import run_with_ranks
 
 NAME = "distributed_collectives"
 FIXED = {"collective": "all_reduce", "sizes": "64,4K", "algorithms": "ring,library", "rounds": 6, "launcher": "threads"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deep5.plugins import registered
+from deep5.core.plugins import registered
 
 # Those with a STUDY are run by tests/test_study_ranks.py, and what trains nothing by tests/test_recipe_collectives.py.
 OTHERS = ("_study", "_strong", "_weak", "_collectives")
@@ -32,7 +32,7 @@ def run(name: str, out: Path, ranks: int, *words: str) -> dict[str, object]:
 
 
 def test_there_is_a_recipe_for_every_scheme() -> None:
-    from deep5.recipe import load_recipe
+    from deep5.recipe.recipe import load_recipe
 
     named = {load_recipe(name).value("scheme") for name in SCHEMES}
     assert named == set(registered("schemes"))

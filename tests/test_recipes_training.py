@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.assemble import assemble
 from deep5.networks import resnet50
-from deep5.recipe import Recipe, load_recipe
+from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.recipes.penalised_momentum import PenalisedMomentum
-from deep5.run import execute
+from deep5.run.assemble import assemble
+from deep5.run.execute import execute
 from deep5.training.optimizer import RuleOptimizer
 from optimizer_table import batch, distance, info, network
 

@@ -16,9 +16,9 @@ from onnx.reference import ReferenceEvaluator
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 import deep5 as d5
-from deep5.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError
-from deep5.events import StepInfo
-from deep5.executors import GraphExecutor, ParameterGroup
+from deep5.core.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError
+from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor, ParameterGroup
 from deep5.frameworks.reference.framework import Reference
 from deep5.networks import Network, NetworkBuilder, lenet, mlp, ones, resnet, zeros
 from deep5.networks.gradients import gradient_network

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from deep5.errors import NetworkError, ShapeError, Unsupported
+from deep5.core.errors import NetworkError, ShapeError, Unsupported
 from deep5.frameworks.reference.emit import compile_network
 from deep5.frameworks.reference.kernels.decoding import decoded
 from deep5.frameworks.reference.kernels.memory import Scratch

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from deep5.errors import NetworkError, ShapeError
+from deep5.core.errors import NetworkError, ShapeError
 from deep5.frameworks.reference.emit import compile_network
 from deep5.frameworks.reference.kernels.memory import Scratch
 from deep5.frameworks.reference.kernels.pooling import max_pool_with_indices, max_unpool

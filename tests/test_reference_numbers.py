@@ -12,7 +12,7 @@ import pytest
 from onnx_ir import DataType
 
 import deep5 as d5
-from deep5.errors import NetworkError, Unsupported
+from deep5.core.errors import NetworkError, Unsupported
 from deep5.frameworks.reference.kernels.casting import cast
 from test_reference_order import network, run
 

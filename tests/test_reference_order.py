@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import deep5 as d5
-from deep5.errors import Deep5Error, NetworkError, ShapeError, Unsupported
+from deep5.core.errors import Deep5Error, NetworkError, ShapeError, Unsupported
 from deep5.networks import Network
 
 RNG = np.random.default_rng(17)

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 import deep5 as d5
-from deep5.errors import ShapeError, Unsupported
+from deep5.core.errors import ShapeError, Unsupported
 from deep5.networks import Network
 
 RNG = np.random.default_rng(29)

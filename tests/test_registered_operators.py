@@ -9,9 +9,9 @@ import onnx
 import pytest
 
 import deep5 as d5
-from deep5.errors import NetworkError, OperatorError, ShapeError, UsageError
-from deep5.networks import builder
+from deep5.core.errors import NetworkError, OperatorError, ShapeError, UsageError
 from deep5.networks.custom import Extent, is_custom, operator_of
+from deep5.networks.edit import builder
 from deep5.networks.gradients import gradient_network
 from deep5.operators.backward import Backward
 from deep5.operators.contract import specs_of

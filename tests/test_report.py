@@ -23,7 +23,7 @@ from rich.console import Console
 import browser
 import report_cases as cases
 from command import Command
-from deep5.errors import MissingDependency, UsageError
+from deep5.core.errors import MissingDependency, UsageError
 from deep5.results.comparison import COMPARISON, load_comparison
 from deep5.results.comparison_table import comparison_tables
 from deep5.results.report import collect, curves, report_figures, report_page
@@ -33,7 +33,7 @@ from deep5.results.report.markup import Markup, element, escape, named
 from deep5.results.report.numbers import number, seconds
 from deep5.results.report.theme import dark_rules, inline, themed
 from deep5.results.result import load
-from deep5.results.study_record import Study
+from deep5.results.study.record import Study
 
 VOID = {"meta", "link", "br", "path", "rect", "line"}
 

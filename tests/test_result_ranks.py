@@ -17,16 +17,16 @@ from pyarrow import parquet
 import deep5 as d5
 import report_cases as cases
 from command import Command
-from deep5.distributed.threads import run_in_threads
-from deep5.errors import UsageError
-from deep5.recipe import load_recipe
-from deep5.results.export_command import export
+from deep5.cli.export import export
+from deep5.core.errors import UsageError
+from deep5.distributed.communicators.threads import run_in_threads
+from deep5.recipe.recipe import load_recipe
 from deep5.results.ranks_file import read_ranks, sample_files
 from deep5.results.report.collect import collect
 from deep5.results.report.page import report_page
 from deep5.results.result import Result, load
 from deep5.results.samples_file import SampleRow, samples_text
-from deep5.run import execute, execute_as_rank
+from deep5.run.execute import execute, execute_as_rank
 
 RECIPE = """
 import deep5 as d5
@@ -195,7 +195,7 @@ def test_ranks_whose_samples_are_gone_are_told(two: Path, tmp_path: Path) -> Non
 def test_what_fits_into_memory_counts_the_samples_of_all_ranks(
     two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deep5.results import export_command
+    from deep5.cli import export as export_command
 
     sizes = [(two / name).stat().st_size for name in ("samples.csv", "samples-rank-1.csv")]
     monkeypatch.setattr(export_command, "_SAMPLES_BYTES", sum(sizes) - 1)

@@ -22,9 +22,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from deep5.errors import Deep5Error, OutputError, UsageError
-from deep5.files import write_atomically
-from deep5.metric import Goal, Metric, Observer, Sample
+from deep5.core.errors import Deep5Error, OutputError, UsageError
+from deep5.core.files import write_atomically
+from deep5.core.metric import Goal, Metric, Observer, Sample
+from deep5.measuring.samples import Interval
 from deep5.results.folder import ResultFolder
 from deep5.results.mllog import MLLog, read_mllog
 from deep5.results.result import load, result_folders
@@ -32,7 +33,6 @@ from deep5.results.samples_file import SampleRow, sample_rows
 from deep5.results.schema import blank_document, metric_row, schema
 from deep5.results.table import to_json, verdict_table
 from deep5.results.validation import check_document, encode
-from deep5.samples import Interval
 
 VALIDATOR = jsonschema.Draft202012Validator(schema())
 HASH = "0123456789abcdef" * 4
@@ -549,7 +549,7 @@ def test_an_event_is_one_line(tmp_path: Path) -> None:
 
 CHILD = """
 import sys
-from deep5.metric import Sample
+from deep5.core.metric import Sample
 from deep5.results.folder import ResultFolder
 from deep5.results.mllog import MLLog
 from deep5.results.samples_file import sample_rows

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deep5.errors import OutputError, UsageError
+from deep5.core.errors import OutputError, UsageError
 from deep5.results.comparison import load_comparison
 from deep5.results.folder import ResultFolder
 from deep5.results.kind import FILES, kind_of
@@ -19,7 +19,7 @@ from deep5.results.mllog import read_mllog
 from deep5.results.reading import NotThere, parsed, read_bytes, read_json, read_object, read_rows, read_text
 from deep5.results.result import load
 from deep5.results.schema import blank_document
-from deep5.results.study_folder import load_study_folder
+from deep5.results.study.folder import load_study_folder
 
 
 def _socket(path: Path) -> None:

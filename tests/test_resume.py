@@ -593,7 +593,7 @@ def test_a_full_disk_loses_nothing(deep5: Command, tmp_path: Path) -> None:
     Path("own.py").write_text(large)
     program = """
 import resource, signal, sys
-from deep5.cli import main
+from deep5.cli.main import main
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
 sys.argv = ["deep5", "run", "own.py", "--quiet", "--checkpoint-every", "6"]

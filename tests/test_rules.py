@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import deep5 as d5
-from deep5.errors import RuleError
-from deep5.events import StepInfo
-from deep5.tensors import TensorSpec
+from deep5.core.errors import RuleError
+from deep5.core.events import StepInfo
+from deep5.core.tensors import TensorSpec
 from deep5.training.eager import EagerRule
 from deep5.training.rule import State, ThreeStepOptimizer, UpdateRule
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5 import plugins
-from deep5.errors import RuleError
+from deep5.core import plugins
+from deep5.core.errors import RuleError
 from deep5.training.rule import UpdateRule
 from optimizer_table import CASES, STEP_OPTIMIZERS, info
 

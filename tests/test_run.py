@@ -24,18 +24,18 @@ import onnx
 import pytest
 
 import deep5 as d5
-from deep5.canonical import canonical_hash
-from deep5.environment import default_threads
-from deep5.errors import MissingDependency, RecipeError, RunFailed
-from deep5.evaluate import evaluate_result
-from deep5.metric import Observer
+from deep5.core.canonical import canonical_hash
+from deep5.core.errors import MissingDependency, RecipeError, RunFailed
+from deep5.core.metric import Observer
+from deep5.core.plugins import registered
+from deep5.measuring.environment import default_threads
 from deep5.networks import resnet
-from deep5.plugins import registered
-from deep5.recipe import Recipe, load_recipe
+from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.results.mllog import read_mllog
 from deep5.results.result import Result, load, result_folders
 from deep5.results.schema import schema
-from deep5.run import execute
+from deep5.run.execute import execute
+from deep5.trained.evaluate import evaluate_result
 from deep5.training.datasets.uci_digits import digits
 
 VALIDATOR = jsonschema.Draft202012Validator(schema())
@@ -398,9 +398,9 @@ def test_frameworks_that_fix_their_threads_when_they_start(framework: str, varia
 import os
 import sys
 import deep5 as d5
-from deep5.errors import RecipeError
-from deep5.recipe import Recipe
-from deep5.run import execute
+from deep5.core.errors import RecipeError
+from deep5.recipe.recipe import Recipe
+from deep5.run.execute import execute
 
 def run(**more):
     made = Recipe.make({FIXED!r}, {{**{MUTABLE!r}, "framework": {framework!r}, **more}}, {METRICS!r})
@@ -951,13 +951,13 @@ def test_a_kill_at_any_moment_leaves_a_true_folder_or_none(tmp_path: Path) -> No
     out = tmp_path / "out"
     program = f"""
 import sys
-from deep5.environment import describe_system
-from deep5.recipe import load_recipe
-from deep5.run import execute
+from deep5.measuring.environment import describe_system
+from deep5.recipe.recipe import load_recipe
+from deep5.run.execute import execute
 describe_system()
 recipe = load_recipe("digits_lenet").at_size(sys.argv[1]).with_settings({{"framework": "reference"}})
-import deep5.assemble, deep5.record, deep5.run_training, deep5.training.trainer
-deep5.assemble.assemble(recipe)
+import deep5.run.assemble, deep5.run.record, deep5.run.training, deep5.training.trainer
+deep5.run.assemble.assemble(recipe)
 print("ready", flush=True)
 execute(recipe, out={str(out)!r}, quiet=True)
 print("done", flush=True)

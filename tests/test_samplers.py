@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import deep5 as d5
-from deep5.errors import UsageError
-from deep5.tensors import TensorSpec, numpy_dtype
+from deep5.core.errors import UsageError
+from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.training.batch_source import batch_size_of
 from deep5.training.dataset import ArrayDataset, StreamDataset
 from deep5.training.gathering import gathered
@@ -545,7 +545,7 @@ def test_the_size_of_a_batch() -> None:
 @pytest.mark.parametrize("name", ["bucket", "weighted"])
 def test_trained_by_name(name: str) -> None:
     """Every sample, the last partial batch included, reaches the optimizer."""
-    from deep5.plugins import load
+    from deep5.core.plugins import load
     from deep5.training.datasets.class_templates import synthetic
 
     data = synthetic(shape=(4,), classes=3, train=11, test=6)

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from deep5.errors import TooFewSamples, UsageError
-from deep5.samples import Interval, median_interval, non_inferiority, paired_ratios, ratio_interval
+from deep5.core.errors import TooFewSamples, UsageError
+from deep5.measuring.samples import Interval, median_interval, non_inferiority, paired_ratios, ratio_interval
 
 # Ranks of the lower end at 95 %, from tables of the sign test (Le Boudec, appendix A; Conover, table A3).
 RANKS = {6: 1, 8: 1, 9: 2, 12: 3, 20: 6, 30: 10, 50: 18, 70: 27}

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep5 as d5
-from deep5.canonical import canonical, canonical_hash
-from deep5.errors import UnknownName, UsageError
-from deep5.events import StepInfo
-from deep5.plugins import load, registered
+from deep5.core.canonical import canonical, canonical_hash
+from deep5.core.errors import UnknownName, UsageError
+from deep5.core.events import StepInfo
+from deep5.core.plugins import load, registered
 from deep5.training.batch_sizes import GrowingBatches
 from deep5.training.hyper import hyper_reader, hyper_setter, hyper_value
 from deep5.training.schedules import plan_of

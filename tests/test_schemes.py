@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.communicator import SingleRank
-from deep5.distributed.averaging import ParameterAveraging
-from deep5.distributed.graphs import metropolis_weights, neighbours_of
+from deep5.core.communicator import SingleRank
+from deep5.core.errors import CommunicationError, Deep5Error, ShapeError, Unsupported, UsageError
+from deep5.distributed.communicators.threads import run_in_threads
 from deep5.distributed.schemes.all_reduce import AllReduce
+from deep5.distributed.schemes.averaging import ParameterAveraging
 from deep5.distributed.schemes.elastic_averaging import ElasticAveraging
 from deep5.distributed.schemes.gossip import Gossip, partner
+from deep5.distributed.schemes.graphs import metropolis_weights, neighbours_of
 from deep5.distributed.schemes.hierarchical import Hierarchical
 from deep5.distributed.schemes.local_sgd import LocalSGD
 from deep5.distributed.schemes.neighbourhood import Neighbourhood
-from deep5.distributed.threads import run_in_threads
-from deep5.errors import CommunicationError, Deep5Error, ShapeError, Unsupported, UsageError
 from deep5.training.loss_scale import KEYS
 from deep5.training.optimizer import RuleOptimizer
 from pipeline_cases import batch, executor, info, network

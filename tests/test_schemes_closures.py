@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5 import plugins
-from deep5.communicator import SingleRank
+from deep5.core import plugins
+from deep5.core.communicator import SingleRank
+from deep5.core.errors import CommunicationError, Unsupported, UsageError
+from deep5.distributed.communicators.threads import run_in_threads
 from deep5.distributed.schemes.all_reduce import AllReduce
 from deep5.distributed.schemes.gossip import Gossip
 from deep5.distributed.schemes.hierarchical import Hierarchical
 from deep5.distributed.schemes.local_sgd import LocalSGD
 from deep5.distributed.schemes.parameter_server import ParameterServer
+from deep5.distributed.schemes.shared_executor import SharedExecutor
 from deep5.distributed.sharding import part_of
-from deep5.distributed.shared_executor import SharedExecutor
-from deep5.distributed.threads import run_in_threads
-from deep5.errors import CommunicationError, Unsupported, UsageError
 from deep5.training.optimizer import RuleOptimizer
 from engine import classifier, feed
 from pipeline_cases import batch, executor, network

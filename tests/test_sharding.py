@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import deep5 as d5
+from deep5.core.errors import Deep5Error, UsageError
+from deep5.core.tensors import TensorSpec, to_numpy
 from deep5.distributed import sharding
 from deep5.distributed.check_sharding import check_sharding
 from deep5.distributed.sharding import ShardedSampler, part_of
-from deep5.errors import Deep5Error, UsageError
-from deep5.tensors import TensorSpec, to_numpy
 from deep5.training.batch_source import BatchSource
 from deep5.training.dataset import ArrayDataset, StreamDataset
 from deep5.training.sequences import SequenceDataset

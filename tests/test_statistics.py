@@ -1,4 +1,4 @@
-"""`deep5.statistics` on cases worked by hand, against SciPy, and against the bootstrap as it is drawn."""
+"""`deep5.measuring.statistics` on cases worked by hand, against SciPy, and against the bootstrap as it is drawn."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from deep5.errors import TooFewSamples, UsageError
-from deep5.results.comparison_summary import verdicts_of, warnings_of
-from deep5.results.round_samples import RoundSample
-from deep5.statistics import (
+from deep5.core.errors import TooFewSamples, UsageError
+from deep5.measuring.statistics import (
     LOOKS,
     STATED,
     _bootstrapped,
@@ -25,6 +23,8 @@ from deep5.statistics import (
     smallest_shown,
     steady_part,
 )
+from deep5.results.comparison_summary import verdicts_of, warnings_of
+from deep5.results.round_samples import RoundSample
 
 RNG = np.random.default_rng(0)
 QUIET = np.exp(1e-6 * np.arange(32)).tolist()

@@ -1,4 +1,4 @@
-"""How often the statistics are right, on simulated machines: every claim of `deep5.statistics`, counted."""
+"""How often the statistics are right, on simulated machines: every claim of `deep5.measuring.statistics`, counted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from deep5.samples import median_interval
-from deep5.statistics import LOOKS, STATED, Verdict, floor_of, judge, median_ratio, ratio_of_medians
+from deep5.measuring.samples import median_interval
+from deep5.measuring.statistics import LOOKS, STATED, Verdict, floor_of, judge, median_ratio, ratio_of_medians
 
 Noise = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 

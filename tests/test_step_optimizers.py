@@ -11,9 +11,9 @@ import pytest
 import scipy.optimize
 
 import deep5 as d5
-from deep5.errors import ShapeError, UsageError
-from deep5.events import StepInfo
-from deep5.networks.builder import NetworkBuilder, ones, zeros
+from deep5.core.errors import ShapeError, UsageError
+from deep5.core.events import StepInfo
+from deep5.networks.edit.builder import NetworkBuilder, ones, zeros
 from deep5.training.datasets.class_templates import synthetic
 from deep5.training.lbfgs import _Pairs
 from deep5.training.line_search import Trial, strong_wolfe

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.canonical import canonical
-from deep5.errors import UnknownName, UsageError
-from deep5.plugins import load, name_of
+from deep5.core.canonical import canonical
+from deep5.core.errors import UnknownName, UsageError
+from deep5.core.plugins import load, name_of
 
 
 class Scripted:

@@ -23,8 +23,8 @@ import pytest
 import deep5 as d5
 import report_cases as cases
 from command import Command
-from deep5.cleaning import cleaned, found_in_cache, found_in_results
-from deep5.errors import MissingDependency, UnknownName, UsageError
+from deep5.cli.clean import cleaned, found_in_cache, found_in_results
+from deep5.core.errors import MissingDependency, UnknownName, UsageError
 from deep5.results.comparison import load_comparison
 from deep5.results.folder import ResultFolder
 from deep5.results.index import index_folder, index_of, list_results
@@ -33,7 +33,7 @@ from deep5.results.samples_file import SampleRow, samples_text
 from deep5.results.schema import blank_document
 from deep5.results.store import FILES, survey
 from deep5.results.stored import Stored, printable
-from deep5.results.study_record import STUDY
+from deep5.results.study.record import STUDY
 from deep5.results.validation import check_document
 from pace import slowness
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import deep5 as d5
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.native import NativeOperator
 from operator_cases import cases, normal
@@ -17,7 +17,7 @@ from pace import slowness
 tf = pytest.importorskip("tensorflow")
 
 from deep5.frameworks.tensorflow.operator_executor import TensorFlowOperator  # noqa: E402
-from deep5.frameworks.tensorflow.straight import straight_line  # noqa: E402
+from deep5.frameworks.tensorflow.straight_line import straight_line  # noqa: E402
 
 
 class Cube(d5.CppOperator):

@@ -25,16 +25,18 @@ import pytest
 from rich.console import Console
 
 from command import Command
-from deep5 import cli
 from deep5.audit.folders import audit
-from deep5.errors import OutputError, RecipeError, UsageError
-from deep5.pinning import processors
+from deep5.cli import main as cli
+from deep5.cli.study import study_command, varied
+from deep5.core.errors import OutputError, RecipeError, UsageError
+from deep5.measuring.pinning import processors
+from deep5.recipe.candidates import load_study, target_of
 from deep5.results.folder import locked
 from deep5.results.result import load
 from deep5.results.samples_file import SampleRow
-from deep5.results.study_folder import LeftStudy
-from deep5.results.study_record import Study
-from deep5.results.study_resumption import DIRTY, source_note
+from deep5.results.study.folder import LeftStudy
+from deep5.results.study.record import Study
+from deep5.results.study.resumption import DIRTY, source_note
 from deep5.results.time_to_target import Target, parse_target
 from deep5.results.training_charts import (
     Point,
@@ -45,9 +47,7 @@ from deep5.results.training_charts import (
     pictures,
     undrawn,
 )
-from deep5.study import _remedy, run_study
-from deep5.study_candidates import load_study, target_of
-from deep5.study_command import study_command, varied
+from deep5.study.study import _remedy, run_study
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -192,7 +192,7 @@ def test_a_study(file: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_infinite_has_no_mean() -> None:
-    from deep5.results.study_record import _summary, _told
+    from deep5.results.study.record import _summary, _told
 
     assert _summary([1.0, math.inf]) == {"values": [1.0, "inf"], "mean": None, "deviation": None}
     assert _told([1.0, math.inf, math.nan]) == "2 of 3 without a finite value"

@@ -18,18 +18,18 @@ import pytest
 
 from command import Command
 from deep5.audit.folders import audit
-from deep5.errors import UsageError
-from deep5.recipe import Recipe, load_recipe
+from deep5.core.errors import UsageError
+from deep5.recipe.candidates import load_study
+from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.results.result import load
 from deep5.results.samples_file import SampleRow
-from deep5.results.study_folder import load_study_folder
-from deep5.results.study_pictures import study_pictures
-from deep5.results.study_scaling import Scaling, ScalingRow, scaling_cells, scaling_of
-from deep5.results.study_tradeoffs import TradeOff, synchronous_ones, tradeoff_chart, tradeoffs
+from deep5.results.study.folder import load_study_folder
+from deep5.results.study.pictures import study_pictures
+from deep5.results.study.scaling import Scaling, ScalingRow, scaling_cells, scaling_of
+from deep5.results.study.tradeoffs import TradeOff, synchronous_ones, tradeoff_chart, tradeoffs
 from deep5.results.time_to_target import Target
-from deep5.study import run_study
-from deep5.study_candidates import load_study
-from deep5.study_ranks import share_processors
+from deep5.study.processors import share_processors
+from deep5.study.study import run_study
 
 RECIPE = """
 import os
@@ -354,7 +354,7 @@ def test_ranks_that_share_processors_claim_nothing() -> None:
 
 def test_the_picture_has_what_is_ideal_and_what_is_shared() -> None:
     pytest.importorskip("vl_convert")
-    from deep5.results.study_scaling_chart import scaling_chart
+    from deep5.results.study.scaling_chart import scaling_chart
 
     scalings = scaling_of({str(ranks): [result(ranks, 100.0 * ranks**0.5, processors=2)] for ranks in (1, 2, 4)})
     spec = json.loads(scaling_chart(scalings, "a title").to_json())

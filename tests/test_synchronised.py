@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.communicator import SingleRank
+from deep5.core.communicator import SingleRank
+from deep5.core.errors import CommunicationError, Unsupported, UsageError
+from deep5.distributed.communicators.threads import run_in_threads
+from deep5.distributed.schemes.batch_statistics import RankStatistics
 from deep5.distributed.sharding import part_of
-from deep5.distributed.synchronised import RankStatistics
-from deep5.distributed.threads import run_in_threads
-from deep5.errors import CommunicationError, Unsupported, UsageError
-from deep5.networks.builder import NetworkBuilder, glorot_uniform, ones, zeros
+from deep5.networks.edit.builder import NetworkBuilder, glorot_uniform, ones, zeros
 from ranks import as_processes, under_mpi
 
 # Sums in two to four parts are rounded in another way: some 1e-16 a step, of numbers around 1.
@@ -362,7 +362,7 @@ PROGRAM = """
 import sys
 sys.path.insert(0, {tests!r})
 import numpy as np
-from deep5.communicator import SingleRank
+from deep5.core.communicator import SingleRank
 import deep5 as d5
 from test_synchronised import FEW, SIZES, steps
 {connect}
@@ -376,11 +376,11 @@ for framework in {frameworks!r}:
 print("equal", communicator.rank)
 """
 MPI = """
-from deep5.distributed.mpi import MPICommunicator
+from deep5.distributed.communicators.mpi import MPICommunicator
 communicator = MPICommunicator.world()
 """
 GLOO = """
-from deep5.distributed.process_group import ProcessGroupCommunicator
+from deep5.distributed.communicators.process_group import ProcessGroupCommunicator
 rank, size, port = map(int, sys.argv[1:4])
 communicator = ProcessGroupCommunicator.connect(rank, size, port=port)
 """

@@ -14,12 +14,12 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import deep5 as d5
-from deep5.errors import NetworkError, RuleError, ShapeError, UnknownName, Unsupported, UsageError
-from deep5.executors import GraphExecutor, ParameterGroup, StepOptimizer, TrainStep
+from deep5.core.errors import NetworkError, RuleError, ShapeError, UnknownName, Unsupported, UsageError
+from deep5.core.executors import GraphExecutor, ParameterGroup, StepOptimizer, TrainStep
+from deep5.core.tensors import aligned_empty
 from deep5.networks import Network, NetworkBuilder, lenet, mlp, resnet
 from deep5.networks.check import check_executor
 from deep5.networks.masks import dropout_mask
-from deep5.tensors import aligned_empty
 from poison import poisoned
 
 # By the back-end, so that TensorFlow's start-up reports are kept off the screen.
@@ -960,7 +960,7 @@ def test_a_device_that_is_not_there_is_refused() -> None:
 PLACEMENT = """
 import numpy as np
 import deep5 as d5
-from deep5.errors import NetworkError, Unsupported
+from deep5.core.errors import NetworkError, Unsupported
 
 framework = d5.framework("tensorflow")
 import tensorflow as tf

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import deep5 as d5
-from deep5.errors import NetworkError, Unsupported
+from deep5.core.errors import NetworkError, Unsupported
 from deep5.networks import Network, NetworkBuilder
 from test_control_flow import GRAPHS, HEAD, X
 from test_tensorflow import TF, XLA, executor, normal

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import OperatorError, Unsupported
+from deep5.core.errors import OperatorError, Unsupported
 from deep5.training.expression import OPERATIONS
 from test_tensorflow import TF, tf
 

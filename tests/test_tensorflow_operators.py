@@ -16,9 +16,9 @@ import onnx.parser
 import pytest
 
 import deep5 as d5
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 from deep5.networks import Network, NetworkBuilder, lenet, mlp, resnet
-from deep5.networks.builder import ones, zeros
+from deep5.networks.edit.builder import ones, zeros
 from operator_cases import CONVOLUTIONS, I7, RNG, cases, named, runtime, single, with_loss
 from test_tensorflow import SMALL, TF, XLA, arrays, batch, executor, normal
 

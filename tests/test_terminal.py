@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 import report_cases as cases
+from deep5.core.terminal import styled_where_fit
 from deep5.results.result import load
 from deep5.results.table import verdict_table
-from deep5.terminal import styled_where_fit
 
 
 def printed() -> str:

@@ -18,17 +18,17 @@ import pytest
 import deep5 as d5
 from command import Command
 from deep5.audit import audit
-from deep5.communicator import SingleRank
-from deep5.components import make_candidate
-from deep5.distributed.threads import ThreadCommunicator, run_in_threads
-from deep5.errors import RecipeError, UsageError
-from deep5.plugins import registered
-from deep5.recipe import Recipe, load_recipe
+from deep5.core.communicator import SingleRank
+from deep5.core.errors import RecipeError, UsageError
+from deep5.core.plugins import registered
+from deep5.distributed.communicators.threads import ThreadCommunicator, run_in_threads
+from deep5.measuring.timing import Rounds, of_slowest, time_rounds
+from deep5.recipe.components import make_candidate
+from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.recipes.overhead import ranks_training
 from deep5.results.result import load, result_folders
 from deep5.results.samples_file import read_samples
-from deep5.run import execute
-from deep5.timing import Rounds, of_slowest, time_rounds
+from deep5.run.execute import execute
 from deep5.training.dataset import ArrayDataset
 from deep5.training.datasets.uci_digits import digits
 from ranks import mpi_launcher
@@ -352,7 +352,7 @@ def test_a_side_that_raises_on_one_rank_ends_all(recipe: Path, tmp_path: Path) -
 
 PROGRAM = """
 import json, sys
-from deep5.distributed.joining import join, launched
+from deep5.distributed.launch.join import join, launched
 from deep5.recipes.overhead import all_reduces, ranks_training
 
 communicator = join(launched())

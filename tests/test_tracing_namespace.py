@@ -14,14 +14,14 @@ import onnxruntime
 import pytest
 
 import deep5 as d5
-from deep5.errors import Deep5Error, ShapeError, Unsupported
+from deep5.core.errors import Deep5Error, ShapeError, Unsupported
+from deep5.core.tensors import TensorSpec
 from deep5.networks import Network
-from deep5.networks.shapes import infer_shapes
+from deep5.networks.onnx.shapes import infer_shapes
 from deep5.networks.tracing import namespace, traced
 from deep5.networks.tracing.array import TracedArray
 from deep5.networks.tracing.extents import evaluated, leaf, product, quotient
 from deep5.networks.tracing.shapes import broadcast_shapes, named, sliced
-from deep5.tensors import TensorSpec
 from processors import AVX512
 from tracing_cases import CASES, Case, arrays
 

@@ -24,8 +24,8 @@ import pytest
 from rich.console import Console
 
 import deep5 as d5
-from deep5.errors import OutputError, UnknownName, UsageError
-from deep5.events import HOOKS
+from deep5.core.errors import OutputError, UnknownName, UsageError
+from deep5.core.events import HOOKS
 from deep5.training.dataset import ArrayDataset
 from deep5.training.datasets.class_templates import synthetic
 

@@ -13,8 +13,8 @@ import pytest
 
 import deep5 as d5
 from command import Command
+from deep5.core.seeds import derive_seed
 from deep5.results.result import load, result_folders
-from deep5.seeds import derive_seed
 from deep5.training.datasets.class_templates import synthetic
 from deep5.training.optimizer import RuleOptimizer
 
@@ -231,7 +231,7 @@ WRONG = [
         '"parameter_groups": "own.py:halved"',
         "'parameter_groups' gives a function; allowed: a list of d5.ParameterGroup",
     ),
-    ('"batch_size": "own.py:biases"', "'batch_size' is [<deep5.executors.ParameterGroup"),
+    ('"batch_size": "own.py:biases"', "'batch_size' is [<deep5.core.executors.ParameterGroup"),
     ('"clip_norm": 1.0, "optimizer": "native:momentum", "framework": "pytorch"', "or no 'clip_norm'"),
     ('"parameter_groups": [5]', "groups: got (5,); allowed: a sequence of ParameterGroup"),
     ('"train_transforms": ["flop"]', "unknown transform 'flop'"),

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import ShapeError, UnknownName, UsageError
-from deep5.metric import Metric, Observer, parse_goal
-from deep5.plugins import load, registered
+from deep5.core.errors import ShapeError, UnknownName, UsageError
+from deep5.core.metric import Metric, Observer, parse_goal
+from deep5.core.plugins import load, registered
 from deep5.training.dataset import ArrayDataset
 from deep5.training.scores import class_rows, confusion, recalls, top_k_hits
 from ending import StopIn
@@ -534,7 +534,7 @@ ALL: list[Metric] = [
 
 @pytest.mark.parametrize("metric", ALL, ids=str)
 def test_what_a_metric_says_of_itself(metric: Metric) -> None:
-    from deep5.record import _scope
+    from deep5.run.record import _scope
 
     assert load("metrics", metric.name) is type(metric)
     assert getattr(d5, type(metric).__name__) is type(metric)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import Deep5Error, Unsupported, UsageError
-from deep5.metric import Metric, Observer
+from deep5.core.errors import Deep5Error, Unsupported, UsageError
+from deep5.core.metric import Metric, Observer
 from deep5.metrics import breakdown, utilisation
 from deep5.metrics.network_flops import forward_flops
 from deep5.metrics.repeatability import spread

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import deep5 as d5
-from deep5.errors import Unsupported, UsageError
+from deep5.core.errors import Unsupported, UsageError
 from deep5.metrics import energy_counters
 from deep5.metrics.energy_counters import NVML, RAPL, Zeus, counters
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5 import plugins
-from deep5.errors import UsageError
+from deep5.core import plugins
+from deep5.core.errors import UsageError
 from deep5.networks.gradients.rules import RULES as GRADIENT_RULES
 from deep5.recipes import digits_lenet
 from deep5.training.datasets.uci_digits import digits

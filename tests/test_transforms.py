@@ -12,11 +12,11 @@ import pytest
 from scipy import stats
 
 import deep5 as d5
-from deep5.canonical import canonical_hash
-from deep5.errors import UsageError
+from deep5.core.canonical import canonical_hash
+from deep5.core.errors import UsageError
+from deep5.core.plugins import load, registered
+from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.networks.philox import philox
-from deep5.plugins import load, registered
-from deep5.tensors import TensorSpec, numpy_dtype
 from deep5.training.dataset import ArrayDataset
 from deep5.training.transforms import fitted, kernels
 from deep5.training.transforms.draws import whole_numbers

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 import deep5 as d5
-from deep5.errors import NetworkError
+from deep5.core.errors import NetworkError
 from deep5.networks import NetworkBuilder
 
 Build = Callable[[NetworkBuilder, ir.Value, ir.Value], ir.Value]

@@ -13,9 +13,9 @@ import onnx_ir as ir
 import pytest
 
 import deep5 as d5
-from deep5.errors import NetworkError
+from deep5.core.errors import NetworkError
 from deep5.networks import Network
-from deep5.networks.writing import _varint
+from deep5.networks.onnx.writing import _varint
 
 SCRIPT = Path(__file__).parent / "network_memory.py"
 

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 import deep5 as d5
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.networks import (
     Network,
     alexnet,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.errors import MissingDependency
+from deep5.core.errors import MissingDependency
 from test_zoo import LANGUAGE, SMALL, batch
 
 FRAMEWORKS = ("jax", "onnxruntime", "openvino", "pytorch", "tensorflow")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
-from deep5.errors import TooFewSamples
+from deep5.core.errors import TooFewSamples
 from deep5.results.samples_file import SampleRow
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def asked(document: Mapping[str, Any], key: str) -> Any:
         document: result.json of a run of collectives.
         key: Of its recipe.
     """
-    from deep5.recipe_keys import keys_of
+    from deep5.recipe.keys import keys_of
 
     parts = parts_of(document)
     return parts.get(key, keys_of(parts)[key].default)
@@ -82,7 +82,7 @@ def check_of_one_size(
         samples: Of all series; of calls, those of the slowest rank.
     """
     from deep5.bench.collective.summary import bus_gbyte_s
-    from deep5.samples import median_interval
+    from deep5.measuring.samples import median_interval
 
     sizes, ranks = plan_asked(document).sizes_bytes, int(document["ranks"])
     number: Callable[[float], float]

@@ -10,9 +10,9 @@ from statistics import median
 from typing import Any
 
 from deep5.audit.finding import Ledger
+from deep5.measuring.statistics import steady_part
 from deep5.results.comparison_summary import failed_turns
 from deep5.results.round_samples import RoundSample
-from deep5.statistics import steady_part
 
 __all__ = ["check_samples"]
 

@@ -19,10 +19,10 @@ from deep5.audit.settings import check_candidate_recipes
 from deep5.audit.summaries import check_summaries
 from deep5.audit.turns import check_turns
 from deep5.audit.work import check_work
-from deep5.errors import Deep5Error
+from deep5.core.errors import Deep5Error
+from deep5.measuring.statistics import LOOKS
 from deep5.results.comparison import COMPARISON, ComparisonResult, load_comparison
 from deep5.results.comparison_summary import counted, crowded_in
-from deep5.statistics import LOOKS
 
 __all__ = ["audit_comparison"]
 
@@ -176,7 +176,7 @@ def _check_measurement(ledger: Ledger, document: Mapping[str, Any]) -> None:
 
 def _check_calibration(ledger: Ledger, document: Mapping[str, Any]) -> None:
     """Rule 10: there is a calibration of as many threads, and every floor follows from it."""
-    from deep5.calibration import Calibration
+    from deep5.measuring.calibration import Calibration
 
     told = document["calibration"]
     if (

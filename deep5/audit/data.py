@@ -15,7 +15,7 @@ from deep5.audit.files import json_of
 from deep5.audit.finding import Ledger
 from deep5.audit.identity import own_recipe
 from deep5.audit.run_times import logged
-from deep5.errors import Deep5Error
+from deep5.core.errors import Deep5Error
 
 __all__ = ["check_data", "check_description", "check_weights"]
 
@@ -112,7 +112,7 @@ def _digits(parts: Mapping[str, Any]) -> tuple[str | None, tuple[tuple[str, Any]
 @lru_cache(maxsize=8)
 def _made(arguments: tuple[tuple[str, Any], ...]) -> tuple[str, str, dict[str, Any]]:
     """Hash of the data, hash of the split, description."""
-    from deep5.canonical import canonical_hash
+    from deep5.core.canonical import canonical_hash
     from deep5.training.datasets.uci_digits import digits
 
     splits = digits(**dict(arguments))
@@ -127,10 +127,10 @@ def _drawn(name: str, size: str, fixed_hash: str, seed: int) -> str:
     Raises:
         UsageError: The recipe is none of deep5's own, or not as it is installed; or its network is no graph.
     """
-    from deep5.components import component, make
-    from deep5.errors import UsageError
+    from deep5.core.errors import UsageError
+    from deep5.core.seeds import derive_seed
     from deep5.networks.network import Network
-    from deep5.seeds import derive_seed
+    from deep5.recipe.components import component, make
 
     recipe = own_recipe(name, size, fixed_hash)
     network = make(recipe, "model", component(recipe, "model", "networks"), seed=derive_seed(seed, "weights"))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
-from deep5.errors import Deep5Error
-from deep5.terminal import plain
+from deep5.core.errors import Deep5Error
+from deep5.core.terminal import plain
 
 __all__ = ["Finding", "Ledger"]
 

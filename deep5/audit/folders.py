@@ -13,7 +13,7 @@ from deep5.audit.finding import Finding, Ledger
 from deep5.audit.runs import audit_run
 from deep5.audit.sets import Together
 from deep5.audit.studies import audit_study
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY_KIND, kind_of
 from deep5.results.store import survey
 

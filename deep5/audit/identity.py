@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.audit.files import json_of, sha256_of
 from deep5.audit.finding import Ledger
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from deep5.recipe import Recipe
+    from deep5.recipe.recipe import Recipe
 
 __all__ = ["check_environment", "check_recipe", "own_recipe"]
 
@@ -26,7 +26,7 @@ def check_recipe(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> Non
         root: The folder, resolved.
         document: result.json or comparison.json.
     """
-    from deep5.canonical import canonical_hash
+    from deep5.core.canonical import canonical_hash
 
     recipe = document["recipe"]
     with ledger.part(14, "the fixed part of the recipe"):
@@ -49,7 +49,7 @@ def own_recipe(name: str, size: str, fixed_hash: str) -> Recipe:
     Raises:
         UsageError: deep5 has no such recipe, or its fixed part is another.
     """
-    from deep5.recipe import load_recipe
+    from deep5.recipe.recipe import load_recipe
 
     if not _is_installed(name):
         raise UsageError("the recipe is none of deep5's own")
@@ -62,7 +62,7 @@ def own_recipe(name: str, size: str, fixed_hash: str) -> Recipe:
 def _check_own(ledger: Ledger, document: Mapping[str, Any]) -> None:
     """Who has the name of a recipe of deep5's own and is of the closed division, is that recipe, to the letter."""
     from deep5 import __version__
-    from deep5.recipe import load_recipe
+    from deep5.recipe.recipe import load_recipe
 
     recipe, source = document["recipe"], document["provenance"]["recipe_source"]
     name, closed = str(recipe["name"]), recipe["division"] == "closed"
@@ -98,7 +98,7 @@ def _check_own(ledger: Ledger, document: Mapping[str, Any]) -> None:
 
 
 def _is_installed(name: str) -> bool:
-    from deep5.plugins import registered
+    from deep5.core.plugins import registered
 
     entry = registered("recipes").get(name)
     return entry is not None and entry.value.startswith("deep5.recipes.")
@@ -112,7 +112,7 @@ def check_environment(ledger: Ledger, root: Path, document: Mapping[str, Any]) -
         root: The folder, resolved.
         document: result.json or comparison.json.
     """
-    from deep5.environment import environment_hash
+    from deep5.measuring.environment import environment_hash
 
     before, software = document["system"]["before"], document["software"]
     stored = document["provenance"]["environment"]

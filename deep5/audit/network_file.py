@@ -59,7 +59,7 @@ def _parsed(content: bytes) -> Any:
     """The network of a file's bytes; weights that lie in other files are refused, wherever they would be."""
     import onnx
 
-    from deep5.errors import NetworkError, UsageError
+    from deep5.core.errors import NetworkError, UsageError
     from deep5.networks.network import Network
 
     model = onnx.ModelProto()

@@ -11,7 +11,7 @@ from typing import Any
 from deep5.audit.files import json_of
 from deep5.audit.finding import Ledger
 from deep5.audit.identity import own_recipe
-from deep5.errors import Deep5Error
+from deep5.core.errors import Deep5Error
 from deep5.results.samples_file import SampleRow
 from deep5.results.schema import metric_labels
 

@@ -24,7 +24,7 @@ from deep5.audit.rounds import slowest
 from deep5.audit.run_times import check_times, logged
 from deep5.audit.settings import check_optimizer
 from deep5.audit.values import check_values
-from deep5.errors import Deep5Error
+from deep5.core.errors import Deep5Error
 from deep5.results.result import RESULT, Result, load
 from deep5.results.samples_file import SAMPLES, SampleRow, read_samples
 
@@ -119,7 +119,7 @@ def _check_ended(
 
 def _check_verdict(ledger: Ledger, document: Mapping[str, Any]) -> None:
     """`passed` follows from goal and value, `accepted` from `passed`; metrics and goals are those declared."""
-    from deep5.metric import Goal
+    from deep5.core.metric import Goal
 
     rows, declared = document["metrics"], document["recipe"]["metrics"]
     named = [(row["name"], None if row["goal"] is None else _goal(row["goal"])) for row in rows]
@@ -152,7 +152,7 @@ def _check_verdict(ledger: Ledger, document: Mapping[str, Any]) -> None:
 
 
 def _goal(goal: Mapping[str, Any]) -> str:
-    from deep5.metric import Goal
+    from deep5.core.metric import Goal
 
     return str(Goal(relation=goal["relation"], bound=float(goal["bound"])))
 
@@ -228,7 +228,7 @@ def _check_observed(ledger: Ledger, document: Mapping[str, Any], native: str | N
 
 def _check_seeds(ledger: Ledger, document: Mapping[str, Any], kind: str) -> None:
     """The seeds of all purposes follow from the run's, which the recipe names."""
-    from deep5.seeds import derive_seed
+    from deep5.core.seeds import derive_seed
 
     seeds, parts = document["seeds"], parts_of(document)
     if not ledger.hold(11, "run" in seeds, "the run does not say its seed; allowed: a whole number"):

@@ -16,7 +16,7 @@ from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
 from deep5.audit.measured import trains
 from deep5.audit.numerics import parts_of
-from deep5.plugins import registered
+from deep5.core.plugins import registered
 from deep5.results.result import Result
 from deep5.results.samples_file import SAMPLES, SampleRow, read_samples
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
-from deep5.plugins import registered
-from deep5.recipe_keys import base
+from deep5.core.plugins import registered
+from deep5.recipe.keys import base
 from deep5.results.result import Result
 
 __all__ = ["check_candidate_recipes", "check_optimizer", "check_runs_alike", "check_set"]

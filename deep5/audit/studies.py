@@ -20,8 +20,8 @@ from deep5.audit.sets import Together
 from deep5.audit.settings import check_runs_alike, check_set
 from deep5.results.kind import RUN_KIND, kind_of
 from deep5.results.result import RESULT, Result
-from deep5.results.study_record import FAILED, RUNS, STUDY, moment
-from deep5.results.study_scaling import scaling_of
+from deep5.results.study.record import FAILED, RUNS, STUDY, moment
+from deep5.results.study.scaling import scaling_of
 from deep5.results.time_to_target import Reached, Target, stated_goals, summary, time_to_target
 
 __all__ = ["audit_study"]

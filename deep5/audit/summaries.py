@@ -7,10 +7,10 @@ from typing import Any
 
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
-from deep5.calibration import Calibration
+from deep5.measuring.calibration import Calibration
+from deep5.measuring.statistics import LOOKS, steady_part
 from deep5.results.comparison_summary import counted, results_of, verdicts_in, warnings_in, whole_rounds
 from deep5.results.round_samples import RoundSample
-from deep5.statistics import LOOKS, steady_part
 
 __all__ = ["check_summaries", "verdicts_again"]
 

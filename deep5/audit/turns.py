@@ -10,9 +10,9 @@ from typing import Any
 
 from deep5.audit.finding import Ledger
 from deep5.audit.summaries import verdicts_again
+from deep5.measuring.statistics import LOOKS
 from deep5.results.comparison_summary import failed_turns, standing
 from deep5.results.round_samples import RoundSample, order_of_round
-from deep5.statistics import LOOKS
 
 __all__ = ["check_turns"]
 

@@ -15,7 +15,7 @@ from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
 from deep5.audit.rank_values import COMBINED, SUMMED, OfAll, check_of_all
 from deep5.audit.rounds import SIDES
-from deep5.errors import TooFewSamples
+from deep5.core.errors import TooFewSamples
 from deep5.results.samples_file import SampleRow
 from deep5.results.schema import metric_labels
 
@@ -221,7 +221,7 @@ def _check_target(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows,
 
 
 def _check_interval(ledger: Ledger, label: str, row: Mapping[str, Any], values: Sequence[float]) -> None:
-    from deep5.samples import median_interval
+    from deep5.measuring.samples import median_interval
 
     try:
         found = median_interval(values)
@@ -265,7 +265,7 @@ def _utilisation(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, 
 
 def _overhead(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, run: _Run) -> None:
     """The difference of every round, and the upper end of the interval of its median."""
-    from deep5.samples import median_interval
+    from deep5.measuring.samples import median_interval
 
     loops = run.document["measurement"]["loops"]
     times = _sides(run.samples)
@@ -283,7 +283,7 @@ def _overhead(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, run
 
 def _slowdown(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, run: _Run) -> None:
     """The non-inferiority test over the rounds' times."""
-    from deep5.samples import non_inferiority
+    from deep5.measuring.samples import non_inferiority
 
     ours, theirs, again = _sides(run.samples)
     ratios = [a / b for a, b in zip(ours, theirs, strict=True)]

@@ -14,7 +14,7 @@ from typing import Any
 from deep5.audit.finding import Ledger
 from deep5.audit.identity import own_recipe
 from deep5.audit.numerics import parts_of
-from deep5.errors import Deep5Error
+from deep5.core.errors import Deep5Error
 from deep5.results.round_samples import RoundSample
 
 __all__ = ["check_work"]
@@ -70,7 +70,7 @@ def _flops(document: Mapping[str, Any]) -> tuple[dict[str, float], float]:
     Raises:
         UsageError: They are not known.
     """
-    from deep5.errors import UsageError
+    from deep5.core.errors import UsageError
 
     told = document["recipe"]
     recipe = own_recipe(str(told["name"]), str(told["size"]), str(told["hash"]))
@@ -98,11 +98,11 @@ def _forward(model: str, options: Mapping[str, Any], size: int) -> float:
     """Operations of the convolutions and products of one forward pass of a network of deep5's own."""
     import onnx_ir as ir
 
-    from deep5.errors import UsageError
-    from deep5.networks.shapes import infer_shapes
+    from deep5.core.errors import UsageError
+    from deep5.core.plugins import load
+    from deep5.core.tensors import TensorSpec
+    from deep5.networks.onnx.shapes import infer_shapes
     from deep5.operators.work import flops
-    from deep5.plugins import load
-    from deep5.tensors import TensorSpec
 
     graph = load("networks", model)(**options).model.clone()
     for value in graph.graph.inputs:

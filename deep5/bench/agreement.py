@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deep5.bench.plan import Workload
+from deep5.core.tensors import numpy_dtype
 from deep5.operators.contract import is_floating
 from deep5.operators.work import bytes_of
-from deep5.tensors import numpy_dtype
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

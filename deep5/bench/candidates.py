@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deep5.bench.plan import Plan, Workload, make_operator_of
-from deep5.errors import Deep5Error, Unsupported, UsageError
+from deep5.core.errors import Deep5Error, Unsupported, UsageError
+from deep5.core.plugins import framework
+from deep5.core.seeds import generator
+from deep5.core.tensors import TensorSpec, device, numpy_dtype, to_numpy
+from deep5.measuring.loops import Work
 from deep5.operators.contract import is_floating, several
 from deep5.operators.drawn import below_extents, whole_numbers
-from deep5.operators.timing import Work
-from deep5.plugins import framework
-from deep5.seeds import generator
-from deep5.tensors import TensorSpec, device, numpy_dtype, to_numpy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from deep5.backend import Framework
+    from deep5.core.framework import Framework
 
 __all__ = ["Candidate", "Prepared", "candidates", "prepare", "random_values", "read", "reason_of", "set_numerics"]
 
@@ -196,7 +196,7 @@ def read(outputs: Any) -> list[NDArray[Any]]:
 
 def _by_hand(plan: Plan) -> Callable[..., tuple[Callable[..., Any], Callable[[], object], Callable[[Any], list[Any]]]]:
     """The function that a plan names as `bare`: it gives a call, what waits for it, and what reads its results."""
-    from deep5.recipe_file import named_in_file
+    from deep5.recipe.file import named_in_file
 
     text = plan.bare or ""
     if ".py:" in text:

@@ -20,12 +20,12 @@ from deep5.bench.candidates import Candidate, candidates, prepare, random_values
 from deep5.bench.peaks import peaks
 from deep5.bench.plan import Plan, Workload, remarks, workloads
 from deep5.bench.series import Series, call_first, sample, sample_cold, warm_up
-from deep5.errors import Deep5Error, MissingDependency, RunFailed, UsageError
-from deep5.lifeline import die_with_parent
-from deep5.operators import timing
+from deep5.core.errors import Deep5Error, MissingDependency, RunFailed, UsageError
+from deep5.core.parent_watch import die_with_parent
+from deep5.core.plugins import framework, uninterrupted
+from deep5.core.seeds import derive_seed, generator
+from deep5.measuring import loops as timing
 from deep5.operators.checks.survival import death
-from deep5.plugins import framework, uninterrupted
-from deep5.seeds import derive_seed, generator
 
 __all__ = ["SCOPE", "main", "measure", "measure_here", "measure_series"]
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from deep5.bench.plan import Plan
-from deep5.errors import MissingDependency, UsageError
+from deep5.core.errors import MissingDependency, UsageError
+from deep5.core.plugins import framework
+from deep5.core.seeds import generator
+from deep5.core.tensors import numpy_dtype
+from deep5.measuring import loops as timing
 from deep5.networks.onnx_operator import ONNXOperator
-from deep5.operators import timing
 from deep5.operators.contract import is_floating
 from deep5.operators.roofline import PRODUCT, Roofline, best_rate, numpy_roofline
-from deep5.plugins import framework
-from deep5.seeds import generator
-from deep5.tensors import numpy_dtype
 
 __all__ = ["peaks"]
 

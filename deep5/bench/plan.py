@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deep5.errors import Deep5Error, ShapeError, UsageError
+from deep5.core.errors import Deep5Error, ShapeError, UsageError
+from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.operators.contract import is_floating
 from deep5.operators.drawn import check_bounds, check_held, each_input
 from deep5.operators.operator import Operator
 from deep5.operators.problems import FORWARD, Direction, Problem, problem_set
 from deep5.operators.work import RECURRENT, backward_bytes, backward_flops, flops, misfit, moved_bytes
-from deep5.tensors import TensorSpec, numpy_dtype
 
 __all__ = ["Plan", "Workload", "make_operator_of", "remarks", "workload_of", "workloads"]
 
@@ -286,7 +286,7 @@ def make_operator_of(plan: Plan, problem: Problem, framework: str = "reference")
     Raises:
         UsageError: It is not there, does not take the attributes, or is no operator.
     """
-    from deep5.operator_names import made_operator
+    from deep5.recipe.operator_names import made_operator
 
     arguments = {**problem.attributes, **plan.attributes}
     folder = Path(plan.folder) if plan.folder else None

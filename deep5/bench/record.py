@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deep5.bench.plan import Plan, remarks, workloads
-from deep5.components import check_arguments, component, is_factory, not_a
-from deep5.errors import Deep5Error, MissingDependency, RecipeError, UsageError
-from deep5.recipe import Recipe
-from deep5.record import RunRecord
+from deep5.core.errors import Deep5Error, MissingDependency, RecipeError, UsageError
+from deep5.recipe.components import check_arguments, component, is_factory, not_a
+from deep5.recipe.recipe import Recipe
+from deep5.run.record import RunRecord
 
 if TYPE_CHECKING:
     from deep5.bench.summary import OperatorTimes
@@ -197,7 +197,7 @@ def time_operators(recipe: Recipe, out: str | Path, *, quiet: bool = False, judg
 
 def _framework(plan: Plan) -> dict[str, Any] | None:
     """The framework, where there is one; several stand in operators.json."""
-    from deep5.plugins import framework
+    from deep5.core.plugins import framework
 
     if len(plan.frameworks) > 1:
         return None

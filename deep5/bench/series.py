@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.bench.candidates import Candidate, Prepared
 from deep5.bench.plan import Plan, Workload
-from deep5.operators import timing
+from deep5.measuring import loops as timing
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,10 +8,10 @@ from functools import reduce
 from statistics import median
 from typing import Any
 
-from deep5.errors import TooFewSamples
-from deep5.metric import Sample
+from deep5.core.errors import TooFewSamples
+from deep5.core.metric import Sample
+from deep5.measuring.samples import median_interval
 from deep5.operators.roofline import Roofline
-from deep5.samples import median_interval
 
 __all__ = ["OperatorTimes", "middle_of", "rates_of", "roofline_of", "series_name", "summarise"]
 

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deep5.recipe import Recipe
+    from deep5.recipe.recipe import Recipe
 
 __all__ = ["ARRAYS", "main", "recipe_of"]
 
@@ -35,14 +35,14 @@ def main(arguments: Sequence[str]) -> None:
         # Before anything is loaded: libraries count processors when they are.
         os.sched_setaffinity(0, request["processors"])
 
-    from deep5.lifeline import die_with_parent
+    from deep5.core.parent_watch import die_with_parent
 
     die_with_parent(request["parent"])
     # Where memory runs out, the system ends this process and not the one that watches it.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
 
-    from deep5.errors import Deep5Error
+    from deep5.core.errors import Deep5Error
 
     tell = (folder / "doing.txt").write_text
     tell("the imports")
@@ -66,9 +66,9 @@ def _job(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is found, in JSON's types, and arrays by name."""
     from deep5.compare import inference, operators, training, whole_run
-    from deep5.compare.able import check_candidate
+    from deep5.compare.availability import check_candidate
     from deep5.compare.plan import content_hash
-    from deep5.errors import RecipeError
+    from deep5.core.errors import RecipeError
 
     recipe = recipe_of(request)
     if content_hash(recipe) != request["content"]:
@@ -91,8 +91,8 @@ def recipe_of(request: Mapping[str, Any]) -> Recipe:
     Args:
         request: Of the parent.
     """
-    from deep5.recipe import load_recipe
-    from deep5.study_candidates import load_study
+    from deep5.recipe.candidates import load_study
+    from deep5.recipe.recipe import load_recipe
 
     if request["kind"] != "study":
         return load_recipe(request["recipe"]).at_size(request["size"]).with_settings(request["settings"])

@@ -18,11 +18,11 @@ from deep5.compare.training import (
     is_smooth,
     of_reference,
 )
-from deep5.errors import Unsupported
-from deep5.machine_load import machine_between, machine_state
-from deep5.recipe import Recipe
-from deep5.statistics import steady_part
-from deep5.tensors import to_numpy
+from deep5.core.errors import Unsupported
+from deep5.core.tensors import to_numpy
+from deep5.measuring.machine_load import machine_between, machine_state
+from deep5.measuring.statistics import steady_part
+from deep5.recipe.recipe import Recipe
 
 __all__ = ["JOBS", "SCOPE"]
 
@@ -40,7 +40,7 @@ def _outputs(
     recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float, name: str | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Outputs on the first batches, in float64 and float32: of the recipe's framework, or of another by its name."""
-    from deep5.networks.precision import with_precision
+    from deep5.networks.transforms.precision import with_precision
 
     tell("the assembly")
     if name is not None:
@@ -85,7 +85,7 @@ def _prove(
 def _time(
     recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    from deep5.operators import timing
+    from deep5.measuring import loops as timing
 
     before = machine_state()
     timing.self_test()

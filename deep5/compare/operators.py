@@ -14,11 +14,11 @@ from deep5.bench.measure import SCOPE, measure_series
 from deep5.bench.plan import Plan, Workload, workloads
 from deep5.bench.record import plan_of
 from deep5.compare.readings import observed, peaks_of
-from deep5.errors import Deep5Error
-from deep5.machine_load import machine_between, machine_state
-from deep5.plugins import framework
-from deep5.recipe import Recipe
-from deep5.tensors import TensorSpec
+from deep5.core.errors import Deep5Error
+from deep5.core.plugins import framework
+from deep5.core.tensors import TensorSpec
+from deep5.measuring.machine_load import machine_between, machine_state
+from deep5.recipe.recipe import Recipe
 
 __all__ = ["JOBS", "SCOPE", "workload_name"]
 

@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from deep5.canonical import canonical
-from deep5.errors import UnknownName, UsageError, brief
+from deep5.core.canonical import canonical
+from deep5.core.errors import UnknownName, UsageError, brief
 
 __all__ = ["given_options", "parse_variation"]
 

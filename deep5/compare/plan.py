@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deep5.canonical import canonical_hash
 from deep5.compare.processes import check_limits
-from deep5.errors import RecipeError, UsageError
-from deep5.pinning import processors
-from deep5.plugins import load, mode_fault
-from deep5.recipe import FULL, Recipe, load_recipe
-from deep5.recipe_keys import base
+from deep5.core.canonical import canonical_hash
+from deep5.core.errors import RecipeError, UsageError
+from deep5.core.plugins import load, mode_fault
+from deep5.measuring.pinning import processors
+from deep5.recipe.keys import base
+from deep5.recipe.recipe import FULL, Recipe, load_recipe
 
 __all__ = [
     "KINDS",
@@ -221,8 +221,8 @@ def make_plan(
     Raises:
         UsageError: What cannot be compared, with the reason.
     """
-    from deep5.environment import default_threads
-    from deep5.statistics import LOOKS
+    from deep5.measuring.environment import default_threads
+    from deep5.measuring.statistics import LOOKS
 
     loaded = load_recipe(recipe).at_size(size)
     kind = kind_of(loaded, kind)

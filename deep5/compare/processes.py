@@ -18,8 +18,8 @@ from typing import Any
 
 import psutil
 
-from deep5.errors import UsageError
-from deep5.pinning import environment, processors
+from deep5.core.errors import UsageError
+from deep5.measuring.pinning import environment, processors
 
 __all__ = ["Outcome", "check_limits", "run_process"]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from deep5.compare.plan import Plan
-from deep5.pinning import processors
-from deep5.recipe import Recipe
+from deep5.measuring.pinning import processors
+from deep5.recipe.recipe import Recipe
 
 __all__ = ["fault_of"]
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from deep5.errors import Deep5Error, UsageError
+from deep5.core.errors import Deep5Error, UsageError
+from deep5.core.tensors import to_numpy
+from deep5.measuring.loops import Work
 from deep5.operators.roofline import best_rate
-from deep5.operators.timing import Work
-from deep5.recipe import Recipe
-from deep5.tensors import to_numpy
+from deep5.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
-    from deep5.backend import Framework
+    from deep5.core.framework import Framework
 
 __all__ = ["framework_of", "observed", "peaks_of", "provenance_of"]
 
@@ -31,7 +31,7 @@ def framework_of(recipe: Recipe) -> Framework:
     Raises:
         UsageError: It has a function of its own instead.
     """
-    from deep5.assemble_executor import executor_factory
+    from deep5.run.assemble_executor import executor_factory
 
     _, known, _ = executor_factory(recipe)
     if known is None:
@@ -45,7 +45,7 @@ def observed(settings: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         settings: Of an executor, as read back: threads, element type, TF32, determinism, spinning.
     """
-    from deep5.record import thread_pools
+    from deep5.run.record import thread_pools
 
     return {
         **{name: _plain(value) for name, value in settings.items()},
@@ -66,7 +66,7 @@ def provenance_of(parts: Any, **more: str) -> dict[str, Any]:
         parts: A recipe's components.
         more: Further ones.
     """
-    from deep5.canonical import canonical_hash
+    from deep5.core.canonical import canonical_hash
 
     data = canonical_hash([part.content_hash() for part in (parts.splits.train, parts.splits.test)])
     return {

@@ -17,9 +17,10 @@ from deep5.compare.processes import Outcome
 from deep5.compare.proof import ProofRow
 from deep5.compare.read_back import fault_of
 from deep5.compare.resumption import refuse_another
-from deep5.errors import OutputError
-from deep5.pinning import processors
-from deep5.recipe import Recipe
+from deep5.core.errors import OutputError
+from deep5.measuring.pinning import processors
+from deep5.measuring.statistics import LOOKS, STATED
+from deep5.recipe.recipe import Recipe
 from deep5.results.comparison import (
     COMPARISON,
     COMPARISON_VERSION,
@@ -31,7 +32,6 @@ from deep5.results.comparison_summary import counted, results_of, verdicts_in, w
 from deep5.results.folder import locked
 from deep5.results.round_samples import RoundSample, round_samples_text
 from deep5.results.validation import check_document, encode
-from deep5.statistics import LOOKS, STATED
 
 __all__ = ["ComparisonRecord"]
 
@@ -55,7 +55,7 @@ class ComparisonRecord:
     def __init__(
         self, out: Path, plan: Plan, recipes: Mapping[str, Recipe], scope: str, resume: Path | None = None
     ) -> None:
-        from deep5.environment import describe_software, describe_system, environment_hash
+        from deep5.measuring.environment import describe_software, describe_system, environment_hash
 
         self._plan, self._recipes = plan, recipes
         recipe = recipes[plan.baseline]
@@ -313,7 +313,7 @@ class ComparisonRecord:
 
     def write(self) -> None:
         """Write what there is; each file appears whole or not at all."""
-        from deep5.files import write_atomically
+        from deep5.core.files import write_atomically
 
         encoded = encode(self.document)
         check_document(encoded, comparison_schema())
@@ -353,7 +353,7 @@ class ComparisonRecord:
         return {sample.candidate for sample in counted(self.document, self._samples)}
 
     def _close(self, status: str, reasons: list[str], resources: Mapping[str, float]) -> None:
-        from deep5.environment import describe_system
+        from deep5.measuring.environment import describe_system
 
         self.document |= {
             "status": status,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from deep5.compare.plan import MODES, Candidate
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.results.comparison import ComparisonResult
 
 __all__ = ["options_left"]

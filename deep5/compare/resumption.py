@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from deep5.calibration import machine_id
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
+from deep5.measuring.calibration import machine_id
 from deep5.results.comparison import ComparisonResult
 
 __all__ = ["refuse_another"]

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from deep5.events import Event, StepInfo, StopTraining
-from deep5.statistics import steady_part
-from deep5.tensors import Arrays
+from deep5.core.events import Event, StepInfo, StopTraining
+from deep5.core.tensors import Arrays
+from deep5.measuring.statistics import steady_part
 
 __all__ = ["StepClock", "timed_read", "unfinished"]
 
@@ -24,7 +24,7 @@ _UNFINISHED_S, _UNFINISHED_STEPS, _COPIED_BYTE_S = 2e-3, 2, 1e9
 
 def timed_read(executor: Any) -> float:
     """Seconds of reading every parameter to the host."""
-    from deep5.tensors import to_numpy
+    from deep5.core.tensors import to_numpy
 
     begin = perf_counter()
     for value in executor.parameters().values():
@@ -42,7 +42,7 @@ def unfinished(executor: Any, clock: StepClock) -> str | None:
     Returns:
         What was seen, or None.
     """
-    from deep5.tensors import to_numpy
+    from deep5.core.tensors import to_numpy
 
     first, again = timed_read(executor), timed_read(executor)
     step_s = float(np.median([seconds for _, seconds, _ in clock.samples]))

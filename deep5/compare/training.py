@@ -16,11 +16,11 @@ import numpy as np
 
 from deep5.compare.readings import framework_of, observed, peaks_of, provenance_of
 from deep5.compare.step_clock import StepClock, timed_read, unfinished
-from deep5.errors import RecipeError, Unsupported, UsageError
-from deep5.events import StepInfo
-from deep5.executors import GraphExecutor
-from deep5.machine_load import machine_between, machine_state
-from deep5.recipe import Recipe
+from deep5.core.errors import RecipeError, Unsupported, UsageError
+from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor
+from deep5.measuring.machine_load import machine_between, machine_state
+from deep5.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from deep5.training.replay import Schedules
@@ -40,7 +40,7 @@ def _reference(
     recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The float64 trajectory of the reference, and states along it."""
-    from deep5.networks.precision import with_precision
+    from deep5.networks.transforms.precision import with_precision
     from deep5.training.replay import Waypoints
 
     tell("the assembly")
@@ -67,7 +67,7 @@ def _prove(
     """What this candidate adds to the proof."""
     from safetensors.numpy import load_file
 
-    from deep5.networks.precision import with_precision
+    from deep5.networks.transforms.precision import with_precision
     from deep5.training.replay import Waypoints
     from deep5.training.trajectory import play
 
@@ -93,8 +93,8 @@ def _time(
     recipe: Recipe, request: Mapping[str, Any], tell: Callable[[str], object], begin: float
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """First call, warm-up and steady state of the trainer's steps."""
-    from deep5.operators import timing
-    from deep5.tensors import to_numpy
+    from deep5.core.tensors import to_numpy
+    from deep5.measuring import loops as timing
     from deep5.training.schedules import Scheduled
     from deep5.training.trainer import Trainer
 
@@ -152,8 +152,8 @@ JOBS: Mapping[str, Callable[..., tuple[dict[str, Any], dict[str, Any]]]] = {
 
 def assembled(recipe: Recipe) -> Any:
     """A recipe's components; its network has to be one that the reference can run."""
-    from deep5.assemble import assemble
     from deep5.networks.network import Network
+    from deep5.run.assemble import assemble
 
     parts = assemble(recipe)
     if not isinstance(parts.executor.network, Network):
@@ -166,7 +166,7 @@ def assembled(recipe: Recipe) -> Any:
 
 def first_batches(parts: Any, steps: int) -> list[tuple[StepInfo, dict[str, np.ndarray]]]:
     """The first batches that the recipe trains on, as NumPy arrays of their own."""
-    from deep5.tensors import to_numpy
+    from deep5.core.tensors import to_numpy
 
     found: list[tuple[StepInfo, dict[str, np.ndarray]]] = []
     for epoch in itertools.count():
@@ -186,7 +186,7 @@ def in_types_of(
     network: Any, batches: Sequence[tuple[StepInfo, dict[str, np.ndarray]]]
 ) -> list[tuple[StepInfo, dict[str, np.ndarray]]]:
     """The batches in the element types of a network."""
-    from deep5.tensors import numpy_dtype
+    from deep5.core.tensors import numpy_dtype
 
     kinds = {name: numpy_dtype(spec.dtype) for name, spec in network.inputs.items()}
     return [
@@ -197,7 +197,7 @@ def in_types_of(
 
 def _maker(recipe: Recipe, framework: str) -> Callable[[], Any]:
     """Makes the recipe's optimizer for a framework."""
-    from deep5.assemble import make_optimizer
+    from deep5.run.assemble import make_optimizer
 
     return lambda: make_optimizer(recipe, framework)
 
@@ -244,7 +244,7 @@ def of_reference(recipe: Recipe) -> Recipe:
 
 def executors_of(recipe: Recipe, parts: Any) -> Callable[[Any], GraphExecutor]:
     """Makes executors of other networks as the recipe's own is made: what is proved is what is timed."""
-    from deep5.assemble_executor import executor_factory
+    from deep5.run.assemble_executor import executor_factory
 
     _, _, build = executor_factory(recipe)
 

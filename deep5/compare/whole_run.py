@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from deep5.machine_load import machine_state, share_of_others
-from deep5.recipe import Recipe
+from deep5.measuring.machine_load import machine_state, share_of_others
+from deep5.recipe.recipe import Recipe
 
 __all__ = ["JOBS", "main"]
 
@@ -30,11 +30,11 @@ def _run(
     before = machine_state()
     tell("the run")
     if recipe.ranks is None:
-        from deep5.run import execute
+        from deep5.run.execute import execute
 
         folder = execute(recipe, out=request["out"], quiet=True).folder
     else:
-        from deep5.ranks import run_by_command
+        from deep5.run.ranks import run_by_command
 
         command = [sys.executable, "-c", _RANK, json.dumps(sys.path), request["folder"]]
         folder = run_by_command(recipe, command, out=request["out"], quiet=True)
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> None:
         arguments: The folder of the job.
     """
     from deep5.compare.child import recipe_of
-    from deep5.ranks import run_with_ranks
+    from deep5.run.ranks import run_with_ranks
 
     request = json.loads((Path(arguments[0]) / "request.json").read_text())
     run_with_ranks(recipe_of(request), None, None, (), out=request["out"], quiet=True)

@@ -1,1 +1,1 @@
-"""Level 3: communication schemes. The communicator's interface stands in `deep5.communicator`, below all levels."""
+"""Level 3: communication schemes. The communicator's interface is in `deep5.core.communicator`."""

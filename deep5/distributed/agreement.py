@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from deep5.communicator import TIMEOUT_S, Communicator
-from deep5.errors import CommunicationError
+from deep5.core.communicator import TIMEOUT_S, Communicator
+from deep5.core.errors import CommunicationError
 
 __all__ = ["check_agreement", "checksum"]
 

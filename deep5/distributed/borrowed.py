@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor
 from deep5.distributed.packed import Packed
-from deep5.events import StepInfo
-from deep5.executors import GraphExecutor
 
 __all__ = ["kept_statistics", "without_samples"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from deep5.tensors import Array, TensorSpec, aligned_empty, numpy_dtype, to_numpy
+from deep5.core.tensors import Array, TensorSpec, aligned_empty, numpy_dtype, to_numpy
 
 __all__ = ["Buckets"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from deep5.core.errors import Deep5Error
+from deep5.core.tensors import to_numpy
 from deep5.distributed.sharding import ShardedSampler, part_of
-from deep5.errors import Deep5Error
-from deep5.tensors import to_numpy
 from deep5.training.batch_source import Batch, BatchSource, batch_size_of
 
 __all__ = ["check_sharding"]

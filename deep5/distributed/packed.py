@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.executors import GraphExecutor
-from deep5.tensors import aligned_empty, numpy_dtype
+from deep5.core.executors import GraphExecutor
+from deep5.core.tensors import aligned_empty, numpy_dtype
 
 __all__ = ["Packed"]
 

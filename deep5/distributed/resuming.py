@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from deep5.communicator import TIMEOUT_S, Communicator
-from deep5.distributed.scheme import DistributedOptimizer
-from deep5.errors import CheckpointError, Deep5Error
+from deep5.core.communicator import TIMEOUT_S, Communicator
+from deep5.core.errors import CheckpointError, Deep5Error
+from deep5.distributed.schemes.base import DistributedOptimizer
 from deep5.training.checkpoint_file import read_checkpoint
 from deep5.training.checkpointer import checkpoints, name_of, step_of
 

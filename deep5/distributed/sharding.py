@@ -9,9 +9,9 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from deep5.arguments import is_whole
-from deep5.errors import UsageError, brief
-from deep5.terminal import counted
+from deep5.core.arguments import is_whole
+from deep5.core.errors import UsageError, brief
+from deep5.core.terminal import counted
 from deep5.training.batch_source import Batch, BatchSource, batch_size_of, first_batch
 from deep5.training.sampler import Sampler
 

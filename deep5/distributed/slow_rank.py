@@ -5,9 +5,9 @@ from __future__ import annotations
 from time import sleep
 from typing import Any
 
-from deep5.arguments import is_finite, is_whole
-from deep5.errors import UsageError, brief
-from deep5.events import Event, StepInfo
+from deep5.core.arguments import is_finite, is_whole
+from deep5.core.errors import UsageError, brief
+from deep5.core.events import Event, StepInfo
 
 __all__ = ["SlowRank"]
 

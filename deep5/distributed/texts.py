@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from deep5.communicator import TIMEOUT_S, Communicator
+from deep5.core.communicator import TIMEOUT_S, Communicator
 
 __all__ = ["gather_texts"]
 
@@ -12,7 +12,7 @@ __all__ = ["gather_texts"]
 def gather_texts(communicator: Communicator, text: str, *, timeout_s: float = TIMEOUT_S) -> list[str]:
     """Every rank gets every rank's text, in the order of the ranks.
 
-    >>> from deep5.communicator import SingleRank
+    >>> from deep5.core.communicator import SingleRank
     >>> gather_texts(SingleRank(), "only")
     ['only']
     """

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from deep5.communicator import TIMEOUT_S, Communicator
+from deep5.core.communicator import TIMEOUT_S, Communicator
+from deep5.core.events import Event, StopTraining
 from deep5.distributed.texts import gather_texts
-from deep5.events import Event, StopTraining
 from deep5.training.checkpointer import Checkpointer
 
 __all__ = ["Votes"]

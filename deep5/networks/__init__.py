@@ -4,25 +4,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deep5.networks.analysis import Layer as Layer
-    from deep5.networks.analysis import NetworkAnalysis as NetworkAnalysis
-    from deep5.networks.analysis import analyse as analyse
-    from deep5.networks.builder import NetworkBuilder as NetworkBuilder
-    from deep5.networks.builder import glorot_uniform as glorot_uniform
-    from deep5.networks.builder import he_normal as he_normal
-    from deep5.networks.builder import ones as ones
-    from deep5.networks.builder import zeros as zeros
-    from deep5.networks.convolution_algorithms import convolutions_by as convolutions_by
-    from deep5.networks.convolution_algorithms import unfit_convolutions as unfit_convolutions
-    from deep5.networks.layer_summary import LayerTime as LayerTime
-    from deep5.networks.layer_summary import LayerTimes as LayerTimes
-    from deep5.networks.layer_timing import layer_times as layer_times
-    from deep5.networks.microbatch_planned import MicrobatchPlan as MicrobatchPlan
-    from deep5.networks.microbatch_planner import plan_microbatches as plan_microbatches
-    from deep5.networks.microbatching import micro_batched as micro_batched
+    from deep5.networks.analysis.analysis import Layer as Layer
+    from deep5.networks.analysis.analysis import NetworkAnalysis as NetworkAnalysis
+    from deep5.networks.analysis.analysis import analyse as analyse
+    from deep5.networks.analysis.layer_summary import LayerTime as LayerTime
+    from deep5.networks.analysis.layer_summary import LayerTimes as LayerTimes
+    from deep5.networks.analysis.layer_timing import layer_times as layer_times
+    from deep5.networks.edit.builder import NetworkBuilder as NetworkBuilder
+    from deep5.networks.edit.builder import glorot_uniform as glorot_uniform
+    from deep5.networks.edit.builder import he_normal as he_normal
+    from deep5.networks.edit.builder import ones as ones
+    from deep5.networks.edit.builder import zeros as zeros
+    from deep5.networks.microbatching.apply import MicrobatchPlan as MicrobatchPlan
+    from deep5.networks.microbatching.planner import plan_microbatches as plan_microbatches
+    from deep5.networks.microbatching.transform import micro_batched as micro_batched
     from deep5.networks.network import Network as Network
     from deep5.networks.onnx_interface import onnx_backend as onnx_backend
-    from deep5.networks.precision import with_precision as with_precision
+    from deep5.networks.transforms.convolution_algorithms import convolutions_by as convolutions_by
+    from deep5.networks.transforms.convolution_algorithms import unfit_convolutions as unfit_convolutions
+    from deep5.networks.transforms.precision import with_precision as with_precision
     from deep5.networks.zoo import alexnet as alexnet
     from deep5.networks.zoo import densenet121 as densenet121
     from deep5.networks.zoo import googlenet as googlenet
@@ -44,32 +44,32 @@ if TYPE_CHECKING:
     from deep5.networks.zoo import wide_resnet as wide_resnet
 
 _HOME = {
-    "Layer": "deep5.networks.analysis",
-    "LayerTime": "deep5.networks.layer_summary",
-    "LayerTimes": "deep5.networks.layer_summary",
-    "MicrobatchPlan": "deep5.networks.microbatch_planned",
+    "Layer": "deep5.networks.analysis.analysis",
+    "LayerTime": "deep5.networks.analysis.layer_summary",
+    "LayerTimes": "deep5.networks.analysis.layer_summary",
+    "MicrobatchPlan": "deep5.networks.microbatching.apply",
     "Network": "deep5.networks.network",
-    "NetworkAnalysis": "deep5.networks.analysis",
-    "NetworkBuilder": "deep5.networks.builder",
+    "NetworkAnalysis": "deep5.networks.analysis.analysis",
+    "NetworkBuilder": "deep5.networks.edit.builder",
     "alexnet": "deep5.networks.zoo",
-    "analyse": "deep5.networks.analysis",
-    "convolutions_by": "deep5.networks.convolution_algorithms",
+    "analyse": "deep5.networks.analysis.analysis",
+    "convolutions_by": "deep5.networks.transforms.convolution_algorithms",
     "densenet121": "deep5.networks.zoo",
-    "glorot_uniform": "deep5.networks.builder",
+    "glorot_uniform": "deep5.networks.edit.builder",
     "googlenet": "deep5.networks.zoo",
     "gpt": "deep5.networks.zoo",
-    "he_normal": "deep5.networks.builder",
+    "he_normal": "deep5.networks.edit.builder",
     "inception": "deep5.networks.zoo",
-    "layer_times": "deep5.networks.layer_timing",
+    "layer_times": "deep5.networks.analysis.layer_timing",
     "lenet": "deep5.networks.zoo",
     "lstm": "deep5.networks.zoo",
     "lstm_language_model": "deep5.networks.zoo",
-    "micro_batched": "deep5.networks.microbatching",
+    "micro_batched": "deep5.networks.microbatching.transform",
     "mlp": "deep5.networks.zoo",
     "mobilenet_v2": "deep5.networks.zoo",
-    "ones": "deep5.networks.builder",
+    "ones": "deep5.networks.edit.builder",
     "onnx_backend": "deep5.networks.onnx_interface",
-    "plan_microbatches": "deep5.networks.microbatch_planner",
+    "plan_microbatches": "deep5.networks.microbatching.planner",
     "resnet": "deep5.networks.zoo",
     "resnet18": "deep5.networks.zoo",
     "resnet18_small": "deep5.networks.zoo",
@@ -77,18 +77,18 @@ _HOME = {
     "resnet50": "deep5.networks.zoo",
     "squeezenet": "deep5.networks.zoo",
     "transformer": "deep5.networks.zoo",
-    "unfit_convolutions": "deep5.networks.convolution_algorithms",
+    "unfit_convolutions": "deep5.networks.transforms.convolution_algorithms",
     "vgg": "deep5.networks.zoo",
     "wide_resnet": "deep5.networks.zoo",
-    "with_precision": "deep5.networks.precision",
-    "zeros": "deep5.networks.builder",
+    "with_precision": "deep5.networks.transforms.precision",
+    "zeros": "deep5.networks.edit.builder",
 }
 __all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        from deep5.errors import suggestion
+        from deep5.core.errors import suggestion
 
         raise AttributeError(f"module 'deep5.networks' has no attribute {name!r}{suggestion(name, _HOME)}")
     return getattr(import_module(_HOME[name]), name)

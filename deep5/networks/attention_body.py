@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from deep5.networks.attributes import attribute
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["mend_attention"]
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from deep5 import plugins
-from deep5.backend import Framework
-from deep5.errors import Deep5Error, ShapeError, Unsupported
-from deep5.events import StepInfo
-from deep5.executors import GraphExecutor, ParameterGroup
+from deep5.core import plugins
+from deep5.core.errors import Deep5Error, ShapeError, Unsupported
+from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor, ParameterGroup
+from deep5.core.framework import Framework
+from deep5.core.seeds import generator
+from deep5.core.tensors import Arrays, to_numpy
 from deep5.networks.judge import ConformanceError, Judge
 from deep5.networks.network import Network
 from deep5.networks.zoo import lenet, mlp, resnet
-from deep5.seeds import generator
-from deep5.tensors import Arrays, to_numpy
 
 __all__ = ["check_executor"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from deep5.errors import Deep5Error, OperatorError
+from deep5.core.errors import Deep5Error, OperatorError
 from deep5.networks.custom import operator_of
 from deep5.networks.network import Network
 from deep5.operators.backward import Backward

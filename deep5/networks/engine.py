@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from deep5.backend import Support
-from deep5.memo import remember
+from deep5.core.framework import Support
+from deep5.core.memo import remember
 from deep5.networks.network import Network
 from deep5.networks.nodes import captures, subgraphs
 

@@ -13,14 +13,14 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from deep5.arguments import is_whole
-from deep5.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError, brief, suggestion
-from deep5.events import StepInfo, check_info
-from deep5.networks.bounds import fed_counts
+from deep5.core.arguments import is_whole
+from deep5.core.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError, brief, suggestion
+from deep5.core.events import StepInfo, check_info
+from deep5.core.tensors import Array, Arrays, Device, TensorSpec, to_numpy
 from deep5.networks.failed import is_own
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
-from deep5.tensors import Array, Arrays, Device, TensorSpec, to_numpy
+from deep5.networks.onnx.bounds import fed_counts
 
 __all__ = ["NetworkExecutor"]
 
@@ -100,7 +100,7 @@ class NetworkExecutor(ABC):
             live: Parameters.
             kernels: From the type of a product to that of the kernels which compute it.
         """
-        from deep5.networks.mixed_precision import compute_dtype
+        from deep5.networks.transforms.mixed_precision import compute_dtype
 
         computes = compute_dtype(self.network) if isinstance(self.network, Network) else None
         if computes is None:

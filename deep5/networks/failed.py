@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import onnx_ir as ir
 
-from deep5.errors import Deep5Error, NetworkError
-from deep5.networks.element_types import called
-from deep5.networks.faults import first_line
+from deep5.core.errors import Deep5Error, NetworkError
+from deep5.networks.onnx.element_types import called
+from deep5.networks.onnx.faults import first_line
 
 __all__ = ["PLACES", "Places", "culprit", "failed", "is_own", "places_of", "told_by", "unmakeable"]
 

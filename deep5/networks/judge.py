@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import Deep5Error
-from deep5.tensors import to_numpy
+from deep5.core.errors import Deep5Error
+from deep5.core.tensors import to_numpy
 
 __all__ = ["ConformanceError", "Judge"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from deep5.errors import NetworkError
+from deep5.core.errors import NetworkError
 from deep5.networks.gradients.window import attribute
 from deep5.networks.network import Network
 

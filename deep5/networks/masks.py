@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from deep5 import compiler
+from deep5.core import compiler
+from deep5.core.seeds import derive_seed
+from deep5.core.tensors import aligned_empty
 from deep5.networks.philox import C_SOURCE, philox
-from deep5.seeds import derive_seed
-from deep5.tensors import aligned_empty
 
 __all__ = ["dropout_mask"]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from deep5.errors import NetworkError, Unsupported
-from deep5.networks.initial_values import InitialValues
-from deep5.tensors import TensorSpec
+from deep5.core.errors import NetworkError, Unsupported
+from deep5.core.tensors import TensorSpec
+from deep5.networks.onnx.initial_values import InitialValues
 
 __all__ = ["NativeNetwork", "hash_of_values"]
 

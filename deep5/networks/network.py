@@ -12,12 +12,12 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
-from deep5.errors import NetworkError, OutputError, suggestion
+from deep5.core.errors import NetworkError, OutputError, suggestion
+from deep5.core.tensors import TensorSpec
 from deep5.networks.constants import FLOATS, role, separate_roles
-from deep5.networks.element_types import element_type
-from deep5.networks.freezing import frozen_names
-from deep5.networks.initial_values import InitialValues
-from deep5.tensors import TensorSpec
+from deep5.networks.edit.freezing import frozen_names
+from deep5.networks.onnx.element_types import element_type
+from deep5.networks.onnx.initial_values import InitialValues
 
 __all__ = ["Network"]
 
@@ -93,7 +93,7 @@ class Network:
         Raises:
             NetworkError: No such file, not a valid ONNX model, or weights outside the model's folder.
         """
-        from deep5.networks.importing import import_model
+        from deep5.networks.onnx.importing import import_model
 
         return cls(import_model(path_or_model))
 
@@ -200,7 +200,7 @@ class Network:
         Raises:
             NetworkError: The name is taken, or these are no numbers.
         """
-        from deep5.networks.editing import add_parameter
+        from deep5.networks.edit.editing import add_parameter
 
         return add_parameter(self, name, value)
 
@@ -227,7 +227,7 @@ class Network:
         Raises:
             NetworkError: No such operator or value, a name that is taken, or inputs that the operator does not take.
         """
-        from deep5.networks.editing import add_node
+        from deep5.networks.edit.editing import add_node
 
         return add_node(self, op_type, inputs, outputs, name, domain, attributes)
 
@@ -241,7 +241,7 @@ class Network:
         Raises:
             NetworkError: No such node or input, somebody would be left without an input, or the shapes do not fit.
         """
-        from deep5.networks.editing import remove_node
+        from deep5.networks.edit.editing import remove_node
 
         return remove_node(self, name, bypass)
 
@@ -256,7 +256,7 @@ class Network:
         Raises:
             NetworkError: No such value or node, a cycle, or an input that the operator does not take.
         """
-        from deep5.networks.editing import add_edge
+        from deep5.networks.edit.editing import add_edge
 
         return add_edge(self, value, node, position)
 
@@ -266,7 +266,7 @@ class Network:
         Raises:
             NetworkError: No such node or input, or the operator needs it.
         """
-        from deep5.networks.editing import remove_edge
+        from deep5.networks.edit.editing import remove_edge
 
         return remove_edge(self, node, position)
 
@@ -291,7 +291,7 @@ class Network:
         Raises:
             NetworkError: No such node, operator or value, a cycle, or shapes that do not fit.
         """
-        from deep5.networks.editing import replace_node
+        from deep5.networks.edit.editing import replace_node
 
         return replace_node(self, name, op_type, inputs, domain, attributes)
 
@@ -301,7 +301,7 @@ class Network:
         Raises:
             NetworkError: Nothing has the old name, or something else has the new one.
         """
-        from deep5.networks.editing import rename
+        from deep5.networks.edit.editing import rename
 
         return rename(self, old, new)
 
@@ -317,13 +317,13 @@ class Network:
         Raises:
             NetworkError: A pattern that matches no parameter.
         """
-        from deep5.networks.freezing import freeze
+        from deep5.networks.edit.freezing import freeze
 
         return freeze(self, patterns)
 
     def unfreeze(self, *patterns: str) -> Network:
         """A copy in which parameters are trained again; see `freeze`. Raises as that."""
-        from deep5.networks.freezing import unfreeze
+        from deep5.networks.edit.freezing import unfreeze
 
         return unfreeze(self, patterns)
 
@@ -341,7 +341,7 @@ class Network:
         Raises:
             NetworkError: No such value, an unknown loss, a name that is taken, or shapes that do not fit.
         """
-        from deep5.networks.subnetwork import add_loss
+        from deep5.networks.edit.subnetwork import add_loss
 
         return add_loss(self, scores, loss, label, name)
 
@@ -355,7 +355,7 @@ class Network:
         Raises:
             NetworkError: No such value, or an input of the network goes into it that is not named.
         """
-        from deep5.networks.subnetwork import subnetwork
+        from deep5.networks.edit.subnetwork import subnetwork
 
         return subnetwork(self, inputs, outputs)
 
@@ -371,7 +371,7 @@ class Network:
         Raises:
             NetworkError: It is larger than the 2 GiB that such a model can be.
         """
-        from deep5.networks.writing import check_size
+        from deep5.networks.onnx.writing import check_size
 
         check_size(self)
         model = self.model.clone()
@@ -391,9 +391,9 @@ class Network:
             NetworkError: It is larger than the 2 GiB that such a file can be.
             OutputError: It cannot be written.
         """
-        from deep5.files import write_atomically
-        from deep5.networks.weights import check_path
-        from deep5.networks.writing import write_model
+        from deep5.core.files import write_atomically
+        from deep5.networks.onnx.weights import check_path
+        from deep5.networks.onnx.writing import write_model
 
         check_path(path, "the network", ".onnx", "save_weights")
         try:
@@ -411,7 +411,7 @@ class Network:
             MissingDependency: safetensors is not installed.
             OutputError: It cannot be written.
         """
-        from deep5.networks.weights import write_weights
+        from deep5.networks.onnx.weights import write_weights
 
         write_weights(self, path)
 
@@ -423,7 +423,7 @@ class Network:
             MissingDependency: safetensors is not installed.
             NetworkError: No such file, or values that are missing, unknown, misshapen or of another dtype.
         """
-        from deep5.networks.weights import read_weights
+        from deep5.networks.onnx.weights import read_weights
 
         return self.with_values(read_weights(self, path))
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from deep5.backend import Support
-from deep5.networks.attributes import attribute
+from deep5.core.framework import Support
 from deep5.networks.constants import FLOATS, constant_value
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = [
     "captured",

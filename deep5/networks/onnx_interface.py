@@ -9,14 +9,14 @@ import numpy as np
 import onnx
 from onnx.backend.base import Backend, BackendRep
 
-from deep5.errors import NetworkError, ShapeError, Unsupported, UsageError, brief
-from deep5.executors import GraphExecutor
+from deep5.core.errors import NetworkError, ShapeError, Unsupported, UsageError, brief
+from deep5.core.executors import GraphExecutor
+from deep5.core.tensors import to_numpy
 from deep5.networks.custom import standing_in
-from deep5.networks.faults import first_line, unknown_operator, unregistered
-from deep5.networks.given import framework_of
+from deep5.networks.edit.arguments import framework_of
 from deep5.networks.network import Network
+from deep5.networks.onnx.faults import first_line, unknown_operator, unregistered
 from deep5.operators.registry import registered_operator
-from deep5.tensors import to_numpy
 
 __all__ = ["onnx_backend"]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import onnx
 
-from deep5.errors import ShapeError, Unsupported, UsageError
-from deep5.networks.builder import OPSET, NetworkBuilder
-from deep5.networks.faults import unknown_operator
+from deep5.core.errors import ShapeError, Unsupported, UsageError
+from deep5.core.tensors import Array, TensorSpec
+from deep5.networks.edit.builder import OPSET, NetworkBuilder
 from deep5.networks.network import Network
+from deep5.networks.onnx.faults import unknown_operator
 from deep5.operators.operator import Operator
-from deep5.tensors import Array, TensorSpec
 
 __all__ = ["ONNXOperator"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import Deep5Error, NetworkError, UsageError
-from deep5.tensors import TensorSpec
+from deep5.core.errors import Deep5Error, NetworkError, UsageError
+from deep5.core.tensors import TensorSpec
 
 __all__ = [
     "UNFIT",
@@ -41,7 +41,7 @@ def checked_inputs(inputs: Any) -> dict[str, TensorSpec]:
     >>> checked_inputs({"input": (None, 4)})
     Traceback (most recent call last):
         ...
-    deep5.errors.UsageError: the input 'input': got (None, 4); allowed: a TensorSpec; remedy: \
+    deep5.core.errors.UsageError: the input 'input': got (None, 4); allowed: a TensorSpec; remedy: \
 TensorSpec(shape=('N', 4))
     """
     if not isinstance(inputs, Mapping) or not inputs or not all(isinstance(name, str) and name for name in inputs):

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from deep5.networks.attributes import attribute
+from deep5.core.seeds import generator
+from deep5.core.tensors import numpy_dtype
 from deep5.networks.labels import label_inputs
 from deep5.networks.network import Network
-from deep5.seeds import generator
-from deep5.tensors import numpy_dtype
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["random_feed"]
 

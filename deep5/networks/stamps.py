@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any
 
-from deep5.executors import GraphExecutor
-from deep5.networks.layer_clock import Group, Pass
+from deep5.core.executors import GraphExecutor
+from deep5.core.tensors import Arrays
+from deep5.networks.analysis.layer_clock import Group, Pass
 from deep5.networks.network import Network
-from deep5.tensors import Arrays
 
 __all__ = ["StampedClock", "Stamps"]
 

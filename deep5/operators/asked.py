@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
+from deep5.core.tensors import Array
 from deep5.operators.contract import is_floating, spec_of
-from deep5.tensors import Array
 
 __all__ = ["check_output_grads", "wanted_gradients"]
 

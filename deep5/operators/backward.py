@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from deep5.errors import ShapeError, Unsupported
+from deep5.core.errors import ShapeError, Unsupported
+from deep5.core.tensors import Array, TensorSpec
 from deep5.operators.contract import check_gradients, known, name_of, specs_of
 from deep5.operators.operator import Operator
-from deep5.tensors import Array, TensorSpec
 
 __all__ = ["Backward"]
 

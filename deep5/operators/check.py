@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import OperatorError, ShapeError, UsageError, brief
+from deep5.core.errors import OperatorError, ShapeError, UsageError, brief
+from deep5.core.tensors import Array, to_numpy
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.conduct import (
     check_backward_conduct,
@@ -43,7 +44,6 @@ from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
 from deep5.operators.plan import CODES
-from deep5.tensors import Array, to_numpy
 
 __all__ = ["TIME_LIMIT_S", "check_forward", "check_gradient", "check_time_limit"]
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
-from deep5.errors import Deep5Error, OperatorError, ShapeError, brief
-from deep5.memo import remember
-from deep5.tensors import Array, TensorSpec
+from deep5.core.errors import Deep5Error, OperatorError, ShapeError, brief
+from deep5.core.memo import remember
+from deep5.core.tensors import Array, TensorSpec
 
 if TYPE_CHECKING:
     from deep5.operators.operator import Operator

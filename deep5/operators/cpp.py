@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from deep5.errors import OperatorError, ShapeError, Unsupported
-from deep5.memo import remember
+from deep5.core.errors import OperatorError, ShapeError, Unsupported
+from deep5.core.memo import remember
+from deep5.core.tensors import Array, TensorSpec
 from deep5.operators.asked import check_output_grads, wanted_gradients
 from deep5.operators.backward import Backward
 from deep5.operators.contract import is_floating, name_of, spec_of
@@ -19,7 +20,6 @@ from deep5.operators.cpp_library import ELEMENTS, Argument, Library, Made, sourc
 from deep5.operators.kernel import Kernel
 from deep5.operators.operator import Operator
 from deep5.operators.plan import CODES, Plan, check_arrays, remembered
-from deep5.tensors import Array, TensorSpec
 
 __all__ = ["CppOperator"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import UsageError, brief
+from deep5.core.errors import UsageError, brief
 
 __all__ = ["as_attribute", "given_attributes"]
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deep5.compiler import CPP, CUDA, CompilerRefusal, load_library
-from deep5.errors import Deep5Error, OperatorError, Unsupported
+from deep5.core.compiler import CPP, CUDA, CompilerRefusal, load_library
+from deep5.core.errors import Deep5Error, OperatorError, Unsupported
 from deep5.operators.contract import name_of
 from deep5.operators.cpp_attributes import given_attributes
 from deep5.operators.kernel import ASK

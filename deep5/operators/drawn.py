@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
+from deep5.core.tensors import numpy_dtype
 from deep5.operators.contract import is_floating
-from deep5.tensors import numpy_dtype
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,11 +10,11 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from deep5.arguments import THREADS
-from deep5.errors import OperatorError, ShapeError
+from deep5.core.arguments import THREADS
+from deep5.core.errors import OperatorError, ShapeError
+from deep5.core.tensors import TensorSpec
 from deep5.operators.contract import name_of, specs_of
 from deep5.operators.plan import CODES, Plan, Tensor, remembered
-from deep5.tensors import TensorSpec
 
 if TYPE_CHECKING:
     from deep5.operators.operator import Operator

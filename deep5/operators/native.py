@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from deep5.errors import Unsupported, UsageError, brief
+from deep5.core.errors import Unsupported, UsageError, brief
+from deep5.core.tensors import Array, TensorSpec
 from deep5.operators.operator import Operator
-from deep5.tensors import Array, TensorSpec
 
 __all__ = ["NativeOperator"]
 

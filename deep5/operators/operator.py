@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from deep5.tensors import Array, TensorSpec
+from deep5.core.tensors import Array, TensorSpec
 
 __all__ = ["Operator"]
 

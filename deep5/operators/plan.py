@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.compiler import load_library
-from deep5.errors import OperatorError, ShapeError
-from deep5.memo import remember
+from deep5.core.compiler import load_library
+from deep5.core.errors import OperatorError, ShapeError
+from deep5.core.memo import remember
+from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.operators.contract import spec_of
-from deep5.tensors import TensorSpec, numpy_dtype
 
 if TYPE_CHECKING:
     from deep5.operators.kernel import Kernel

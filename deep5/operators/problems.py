@@ -15,8 +15,8 @@ from importlib.resources import files
 from math import sqrt
 from typing import Any
 
-from deep5.errors import UnknownName, UsageError
-from deep5.tensors import TensorSpec
+from deep5.core.errors import UnknownName, UsageError
+from deep5.core.tensors import TensorSpec
 
 __all__ = ["FORWARD", "PROBLEM_SETS", "TABLES", "Direction", "Problem", "problem_rows", "problem_set"]
 

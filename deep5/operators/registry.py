@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from deep5.errors import OperatorError, UsageError, brief
+from deep5.core.errors import OperatorError, UsageError, brief
 from deep5.operators.operator import Operator
 
 __all__ = ["forget_operator", "make_operator", "register_operator", "registered_operator", "registered_operators"]
@@ -89,7 +89,7 @@ def registered_operator(domain: str, name: str) -> type[Operator] | None:
     asks for them.
     """
     if (domain, name) not in _OPERATORS and domain:
-        from deep5.plugins import load, registered
+        from deep5.core.plugins import load, registered
 
         for entry in registered("operators"):
             if entry == f"{domain}.{name}":

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.operators.timing import LEAST_SAMPLE_S, Work, calibrate, last_level_cache_bytes, time_loop
+from deep5.measuring.loops import LEAST_SAMPLE_S, Work, calibrate, last_level_cache_bytes, time_loop
 
 __all__ = ["Roofline", "best_rate", "numpy_roofline"]
 

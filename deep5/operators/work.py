@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from deep5.tensors import TensorSpec, numpy_dtype
+from deep5.core.tensors import TensorSpec, numpy_dtype
 
 __all__ = ["RECURRENT", "backward_bytes", "backward_flops", "bytes_of", "flops", "misfit", "moved_bytes"]
 

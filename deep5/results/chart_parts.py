@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, floor, log10
 from typing import Any
 
-from deep5.errors import MissingDependency
+from deep5.core.errors import MissingDependency
 
 __all__ = ["COLOURS", "WAYS", "WIDTH", "altair", "files", "heading", "logarithmic", "names_axis", "stacked", "ticks"]
 

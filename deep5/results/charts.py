@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.results.chart_parts import COLOURS, WAYS, WIDTH, altair, files, heading, logarithmic, names_axis, stacked
 from deep5.results.reading import NotThere, read_object
 from deep5.results.result import load
 from deep5.results.samples_file import SampleRow
-from deep5.results.study_charts import study_chart
+from deep5.results.study.charts import study_chart
 
 __all__ = ["box_chart", "common_sizes", "draw", "violin_chart", "violin_outline"]
 

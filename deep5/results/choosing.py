@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from deep5.errors import UnknownName, suggestion
+from deep5.core.errors import UnknownName, suggestion
 from deep5.results.stored import Stored, printable
 
 __all__ = ["check_column", "chosen", "columns_of", "heading", "matches", "ordered", "rows_with_units", "unmatched"]

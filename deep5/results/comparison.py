@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.results.reading import NotThere, read_json
 from deep5.results.round_samples import RoundSample, read_round_samples
 from deep5.results.validation import check_document

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from statistics import median
 from typing import Any
 
-from deep5.errors import TooFewSamples
-from deep5.machine_load import CROWDED
+from deep5.core.errors import TooFewSamples
+from deep5.measuring.machine_load import CROWDED
+from deep5.measuring.samples import median_interval
+from deep5.measuring.statistics import LOOKS, drift, far_out, floor_of, judge
 from deep5.results.round_samples import RoundSample
-from deep5.samples import median_interval
-from deep5.statistics import LOOKS, drift, far_out, floor_of, judge
 
 __all__ = [
     "counted",

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from deep5.core.terminal import counted, plain
+from deep5.measuring.statistics import LOOKS, largest_p
 from deep5.results.comparison import COMPARISON, ComparisonResult
-from deep5.statistics import LOOKS, largest_p
-from deep5.terminal import counted, plain
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deep5.errors import CheckpointError, suggestion
+from deep5.core.errors import CheckpointError, suggestion
 
 __all__ = ["check_name", "check_recipe", "going_on"]
 

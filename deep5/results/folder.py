@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
-from deep5.errors import OutputError, UsageError
-from deep5.files import write_atomically
+from deep5.core.errors import OutputError, UsageError
+from deep5.core.files import write_atomically
 from deep5.results.result import EVENTS, RESULT, load
 from deep5.results.samples_file import SAMPLES, SampleRow, samples_text
 from deep5.results.schema import NOT_FINISHED

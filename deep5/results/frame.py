@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deep5.errors import MissingDependency, UsageError
+from deep5.core.errors import MissingDependency, UsageError
 from deep5.results.choosing import chosen, columns_of, rows_with_units, unmatched
 from deep5.results.index import list_results
 from deep5.results.kind import COMPARISON_KIND, FILES

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deep5.compiler import cache_folder
-from deep5.errors import UsageError
-from deep5.files import write_atomically
+from deep5.core.compiler import cache_folder
+from deep5.core.errors import UsageError
+from deep5.core.files import write_atomically
 from deep5.results.reading import TABLE_BYTES, opened
 from deep5.results.store import Found, survey
 from deep5.results.stored import Stored, stored

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.results.comparison import COMPARISON
 from deep5.results.result import RESULT
-from deep5.results.study_record import STUDY
+from deep5.results.study.record import STUDY
 
 __all__ = [
     "COMPARISON_KIND",

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from deep5.errors import UsageError
-from deep5.events import Event
-from deep5.metric import Goal
+from deep5.core.errors import UsageError
+from deep5.core.events import Event
+from deep5.core.metric import Goal
 from deep5.results.reading import TABLE_BYTES, parsed, read_bytes
 from deep5.results.validation import encode
 

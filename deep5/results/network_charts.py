@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from deep5.errors import UsageError
-from deep5.networks.analysis import NetworkAnalysis
-from deep5.networks.picture import colour_of, shaded_colours
+from deep5.core.errors import UsageError
+from deep5.core.terminal import counted, plain
+from deep5.networks.analysis.analysis import NetworkAnalysis
+from deep5.networks.analysis.picture import colour_of, shaded_colours
 from deep5.results.chart_parts import altair
 from deep5.results.network_record import QUANTITIES, by_type
 from deep5.results.training_charts import headed
-from deep5.terminal import counted, plain
 
 if TYPE_CHECKING:
-    from deep5.networks.layer_summary import LayerTimes
+    from deep5.networks.analysis.layer_summary import LayerTimes
     from deep5.results.network_record import NetworkRecord
 
 __all__ = ["layer_chart", "measured_chart", "network_charts", "type_chart"]

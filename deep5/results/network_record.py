@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from deep5.networks.analysis import Layer, NetworkAnalysis
-from deep5.networks.layer_summary import LayerTimes
-from deep5.networks.picture import shortened, shown_shape, shown_size
+from deep5.core.terminal import counted, plain
+from deep5.networks.analysis.analysis import Layer, NetworkAnalysis
+from deep5.networks.analysis.layer_summary import LayerTimes
+from deep5.networks.analysis.picture import shortened, shown_shape, shown_size
 from deep5.results.network_times import print_times, times_document
-from deep5.terminal import counted, plain
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from deep5.networks.layer_summary import LayerTimes
-from deep5.networks.picture import shortened
-from deep5.terminal import counted, plain
+from deep5.core.terminal import counted, plain
+from deep5.networks.analysis.layer_summary import LayerTimes
+from deep5.networks.analysis.picture import shortened
 
 if TYPE_CHECKING:
     from rich.console import Console

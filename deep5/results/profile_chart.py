@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from deep5.errors import UsageError
-from deep5.profiles import LIMIT, Profile
+from deep5.core.errors import UsageError
+from deep5.measuring.profiles import LIMIT, Profile
 from deep5.results.chart_parts import WIDTH, altair
 from deep5.results.training_charts import headed, told_apart
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from deep5.errors import UsageError
-from deep5.profiles import LIMIT, Profile, performance_profiles
-from deep5.results.study_folder import StudyFolder
+from deep5.core.errors import UsageError
+from deep5.measuring.profiles import LIMIT, Profile, performance_profiles
+from deep5.results.study.folder import StudyFolder
 from deep5.results.time_to_target import MEASURES, median_to_target
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.results.reading import NotThere, read_json, told_path
 from deep5.results.samples_file import SAMPLES
 

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from deep5.errors import UsageError
-from deep5.terminal import plain
+from deep5.core.errors import UsageError
+from deep5.core.terminal import plain
 
 __all__ = [
     "DOCUMENT_BYTES",

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deep5.arguments import is_whole
-from deep5.errors import UsageError, brief
-from deep5.metric import Goal
+from deep5.core.arguments import is_whole
+from deep5.core.errors import UsageError, brief
+from deep5.core.metric import Goal
 from deep5.results.ranks_file import RANKS, RankRow, rank_samples, read_ranks
 from deep5.results.reading import NotThere, read_json
 from deep5.results.samples_file import SampleRow, read_samples

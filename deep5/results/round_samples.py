@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
+from deep5.core.seeds import generator
 from deep5.results.reading import read_rows
-from deep5.seeds import generator
 
 __all__ = [
     "PHASES",

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from deep5.errors import UsageError
-from deep5.metric import Sample
+from deep5.core.errors import UsageError
+from deep5.core.metric import Sample
 from deep5.results.reading import read_rows
 
 __all__ = ["SAMPLES", "SampleRow", "read_samples", "sample_rows", "samples_text", "stream_samples"]

@@ -8,9 +8,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from deep5.errors import UsageError
-from deep5.metric import Goal, Metric
-from deep5.samples import Interval
+from deep5.core.errors import UsageError
+from deep5.core.metric import Goal, Metric
+from deep5.measuring.samples import Interval
 
 __all__ = ["NOT_FINISHED", "SCHEMA_VERSION", "blank_document", "metric_labels", "metric_row", "schema"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.results.kind import FILES, NETWORK_KIND, PROFILE_KIND, STUDY_KIND, kind_of
 from deep5.results.reading import told_path
 

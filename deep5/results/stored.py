@@ -12,16 +12,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from deep5.errors import Deep5Error, UsageError
+from deep5.core.errors import Deep5Error, UsageError
+from deep5.core.terminal import counted
 from deep5.results.comparison import COMPARISON_VERSION, ComparisonResult, comparison_schema
 from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND
 from deep5.results.reading import read_object, told_path
 from deep5.results.result import Result
 from deep5.results.schema import SCHEMA_VERSION
 from deep5.results.store import Found
-from deep5.results.study_record import STUDY_VERSION
+from deep5.results.study.record import STUDY_VERSION
 from deep5.results.validation import check_document
-from deep5.terminal import counted
 
 __all__ = ["UNREADABLE", "Stored", "printable", "stored"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from deep5.terminal import plain, styled_where_fit
+from deep5.core.terminal import plain, styled_where_fit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,7 +73,7 @@ def to_json(result: Result) -> str:
 
 def _ranks(result: Result) -> str:
     """Such as: 2 ranks by mpiexec, AllReduce; what the folder does not tell is left out."""
-    from deep5.errors import UsageError
+    from deep5.core.errors import UsageError
 
     try:
         rows = result.ranks()

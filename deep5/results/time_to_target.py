@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from deep5.errors import TooFewSamples, UsageError, brief
+from deep5.core.errors import TooFewSamples, UsageError, brief
 from deep5.results.result import Result
 from deep5.results.samples_file import SampleRow
 from deep5.results.schema import metric_labels
@@ -244,7 +244,7 @@ def summary(reached: Mapping[int, Reached]) -> dict[str, Any]:
     Args:
         reached: By seed.
     """
-    from deep5.samples import median_interval
+    from deep5.measuring.samples import median_interval
 
     found: dict[str, Any] = {}
     for measure in MEASURES:

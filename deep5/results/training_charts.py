@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-from deep5.errors import MissingDependency, UsageError
+from deep5.core.errors import MissingDependency, UsageError
 from deep5.results.chart_parts import WIDTH, altair, files, logarithmic
 from deep5.results.result import Result
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.results.schema import schema
 
 __all__ = ["check_document", "encode"]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol
 
-from deep5.errors import ShapeError, Unsupported, UsageError, brief
-from deep5.events import StepInfo, check_info
-from deep5.executors import GraphExecutor
-from deep5.seeds import derive_seed
-from deep5.tensors import Array, Arrays, TensorSpec, array_namespace
+from deep5.core.errors import ShapeError, Unsupported, UsageError, brief
+from deep5.core.events import StepInfo, check_info
+from deep5.core.executors import GraphExecutor
+from deep5.core.seeds import derive_seed
+from deep5.core.tensors import Array, Arrays, TensorSpec, array_namespace
 
 __all__ = ["BatchLayout", "Halves", "accumulated_step", "batch_layout"]
 

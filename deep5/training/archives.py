@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Self
 
-from deep5.errors import OutputError, UsageError
+from deep5.core.errors import OutputError, UsageError
 
 __all__ = ["extract", "inflated"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 
 __all__ = ["GrowingBatches"]
 

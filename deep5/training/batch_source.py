@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from deep5.errors import UsageError, brief
+from deep5.core.errors import UsageError, brief
 
 __all__ = ["Batch", "BatchSource", "batch_size_of", "first_batch"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import UsageError
-from deep5.seeds import generator
+from deep5.core.errors import UsageError
+from deep5.core.seeds import generator
 from deep5.training.dataset import Dataset
 from deep5.training.part_values import part_values
 from deep5.training.sampler import Sampler

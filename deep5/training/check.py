@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from deep5 import compiler
-from deep5.errors import RuleError
-from deep5.events import StepInfo
-from deep5.tensors import TensorSpec, to_numpy
+from deep5.core import compiler
+from deep5.core.errors import RuleError
+from deep5.core.events import StepInfo
+from deep5.core.tensors import TensorSpec, to_numpy
 from deep5.training.check_problem import Outcome, Problem, half
 from deep5.training.eager import EagerRule
 from deep5.training.expression import topological

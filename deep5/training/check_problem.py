@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.seeds import generator
-from deep5.tensors import to_numpy
+from deep5.core.seeds import generator
+from deep5.core.tensors import to_numpy
 
 __all__ = ["Outcome", "Problem", "half"]
 

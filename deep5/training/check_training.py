@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import Deep5Error, RuleError, UsageError, brief
-from deep5.events import StepInfo
-from deep5.executors import GraphExecutor, ParameterGroup, StepOptimizer
+from deep5.core.errors import Deep5Error, RuleError, UsageError, brief
+from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor, ParameterGroup, StepOptimizer
+from deep5.core.plugins import framework
+from deep5.core.seeds import generator
+from deep5.core.tensors import to_numpy
 from deep5.networks.zoo import mlp
-from deep5.plugins import framework
-from deep5.seeds import generator
-from deep5.tensors import to_numpy
 from deep5.training.hyper_state import KEY
 from deep5.training.optimizer import RuleOptimizer
 from deep5.training.rule import UpdateRule
@@ -219,7 +219,7 @@ def _set_rate(optimizer: Any, rate: float) -> None:
 
 
 def _convex() -> tuple[Any, float]:
-    from deep5.networks.builder import NetworkBuilder
+    from deep5.networks.edit.builder import NetworkBuilder
 
     decay = 0.1
     build = NetworkBuilder("convex", dtype="float64")

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import CheckpointError, OutputError
-from deep5.metric import FirstCalls, Sample
+from deep5.core.errors import CheckpointError, OutputError
+from deep5.core.metric import FirstCalls, Sample
 
 __all__ = ["read_checkpoint", "write_checkpoint"]
 

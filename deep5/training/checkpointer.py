@@ -10,9 +10,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
 
-from deep5.arguments import is_finite
-from deep5.errors import CheckpointError, Deep5Error, OutputError, UsageError
-from deep5.events import NO_CLASSES, Event
+from deep5.core.arguments import is_finite
+from deep5.core.errors import CheckpointError, Deep5Error, OutputError, UsageError
+from deep5.core.events import NO_CLASSES, Event
 from deep5.training.checkpoint_file import read_checkpoint, write_checkpoint
 
 __all__ = ["BEST", "Checkpointer", "checkpoints", "name_of", "restore", "step_of"]

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import UsageError, brief
-from deep5.tensors import TensorSpec, numpy_dtype
+from deep5.core.errors import UsageError, brief
+from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.training.gathering import gathered
 
 __all__ = ["ArrayDataset", "Dataset", "Splits", "StreamDataset", "check_labels", "fitted", "sample_ids"]

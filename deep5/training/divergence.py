@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
-from deep5.errors import UsageError, brief
-from deep5.events import Event, StepInfo, StopTraining
-from deep5.tensors import Arrays, to_numpy
+from deep5.core.errors import UsageError, brief
+from deep5.core.events import Event, StepInfo, StopTraining
+from deep5.core.tensors import Arrays, to_numpy
 
 __all__ = ["NonFiniteLoss", "StopOnNaN"]
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from deep5.compiler import cache_folder
-from deep5.errors import OutputError, UsageError, brief
-from deep5.plugins import missing_dependency
+from deep5.core.compiler import cache_folder
+from deep5.core.errors import OutputError, UsageError, brief
+from deep5.core.plugins import missing_dependency
 from deep5.training.archives import extract
 
 __all__ = ["Remote", "data_folders", "download_folder", "fetch", "find_or_fetch", "given_path", "told_size"]

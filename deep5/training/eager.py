@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import RuleError
-from deep5.events import StepInfo
-from deep5.tensors import Array, Arrays, array_namespace, to_numpy
+from deep5.core.errors import RuleError
+from deep5.core.events import StepInfo
+from deep5.core.tensors import Array, Arrays, array_namespace, to_numpy
 from deep5.training.rule import UpdateRule
 
 __all__ = ["EagerRule"]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakSet
 
-from deep5.backend import Framework
-from deep5.tensors import Array
+from deep5.core.framework import Framework
+from deep5.core.tensors import Array
 
 if TYPE_CHECKING:
     from deep5.operators.operator import Operator

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import RuleError
+from deep5.core.errors import RuleError
 
 __all__ = ["OPERATIONS", "Expr", "lift", "topological"]
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from deep5.errors import ShapeError
-from deep5.events import StepInfo, check_info
-from deep5.executors import ParameterGroup
-from deep5.tensors import Array, Arrays, TensorSpec
+from deep5.core.errors import ShapeError
+from deep5.core.events import StepInfo, check_info
+from deep5.core.executors import ParameterGroup
+from deep5.core.tensors import Array, Arrays, TensorSpec
 from deep5.training.expression import OPERATIONS, Expr, topological
 from deep5.training.given import StepNumbers
 from deep5.training.groups import partition, require_trained

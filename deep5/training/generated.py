@@ -7,8 +7,8 @@ from itertools import islice
 
 import numpy as np
 
-from deep5.errors import UsageError, brief
-from deep5.tensors import TensorSpec, numpy_dtype
+from deep5.core.errors import UsageError, brief
+from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.training.dataset import StreamDataset, fitted
 
 __all__ = ["GeneratorDataset"]

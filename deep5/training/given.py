@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 
-from deep5.errors import RuleError
-from deep5.events import StepInfo
+from deep5.core.errors import RuleError
+from deep5.core.events import StepInfo
 from deep5.training.pipeline import GROUP_STAGES, GradientPipeline, Stages
 from deep5.training.rule import UpdateRule
 from deep5.training.trace import TracedRule, trace_rule

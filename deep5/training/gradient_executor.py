@@ -15,21 +15,21 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import onnx_ir as ir
 
-from deep5.arguments import check_callable
-from deep5.backend import Framework, Support
-from deep5.errors import ShapeError, Unsupported
-from deep5.events import StepInfo
-from deep5.executors import ParameterGroup, TrainStep
+from deep5.core.arguments import check_callable
+from deep5.core.errors import ShapeError, Unsupported
+from deep5.core.events import StepInfo
+from deep5.core.executors import ParameterGroup, TrainStep
+from deep5.core.framework import Framework, Support
+from deep5.core.tensors import Array, Arrays, Device, aligned_empty, numpy_dtype, to_numpy
 from deep5.networks.constants import FLOATS
 from deep5.networks.custom import is_custom
 from deep5.networks.executor import NetworkExecutor
-from deep5.networks.forms import Forms
 from deep5.networks.gradients import gradient_network
 from deep5.networks.gradients.rules import CONSTANT, RULES
 from deep5.networks.labels import label_inputs
-from deep5.networks.lowering import lowered
 from deep5.networks.network import Network
-from deep5.tensors import Array, Arrays, Device, aligned_empty, numpy_dtype, to_numpy
+from deep5.networks.run_modes import Forms
+from deep5.networks.transforms.lowering import lowered
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.step import KernelStep
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import RuleError, UsageError, brief
-from deep5.executors import ParameterGroup
-from deep5.tensors import TensorSpec
+from deep5.core.errors import RuleError, UsageError, brief
+from deep5.core.executors import ParameterGroup
+from deep5.core.tensors import TensorSpec
 from deep5.training.rule import UpdateRule
 
 __all__ = ["by_dtype", "check_groups", "matches", "owners", "partition", "require_trained"]

@@ -7,8 +7,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from deep5.arguments import is_finite
-from deep5.errors import UnknownName, UsageError
+from deep5.core.arguments import is_finite
+from deep5.core.errors import UnknownName, UsageError
 from deep5.training.rule import UpdateRule
 
 __all__ = ["hyper_reader", "hyper_setter", "hyper_value"]

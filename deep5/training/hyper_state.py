@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from deep5.errors import ShapeError, brief
-from deep5.executors import ParameterGroup
+from deep5.core.errors import ShapeError, brief
+from deep5.core.executors import ParameterGroup
 from deep5.training.groups import owners
 
 __all__ = ["KEY", "apart", "check_names", "group_values", "plain", "regrouped", "restore_rate"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from deep5.errors import OutputError
+from deep5.core.errors import OutputError
 from deep5.training.checkpointer import Checkpointer
 
 __all__ = ["saved_when_interrupted"]

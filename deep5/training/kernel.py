@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from deep5 import compiler
-from deep5.errors import ShapeError, UsageError
-from deep5.events import StepInfo
-from deep5.tensors import TensorSpec, aligned_empty
+from deep5.core import compiler
+from deep5.core.errors import ShapeError, UsageError
+from deep5.core.events import StepInfo
+from deep5.core.tensors import TensorSpec, aligned_empty
 from deep5.training.chunked import run_chunks, run_phase
 from deep5.training.emit_c import POINTERS, TOTALS, KernelArgs, emit_c, phases
 from deep5.training.given import StepNumbers

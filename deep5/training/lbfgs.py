@@ -8,11 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from deep5.arguments import is_finite
-from deep5.errors import ShapeError, UsageError, brief
-from deep5.events import StepInfo, check_info
-from deep5.executors import GraphExecutor
-from deep5.tensors import Arrays, aligned_empty, to_numpy
+from deep5.core.arguments import is_finite
+from deep5.core.errors import ShapeError, UsageError, brief
+from deep5.core.events import StepInfo, check_info
+from deep5.core.executors import GraphExecutor
+from deep5.core.tensors import Arrays, aligned_empty, to_numpy
 from deep5.training.hyper_state import KEY, apart, restore_rate
 from deep5.training.line_search import Trial, strong_wolfe
 from deep5.training.packed import Packed, vector

@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from deep5.errors import UsageError, brief
-from deep5.seeds import derive_seed
+from deep5.core.errors import UsageError, brief
+from deep5.core.seeds import derive_seed
 from deep5.training.batch_source import Batch, BatchSource, first_batch
 
 __all__ = ["LoaderSource", "from_dataloader", "from_tf_data"]

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from deep5.errors import OutputError, UnknownName, UsageError, brief
-from deep5.events import Event, StepInfo
-from deep5.tensors import Arrays, to_numpy
+from deep5.core.errors import OutputError, UnknownName, UsageError, brief
+from deep5.core.events import Event, StepInfo
+from deep5.core.tensors import Arrays, to_numpy
 from deep5.training.hyper import hyper_reader, hyper_value
 from deep5.training.schedules.scheduled import Scheduled
 

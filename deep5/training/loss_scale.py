@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import ShapeError
-from deep5.events import StepInfo, check_info
-from deep5.tensors import Array
+from deep5.core.errors import ShapeError
+from deep5.core.events import StepInfo, check_info
+from deep5.core.tensors import Array
 
 __all__ = [
     "KEYS",

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
-from deep5.arguments import is_finite
-from deep5.errors import Unsupported, UsageError, brief
-from deep5.events import StepInfo
-from deep5.executors import GraphExecutor
-from deep5.tensors import Array, Arrays
+from deep5.core.arguments import is_finite
+from deep5.core.errors import Unsupported, UsageError, brief
+from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor
+from deep5.core.tensors import Array, Arrays
 from deep5.training.accumulation import BatchLayout, Halves, accumulated_step, batch_layout
 from deep5.training.hyper_state import KEY, apart, check_names, plain
 

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.errors import NetworkError, OperatorError, ShapeError, Unsupported
-from deep5.memo import remember
-from deep5.networks.forms import Forms
+from deep5.core.errors import NetworkError, OperatorError, ShapeError, Unsupported
+from deep5.core.memo import remember
+from deep5.core.tensors import Array, Device, TensorSpec, to_numpy
 from deep5.networks.gradients import vjp_network
 from deep5.networks.labels import Labels, label_inputs
-from deep5.networks.lowering import lowered
 from deep5.networks.network import Network
+from deep5.networks.run_modes import Forms
 from deep5.networks.single import Single
+from deep5.networks.transforms.lowering import lowered
 from deep5.operators.asked import check_output_grads, wanted_gradients
 from deep5.operators.contract import check_outputs, is_floating, name_of, spec_of
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
 from deep5.operators.plan import check_arrays
-from deep5.tensors import Array, Device, TensorSpec, to_numpy
 from deep5.training.gradient_executor import Run, has_gradient
 
 if TYPE_CHECKING:
-    from deep5.backend import Framework
+    from deep5.core.framework import Framework
 
 __all__ = ["EngineOperatorExecutor", "host_arrays"]
 

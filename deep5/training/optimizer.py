@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
-from deep5.arguments import check_callable, is_finite
-from deep5.errors import RuleError, ShapeError, UnknownName, UsageError
-from deep5.events import StepInfo
-from deep5.executors import GraphExecutor, ParameterGroup, StepOptimizer, TrainStep
-from deep5.tensors import Array, Arrays
+from deep5.core.arguments import check_callable, is_finite
+from deep5.core.errors import RuleError, ShapeError, UnknownName, UsageError
+from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor, ParameterGroup, StepOptimizer, TrainStep
+from deep5.core.tensors import Array, Arrays
 from deep5.training.accumulation import BatchLayout, accumulated_step, batch_layout
 from deep5.training.groups import check_groups, matches, owners
 from deep5.training.hyper_state import KEY, apart, check_names, group_values, plain, regrouped

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import UsageError
-from deep5.events import StepInfo
-from deep5.executors import GraphExecutor
-from deep5.tensors import Arrays, aligned_empty, to_numpy
+from deep5.core.errors import UsageError
+from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor
+from deep5.core.tensors import Arrays, aligned_empty, to_numpy
 
 __all__ = ["Packed", "vector"]
 

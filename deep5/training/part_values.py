@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import UsageError, brief, suggestion
+from deep5.core.errors import UsageError, brief, suggestion
 from deep5.training.dataset import Dataset
 
 __all__ = ["part_values"]

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from deep5.errors import RuleError, UsageError, brief
-from deep5.events import StepInfo
-from deep5.tensors import Array
+from deep5.core.errors import RuleError, UsageError, brief
+from deep5.core.events import StepInfo
+from deep5.core.tensors import Array
 from deep5.training.rule import UpdateRule
 
 __all__ = ["GROUP_STAGES", "STAGES", "GradientPipeline", "Stages", "check_stage", "modified"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from time import monotonic, perf_counter_ns
 from typing import Any
 
-from deep5.errors import Deep5Error, UsageError, brief
+from deep5.core.errors import Deep5Error, UsageError, brief
 from deep5.training.batch_source import Batch, BatchSource, first_batch
 from deep5.training.sampler import Sampler
 

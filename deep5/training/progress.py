@@ -6,9 +6,9 @@ import sys
 from time import perf_counter_ns
 from typing import Any
 
-from deep5.errors import UsageError
-from deep5.events import Event, StepInfo
-from deep5.tensors import Arrays, to_numpy
+from deep5.core.errors import UsageError
+from deep5.core.events import Event, StepInfo
+from deep5.core.tensors import Arrays, to_numpy
 from deep5.training.schedules.scheduled import batches_a_step, plan_of
 
 __all__ = ["ProgressBar"]

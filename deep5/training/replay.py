@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from deep5.events import StepInfo
-from deep5.executors import GraphExecutor, StepOptimizer
-from deep5.tensors import to_numpy
+from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor, StepOptimizer
+from deep5.core.tensors import to_numpy
 from deep5.training.eager import EagerRule
 from deep5.training.optimizer import RuleOptimizer, as_step_optimizer
 from deep5.training.rule import UpdateRule

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from deep5.errors import RuleError
-from deep5.events import StepInfo
-from deep5.tensors import Array
+from deep5.core.errors import RuleError
+from deep5.core.events import StepInfo
+from deep5.core.tensors import Array
 
 __all__ = ["State", "ThreeStepOptimizer", "UpdateRule", "UpdateRuleOptimizer"]
 

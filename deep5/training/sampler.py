@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import UsageError, brief
-from deep5.seeds import derive_seed, generator
+from deep5.core.errors import UsageError, brief
+from deep5.core.seeds import derive_seed, generator
 from deep5.training.batch_source import first_batch
 from deep5.training.dataset import Dataset
 

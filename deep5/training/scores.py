@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import ShapeError
-from deep5.tensors import to_numpy
+from deep5.core.errors import ShapeError
+from deep5.core.tensors import to_numpy
 
 __all__ = ["class_rows", "confusion", "recalls", "top_k_hits"]
 

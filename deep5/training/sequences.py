@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from deep5.errors import UsageError, brief
-from deep5.tensors import TensorSpec, numpy_dtype
+from deep5.core.errors import UsageError, brief
+from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.training.dataset import Dataset, fitted, sample_ids
 
 __all__ = ["SequenceDataset"]

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from deep5.arguments import check_callable
-from deep5.errors import UsageError
-from deep5.events import StepInfo, check_info
-from deep5.executors import GraphExecutor, ParameterGroup
-from deep5.tensors import Array, Arrays, to_numpy
+from deep5.core.arguments import check_callable
+from deep5.core.errors import UsageError
+from deep5.core.events import StepInfo, check_info
+from deep5.core.executors import GraphExecutor, ParameterGroup
+from deep5.core.tensors import Array, Arrays, to_numpy
 from deep5.training.groups import by_dtype, partition, require_trained
 from deep5.training.kernel import RuleKernel, bind_groups
 from deep5.training.loss_scale import KEYS, LossScale, check_scaling

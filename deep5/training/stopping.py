@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from deep5.arguments import is_finite
-from deep5.errors import UnknownName, UsageError, brief
-from deep5.events import NO_CLASSES, Event, StopTraining
+from deep5.core.arguments import is_finite
+from deep5.core.errors import UnknownName, UsageError, brief
+from deep5.core.events import NO_CLASSES, Event, StopTraining
 from deep5.training.schedules.scheduled import epoch_batches
 
 __all__ = ["EarlyStopping", "StopAfter", "StopAtAccuracy"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import UsageError
-from deep5.seeds import generator
+from deep5.core.errors import UsageError
+from deep5.core.seeds import generator
 from deep5.training.batch_source import first_batch
 from deep5.training.dataset import StreamDataset
 from deep5.training.sampler import seeded

@@ -13,10 +13,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from deep5.errors import OutputError, UsageError, brief
-from deep5.events import Event, StepInfo
-from deep5.plugins import missing_dependency
-from deep5.tensors import Arrays, to_numpy
+from deep5.core.errors import OutputError, UsageError, brief
+from deep5.core.events import Event, StepInfo
+from deep5.core.plugins import missing_dependency
+from deep5.core.tensors import Arrays, to_numpy
 from deep5.training.loggers import logged_hyper
 
 __all__ = ["TensorBoardLogger"]

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from deep5.arguments import is_finite
-from deep5.errors import RuleError
-from deep5.events import StepInfo
+from deep5.core.arguments import is_finite
+from deep5.core.errors import RuleError
+from deep5.core.events import StepInfo
 from deep5.training.expression import Expr, lift, topological
 from deep5.training.pipeline import Stages
 from deep5.training.rule import UpdateRule

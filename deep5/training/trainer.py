@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from deep5.communicator import TIMEOUT_S, Communicator
-from deep5.errors import UsageError, brief
-from deep5.events import Event, Listeners, StepInfo, StopTraining
-from deep5.executors import GraphExecutor, StepOptimizer
-from deep5.tensors import Arrays, to_numpy
+from deep5.core.communicator import TIMEOUT_S, Communicator
+from deep5.core.errors import UsageError, brief
+from deep5.core.events import Event, Listeners, StepInfo, StopTraining
+from deep5.core.executors import GraphExecutor, StepOptimizer
+from deep5.core.tensors import Arrays, to_numpy
 from deep5.training.batch_source import BatchSource, batch_size_of
 from deep5.training.optimizer import as_step_optimizer
 from deep5.training.rule import UpdateRule

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from deep5 import plugins
-from deep5.backend import Framework
-from deep5.errors import Unsupported, UsageError
-from deep5.executors import GraphExecutor
+from deep5.core import plugins
+from deep5.core.errors import Unsupported, UsageError
+from deep5.core.executors import GraphExecutor
+from deep5.core.framework import Framework
 from deep5.networks.network import Network
 from deep5.training.replay import Batch, Make, Replayed, Schedules, Waypoints, free_running, unscheduled
 from deep5.training.rule import UpdateRule

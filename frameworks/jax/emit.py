@@ -16,8 +16,10 @@ import jax
 import numpy as np
 import onnx_ir as ir
 
-from deep5.errors import Unsupported, UsageError
-from deep5.events import StepInfo
+from deep5.core.errors import Unsupported, UsageError
+from deep5.core.events import StepInfo
+from deep5.core.seeds import derive_seed
+from deep5.core.tensors import Device
 from deep5.frameworks.jax import kernels
 from deep5.frameworks.jax.custom import check_operator, is_compiled, on_arrays
 from deep5.frameworks.jax.host import EXTENTS, HostValues, find_host_values, graphs_of
@@ -29,14 +31,12 @@ from deep5.frameworks.jax.table import HOST
 from deep5.networks.constants import constant_tensor, constant_value
 from deep5.networks.custom import is_custom, operator_of
 from deep5.networks.failed import failed, is_own, places_of
-from deep5.networks.forms import Forms
 from deep5.networks.network import Network
-from deep5.seeds import derive_seed
-from deep5.tensors import Device
+from deep5.networks.run_modes import Forms
 
 if TYPE_CHECKING:
-    from deep5.backend import Framework
-    from deep5.distributed.synchronised import RankStatistics
+    from deep5.core.framework import Framework
+    from deep5.distributed.schemes.batch_statistics import RankStatistics
 
 __all__ = ["Emitter", "Function", "GraphProgram", "write"]
 

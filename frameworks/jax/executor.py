@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, Protocol
 import jax
 import numpy as np
 
-from deep5.arguments import check_callable
-from deep5.errors import ShapeError, Unsupported
-from deep5.events import StepInfo
-from deep5.executors import ParameterGroup, TrainStep
+from deep5.core.arguments import check_callable
+from deep5.core.errors import ShapeError, Unsupported
+from deep5.core.events import StepInfo
+from deep5.core.executors import ParameterGroup, TrainStep
+from deep5.core.tensors import Array, Arrays, Device, aligned_empty, numpy_dtype, to_numpy
 from deep5.frameworks.jax.failures import named_failures
 from deep5.frameworks.jax.pending import Pending
 from deep5.frameworks.jax.settings import find_device, product_kernels, read_settings
 from deep5.networks.executor import NetworkExecutor
-from deep5.tensors import Array, Arrays, Device, aligned_empty, numpy_dtype, to_numpy
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from deep5.distributed.synchronised import RankStatistics
+    from deep5.distributed.schemes.batch_statistics import RankStatistics
     from deep5.frameworks.jax.emit import Function
     from deep5.frameworks.jax.step import JAXStep
     from deep5.frameworks.jax.storage import Storage

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from deep5.errors import CommunicationError, Deep5Error, OperatorError, Unsupported
+from deep5.core.errors import CommunicationError, Deep5Error, OperatorError, Unsupported
 from deep5.networks.failed import failed
 
 __all__ = ["failure", "named_failures"]

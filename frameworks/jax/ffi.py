@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from deep5.compiler import load_library
+from deep5.core.compiler import load_library
+from deep5.core.tensors import TensorSpec
 from deep5.operators.kernel import Kernel
 from deep5.operators.plan import INCLUDE
-from deep5.tensors import TensorSpec
 
 __all__ = ["TARGET", "call_kernel", "entered"]
 

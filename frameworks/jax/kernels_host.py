@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
 
 __all__ = ["check_indices", "host_array", "is_known", "on_host"]
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from deep5.errors import ShapeError
-from deep5.events import StepInfo, check_info
+from deep5.core.errors import ShapeError
+from deep5.core.events import StepInfo, check_info
+from deep5.core.tensors import Arrays
 from deep5.frameworks.jax.failures import named_failures
-from deep5.tensors import Arrays
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.executor import JAXExecutor

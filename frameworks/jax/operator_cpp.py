@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 from deep5.frameworks.jax.failures import named_failures
 from deep5.frameworks.jax.ffi import call_kernel
 from deep5.frameworks.jax.operator_python import differentiable

@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
-from deep5.errors import Unsupported
-from deep5.events import StepInfo
+from deep5.core.errors import Unsupported
+from deep5.core.events import StepInfo
 from deep5.frameworks.jax.emit import GraphProgram
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.contract import spec_of

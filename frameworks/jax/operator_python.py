@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported, brief
+from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported, brief
 from deep5.operators.contract import (
     Expectations,
     check_gradients,

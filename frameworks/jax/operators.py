@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from deep5.backend import Support
-from deep5.errors import Deep5Error
+from deep5.core.errors import Deep5Error
+from deep5.core.framework import Support
 from deep5.frameworks.jax import (
     operators_control,
-    operators_indices,
+    operators_index,
     operators_layers,
     operators_math,
     operators_normalization,
@@ -46,7 +46,7 @@ _RANKED = {
 # Named, so that nobody takes the imports away: they fill the table.
 _FILLED_BY = (
     operators_control,
-    operators_indices,
+    operators_index,
     operators_layers,
     operators_math,
     operators_resize,

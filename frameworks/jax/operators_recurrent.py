@@ -12,7 +12,7 @@ import onnx_ir as ir
 from jax import lax
 
 from deep5.frameworks.jax.table import attribute, given, operator, results
-from deep5.networks.unrolling import can_unroll, is_plain
+from deep5.networks.transforms.unrolling import can_unroll, is_plain
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emit import Emitter

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
 from deep5.frameworks.jax.table import attribute, given, operator
 from deep5.networks.constants import FLOATS
 

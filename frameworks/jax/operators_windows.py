@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
 from deep5.frameworks.jax import kernels
 from deep5.frameworks.jax.table import attribute, call, given, operator, rank
 from deep5.networks.gradients.window import Window

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from deep5.errors import Deep5Error, UsageError
-from deep5.events import StepInfo
-from deep5.executors import GraphExecutor, StepOptimizer
-from deep5.plugins import missing_dependency
-from deep5.tensors import Arrays
+from deep5.core.errors import Deep5Error, UsageError
+from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor, StepOptimizer
+from deep5.core.plugins import missing_dependency
+from deep5.core.tensors import Arrays
 from deep5.training.lbfgs import LBFGS
 from deep5.training.native_optimizer import NativeOptimizer, Unbound
 from deep5.training.rules.adadelta import AdaDelta

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax._src import xla_bridge  # the one place that says whether JAX has started
 
-from deep5.errors import Unsupported, UsageError
+from deep5.core.errors import Unsupported, UsageError
+from deep5.core.tensors import Device
 from deep5.frameworks.jax.threads import count_threads
-from deep5.tensors import Device
 
 __all__ = ["find_device", "product_kernels", "read_settings", "set_numerics"]
 

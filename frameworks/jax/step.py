@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deep5.arguments import check_callable
-from deep5.errors import ShapeError, UsageError
-from deep5.events import StepInfo, check_info
-from deep5.executors import ParameterGroup
+from deep5.core.arguments import check_callable
+from deep5.core.errors import ShapeError, UsageError
+from deep5.core.events import StepInfo, check_info
+from deep5.core.executors import ParameterGroup
+from deep5.core.tensors import Array, Arrays, to_numpy
 from deep5.frameworks.jax.failures import named_failures
-from deep5.tensors import Array, Arrays, to_numpy
 from deep5.training.functional import FunctionalRule
 from deep5.training.groups import require_trained
 from deep5.training.loss_scale import KEYS, CompiledScale, check_scaling, fitting, next_scaling, scaling_state

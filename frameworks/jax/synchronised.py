@@ -15,7 +15,7 @@ from jax.experimental import io_callback
 from deep5.frameworks.jax.kernels import channel_sums
 
 if TYPE_CHECKING:
-    from deep5.distributed.synchronised import RankStatistics
+    from deep5.distributed.schemes.batch_statistics import RankStatistics
 
 __all__ = ["batch_norm_over_ranks"]
 

@@ -9,7 +9,7 @@ import re
 import jax
 import jax.numpy as jnp
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 
 __all__ = ["count_threads", "start_with_threads"]
 

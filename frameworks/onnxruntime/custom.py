@@ -13,13 +13,13 @@ from typing import Any
 import onnx_ir as ir
 import onnxruntime
 
-from deep5.compiler import load_library
-from deep5.errors import Deep5Error, Unsupported
+from deep5.core.compiler import load_library
+from deep5.core.errors import Deep5Error, Unsupported
+from deep5.core.tensors import Device
 from deep5.networks import compiled
 from deep5.networks.network import Network
 from deep5.operators.kernel import Kernel
 from deep5.operators.plan import CODES, INCLUDE
-from deep5.tensors import Device
 
 __all__ = ["failure", "register_shim", "with_kernels"]
 

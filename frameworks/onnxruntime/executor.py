@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import onnxruntime
 
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
+from deep5.core.tensors import Arrays, Device
 from deep5.frameworks.onnxruntime.program import Program
 from deep5.frameworks.onnxruntime.rewrite import rewritten
 from deep5.frameworks.onnxruntime.short import check_short
 from deep5.networks.network import Network
-from deep5.tensors import Arrays, Device
 from deep5.training.gradient_executor import GradientExecutor, Run
 
 if TYPE_CHECKING:

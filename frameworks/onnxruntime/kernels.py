@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from deep5.networks.layer_clock import Group, Owners, without_gaps
+from deep5.networks.analysis.layer_clock import Group, Owners, without_gaps
 from deep5.networks.network import Network
 
 __all__ = ["kernel_groups"]

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
+from deep5.core.tensors import Arrays, Device
 from deep5.frameworks.onnxruntime.executor import ONNXRuntimeExecutor
 from deep5.frameworks.onnxruntime.kernels import kernel_groups
 from deep5.frameworks.onnxruntime.program import Program
-from deep5.networks.layer_clock import Group, Owners, Pass
+from deep5.networks.analysis.layer_clock import Group, Owners, Pass
 from deep5.networks.network import Network
-from deep5.tensors import Arrays, Device
 
 if TYPE_CHECKING:
     from deep5.frameworks.onnxruntime.framework import ONNXRuntime

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
+from deep5.core.tensors import Device
 from deep5.frameworks.onnxruntime.program import Program
 from deep5.frameworks.onnxruntime.rewrite import rewritten
 from deep5.networks.network import Network
 from deep5.operators.operator import Operator
-from deep5.tensors import Device
 from deep5.training.gradient_executor import Run
 from deep5.training.operator_executor import EngineOperatorExecutor
 

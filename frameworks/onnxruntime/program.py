@@ -12,7 +12,8 @@ import numpy as np
 import onnx_ir as ir
 from onnxruntime import OrtValue
 
-from deep5.errors import Deep5Error, NetworkError, Unsupported
+from deep5.core.errors import Deep5Error, NetworkError, Unsupported
+from deep5.core.tensors import Device, TensorSpec, aligned_empty, numpy_dtype
 from deep5.frameworks.onnxruntime.custom import failure, with_kernels
 from deep5.frameworks.onnxruntime.framework import EXACT, Numerics
 from deep5.frameworks.onnxruntime.guards import guarded
@@ -27,9 +28,8 @@ from deep5.frameworks.onnxruntime.session import (
 )
 from deep5.networks.engine import engine_model
 from deep5.networks.network import Network
-from deep5.tensors import Device, TensorSpec, aligned_empty, numpy_dtype
+from deep5.training.buffer_pool import Lender, Lent
 from deep5.training.gradient_executor import Notify
-from deep5.training.lending import Lender, Lent
 
 __all__ = ["Program"]
 

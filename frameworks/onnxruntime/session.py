@@ -14,7 +14,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
-from deep5.backend import Support
+from deep5.core.framework import Support
+from deep5.core.tensors import Device, numpy_dtype
 from deep5.frameworks.onnxruntime.custom import register_shim
 from deep5.frameworks.onnxruntime.framework import EXACT, Numerics
 from deep5.frameworks.onnxruntime.guards import guard, wrong
@@ -23,10 +24,9 @@ from deep5.networks.compiled import refusal
 from deep5.networks.custom import is_custom
 from deep5.networks.engine import answered, node_model
 from deep5.networks.labels import LOSSES
-from deep5.networks.mixed_precision import PRODUCTS
 from deep5.networks.network import Network
 from deep5.networks.nodes import nested, subgraphs
-from deep5.tensors import Device, numpy_dtype
+from deep5.networks.transforms.mixed_precision import PRODUCTS
 
 __all__ = [
     "Profile",

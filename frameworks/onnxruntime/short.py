@@ -10,10 +10,10 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
+from deep5.core.tensors import Device
 from deep5.frameworks.onnxruntime.session import make_session
-from deep5.networks.mixed_precision import PRODUCTS
-from deep5.tensors import Device
+from deep5.networks.transforms.mixed_precision import PRODUCTS
 
 __all__ = ["check_short"]
 

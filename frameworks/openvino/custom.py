@@ -11,9 +11,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from deep5.backend import Support
-from deep5.compiler import CPP, load_library
-from deep5.errors import Deep5Error, Unsupported
+from deep5.core.compiler import CPP, load_library
+from deep5.core.errors import Deep5Error, Unsupported
+from deep5.core.framework import Support
 from deep5.frameworks.openvino.library import openvino
 from deep5.networks import compiled
 from deep5.networks.network import Network

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from deep5.core.tensors import Device
 from deep5.frameworks.openvino.model import Program
 from deep5.frameworks.openvino.rewrite import without_unpooling
 from deep5.networks.network import Network
-from deep5.tensors import Device
 from deep5.training.gradient_executor import GradientExecutor, Run
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from deep5.core.tensors import Arrays, Device
 from deep5.frameworks.openvino.executor import OpenVINOExecutor
 from deep5.frameworks.openvino.model import Program
-from deep5.networks.layer_clock import WARMUPS, Group, Owners, Pass, without_gaps
+from deep5.networks.analysis.layer_clock import WARMUPS, Group, Owners, Pass, without_gaps
 from deep5.networks.network import Network
-from deep5.tensors import Arrays, Device
 
 if TYPE_CHECKING:
     from deep5.frameworks.openvino.framework import OpenVINO

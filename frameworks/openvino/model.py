@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from deep5.backend import Support
-from deep5.errors import NetworkError, Unsupported
+from deep5.core.errors import NetworkError, Unsupported
+from deep5.core.framework import Support
+from deep5.core.tensors import aligned_empty, numpy_dtype
 from deep5.frameworks.openvino.custom import extension, failure, supports_custom, with_kernels
 from deep5.frameworks.openvino.guards import guarded, unguarded
 from deep5.frameworks.openvino.integers import LARGEST, reason
 from deep5.frameworks.openvino.library import openvino
 from deep5.frameworks.openvino.shapes import check_shapes, explanation
-from deep5.networks.attributes import attribute
 from deep5.networks.custom import is_custom
 from deep5.networks.engine import answered, engine_model, node_model
 from deep5.networks.network import Network
 from deep5.networks.nodes import nested
-from deep5.tensors import aligned_empty, numpy_dtype
+from deep5.networks.onnx.attributes import attribute
+from deep5.training.buffer_pool import Lender, Lent
 from deep5.training.gradient_executor import Notify
-from deep5.training.lending import Lender, Lent
 
 __all__ = ["Program", "supports"]
 

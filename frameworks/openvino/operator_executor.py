@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from deep5.core.tensors import Device
 from deep5.frameworks.openvino.model import Program
 from deep5.frameworks.openvino.rewrite import without_unpooling
 from deep5.networks.network import Network
 from deep5.operators.operator import Operator
-from deep5.tensors import Device
 from deep5.training.gradient_executor import Run
 from deep5.training.operator_executor import EngineOperatorExecutor
 

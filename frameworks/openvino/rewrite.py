@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from deep5.networks.network import Network
-from deep5.networks.shapes import infer_shapes
+from deep5.networks.onnx.shapes import infer_shapes
 
 __all__ = ["without_unpooling"]
 

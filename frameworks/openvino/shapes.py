@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from deep5.errors import NetworkError
+from deep5.core.errors import NetworkError
 
 __all__ = ["check_shapes", "explanation"]
 

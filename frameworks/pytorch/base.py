@@ -12,10 +12,11 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from deep5.arguments import check_callable
-from deep5.errors import ShapeError, Unsupported
-from deep5.events import StepInfo
-from deep5.executors import ParameterGroup, TrainStep
+from deep5.core.arguments import check_callable
+from deep5.core.errors import ShapeError, Unsupported
+from deep5.core.events import StepInfo
+from deep5.core.executors import ParameterGroup, TrainStep
+from deep5.core.tensors import Array, Arrays, Device
 from deep5.frameworks.pytorch.host_step import HostStep
 from deep5.frameworks.pytorch.numerics import deterministic, tf32
 from deep5.frameworks.pytorch.sequences import detached
@@ -26,7 +27,6 @@ from deep5.networks.failed import failed, is_own
 from deep5.networks.labels import label_inputs
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
-from deep5.tensors import Array, Arrays, Device
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
 

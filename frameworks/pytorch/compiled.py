@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from deep5.compiler import cache_folder
-from deep5.errors import Deep5Error, Unsupported
-from deep5.memo import remember
+from deep5.core.compiler import cache_folder
+from deep5.core.errors import Deep5Error, Unsupported
+from deep5.core.memo import remember
 from deep5.networks.network import Network
 
 __all__ = ["Compiler"]

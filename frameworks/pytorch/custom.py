@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 from deep5.frameworks.pytorch.operator_cpp import cpp_operator
 from deep5.frameworks.pytorch.operator_python import described, python_operator
 from deep5.networks.onnx_operator import ONNXOperator

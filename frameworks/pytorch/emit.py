@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import onnx_ir as ir
 import torch
 
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 from deep5.frameworks.pytorch.borrowing import borrowed
 from deep5.frameworks.pytorch.custom import check_operator, on_tensors
 from deep5.frameworks.pytorch.fusing import Step, steps
@@ -17,12 +17,12 @@ from deep5.frameworks.pytorch.sequences import copied
 from deep5.frameworks.pytorch.short import in_float32, tensor, through_float32
 from deep5.frameworks.pytorch.table import number
 from deep5.frameworks.pytorch.unsigned import widening
+from deep5.networks.analysis.layer_clock import Owners
 from deep5.networks.constants import constant_value
 from deep5.networks.custom import operator_of
-from deep5.networks.element_types import element_type
 from deep5.networks.failed import places_of
-from deep5.networks.layer_clock import Owners
 from deep5.networks.network import Network
+from deep5.networks.onnx.element_types import element_type
 from deep5.networks.stamps import Stamps
 
 __all__ = ["Emitter", "Program", "compile_forward"]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from deep5.backend import Framework
-from deep5.errors import Unsupported
-from deep5.events import StepInfo
+from deep5.core.errors import Unsupported
+from deep5.core.events import StepInfo
+from deep5.core.framework import Framework
+from deep5.core.tensors import Device
 from deep5.frameworks.pytorch.base import TorchExecutor
 from deep5.frameworks.pytorch.custom import check_operator
 from deep5.frameworks.pytorch.emit import Program, compile_forward
@@ -18,13 +19,12 @@ from deep5.frameworks.pytorch.short import from_numpy
 from deep5.frameworks.pytorch.statistics import RunningStatistics
 from deep5.frameworks.pytorch.synchronised import batch_norm_over_ranks
 from deep5.networks.custom import operator_of
-from deep5.networks.forms import Forms
 from deep5.networks.labels import Labels, label_inputs
 from deep5.networks.network import Network
-from deep5.tensors import Device
+from deep5.networks.run_modes import Forms
 
 if TYPE_CHECKING:
-    from deep5.distributed.synchronised import RankStatistics
+    from deep5.distributed.schemes.batch_statistics import RankStatistics
     from deep5.frameworks.pytorch.compiled import Compiler
     from deep5.frameworks.pytorch.layer_clock import GradientStamps
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from deep5.tensors import Arrays, TensorSpec
+from deep5.core.tensors import Arrays, TensorSpec
 from deep5.training.kernel import RuleKernel
 from deep5.training.step import KernelStep
 

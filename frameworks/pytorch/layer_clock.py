@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from deep5.backend import Framework
+from deep5.core.framework import Framework
+from deep5.core.tensors import Device
 from deep5.frameworks.pytorch.executor import PyTorchExecutor
 from deep5.networks.network import Network
 from deep5.networks.stamps import StampedClock, Stamps
-from deep5.tensors import Device
 
 __all__ = ["GradientStamps", "layer_clock"]
 

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from deep5.errors import NetworkError, Unsupported, UsageError
-from deep5.events import StepInfo
-from deep5.executors import GraphExecutor
+from deep5.core.errors import NetworkError, Unsupported, UsageError
+from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor
+from deep5.core.seeds import derive_seed
+from deep5.core.tensors import Arrays, Device, TensorSpec
 from deep5.frameworks.pytorch.base import TorchExecutor
 from deep5.networks.native import NativeNetwork, hash_of_values
 from deep5.networks.probing import (
@@ -26,8 +28,6 @@ from deep5.networks.probing import (
     said_of,
     tried,
 )
-from deep5.seeds import derive_seed
-from deep5.tensors import Arrays, Device, TensorSpec
 
 __all__ = ["ModuleExecutor", "from_module"]
 
@@ -70,7 +70,7 @@ def from_module(
         Unsupported: Parameters on several devices, not yet initialised, or of an element type that NumPy lacks.
 
     >>> import torch
-    >>> from deep5.tensors import TensorSpec
+    >>> from deep5.core.tensors import TensorSpec
     >>> inputs = {"input": TensorSpec(shape=("N", 4)), "label": TensorSpec(shape=("N",), dtype="int64")}
     >>> executor = from_module(torch.nn.Linear(4, 3), torch.nn.functional.cross_entropy, inputs=inputs)
     >>> executor.network.outputs["logits"].shape, list(executor.network.parameter_specs)

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from deep5.errors import ShapeError, Unsupported
+from deep5.core.errors import ShapeError, Unsupported
+from deep5.core.memo import remember
 from deep5.frameworks.pytorch.operator_graph import compilable
 from deep5.frameworks.pytorch.operator_python import described, tensor_spec
-from deep5.memo import remember
 from deep5.operators.backward import Backward
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator

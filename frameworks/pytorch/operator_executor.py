@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.core.memo import remember
+from deep5.core.tensors import Array, Device
 from deep5.frameworks.pytorch.custom import check_operator, on_tensors
 from deep5.frameworks.pytorch.numerics import deterministic, tf32
 from deep5.frameworks.pytorch.operator_onnx import onnx_program
-from deep5.memo import remember
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.asked import check_output_grads, wanted_gradients
 from deep5.operators.contract import name_of
 from deep5.operators.operator import Operator
-from deep5.tensors import Array, Device
 
 if TYPE_CHECKING:
-    from deep5.backend import Framework
+    from deep5.core.framework import Framework
     from deep5.frameworks.pytorch.compiled import Compiler
 
 __all__ = ["PyTorchOperatorExecutor"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from deep5.errors import OperatorError
+from deep5.core.errors import OperatorError
 
 __all__ = ["compilable"]
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from deep5.errors import ShapeError, Unsupported
+from deep5.core.errors import ShapeError, Unsupported
+from deep5.core.memo import remember
 from deep5.frameworks.pytorch.emit import compile_forward
 from deep5.frameworks.pytorch.operator_python import tensor_spec
-from deep5.memo import remember
-from deep5.networks.forms import Forms
 from deep5.networks.onnx_operator import ONNXOperator
+from deep5.networks.run_modes import Forms
 
 if TYPE_CHECKING:
-    from deep5.backend import Framework
+    from deep5.core.framework import Framework
 
 __all__ = ["onnx_operator", "onnx_program"]
 

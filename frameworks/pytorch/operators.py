@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from deep5.backend import Support
-from deep5.errors import Deep5Error
+from deep5.core.errors import Deep5Error
+from deep5.core.framework import Support
 from deep5.frameworks.pytorch import (
     operators_attention,
     operators_control,

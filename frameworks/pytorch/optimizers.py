@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from deep5.errors import ShapeError, UsageError
-from deep5.events import StepInfo
-from deep5.executors import GraphExecutor, StepOptimizer
-from deep5.tensors import Arrays
+from deep5.core.errors import ShapeError, UsageError
+from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor, StepOptimizer
+from deep5.core.tensors import Arrays
 from deep5.training.lbfgs import LBFGS
 from deep5.training.native_optimizer import NativeOptimizer, Unbound
 from deep5.training.rules.adadelta import AdaDelta

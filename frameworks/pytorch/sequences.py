@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from deep5.errors import NetworkError
+from deep5.core.errors import NetworkError
 
 __all__ = ["concatenated", "copied", "detached", "element", "erased", "held", "inserted", "split"]
 

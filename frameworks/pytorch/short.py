@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from deep5.processor import adds_bfloat16_in_float32
+from deep5.core.processor import adds_bfloat16_in_float32
 
 __all__ = ["from_numpy", "in_float32", "tensor", "through_float32"]
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from deep5.arguments import check_callable
-from deep5.errors import ShapeError, UsageError
-from deep5.events import StepInfo
-from deep5.executors import ParameterGroup
-from deep5.tensors import Array, Arrays, TensorSpec, to_numpy
+from deep5.core.arguments import check_callable
+from deep5.core.errors import ShapeError, UsageError
+from deep5.core.events import StepInfo
+from deep5.core.executors import ParameterGroup
+from deep5.core.tensors import Array, Arrays, TensorSpec, to_numpy
 from deep5.training.functional import FunctionalRule
 from deep5.training.groups import partition, require_trained
 from deep5.training.loss_scale import KEYS, LossScale, check_scaling

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from torch.autograd.function import once_differentiable
 
 if TYPE_CHECKING:
-    from deep5.distributed.synchronised import RankStatistics
+    from deep5.distributed.schemes.batch_statistics import RankStatistics
 
 __all__ = ["batch_norm_over_ranks"]
 

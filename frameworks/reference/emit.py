@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 from deep5.frameworks.reference.kernels.memory import Array, Scratch
 from deep5.frameworks.reference.kernels.text import decoded
 from deep5.frameworks.reference.operators import operator_for, supports
 from deep5.frameworks.reference.table import Site
+from deep5.networks.analysis.layer_clock import Owners
 from deep5.networks.failed import places_of
-from deep5.networks.layer_clock import Owners
 from deep5.networks.network import Network
 from deep5.networks.nodes import captures, reads
 from deep5.networks.stamps import Stamps
 
 if TYPE_CHECKING:
-    from deep5.distributed.synchronised import RankStatistics
+    from deep5.distributed.schemes.batch_statistics import RankStatistics
 
 __all__ = ["Program", "compile_network"]
 

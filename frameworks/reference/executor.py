@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
+from deep5.core.tensors import Device
 from deep5.frameworks.reference.emit import compile_network
 from deep5.frameworks.reference.kernels.memory import Scratch
 from deep5.networks.failed import failed, is_own
 from deep5.networks.gradients.batch_normalization import over_ranks
 from deep5.networks.network import Network
 from deep5.networks.stamps import Stamps
-from deep5.tensors import Device
 from deep5.training.gradient_executor import GradientExecutor, Notify, Run
 
 if TYPE_CHECKING:
-    from deep5.backend import Framework
-    from deep5.distributed.synchronised import RankStatistics
+    from deep5.core.framework import Framework
+    from deep5.distributed.schemes.batch_statistics import RankStatistics
 
 __all__ = ["ReferenceExecutor", "compiled", "settings_of"]
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.backend import Framework, Support
-from deep5.errors import Unsupported
-from deep5.executors import OperatorExecutor
-from deep5.tensors import Device
-from deep5.tensors import device as read_device
+from deep5.core.errors import Unsupported
+from deep5.core.executors import OperatorExecutor
+from deep5.core.framework import Framework, Support
+from deep5.core.tensors import Device
+from deep5.core.tensors import device as read_device
 
 if TYPE_CHECKING:
     from deep5.frameworks.reference.executor import ReferenceExecutor
-    from deep5.networks.layer_clock import LayerClock
+    from deep5.networks.analysis.layer_clock import LayerClock
     from deep5.networks.network import Network
     from deep5.operators.operator import Operator
 

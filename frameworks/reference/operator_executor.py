@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.errors import Unsupported
-from deep5.executors import OperatorExecutor
+from deep5.core.errors import Unsupported
+from deep5.core.executors import OperatorExecutor
+from deep5.core.tensors import Array, Device
 from deep5.frameworks.reference.custom import backward_on_arrays, on_arrays
 from deep5.frameworks.reference.executor import compiled, settings_of
 from deep5.frameworks.reference.kernels.memory import Scratch
@@ -20,7 +21,6 @@ from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
 from deep5.operators.plan import check_arrays
-from deep5.tensors import Array, Device
 from deep5.training.gradient_executor import Run
 from deep5.training.operator_executor import (
     EngineOperatorExecutor,
@@ -28,7 +28,7 @@ from deep5.training.operator_executor import (
 )
 
 if TYPE_CHECKING:
-    from deep5.backend import Framework
+    from deep5.core.framework import Framework
 
 __all__ = ["operator_executor"]
 

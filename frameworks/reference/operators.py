@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from deep5.backend import Support
+from deep5.core.framework import Support
 from deep5.frameworks.reference import (
     operators_control,
     operators_images,

@@ -7,8 +7,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from deep5.backend import Support
-from deep5.errors import Deep5Error
+from deep5.core.errors import Deep5Error
+from deep5.core.framework import Support
 from deep5.frameworks.reference.custom import backward_on_arrays, on_arrays
 from deep5.frameworks.reference.table import Call, Operator, Site
 from deep5.networks.custom import operator_of

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 from deep5.frameworks.reference.kernels.memory import Array
 from deep5.frameworks.reference.table import Call, Operator, Site, first
 
 if TYPE_CHECKING:
-    from deep5.distributed.synchronised import RankStatistics
+    from deep5.distributed.schemes.batch_statistics import RankStatistics
 
 __all__ = ["OPERATORS"]
 

@@ -13,7 +13,7 @@ from deep5.frameworks.reference.kernels.memory import Array, Scratch
 from deep5.networks.gradients.window import attribute
 
 if TYPE_CHECKING:
-    from deep5.distributed.synchronised import RankStatistics
+    from deep5.distributed.schemes.batch_statistics import RankStatistics
 
 __all__ = [
     "Call",

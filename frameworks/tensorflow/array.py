@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 import tensorflow as tf
 
-from deep5.errors import ShapeError, Unsupported, brief
+from deep5.core.errors import ShapeError, Unsupported, brief
 from deep5.frameworks.tensorflow.contract import described
 from deep5.networks.tracing.extents import TracedExtent, product
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 from deep5.frameworks.tensorflow.array import TensorFlowArray, as_arrays, as_tensors, extent_tensor
 from deep5.frameworks.tensorflow.array_promotion import operands
 from deep5.frameworks.tensorflow.namespace import NAMESPACE

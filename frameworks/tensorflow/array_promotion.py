@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from deep5.errors import Unsupported, brief
+from deep5.core.errors import Unsupported, brief
 from deep5.frameworks.tensorflow.array import TensorFlowArray, extent_tensor
 from deep5.networks.tracing.extents import TracedExtent
 from deep5.networks.tracing.promotion import KINDS, kind_of, promoted

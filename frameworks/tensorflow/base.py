@@ -8,17 +8,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from deep5.arguments import check_callable
-from deep5.errors import Unsupported
-from deep5.events import StepInfo
-from deep5.executors import ParameterGroup, TrainStep
+from deep5.core.arguments import check_callable
+from deep5.core.errors import Unsupported
+from deep5.core.events import StepInfo
+from deep5.core.executors import ParameterGroup, TrainStep
+from deep5.core.tensors import Array, Arrays, Device
 from deep5.frameworks.tensorflow.functions import TracedNetwork, Values
 from deep5.frameworks.tensorflow.settings import read_settings
 from deep5.frameworks.tensorflow.short import through_float32, xla_kernels
 from deep5.frameworks.tensorflow.step import TensorFlowStep
 from deep5.frameworks.tensorflow.traced import Traced
 from deep5.frameworks.tensorflow.variables import Live
-from deep5.tensors import Array, Arrays, Device
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
 

@@ -21,14 +21,14 @@ import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
-from deep5.compiler import load_library
-from deep5.errors import Deep5Error, OperatorError, Unsupported
+from deep5.core.compiler import load_library
+from deep5.core.errors import Deep5Error, OperatorError, Unsupported
+from deep5.core.tensors import TensorSpec
 from deep5.frameworks.tensorflow.contract import Expected, described, known_extents
 from deep5.operators.contract import check_inputs, is_floating, specs_of
 from deep5.operators.cpp import CppOperator
 from deep5.operators.kernel import Kernel
 from deep5.operators.plan import INCLUDE
-from deep5.tensors import TensorSpec
 
 __all__ = ["OPERATION", "Compiled", "CompiledBackward", "failure"]
 

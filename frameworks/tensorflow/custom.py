@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record
 
-from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.core.tensors import TensorSpec
 from deep5.frameworks.tensorflow.array import TensorFlowArray, as_arrays, as_tensors
 from deep5.frameworks.tensorflow.compiled import Compiled, CompiledBackward, failure
 from deep5.frameworks.tensorflow.contract import (
@@ -25,7 +26,6 @@ from deep5.operators.contract import is_floating, name_of, several
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
-from deep5.tensors import TensorSpec
 
 __all__ = ["Route", "is_compiled", "native_operator", "refusal", "route"]
 
@@ -292,7 +292,7 @@ class _Standard:
     def _program(self, specs: Sequence[TensorSpec]) -> Callable[..., Outputs]:
         from deep5.frameworks.tensorflow.emit import compile_forward
         from deep5.frameworks.tensorflow.framework import TensorFlow
-        from deep5.networks.forms import Forms
+        from deep5.networks.run_modes import Forms
 
         network = Forms(self._operator.network(specs), TensorFlow("xla" if self._xla else "")).evaluation
         return compile_forward(network, {}, device=self._device, xla=self._xla, gradients=self._gradients).call

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from deep5.backend import Framework
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
+from deep5.core.framework import Framework
+from deep5.core.tensors import Device
 from deep5.frameworks.tensorflow.base import TracedExecutor
 from deep5.frameworks.tensorflow.emit import Program, compile_forward, preferred_orders
 from deep5.frameworks.tensorflow.functions import placed
 from deep5.frameworks.tensorflow.synchronised import batch_norm_over_ranks
 from deep5.frameworks.tensorflow.table import needs_host
 from deep5.frameworks.tensorflow.variables import Live
-from deep5.networks.forms import Forms, TrainingForm
 from deep5.networks.network import Network
-from deep5.tensors import Device
+from deep5.networks.run_modes import Forms, TrainingForm
 
 if TYPE_CHECKING:
-    from deep5.distributed.synchronised import RankStatistics
+    from deep5.distributed.schemes.batch_statistics import RankStatistics
     from deep5.frameworks.tensorflow.scopes import Scopes
 
 __all__ = ["TensorFlowExecutor"]

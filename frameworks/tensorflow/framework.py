@@ -9,15 +9,15 @@ from contextlib import nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from deep5.backend import Framework, Support
-from deep5.errors import Unsupported, UsageError
-from deep5.executors import GraphExecutor, OperatorExecutor, StepOptimizer
+from deep5.core.errors import Unsupported, UsageError
+from deep5.core.executors import GraphExecutor, OperatorExecutor, StepOptimizer
+from deep5.core.framework import Framework, Support
+from deep5.core.tensors import NAMESPACES, Device
+from deep5.core.tensors import device as read_device
 from deep5.frameworks.tensorflow.quiet import without_reports
-from deep5.tensors import NAMESPACES, Device
-from deep5.tensors import device as read_device
 
 if TYPE_CHECKING:
-    from deep5.networks.layer_clock import LayerClock
+    from deep5.networks.analysis.layer_clock import LayerClock
     from deep5.networks.network import Network
     from deep5.operators.operator import Operator
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from deep5.errors import ShapeError, Unsupported
-from deep5.events import StepInfo
+from deep5.core.errors import ShapeError, Unsupported
+from deep5.core.events import StepInfo
+from deep5.core.tensors import Device, to_numpy
 from deep5.frameworks.tensorflow.emit import Program
 from deep5.frameworks.tensorflow.memory import apart_from, shared
 from deep5.frameworks.tensorflow.traced import Traced
 from deep5.frameworks.tensorflow.variables import Live
 from deep5.networks.executor import NetworkExecutor
-from deep5.networks.forms import TrainingForm
-from deep5.tensors import Device, to_numpy
+from deep5.networks.run_modes import TrainingForm
 
 if TYPE_CHECKING:
-    from deep5.distributed.synchronised import RankStatistics
+    from deep5.distributed.schemes.batch_statistics import RankStatistics
 
 __all__ = ["TracedNetwork", "Values", "placed"]
 

@@ -9,13 +9,13 @@ from tempfile import TemporaryDirectory
 
 import tensorflow as tf
 
-from deep5.backend import Framework
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
+from deep5.core.framework import Framework
+from deep5.core.tensors import Arrays, Device
 from deep5.frameworks.tensorflow.executor import TensorFlowExecutor
 from deep5.frameworks.tensorflow.scopes import Scopes
-from deep5.networks.layer_clock import Group, Pass
+from deep5.networks.analysis.layer_clock import Group, Pass
 from deep5.networks.network import Network
-from deep5.tensors import Arrays, Device
 
 __all__ = ["TensorFlowLayerClock"]
 

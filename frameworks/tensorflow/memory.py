@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from deep5.tensors import aligned_empty
+from deep5.core.tensors import aligned_empty
 
 __all__ = ["HostVector", "apart_from", "shared"]
 

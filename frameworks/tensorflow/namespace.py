@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 from deep5.frameworks.tensorflow.standard import FURTHER, matched
 
 __all__ = ["NAMESPACE", "Namespace"]

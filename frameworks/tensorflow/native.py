@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from deep5.errors import UsageError
-from deep5.executors import GraphExecutor
+from deep5.core.errors import UsageError
+from deep5.core.executors import GraphExecutor
+from deep5.core.tensors import Device, TensorSpec
 from deep5.frameworks.tensorflow.base import TracedExecutor
 from deep5.frameworks.tensorflow.emit import Program
 from deep5.frameworks.tensorflow.order import onnx_order
 from deep5.frameworks.tensorflow.variables import Live
-from deep5.networks.forms import TrainingForm
 from deep5.networks.native import NativeNetwork, hash_of_values
 from deep5.networks.probing import (
     UNFIT,
@@ -31,7 +31,7 @@ from deep5.networks.probing import (
     said_of,
     tried,
 )
-from deep5.tensors import Device, TensorSpec
+from deep5.networks.run_modes import TrainingForm
 
 __all__ = ["KerasExecutor", "from_keras"]
 

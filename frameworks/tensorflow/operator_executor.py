@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.core.memo import remember
+from deep5.core.tensors import Array, Device, to_numpy
 from deep5.frameworks.tensorflow.compiled import failure
 from deep5.frameworks.tensorflow.custom import route
 from deep5.frameworks.tensorflow.functions import placed
 from deep5.frameworks.tensorflow.placement import without_kernel
 from deep5.frameworks.tensorflow.settings import read_settings
-from deep5.frameworks.tensorflow.straight import straight_line
+from deep5.frameworks.tensorflow.straight_line import straight_line
 from deep5.frameworks.tensorflow.traced import cause
-from deep5.memo import remember
 from deep5.operators.asked import wanted_gradients
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
-from deep5.tensors import Array, Device, to_numpy
 
 __all__ = ["TensorFlowOperator"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from deep5.backend import Support
+from deep5.core.framework import Support
 from deep5.frameworks.tensorflow import (
     operators_bits,
     operators_control,
@@ -14,7 +14,7 @@ from deep5.frameworks.tensorflow import (
     operators_loss,
     operators_math,
     operators_pad,
-    operators_quantised,
+    operators_quantized,
     operators_reduce,
     operators_resize,
     operators_sampling,
@@ -43,7 +43,7 @@ _DTYPES = {
 # Named, so that nobody takes the imports away: they fill the table.
 _FILLED_BY = (
     *(operators_bits, operators_control, operators_generate, operators_index, operators_layers, operators_loss),
-    *(operators_math, operators_pad, operators_quantised, operators_reduce, operators_search, operators_shape),
+    *(operators_math, operators_pad, operators_quantized, operators_reduce, operators_search, operators_shape),
     *(operators_resize, operators_sampling, operators_signal, operators_transposed, operators_unfold),
     operators_windows,
 )

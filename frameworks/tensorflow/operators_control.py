@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import tensorflow as tf
 
-from deep5.errors import NetworkError
+from deep5.core.errors import NetworkError
 from deep5.frameworks.tensorflow.table import CONTROL, attribute, operator
 
 if TYPE_CHECKING:

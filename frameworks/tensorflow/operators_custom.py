@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from deep5.backend import Support
-from deep5.errors import Deep5Error, OperatorError, Unsupported
+from deep5.core.errors import Deep5Error, OperatorError, Unsupported
+from deep5.core.framework import Support
 from deep5.frameworks.tensorflow.custom import is_compiled, refusal, route
 from deep5.frameworks.tensorflow.table import extents
 from deep5.networks.custom import is_custom, operator_of

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import tensorflow as tf
 
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 from deep5.frameworks.tensorflow.table import attribute, axis, operator
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import tensorflow as tf
 
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 from deep5.frameworks.tensorflow.order import channels_last, onnx_order
 from deep5.frameworks.tensorflow.table import (
     attribute,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from deep5.errors import ShapeError, UsageError
-from deep5.events import StepInfo
-from deep5.executors import GraphExecutor, StepOptimizer
-from deep5.tensors import Arrays
+from deep5.core.errors import ShapeError, UsageError
+from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor, StepOptimizer
+from deep5.core.tensors import Arrays
 from deep5.training.native_optimizer import NativeOptimizer
 from deep5.training.rules.adadelta import AdaDelta
 from deep5.training.rules.adagrad import AdaGrad

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from deep5.networks.layer_clock import Group, Owners
+from deep5.networks.analysis.layer_clock import Group, Owners
 from deep5.networks.network import Network
 
 __all__ = ["Scopes"]

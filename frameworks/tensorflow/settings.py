@@ -6,8 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from deep5.core.tensors import Device
 from deep5.frameworks.tensorflow.threads import inter_threads, intra_threads
-from deep5.tensors import Device
 
 __all__ = ["read_settings"]
 

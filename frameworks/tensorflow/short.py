@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from deep5.processor import adds_bfloat16_in_float32
+from deep5.core.processor import adds_bfloat16_in_float32
 
 __all__ = ["in_float32", "through_float32", "with_bias", "xla_kernels"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 if TYPE_CHECKING:
-    from deep5.distributed.synchronised import RankStatistics
+    from deep5.distributed.schemes.batch_statistics import RankStatistics
 
 __all__ = ["batch_norm_over_ranks"]
 

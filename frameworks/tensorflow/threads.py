@@ -6,7 +6,7 @@ import os
 
 import tensorflow as tf
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 
 __all__ = ["inter_threads", "intra_threads", "set_threads"]
 

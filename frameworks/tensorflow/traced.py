@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from deep5.errors import CommunicationError, Unsupported
+from deep5.core.errors import CommunicationError, Unsupported
 from deep5.frameworks.tensorflow.compiled import failure
 from deep5.frameworks.tensorflow.placement import without_kernel
 from deep5.networks.failed import failed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-from deep5.metric import Metric, Observer, Sample
-from deep5.timing import Rounds
+from deep5.core.metric import Metric, Observer, Sample
+from deep5.measuring.timing import Rounds
 
 __all__ = ["LossDifference", "StepMemory", "UndividedStepMemory", "UndividedWorkspace", "Workspace"]
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import deep5 as d5
-from deep5.networks.convolution_algorithms import convolutions_by
-from deep5.networks.microbatch_planner import plan_microbatches
+from deep5.measuring.loops import peak_growth_bytes
+from deep5.networks.microbatching.planner import plan_microbatches
 from deep5.networks.network import Network
-from deep5.operators.timing import peak_growth_bytes
+from deep5.networks.transforms.convolution_algorithms import convolutions_by
 from deep5.recipes.overhead.by_deep5 import BATCHES, batches
 
 __all__ = ["Steps", "planned", "undivided"]

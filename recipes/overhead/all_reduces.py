@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.communicator import Communicator
-from deep5.errors import UsageError
+from deep5.core.communicator import Communicator
+from deep5.core.errors import UsageError
 
 __all__ = ["by_communicator", "by_gloo", "by_mpi4py", "by_process_groups", "gloo_group"]
 
@@ -68,7 +68,7 @@ def by_process_groups(*, steps: int, size_bytes: int, communicator: Communicator
     """
     import torch
 
-    from deep5.distributed.process_group import ProcessGroupCommunicator
+    from deep5.distributed.communicators.process_group import ProcessGroupCommunicator
 
     buffer, cpu = _buffer(size_bytes, communicator), torch.device("cpu")
     made = [ProcessGroupCommunicator.of_group(group) for group in _groups(communicator.size)]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import deep5 as d5
+from deep5.core.seeds import generator
 from deep5.networks.network import Network
-from deep5.seeds import generator
 from deep5.training.dataset import ArrayDataset
 from deep5.training.datasets.uci_digits import digits
 

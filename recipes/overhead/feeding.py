@@ -8,8 +8,8 @@ from itertools import count, islice
 import numpy as np
 
 import deep5 as d5
-from deep5.errors import UsageError
-from deep5.seeds import generator
+from deep5.core.errors import UsageError
+from deep5.core.seeds import generator
 
 __all__ = ["by_hand", "by_sampler"]
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 import deep5 as d5
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
+from deep5.core.seeds import generator
 from deep5.recipes.overhead.by_deep5 import HORIZON, JUDGED, RATE, batches, labelled_digits
 from deep5.recipes.overhead.rules import DECAY, PENALTY, twin_of
-from deep5.seeds import generator
 
 __all__ = ["inference", "training_run", "training_step"]
 

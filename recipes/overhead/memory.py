@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import deep5 as d5
-from deep5.tensors import numpy_dtype
+from deep5.core.tensors import numpy_dtype
 
 __all__ = ["FRAMEWORKS", "Memory", "measure", "sum_of_parts"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import deep5 as d5
-from deep5.seeds import generator
+from deep5.core.seeds import generator
 
 __all__ = ["LARGE", "SMALL", "Yogi", "arrays", "fused", "fused_alone", "rule_alone"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.seeds import generator
+from deep5.core.seeds import generator
 
 __all__ = ["onnxruntime_product", "pytorch_product"]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import deep5 as d5
-from deep5.communicator import Communicator
+from deep5.core.communicator import Communicator
 from deep5.distributed.sharding import ShardedSampler
 from deep5.recipes.overhead.all_reduces import gloo_group
 from deep5.recipes.overhead.by_deep5 import BATCHES, batches, labelled_digits
@@ -120,7 +120,7 @@ def lenet_as_one_rank(*, steps: int, seed: int, threads: int, batch_size: int) -
         threads: Of PyTorch.
         batch_size: Samples a step.
     """
-    from deep5.communicator import SingleRank
+    from deep5.core.communicator import SingleRank
 
     communicator = SingleRank()
     scheme = d5.AllReduce().wrap(d5.Adam(), communicator, seed=seed)

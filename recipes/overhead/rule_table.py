@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 import deep5 as d5
-from deep5.samples import non_inferiority
+from deep5.measuring.samples import non_inferiority
 
 __all__ = ["cases", "row"]
 

@@ -14,8 +14,8 @@ from time import perf_counter_ns
 from typing import Any
 
 import deep5 as d5
-from deep5.errors import UsageError
-from deep5.plugins import load
+from deep5.core.errors import UsageError
+from deep5.core.plugins import load
 from deep5.recipes.overhead import by_deep5, optimizers
 
 __all__ = ["DECAY", "PENALTY", "native_alone", "rule_alone", "rule_of", "step", "twin_of"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from deep5.bench.collective.summary import CollectiveSummary
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.results.chart_parts import WIDTH, altair, logarithmic, stacked
 from deep5.results.training_charts import told_apart
 

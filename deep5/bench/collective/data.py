@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from deep5.bench.collective.plan import CollectivePlan
-from deep5.seeds import generator
+from deep5.core.seeds import generator
 
 __all__ = ["allowed_error", "drawn", "largest_error", "reference"]
 

@@ -7,7 +7,7 @@ from time import monotonic, perf_counter, sleep
 import numpy as np
 
 from deep5.bench.collective.plan import CollectivePlan
-from deep5.communicator import Communicator
+from deep5.core.communicator import Communicator
 from deep5.distributed.collectives.messages import COMBINE
 
 __all__ = ["MachineTimes"]

@@ -15,12 +15,12 @@ import numpy as np
 from deep5.bench.collective.data import allowed_error, drawn, largest_error, reference
 from deep5.bench.collective.machine import MachineTimes
 from deep5.bench.collective.plan import LIBRARY, CollectivePlan
-from deep5.communicator import Communicator
+from deep5.core.communicator import Communicator
+from deep5.core.errors import UnknownName, UsageError
 from deep5.distributed.agreement import checksum
 from deep5.distributed.collectives.algorithms import ALGORITHMS, AllReduceFunction
 from deep5.distributed.texts import gather_texts
-from deep5.errors import UnknownName, UsageError
-from deep5.machine_load import machine_state, share_of_others
+from deep5.measuring.machine_load import machine_state, share_of_others
 from deep5.results.round_samples import order_of_round
 
 __all__ = ["CollectiveTimes", "Measured", "is_right", "measure_collectives"]

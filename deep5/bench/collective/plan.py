@@ -10,10 +10,10 @@ from typing import Any, get_args
 
 import numpy as np
 
-from deep5.communicator import TIMEOUT_S, Reduction
+from deep5.core.communicator import TIMEOUT_S, Reduction
+from deep5.core.errors import UnknownName, UsageError, brief, suggestion
 from deep5.distributed.collectives.algorithms import ALGORITHMS
 from deep5.distributed.collectives.pipeline import SEGMENT_BYTES
-from deep5.errors import UnknownName, UsageError, brief, suggestion
 
 __all__ = ["DTYPES", "LIBRARY", "SIZE_SETS", "CollectivePlan", "parse_algorithms", "parse_segment", "parse_sizes"]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from deep5.bench.collective.measure import measure_collectives
 from deep5.bench.collective.plan import CollectivePlan
-from deep5.distributed.joining import Report, join, launched
-from deep5.errors import Deep5Error, UsageError
-from deep5.files import write_atomically
+from deep5.core.errors import Deep5Error, UsageError
+from deep5.core.files import write_atomically
+from deep5.distributed.launch.join import Report, join, launched
 
 __all__ = ["main"]
 

@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 from deep5.bench.collective.measure import CollectiveTimes, measure_collectives
 from deep5.bench.collective.plan import CollectivePlan
-from deep5.communicator import Communicator
+from deep5.core.communicator import Communicator
+from deep5.core.errors import CommunicationError, UnknownName, UsageError
 from deep5.distributed.collectives.algorithms import ALGORITHMS, AllReduceFunction
-from deep5.errors import CommunicationError, UnknownName, UsageError
-from deep5.machine_load import CROWDED
+from deep5.measuring.machine_load import CROWDED
 
 __all__ = ["LAUNCHERS", "check_launcher", "crowded", "disturbed", "measure_as_rank", "start"]
 
@@ -71,7 +71,7 @@ def measure_as_rank(plan: CollectivePlan, ranks: int | None) -> tuple[Collective
         UsageError: There are others than told.
         CommunicationError: A call was not finished in time, or a rank is lost.
     """
-    from deep5.distributed.joining import join, launched
+    from deep5.distributed.launch.join import join, launched
 
     rank = launched()
     if rank is None:
@@ -112,7 +112,7 @@ def start(
 
 
 def _in_threads(plan: CollectivePlan, ranks: int, algorithms: Mapping[str, AllReduceFunction]) -> CollectiveTimes:
-    from deep5.distributed.threads import run_in_threads
+    from deep5.distributed.communicators.threads import run_in_threads
 
     def work(communicator: Communicator) -> CollectiveTimes:
         return measure_collectives(communicator, plan, algorithms)
@@ -121,7 +121,7 @@ def _in_threads(plan: CollectivePlan, ranks: int, algorithms: Mapping[str, AllRe
 
 
 def _in_processes(plan: CollectivePlan, ranks: int, launcher: str) -> CollectiveTimes:
-    from deep5.launching import start_ranks
+    from deep5.distributed.launch.start import start_ranks
 
     with TemporaryDirectory(prefix="deep5-collective-") as folder:
         given, made = Path(folder, "plan.json"), Path(folder, "times.json")

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from deep5.errors import RecipeError, UnknownName, UsageError
+from deep5.core.errors import RecipeError, UnknownName, UsageError
 
 if TYPE_CHECKING:
     from deep5.bench.collective.plan import CollectivePlan
-    from deep5.recipe import Recipe
+    from deep5.recipe.recipe import Recipe
 
 __all__ = ["check_collectives", "collective_plan", "plan_of"]
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from deep5.bench.collective.measure import CollectiveTimes, Measured
 from deep5.bench.collective.summary import CollectiveSummary
-from deep5.errors import MissingDependency, OutputError
-from deep5.metric import Sample
+from deep5.core.errors import MissingDependency, OutputError
+from deep5.core.metric import Sample
 from deep5.results.samples_file import SAMPLES, sample_rows, samples_text
 from deep5.results.validation import encode
 
@@ -36,7 +36,7 @@ def collective_document(times: CollectiveTimes, summary: CollectiveSummary, laun
         summary: Of them.
         launcher: What started the ranks.
     """
-    from deep5.environment import describe_software, describe_system
+    from deep5.measuring.environment import describe_software, describe_system
 
     told = asdict(summary)
     found = encode(

@@ -9,11 +9,11 @@ from statistics import median
 from deep5.bench.collective.data import allowed_error
 from deep5.bench.collective.measure import CollectiveTimes, Measured, is_right
 from deep5.bench.collective.plan import LIBRARY
+from deep5.core.errors import TooFewSamples
 from deep5.distributed.collectives.algorithms import ALGORITHMS, sent_bytes
 from deep5.distributed.collectives.costs import MODELS, Machine, modelled_s, optimal_segments
 from deep5.distributed.collectives.fitting import fit_machine
-from deep5.errors import TooFewSamples
-from deep5.samples import median_interval
+from deep5.measuring.samples import median_interval
 
 __all__ = ["CollectiveRow", "CollectiveSummary", "bus_gbyte_s", "faults_of", "summarise_collectives"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from deep5.core.errors import UnknownName
 from deep5.distributed.collectives.binomial_tree import binomial_tree, binomial_tree_sent
 from deep5.distributed.collectives.pipeline import pipeline, pipeline_sent
 from deep5.distributed.collectives.rabenseifner import rabenseifner, rabenseifner_sent
 from deep5.distributed.collectives.recursive_doubling import recursive_doubling, recursive_doubling_sent
 from deep5.distributed.collectives.ring import ring, ring_sent
-from deep5.errors import UnknownName
 
 __all__ = ["ALGORITHMS", "AllReduceFunction", "algorithm", "sent_bytes"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from deep5.communicator import TIMEOUT_S, Communicator, Reduction
+from deep5.core.communicator import TIMEOUT_S, Communicator, Reduction
 from deep5.distributed.collectives.messages import Messages
 
 __all__ = ["binomial_tree", "binomial_tree_sent"]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from deep5.core.errors import UnknownName, UsageError
 from deep5.distributed.collectives.messages import power_below
 from deep5.distributed.collectives.pipeline import SEGMENT_BYTES
-from deep5.errors import UnknownName, UsageError
 
 __all__ = ["MODELS", "Machine", "modelled_s", "optimal_segments"]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from deep5.core.errors import TooFewSamples, UsageError
 from deep5.distributed.collectives.costs import Machine
-from deep5.errors import TooFewSamples, UsageError
 
 __all__ = ["fit_line", "fit_machine"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from deep5.arguments import is_whole
-from deep5.communicator import TIMEOUT_S, Communicator, Reduction
+from deep5.core.arguments import is_whole
+from deep5.core.communicator import TIMEOUT_S, Communicator, Reduction
+from deep5.core.errors import UsageError, brief
 from deep5.distributed.collectives.messages import Messages
-from deep5.errors import UsageError, brief
 
 __all__ = ["SEGMENT_BYTES", "pipeline", "pipeline_sent", "segment_count"]
 

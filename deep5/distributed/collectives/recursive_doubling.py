@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from deep5.communicator import TIMEOUT_S, Communicator, Reduction
+from deep5.core.communicator import TIMEOUT_S, Communicator, Reduction
 from deep5.distributed.collectives.fold import fold, folded_sent, member_of, rank_of, unfold
 from deep5.distributed.collectives.messages import Messages, power_below
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from deep5.arguments import is_whole
+from deep5.core.arguments import is_whole
+from deep5.core.errors import UsageError, brief
 from deep5.distributed.compression.scratch import Scratch
-from deep5.errors import UsageError, brief
 
 __all__ = ["buckets_of", "check_bucket", "rows_of"]
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from deep5.core.errors import Deep5Error
+from deep5.core.seeds import generator
+from deep5.distributed.communicators.base_communicator import CountedCommunicator
+from deep5.distributed.communicators.threads import run_in_threads
 from deep5.distributed.compression.compression import Compression
-from deep5.distributed.counted import CountedCommunicator
-from deep5.distributed.own_classes import check_initialised
-from deep5.distributed.threads import run_in_threads
-from deep5.errors import Deep5Error
-from deep5.seeds import generator
+from deep5.distributed.schemes.check import check_initialised
 
 __all__ = ["check_compression"]
 

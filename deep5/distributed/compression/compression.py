@@ -9,12 +9,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from deep5.arguments import is_whole
-from deep5.communicator import TIMEOUT_S, Communicator
+from deep5.core.arguments import is_whole
+from deep5.core.communicator import TIMEOUT_S, Communicator
+from deep5.core.errors import CommunicationError, UsageError, brief
 from deep5.distributed.compression.feedback import Kept, all_finite
 from deep5.distributed.compression.scratch import Scratch
-from deep5.distributed.own_classes import check_initialised, check_method
-from deep5.errors import CommunicationError, UsageError, brief
+from deep5.distributed.schemes.check import check_initialised, check_method
 
 __all__ = ["Compression"]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.arguments import is_finite, is_whole
+from deep5.core.arguments import is_finite, is_whole
+from deep5.core.errors import UsageError, brief
 from deep5.distributed.compression.compression import Compression
 from deep5.distributed.compression.feedback import Kept, all_finite
 from deep5.distributed.compression.sparse import (
@@ -21,7 +22,6 @@ from deep5.distributed.compression.sparse import (
     stream_bytes,
     unpack_stream,
 )
-from deep5.errors import UsageError, brief
 
 __all__ = ["DeepGradientCompression"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import CheckpointError, UsageError
+from deep5.core.errors import CheckpointError, UsageError
 
 __all__ = ["Kept", "all_finite"]
 

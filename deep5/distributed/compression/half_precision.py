@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from deep5.communicator import Communicator
+from deep5.core.communicator import Communicator
+from deep5.core.errors import UsageError, brief
+from deep5.core.tensors import numpy_dtype
 from deep5.distributed.compression.compression import Compression
 from deep5.distributed.compression.sparse import item_bytes
-from deep5.errors import UsageError, brief
-from deep5.tensors import numpy_dtype
 
 __all__ = ["HalfPrecision"]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from deep5.communicator import Communicator
+from deep5.core.communicator import Communicator
+from deep5.core.seeds import derive_seed
 from deep5.distributed.compression.compression import Compression
 from deep5.distributed.compression.feedback import all_finite
 from deep5.distributed.compression.sparse import check_share, item_bytes, share_of
-from deep5.seeds import derive_seed
 
 __all__ = ["RandomKSparsification"]
 

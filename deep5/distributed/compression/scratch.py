@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.tensors import aligned_empty
+from deep5.core.tensors import aligned_empty
 
 __all__ = ["Scratch"]
 

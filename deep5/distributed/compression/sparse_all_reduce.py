@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.communicator import TIMEOUT_S, Communicator
+from deep5.core.communicator import TIMEOUT_S, Communicator
+from deep5.core.errors import CommunicationError
 from deep5.distributed.compression.compression import Compression
 from deep5.distributed.compression.sparse import (
     INDEX,
@@ -18,7 +19,6 @@ from deep5.distributed.compression.sparse import (
     stream_bytes,
     unpack_stream,
 )
-from deep5.errors import CommunicationError
 
 __all__ = ["SparseAllReduce"]
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from deep5.arguments import is_finite
+from deep5.core.arguments import is_finite
+from deep5.core.errors import UsageError, brief
+from deep5.core.seeds import generator
 from deep5.distributed.compression.bucketed import buckets_of, check_bucket, rows_of
 from deep5.distributed.compression.compression import Compression
 from deep5.distributed.compression.levels import pack_levels, unpack_levels
 from deep5.distributed.compression.packing import packed_bytes
 from deep5.distributed.compression.sparse import item_bytes
-from deep5.errors import UsageError, brief
-from deep5.seeds import generator
 
 __all__ = ["TernGrad"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from deep5.arguments import is_finite
-from deep5.communicator import TIMEOUT_S, Request
+from deep5.core.arguments import is_finite
+from deep5.core.communicator import TIMEOUT_S, Request
+from deep5.core.errors import UsageError, brief
+from deep5.core.events import StepInfo
+from deep5.core.tensors import Arrays
 from deep5.distributed.buckets import Buckets
-from deep5.distributed.scheme import DistributedOptimizer
-from deep5.errors import UsageError, brief
-from deep5.events import StepInfo
-from deep5.tensors import Arrays
+from deep5.distributed.schemes.base import DistributedOptimizer
 
 if TYPE_CHECKING:
     from deep5.distributed.compression import Compression

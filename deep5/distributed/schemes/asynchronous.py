@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from deep5.communicator import TIMEOUT_S
-from deep5.distributed.asynchronous_scheme import AsynchronousScheme
+from deep5.core.communicator import TIMEOUT_S
+from deep5.distributed.schemes.asynchronous_base import AsynchronousScheme
 
 __all__ = ["AsynchronousParameterServer"]
 

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from deep5.arguments import is_finite
-from deep5.communicator import TIMEOUT_S
-from deep5.distributed.averaging import ParameterAveraging, check_every
+from deep5.core.arguments import is_finite
+from deep5.core.communicator import TIMEOUT_S
+from deep5.core.errors import ShapeError, UsageError, brief
+from deep5.core.events import StepInfo
 from deep5.distributed.packed import Packed
-from deep5.errors import ShapeError, UsageError, brief
-from deep5.events import StepInfo
+from deep5.distributed.schemes.averaging import ParameterAveraging, check_every
 
 __all__ = ["ElasticAveraging"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from deep5.distributed.averaging import ParameterAveraging
-from deep5.events import StepInfo
-from deep5.seeds import generator
-from deep5.tensors import aligned_empty
+from deep5.core.events import StepInfo
+from deep5.core.seeds import generator
+from deep5.core.tensors import aligned_empty
+from deep5.distributed.schemes.averaging import ParameterAveraging
 
 __all__ = ["Gossip", "partner"]
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from deep5.arguments import is_whole
-from deep5.communicator import TIMEOUT_S, Communicator, SingleRank
-from deep5.distributed.averaging import check_every
-from deep5.distributed.counted import take_over
+from deep5.core.arguments import is_whole
+from deep5.core.communicator import TIMEOUT_S, Communicator, SingleRank
+from deep5.core.errors import UsageError, brief
+from deep5.core.events import StepInfo
+from deep5.core.tensors import Arrays
+from deep5.distributed.communicators.base_communicator import take_over
 from deep5.distributed.scaled import unscaled
-from deep5.distributed.scheme import DistributedOptimizer
+from deep5.distributed.schemes.averaging import check_every
+from deep5.distributed.schemes.base import DistributedOptimizer
 from deep5.distributed.texts import gather_texts
-from deep5.errors import UsageError, brief
-from deep5.events import StepInfo
-from deep5.tensors import Arrays
 
 if TYPE_CHECKING:
     from deep5.distributed.compression import Compression

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from deep5.communicator import TIMEOUT_S
+from deep5.core.communicator import TIMEOUT_S
+from deep5.core.errors import Unsupported, UsageError, brief
+from deep5.core.events import StepInfo
 from deep5.distributed.agreement import check_agreement
-from deep5.distributed.averaging import ParameterAveraging, check_every
-from deep5.errors import Unsupported, UsageError, brief
-from deep5.events import StepInfo
+from deep5.distributed.schemes.averaging import ParameterAveraging, check_every
 from deep5.training.loss_scale import KEYS
 
 __all__ = ["LocalSGD"]

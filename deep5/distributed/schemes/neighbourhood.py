@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from deep5.communicator import TIMEOUT_S
-from deep5.distributed.averaging import ParameterAveraging
-from deep5.distributed.graphs import check_graph, metropolis_weights, neighbours_of, spectral_gap
-from deep5.events import StepInfo
-from deep5.tensors import aligned_empty
+from deep5.core.communicator import TIMEOUT_S
+from deep5.core.events import StepInfo
+from deep5.core.tensors import aligned_empty
+from deep5.distributed.schemes.averaging import ParameterAveraging
+from deep5.distributed.schemes.graphs import check_graph, metropolis_weights, neighbours_of, spectral_gap
 
 __all__ = ["Neighbourhood"]
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from deep5.arguments import is_finite
-from deep5.communicator import TIMEOUT_S, Request
+from deep5.core.arguments import is_finite
+from deep5.core.communicator import TIMEOUT_S, Request
+from deep5.core.errors import UsageError, brief
+from deep5.core.events import StepInfo
+from deep5.core.tensors import Array, Arrays, to_numpy
 from deep5.distributed.buckets import Buckets
 from deep5.distributed.scaled import skips, unscaled
-from deep5.distributed.served import ServedOptimizer
-from deep5.errors import UsageError, brief
-from deep5.events import StepInfo
-from deep5.tensors import Array, Arrays, to_numpy
+from deep5.distributed.schemes.server_scheme import ServedOptimizer
 
 if TYPE_CHECKING:
     from deep5.distributed.compression import Compression

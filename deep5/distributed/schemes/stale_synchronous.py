@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from deep5.arguments import is_whole
-from deep5.communicator import TIMEOUT_S
-from deep5.distributed.asynchronous_scheme import AsynchronousScheme
-from deep5.errors import UsageError, brief
+from deep5.core.arguments import is_whole
+from deep5.core.communicator import TIMEOUT_S
+from deep5.core.errors import UsageError, brief
+from deep5.distributed.schemes.asynchronous_base import AsynchronousScheme
 
 __all__ = ["StaleSynchronous"]
 

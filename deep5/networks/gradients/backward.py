@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 
 __all__ = ["Backward", "Extents", "Gradients", "Rule", "extents", "operands", "refuse"]
 

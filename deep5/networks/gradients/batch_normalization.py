@@ -7,7 +7,7 @@ import onnx_ir as ir
 from deep5.networks.gradients.backward import Backward, extents, operands
 from deep5.networks.gradients.window import attribute
 from deep5.networks.network import Network
-from deep5.networks.shapes import infer_shapes
+from deep5.networks.onnx.shapes import infer_shapes
 
 __all__ = [
     "RANKS",

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from deep5.networks.gradients.backward import Backward, Gradients
 from deep5.networks.gradients.sweep import differentiate, path_between
-from deep5.networks.shapes import infer_shapes
+from deep5.networks.onnx.shapes import infer_shapes
 
 __all__ = ["recomputed"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from deep5.networks.attributes import attribute
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["Window", "attribute"]
 

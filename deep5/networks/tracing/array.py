@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import onnx_ir as ir
 
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 from deep5.networks.tracing.extents import Shape, TracedExtent, product
 
 if TYPE_CHECKING:

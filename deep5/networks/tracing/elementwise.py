@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import Unsupported
+from deep5.core.errors import Unsupported
 from deep5.networks.tracing.array import TracedArray
 from deep5.networks.tracing.promotion import array_of, cast, floating, kind_of, operands, promoted
 from deep5.networks.tracing.shapes import broadcast_shapes

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from deep5.errors import ShapeError, Unsupported
+from deep5.core.errors import ShapeError, Unsupported
 from deep5.networks.custom import Extent
 
 __all__ = [

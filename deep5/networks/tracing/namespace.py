@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from deep5.core.tensors import numpy_dtype
 from deep5.networks.tracing import analysis, creation, division, elementwise, places, reductions, shaping
 from deep5.networks.tracing.promotion import kind_of
 from deep5.networks.tracing.trace import Trace
-from deep5.tensors import numpy_dtype
 
 __all__ = ["Namespace"]
 

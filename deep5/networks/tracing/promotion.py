@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from deep5.errors import Unsupported, brief
+from deep5.core.errors import Unsupported, brief
 from deep5.networks.tracing.array import TracedArray
 from deep5.networks.tracing.extents import TracedExtent
 from deep5.networks.tracing.trace import Trace

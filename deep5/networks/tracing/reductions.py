@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import ShapeError, Unsupported
+from deep5.core.errors import ShapeError, Unsupported
 from deep5.networks.tracing.array import TracedArray
 from deep5.networks.tracing.extents import Shape, product
 from deep5.networks.tracing.promotion import array_of, cast, floating, operands

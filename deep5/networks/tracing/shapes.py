@@ -7,9 +7,9 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
+from deep5.core.python_source import parse
 from deep5.networks.tracing.extents import Assignment, Shape, TracedExtent, evaluated, leaf, same
-from deep5.python_source import parse
 
 __all__ = ["broadcast_shapes", "named", "sliced"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.networks.zoo.parts import dropped
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from deep5.networks.builder import Initializer, NetworkBuilder
+    from deep5.networks.edit.builder import Initializer, NetworkBuilder
 
 __all__ = ["Blocks", "check_positions", "fiftieth"]
 
@@ -127,7 +127,7 @@ class Blocks:
 
     def normalised(self, x: Any, name: str) -> Any:
         """A layer normalisation over the features of each token."""
-        from deep5.networks.builder import ones, zeros
+        from deep5.networks.edit.builder import ones, zeros
 
         scale = self.build.parameter(f"{name}.scale", (self.width,), ones)
         bias = self.build.parameter(f"{name}.bias", (self.width,), zeros)
@@ -135,7 +135,7 @@ class Blocks:
 
     def dense(self, x: Any, name: str, into: int, out: int, initializer: Initializer | None = None) -> Any:
         """x W + b, without a bias at first."""
-        from deep5.networks.builder import zeros
+        from deep5.networks.edit.builder import zeros
 
         y = self.build.op("MatMul", x, self.build.parameter(f"{name}.weight", (into, out), initializer or fiftieth))
         return self.build.op("Add", y, self.build.parameter(f"{name}.bias", (out,), zeros))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.networks.zoo.parts import (
     check_arguments,
     conv_relu,
@@ -18,7 +18,7 @@ from deep5.networks.zoo.parts import (
 )
 
 if TYPE_CHECKING:
-    from deep5.networks.builder import NetworkBuilder
+    from deep5.networks.edit.builder import NetworkBuilder
     from deep5.networks.network import Network
 
 __all__ = ["googlenet", "inception"]
@@ -80,7 +80,7 @@ def googlenet(
     References:
         Szegedy et al., Going deeper with convolutions, CVPR 2015, table 1, figures 2b and 3, section 5.
     """
-    from deep5.networks.builder import glorot_uniform
+    from deep5.networks.edit.builder import glorot_uniform
 
     check_arguments(dtype, loss, dropout=dropout, classes=classes, width=width, image=image)
     if auxiliary and image < _AUXILIARY_IMAGE:
@@ -141,7 +141,7 @@ def inception(
     References:
         Szegedy et al., Going deeper with convolutions, CVPR 2015, figure 2b and table 1.
     """
-    from deep5.networks.builder import glorot_uniform
+    from deep5.networks.edit.builder import glorot_uniform
 
     check_arguments(dtype, loss, classes=classes, width=width, image=image)
     build, x, label = images("inception", image, classes, loss, dtype, seed)
@@ -180,7 +180,7 @@ def _local(build: NetworkBuilder, x: Any) -> Any:
 
 def _auxiliary(build: NetworkBuilder, x: Any, name: str, sizes: tuple[int, ...], dropout: float) -> Any:
     """The scores of a classifier on a module's output; sizes: channels, reduced, flat, hidden, classes."""
-    from deep5.networks.builder import glorot_uniform
+    from deep5.networks.edit.builder import glorot_uniform
 
     channels, reduced, flat, hidden, classes = sizes
     x = build.op("AveragePool", x, kernel_shape=[5, 5], strides=[3, 3])

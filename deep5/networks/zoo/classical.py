@@ -53,7 +53,7 @@ def lenet(
         LeCun et al., Gradient-based learning applied to document recognition, Proc. IEEE 86(11), 1998, figure 2;
         every feature map of the second convolution sees all of the first, and the last layer is linear.
     """
-    from deep5.networks.builder import NetworkBuilder, glorot_uniform, he_normal, zeros
+    from deep5.networks.edit.builder import NetworkBuilder, glorot_uniform, he_normal, zeros
 
     nonlinear = choice("activation", activation, {"tanh": "Tanh", "relu": "Relu"})
     pool = choice("pooling", pooling, {"average": "AveragePool", "max": "MaxPool"})
@@ -88,7 +88,7 @@ def mlp(
 
     Inputs `input` (N, features) and `label`; outputs and other arguments as for `lenet`.
     """
-    from deep5.networks.builder import NetworkBuilder, glorot_uniform, he_normal
+    from deep5.networks.edit.builder import NetworkBuilder, glorot_uniform, he_normal
 
     nonlinear = choice("activation", activation, {"tanh": "Tanh", "relu": "Relu"})
     init = glorot_uniform if activation == "tanh" else he_normal

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from deep5.arguments import is_finite
-from deep5.errors import UsageError, brief
+from deep5.core.arguments import is_finite
+from deep5.core.errors import UsageError, brief
 from deep5.networks.zoo.parts import (
     check_arguments,
     conv_bn,
@@ -71,7 +71,7 @@ def squeezenet(
         Iandola et al., SqueezeNet: AlexNet-level accuracy with 50x fewer parameters and < 0.5 MB model size,
         arXiv:1602.07360, table 1 and figure 2. The last convolution has no ReLU here: its means are the logits.
     """
-    from deep5.networks.builder import zeros
+    from deep5.networks.edit.builder import zeros
 
     check_arguments(dtype, loss, dropout, classes=classes, width=width, image=image)
     if image < _SQUEEZENET_IMAGE:

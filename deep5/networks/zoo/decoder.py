@@ -56,7 +56,7 @@ def gpt(
     References:
         Radford et al., Language models are unsupervised multitask learners, 2019, section 2.3 and table 2.
     """
-    from deep5.networks.builder import NetworkBuilder
+    from deep5.networks.edit.builder import NetworkBuilder
 
     sizes = {"length": length, "width": width, "heads": heads}
     check_arguments(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from deep5.errors import UsageError, brief
+from deep5.core.errors import UsageError, brief
 from deep5.networks.zoo.parts import (
     activated,
     check_arguments,

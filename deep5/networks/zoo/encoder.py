@@ -64,7 +64,7 @@ def transformer(
         Vaswani et al., Attention is all you need, NeurIPS 2017, section 3; pre-norm: Xiong et al., ICML 2020, figure
         1b; learned positions, GELU and initial weights: Devlin et al., BERT, NAACL 2019, section 3 and appendix A.2.
     """
-    from deep5.networks.builder import NetworkBuilder
+    from deep5.networks.edit.builder import NetworkBuilder
 
     check_arguments(
         dtype,

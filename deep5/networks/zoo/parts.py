@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from deep5.networks.builder import Initializer, NetworkBuilder
+    from deep5.networks.edit.builder import Initializer, NetworkBuilder
     from deep5.networks.network import Network
 
 __all__ = [
@@ -67,7 +67,7 @@ def choice(what: str, got: str, allowed: Mapping[str, str]) -> str:
 
 def linear(build: NetworkBuilder, x: Any, name: str, sizes: tuple[int, int], init: Initializer) -> Any:
     """A fully connected layer on (N, in); `sizes` is (out, in), the bias starts at zero."""
-    from deep5.networks.builder import zeros
+    from deep5.networks.edit.builder import zeros
 
     weight, bias = build.parameter(f"{name}.weight", sizes, init), build.parameter(f"{name}.bias", sizes[:1], zeros)
     return build.op("Gemm", x, weight, bias, transB=1)
@@ -87,7 +87,7 @@ def conv_relu(
     build: NetworkBuilder, x: Any, name: str, shape: tuple[int, ...], *, stride: int = 1, pad: int | None = None
 ) -> Any:
     """A convolution with bias and ReLU, He-normal; `shape` is (out, in, k, k), the padding k // 2 unless given."""
-    from deep5.networks.builder import he_normal, zeros
+    from deep5.networks.edit.builder import he_normal, zeros
 
     weight = build.parameter(f"{name}.weight", shape, he_normal)
     bias = build.parameter(f"{name}.bias", shape[:1], zeros)
@@ -97,7 +97,7 @@ def conv_relu(
 
 def convolved(build: NetworkBuilder, x: Any, name: str, shape: tuple[int, ...], stride: int = 1, group: int = 1) -> Any:
     """A convolution without bias, He-normal; `shape` is (out, in, k, k), the padding k // 2."""
-    from deep5.networks.builder import he_normal
+    from deep5.networks.edit.builder import he_normal
 
     weight = build.parameter(f"{name}.weight", shape, he_normal)
     return convolution(build, x, weight, stride=stride, pad=shape[2] // 2, group=group)
@@ -124,7 +124,7 @@ def conv_bn(
 
 def normalised(build: NetworkBuilder, x: Any, name: str, channels: int, *, scale: Initializer | None = None) -> Any:
     """A batch normalisation, whose scale begins with ones unless said otherwise."""
-    from deep5.networks.builder import ones, zeros
+    from deep5.networks.edit.builder import ones, zeros
 
     shape = (channels,)
     affine = build.parameter(f"{name}.scale", shape, scale or ones), build.parameter(f"{name}.bias", shape, zeros)
@@ -149,7 +149,7 @@ def dropped(build: NetworkBuilder, x: Any, ratio: float) -> Any:
 
 def images(name: str, image: int, classes: int, loss: str, dtype: str, seed: int) -> tuple[NetworkBuilder, Any, Any]:
     """What a classifier of square colour images begins with: the builder, `input` (N, 3, image, image) and `label`."""
-    from deep5.networks.builder import NetworkBuilder
+    from deep5.networks.edit.builder import NetworkBuilder
 
     build = NetworkBuilder(name, dtype=dtype, seed=seed)
     return build, build.input("input", ("N", 3, image, image)), label_of(build, loss, classes)

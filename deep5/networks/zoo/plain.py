@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.networks.zoo.parts import (
     check_arguments,
     conv_relu,
@@ -16,7 +16,7 @@ from deep5.networks.zoo.parts import (
 )
 
 if TYPE_CHECKING:
-    from deep5.networks.builder import NetworkBuilder
+    from deep5.networks.edit.builder import NetworkBuilder
     from deep5.networks.network import Network
 
 __all__ = ["alexnet", "vgg"]
@@ -138,7 +138,7 @@ def vgg(
 
 def _classifier(build: NetworkBuilder, x: Any, sizes: tuple[int, int, int], ratios: tuple[float, ...]) -> Any:
     """Three fully connected layers: what goes in, what is between, the classes; and the shares dropped before each."""
-    from deep5.networks.builder import he_normal
+    from deep5.networks.edit.builder import he_normal
 
     flat, hidden, classes = sizes
     x = dropped(build, build.op("Flatten", x, axis=1), ratios[0])

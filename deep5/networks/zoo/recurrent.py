@@ -48,7 +48,7 @@ def lstm(
     """
     import numpy as np
 
-    from deep5.networks.builder import NetworkBuilder
+    from deep5.networks.edit.builder import NetworkBuilder
 
     check_arguments(dtype, loss, features=features, hidden=hidden, length=length, classes=classes)
     limit = 1.0 / math.sqrt(hidden)
@@ -112,7 +112,7 @@ def lstm_language_model(
     """
     import numpy as np
 
-    from deep5.networks.builder import NetworkBuilder, zeros
+    from deep5.networks.edit.builder import NetworkBuilder, zeros
 
     check_arguments(dtype, "cross_entropy", dropout, vocabulary=vocabulary, length=length, width=width, layers=layers)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from deep5.errors import UsageError, brief
+from deep5.core.errors import UsageError, brief
 from deep5.networks.zoo.parts import (
     check_arguments,
     conv_bn,
@@ -18,7 +18,7 @@ from deep5.networks.zoo.parts import (
 )
 
 if TYPE_CHECKING:
-    from deep5.networks.builder import NetworkBuilder
+    from deep5.networks.edit.builder import NetworkBuilder
     from deep5.networks.network import Network
 
 __all__ = ["basic_stages", "resnet18", "resnet34", "resnet50"]
@@ -100,7 +100,7 @@ def resnet50(
         place of the stride and initial weights: Goyal et al., Accurate, large minibatch SGD: training ImageNet in 1
         hour, arXiv:1706.02677, section 5.1.
     """
-    from deep5.networks.builder import zeros
+    from deep5.networks.edit.builder import zeros
 
     check_arguments(dtype, loss, classes=classes, width=width, image=image)
     if not isinstance(blocks, (list, tuple)) or len(blocks) != 4:

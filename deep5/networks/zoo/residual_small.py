@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.networks.zoo.parts import (
     activated,
     check_arguments,
@@ -19,7 +19,7 @@ from deep5.networks.zoo.parts import (
 from deep5.networks.zoo.residual import basic_stages
 
 if TYPE_CHECKING:
-    from deep5.networks.builder import NetworkBuilder
+    from deep5.networks.edit.builder import NetworkBuilder
     from deep5.networks.network import Network
 
 __all__ = ["resnet", "resnet18_small", "wide_resnet"]
@@ -48,7 +48,7 @@ def resnet(
         He et al., Deep residual learning for image recognition, CVPR 2016, section 4.2 (option A shortcuts:
         every second pixel, missing channels zero).
     """
-    from deep5.networks.builder import glorot_uniform
+    from deep5.networks.edit.builder import glorot_uniform
 
     check_arguments(dtype, loss, depth=depth, classes=classes)
     if depth < 8 or (depth - 2) % 6:
@@ -100,7 +100,7 @@ def resnet18_small(
         He et al., Deep residual learning for image recognition, CVPR 2016, table 1 (18 layers), option B shortcuts;
         initial weights: He et al., ICCV 2015, equation 10.
     """
-    from deep5.networks.builder import glorot_uniform
+    from deep5.networks.edit.builder import glorot_uniform
 
     check_arguments(dtype, loss, classes=classes, width=width, image=image)
     build, x, label = images("resnet18_small", image, classes, loss, dtype, seed)
@@ -146,7 +146,7 @@ def wide_resnet(
         Zagoruyko and Komodakis, Wide residual networks, BMVC 2016, table 1 and figure 1d; order of the layers: He et
         al., Identity mappings in deep residual networks, ECCV 2016, figure 4e.
     """
-    from deep5.networks.builder import glorot_uniform
+    from deep5.networks.edit.builder import glorot_uniform
 
     check_arguments(dtype, loss, dropout, depth=depth, widen=widen, classes=classes, width=width, image=image)
     if depth < 10 or (depth - 4) % 6:

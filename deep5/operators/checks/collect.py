@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from deep5.errors import Deep5Error
+from deep5.core.errors import Deep5Error
 from deep5.operators.checks.heat_map import heat_map, picture_folder
 from deep5.operators.checks.report import OperatorReport, Row, Word
 from deep5.operators.checks.tolerance import Deviation

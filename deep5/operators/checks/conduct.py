@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import Deep5Error
+from deep5.core.errors import Deep5Error
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.inputs import LAYOUTS, cast, floating
 from deep5.operators.checks.subject import Subject

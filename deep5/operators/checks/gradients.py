@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.conduct import same_bits
 from deep5.operators.checks.inputs import LAYOUTS, cast, floating, widened, without_elements

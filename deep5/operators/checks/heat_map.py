@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from deep5.errors import MissingDependency, OutputError
-from deep5.files import write_atomically
+from deep5.core.errors import MissingDependency, OutputError
+from deep5.core.files import write_atomically
 
 __all__ = ["heat_map", "picture_folder"]
 

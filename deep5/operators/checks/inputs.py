@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from deep5.core.tensors import numpy_dtype
 from deep5.operators.contract import is_floating
-from deep5.tensors import numpy_dtype
 
 __all__ = [
     "LARGER",

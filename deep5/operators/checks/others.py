@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from deep5.errors import Deep5Error, OperatorError
+from deep5.core.errors import Deep5Error, OperatorError
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.conduct import same_bits
 from deep5.operators.checks.inputs import floating, resized

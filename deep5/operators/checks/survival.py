@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.arguments import THREADS
-from deep5.errors import Deep5Error, OperatorError, ShapeError
+from deep5.core.arguments import THREADS
+from deep5.core.errors import Deep5Error, OperatorError, ShapeError
 from deep5.operators.checks.child import OUTSIDE, WRONG
 from deep5.operators.checks.inputs import LARGER, variations
 from deep5.operators.checks.subject import specs

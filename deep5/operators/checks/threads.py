@@ -10,15 +10,15 @@ from contextlib import suppress
 
 import numpy as np
 
-from deep5.arguments import THREADS
-from deep5.errors import Deep5Error
+from deep5.core.arguments import THREADS
+from deep5.core.errors import Deep5Error
+from deep5.core.tensors import TensorSpec
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.inputs import floating, larger, widened
 from deep5.operators.checks.subject import Subject, specs
 from deep5.operators.checks.tolerance import Deviation, condition, deviation, tolerance_text
 from deep5.operators.contract import is_floating, several, specs_of
 from deep5.operators.cpp import CppOperator
-from deep5.tensors import TensorSpec
 
 __all__ = ["COUNTS", "check_threads", "too_large"]
 

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from deep5.core.tensors import numpy_dtype
 from deep5.operators.checks.inputs import floating
 from deep5.operators.contract import is_floating
-from deep5.tensors import numpy_dtype
 
 __all__ = [
     "LEGEND",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import Deep5Error, Unsupported, UsageError
+from deep5.core.errors import Deep5Error, Unsupported, UsageError
 from deep5.operators.checks.inputs import widened
 from deep5.operators.checks.subject import Subject, refuses, specs
 from deep5.operators.checks.tolerance import Condition, condition, epsilon, jumps

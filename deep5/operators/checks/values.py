@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import Deep5Error, OperatorError
+from deep5.core.errors import Deep5Error, OperatorError
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.conduct import same_bits
 from deep5.operators.checks.inputs import LAYOUTS, cast, contiguous, repeated, without_axes, without_elements

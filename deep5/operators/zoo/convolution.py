@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from deep5.errors import ShapeError, Unsupported, UsageError, brief
+from deep5.core.errors import ShapeError, Unsupported, UsageError, brief
+from deep5.core.tensors import TensorSpec
 from deep5.operators.cpp import CppOperator
 from deep5.operators.registry import register_operator
 from deep5.operators.zoo import work
-from deep5.tensors import TensorSpec
 
 __all__ = ["ConvDirect", "ConvFFT", "ConvIm2Col", "ConvWinograd"]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from deep5.core.tensors import TensorSpec
 from deep5.operators.problems import Problem
 from deep5.operators.zoo import work
 from deep5.operators.zoo.work import Convolution
-from deep5.tensors import TensorSpec
 
 __all__ = ["BATCHES", "convolutions", "layers", "products"]
 

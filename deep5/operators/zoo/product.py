@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
+from deep5.core.tensors import TensorSpec
 from deep5.operators.cpp import CppOperator
 from deep5.operators.registry import register_operator
-from deep5.tensors import TensorSpec
 
 __all__ = ["MatMulBlocked"]
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.results.comparison_summary import standing, whole_rounds
 from deep5.results.export.source import Source
 from deep5.results.kind import COMPARISON_KIND

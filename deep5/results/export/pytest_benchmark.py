@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.results.comparison_summary import failed_turns, standing, whole_rounds
 from deep5.results.export.benchmark_statistics import benchmark_statistics
 from deep5.results.export.source import Source

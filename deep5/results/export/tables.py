@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from deep5.errors import MissingDependency, UsageError
+from deep5.core.errors import MissingDependency, UsageError
 from deep5.results.csv_cells import csv_lines
 from deep5.results.export.source import Source
 from deep5.results.long_form import SAMPLE_COLUMNS, ended_candidates, sample_records

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.results.chart_parts import altair
 from deep5.results.reading import NotThere, read_rows
 from deep5.results.report.charts import Drawing
-from deep5.results.report.standing import standing
 from deep5.results.result import Result
+from deep5.results.standing import standing
 
 __all__ = ["Part", "breakdown_drawing", "breakdown_rows"]
 

@@ -18,9 +18,9 @@ from deep5.results.comparison import ComparisonResult
 from deep5.results.comparison_summary import counted, process_medians, whole_rounds
 from deep5.results.reading import NotThere, opened
 from deep5.results.report.markup import clean
-from deep5.results.report.standing import standing
 from deep5.results.report.theme import BAND, INK, PHASES, WORDS
 from deep5.results.samples_file import SAMPLES
+from deep5.results.standing import standing
 
 __all__ = ["ROWS", "Drawing", "check_size", "phases_chart", "ratio_chart", "samples_chart"]
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deep5.errors import Deep5Error, UsageError
+from deep5.core.errors import Deep5Error, UsageError
 from deep5.results.comparison import ComparisonResult, load_comparison
 from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY_KIND, kind_of
 from deep5.results.reading import TABLE_BYTES, NotThere, opened, read_object
 from deep5.results.result import Result, load
 from deep5.results.samples_file import SAMPLES
 from deep5.results.store import survey
-from deep5.results.study_record import STUDY
+from deep5.results.study.record import STUDY
 from deep5.results.time_to_target import Target
 
 __all__ = ["Collection", "ShownStudy", "Unreadable", "collect"]
@@ -37,7 +37,7 @@ class Unreadable:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownStudy:
-    """A study as its folder tells it, finished or not; `deep5.results.study_folder` is stricter, and judges.
+    """A study as its folder tells it, finished or not; `deep5.results.study.folder` is stricter, and judges.
 
     Attributes:
         folder: Its folder.

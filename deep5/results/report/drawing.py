@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from deep5.errors import MissingDependency, UsageError
+from deep5.core.errors import MissingDependency, UsageError
 from deep5.results.report.charts import Drawing
 from deep5.results.report.markup import Markup, element, escape
 from deep5.results.report.theme import inline, themed

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from deep5.errors import Deep5Error, MissingDependency
+from deep5.core.errors import Deep5Error, MissingDependency
 from deep5.results.report.breakdown import breakdown_drawing
 from deep5.results.report.charts import Drawing, phases_chart, ratio_chart, samples_chart
 from deep5.results.report.collect import Collection, Unreadable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from deep5.core.terminal import counted
 from deep5.results.comparison import ComparisonResult
 from deep5.results.report.comparison_part import comparison_title, verdict_list, verdict_table
 from deep5.results.report.groups import badges, labels
@@ -13,7 +14,6 @@ from deep5.results.report.ranks_part import ranks_part
 from deep5.results.report.runs_part import metric_table, outcome
 from deep5.results.report.study_part import means_table
 from deep5.results.result import Result
-from deep5.terminal import counted
 
 __all__ = ["comparison_fragment", "result_fragment", "study_fragment"]
 

@@ -9,11 +9,11 @@ from typing import Any
 from deep5.results.report.charts import Drawing
 from deep5.results.report.collect import ShownStudy
 from deep5.results.report.markup import Markup, element
-from deep5.results.report.standing import standing
 from deep5.results.report.tables import table
 from deep5.results.result import Result
-from deep5.results.study_pictures import trade_charts
-from deep5.results.study_scaling import scaling_cells, scaling_of
+from deep5.results.standing import standing
+from deep5.results.study.pictures import trade_charts
+from deep5.results.study.scaling import scaling_cells, scaling_of
 
 __all__ = ["scaling_tables", "study_drawings"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from deep5.core.terminal import counted
 from deep5.results.ranks_file import RankRow
 from deep5.results.report.markup import Markup, element, named
 from deep5.results.report.numbers import as_float, percent, scaled
 from deep5.results.report.tables import Cell, table
 from deep5.results.result import Result
-from deep5.terminal import counted
 
 __all__ = ["ranks_part"]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from deep5.core.terminal import counted
 from deep5.results.report.breakdown import breakdown_drawing, breakdown_rows
 from deep5.results.report.curves import accuracy_drawing, loss_drawing
 from deep5.results.report.drawing import Pen
@@ -19,7 +20,6 @@ from deep5.results.report.parts import guarded, note, what_ran
 from deep5.results.report.ranks_part import ranks_part
 from deep5.results.report.tables import Cell, table
 from deep5.results.result import Result, Verdict
-from deep5.terminal import counted
 
 __all__ = ["group_part", "group_title", "metric_cell", "metric_table", "run_list"]
 

@@ -10,7 +10,8 @@ from functools import partial
 from statistics import mean, stdev
 from typing import Any
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
+from deep5.core.terminal import counted
 from deep5.results.report.charts import Drawing
 from deep5.results.report.collect import ShownStudy
 from deep5.results.report.curves import accuracy_drawing, loss_drawing
@@ -23,10 +24,9 @@ from deep5.results.report.ranks_of_study import scaling_tables, study_drawings
 from deep5.results.report.runs_part import metric_table
 from deep5.results.report.tables import Cell, table
 from deep5.results.result import Result
-from deep5.results.study_folder import StudyFolder, load_study_folder
-from deep5.results.study_record import without_mean
+from deep5.results.study.folder import StudyFolder, load_study_folder
+from deep5.results.study.record import without_mean
 from deep5.results.time_to_target import MEASURES, Reached, median_to_target
-from deep5.terminal import counted
 
 __all__ = ["means_table", "study_list", "study_part", "study_title"]
 

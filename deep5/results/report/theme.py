@@ -11,7 +11,7 @@ import textwrap
 from html.parser import HTMLParser
 from typing import Any
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 
 __all__ = ["BAND", "INK", "PHASES", "WORDS", "dark_rules", "inline", "themed"]
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from deep5.errors import UsageError
-from deep5.seeds import generator
+from deep5.core.errors import UsageError
+from deep5.core.seeds import generator
 from deep5.training.dataset import ArrayDataset, Splits
 
 __all__ = ["synthetic"]

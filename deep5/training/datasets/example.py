@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 
 __all__ = ["Feature", "encode_example", "parse_example"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.training.dataset import Splits
 from deep5.training.datasets.images import Decoder, image_files
 from deep5.training.datasets.pixels import Scaling, scaling_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.training.archives import inflated
 from deep5.training.dataset import Splits
 from deep5.training.datasets.pixels import image_arrays, scaling_of

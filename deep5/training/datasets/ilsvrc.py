@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.training.dataset import Dataset, Splits, StreamDataset
 from deep5.training.datasets.folders import HASHED, class_tree
 from deep5.training.datasets.images import Decoder, image_files

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import UsageError
-from deep5.plugins import missing_dependency
-from deep5.tensors import TensorSpec, numpy_dtype
+from deep5.core.errors import UsageError
+from deep5.core.plugins import missing_dependency
+from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.training.dataset import Dataset, fitted, sample_ids
 from deep5.training.datasets.pixels import Scaling
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import OutputError, UnknownName, UsageError
-from deep5.plugins import missing_dependency
-from deep5.seeds import generator
+from deep5.core.errors import OutputError, UnknownName, UsageError
+from deep5.core.plugins import missing_dependency
+from deep5.core.seeds import generator
 from deep5.training.dataset import Splits
 from deep5.training.datasets.cifar import cifar10, cifar100
 from deep5.training.datasets.example import encode_example

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.training.dataset import Splits
 from deep5.training.datasets.folders import HASHED, given_scaling
 from deep5.training.datasets.images import Decoder, image_files

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.training.dataset import ArrayDataset, Splits
 from deep5.training.datasets.splitting import check_limit, check_share, split_hash
 
@@ -56,7 +56,7 @@ def arrays(
         share = check_share(what, test_share)
         if length < 2:
             raise UsageError(f"arrays of {length} sample cannot be split; remedy: test= the file of the test samples")
-        from deep5.seeds import generator
+        from deep5.core.seeds import generator
 
         order = generator(split_seed, "split").permutation(length)
         cut = min(max(1, round(share * length)), length - 1)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deep5.errors import UsageError
-from deep5.tensors import TensorSpec, numpy_dtype
+from deep5.core.errors import UsageError
+from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.training.dataset import ArrayDataset, Dataset, fitted, sample_ids
 
 __all__ = ["PIXELS", "PixelDataset", "Scaling", "image_arrays", "scaling_of"]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from deep5.errors import UsageError, brief
-from deep5.seeds import generator
-from deep5.tensors import TensorSpec, numpy_dtype
+from deep5.core.errors import UsageError, brief
+from deep5.core.seeds import generator
+from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.training.dataset import StreamDataset, fitted
 from deep5.training.datasets.example import parse_example
 from deep5.training.datasets.images import Decoder, ImageDataset

@@ -6,8 +6,8 @@ import hashlib
 
 import numpy as np
 
-from deep5.errors import UsageError
-from deep5.seeds import generator
+from deep5.core.errors import UsageError
+from deep5.core.seeds import generator
 
 __all__ = ["check_limit", "check_share", "evenly", "split_hash", "stratified"]
 

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from deep5.compiler import cache_folder
-from deep5.errors import UsageError
-from deep5.files import write_atomically
+from deep5.core.compiler import cache_folder
+from deep5.core.errors import UsageError
+from deep5.core.files import write_atomically
 from deep5.training.datasets.crc32c import masked_crc32c
 
 __all__ = ["RecordTable", "framed", "read_record", "record_index", "record_table", "records", "write_records"]

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from deep5.errors import UsageError
+from deep5.core.errors import UsageError
 from deep5.training.dataset import ArrayDataset, Splits
 from deep5.training.datasets.splitting import stratified
 

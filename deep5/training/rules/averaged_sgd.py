@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from deep5.errors import RuleError, brief
-from deep5.events import StepInfo
-from deep5.tensors import Array, array_namespace
+from deep5.core.errors import RuleError, brief
+from deep5.core.events import StepInfo
+from deep5.core.tensors import Array, array_namespace
 from deep5.training.rule import State, UpdateRule
 
 __all__ = ["AveragedSGD"]

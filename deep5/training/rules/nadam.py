@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from deep5.events import StepInfo
-from deep5.tensors import Array, array_namespace
+from deep5.core.events import StepInfo
+from deep5.core.tensors import Array, array_namespace
 from deep5.training.rule import State, UpdateRule
 
 __all__ = ["Nadam"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deep5.tensors import Array, array_namespace
+from deep5.core.tensors import Array, array_namespace
 from deep5.training.rule import State, UpdateRule
 
 __all__ = ["RMSProp"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import KW_ONLY, dataclass
 
-from deep5.errors import UsageError, brief
-from deep5.events import StepInfo
+from deep5.core.errors import UsageError, brief
+from deep5.core.events import StepInfo
 from deep5.training.schedules.plan import Plan, periods_done
 from deep5.training.schedules.schedule import Schedule, check_length, check_number, share_done
 

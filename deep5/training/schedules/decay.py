@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from deep5.arguments import is_finite
-from deep5.errors import UsageError, brief
-from deep5.events import StepInfo
+from deep5.core.arguments import is_finite
+from deep5.core.errors import UsageError, brief
+from deep5.core.events import StepInfo
 from deep5.training.schedules.plan import Plan, periods_done
 from deep5.training.schedules.schedule import Schedule, check_length, check_number, share_done
 

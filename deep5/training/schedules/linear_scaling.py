@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deep5.errors import UsageError, brief
-from deep5.events import StepInfo
+from deep5.core.errors import UsageError, brief
+from deep5.core.events import StepInfo
 from deep5.training.schedules.decay import as_schedule
 from deep5.training.schedules.plan import Plan
 from deep5.training.schedules.schedule import Schedule

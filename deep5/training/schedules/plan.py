@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from deep5.errors import UsageError
-from deep5.events import StepInfo
+from deep5.core.errors import UsageError
+from deep5.core.events import StepInfo
 
 __all__ = ["Plan", "periods_done"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from deep5.arguments import is_finite
-from deep5.errors import UsageError, brief
-from deep5.events import StepInfo
+from deep5.core.arguments import is_finite
+from deep5.core.errors import UsageError, brief
+from deep5.core.events import StepInfo
 from deep5.training.schedules.plan import Plan
 
 __all__ = ["Schedule", "check_length", "check_number", "share_done"]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deep5.arguments import is_finite
-from deep5.errors import UnknownName, UsageError, brief
-from deep5.events import Event, StepInfo
+from deep5.core.arguments import is_finite
+from deep5.core.errors import UnknownName, UsageError, brief
+from deep5.core.events import Event, StepInfo
 from deep5.training.hyper import hyper_setter
 from deep5.training.schedules.decay import as_schedule
 from deep5.training.schedules.plan import Plan

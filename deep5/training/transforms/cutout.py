@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from deep5.errors import UsageError, brief
-from deep5.tensors import TensorSpec
+from deep5.core.errors import UsageError, brief
+from deep5.core.tensors import TensorSpec
 from deep5.training.transforms import kernels
 from deep5.training.transforms.draws import whole_numbers
 from deep5.training.transforms.transform import RandomTransform, check_fill, image

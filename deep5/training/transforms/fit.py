@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import Deep5Error, UsageError, brief
-from deep5.tensors import TensorSpec
+from deep5.core.errors import Deep5Error, UsageError, brief
+from deep5.core.tensors import TensorSpec
 from deep5.training.dataset import Dataset, StreamDataset
 from deep5.training.dataset import fitted as fitted_dtypes
 from deep5.training.sampler import seeded

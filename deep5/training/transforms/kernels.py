@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5 import compiler
+from deep5.core import compiler
 from deep5.networks.philox import philox
 from deep5.training.transforms.c_source import SOURCE
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deep5.errors import UsageError, brief
-from deep5.tensors import TensorSpec, numpy_dtype
+from deep5.core.errors import UsageError, brief
+from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.training.transforms import kernels
 from deep5.training.transforms.transform import Transform
 

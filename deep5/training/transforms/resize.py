@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from deep5.errors import UsageError, brief
-from deep5.tensors import TensorSpec, numpy_dtype
+from deep5.core.errors import UsageError, brief
+from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.training.transforms.draws import uniform, whole_numbers
 from deep5.training.transforms.resample import resample
 from deep5.training.transforms.transform import RandomTransform, Transform, extents, image

@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from deep5.errors import UsageError, brief
-from deep5.seeds import derive_seed
-from deep5.tensors import TensorSpec
+from deep5.core.errors import UsageError, brief
+from deep5.core.seeds import derive_seed
+from deep5.core.tensors import TensorSpec
 from deep5.training.transforms import kernels
 
 __all__ = ["RandomTransform", "Transform", "check_fill", "extents", "image"]

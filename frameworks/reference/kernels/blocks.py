@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
 from deep5.frameworks.reference.kernels.memory import Array
 
 __all__ = ["center_crop_pad", "depth_to_space", "space_to_depth"]

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from deep5.errors import NetworkError
+from deep5.core.errors import NetworkError
 from deep5.frameworks.reference.kernels.memory import Array
 
 __all__ = ["cast"]

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
 from deep5.frameworks.reference.kernels.memory import Array, Scratch, batch_last, channels_last, strided
 from deep5.networks.gradients.window import Window
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import NetworkError
+from deep5.core.errors import NetworkError
 from deep5.frameworks.reference.kernels.memory import Array
 
 __all__ = ["binarize", "encode_labels", "extract_features"]

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import NetworkError, ShapeError
+from deep5.core.errors import NetworkError, ShapeError
+from deep5.core.seeds import generator
 from deep5.frameworks.reference.kernels.memory import Array
-from deep5.seeds import generator
 
 __all__ = ["bernoulli", "multinomial", "normal", "normal_like", "uniform", "uniform_like"]
 

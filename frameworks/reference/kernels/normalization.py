@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
 from deep5.frameworks.reference.kernels.memory import Array
 
 __all__ = [

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
 from deep5.frameworks.reference.kernels.memory import Array
 
 __all__ = ["axis_of", "cumulative", "extreme_index", "hardmax", "top_k", "unique"]

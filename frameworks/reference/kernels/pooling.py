@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import NetworkError, ShapeError
+from deep5.core.errors import NetworkError, ShapeError
 from deep5.frameworks.reference.kernels.memory import Array
 from deep5.networks.gradients.window import Window
 

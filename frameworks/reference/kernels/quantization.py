@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
 from deep5.frameworks.reference.kernels.casting import cast
 from deep5.frameworks.reference.kernels.linear import along_rows, integer_convolution, integer_product
 from deep5.frameworks.reference.kernels.memory import Array, Scratch

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from deep5.errors import NetworkError
+from deep5.core.errors import NetworkError
 from deep5.frameworks.reference.kernels.memory import Array
 from deep5.frameworks.reference.kernels.sampling import border, interpolated, pixels
 

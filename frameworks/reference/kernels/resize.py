@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
 from deep5.frameworks.reference.kernels.elements import in_range
 from deep5.frameworks.reference.kernels.memory import Array
 from deep5.frameworks.reference.kernels.shape import repeat_elements

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
 from deep5.frameworks.reference.kernels.elements import in_range
 from deep5.frameworks.reference.kernels.memory import Array
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import NetworkError
+from deep5.core.errors import NetworkError
 
 __all__ = ["concatenate", "element", "erase", "held", "insert", "split"]
 

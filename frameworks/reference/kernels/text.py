@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
 from deep5.frameworks.reference.kernels.memory import Array
 
 __all__ = ["Grams", "concatenate", "count_grams", "decoded", "full_match", "normalize", "split_texts"]

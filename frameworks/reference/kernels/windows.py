@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from deep5.errors import ShapeError
+from deep5.core.errors import ShapeError
 from deep5.frameworks.reference.kernels.convolution import column_to_image
 from deep5.frameworks.reference.kernels.memory import Array
 from deep5.frameworks.reference.kernels.sampling import interpolated, pixels, zeros

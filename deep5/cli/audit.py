@@ -1,0 +1,55 @@
+"""The command `deep5 audit`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from deep5.core.errors import Errors
+from deep5.core.terminal import counted
+
+__all__ = ["audit_command"]
+
+
+def audit_command(errors: Errors) -> click.Command:
+    """The command, for a command line that says how errors are told.
+
+    Args:
+        errors: The command line's own.
+    """
+
+    @click.command("audit")
+    @click.argument("folders", metavar="FOLDER…", nargs=-1, required=True)
+    @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+    @click.option("--quiet", is_flag=True, help="Print nothing but findings.")
+    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    def command(folders: tuple[str, ...], as_json: bool, quiet: bool, debug: bool) -> Any:
+        """Check results of runs, comparisons and studies against the rules of measurement, offline.
+
+        Each finding is a line with the rule's number. Nothing in a folder is executed, and nothing outside it is read.
+        The exit status is 1 where there is a finding.
+        """
+        with errors(debug, as_json) as show:
+            from deep5.audit.folders import audit
+
+            report = audit(folders)
+            if as_json:
+                show(json.dumps(report.document(), indent=2, allow_nan=False))
+            else:
+                for finding in report.findings:
+                    show(str(finding))
+                if not quiet:
+                    for what, times in report.skipped.items():
+                        show(f"not re-checked, {counted(times, 'time')}: {what}")
+                    show(
+                        f"{counted(report.folders, 'folder')}, {counted(report.checks, 'check')}, "
+                        f"{counted(len(report.findings), 'finding')}, "
+                        f"{sum(report.skipped.values())} not re-checked"
+                    )
+            status = 0 if report else 1
+        sys.exit(status)
+
+    return command

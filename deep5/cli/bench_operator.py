@@ -1,0 +1,177 @@
+"""The command `deep5 bench operator`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from deep5.cli.bench_collective import collective_command
+from deep5.core.errors import Errors, UsageError
+
+__all__ = ["bench_command", "ready_recipe"]
+
+
+def ready_recipe(
+    operator: str,
+    *,
+    problems: str | None = None,
+    uses: tuple[str, ...] = (),
+    frameworks: str | None = None,
+    shapes: tuple[str, ...] = (),
+    attributes: tuple[str, ...] = (),
+    dtypes: Sequence[str] = (),
+    bounds: tuple[float, float] | None = None,
+    backward: bool = False,
+    rigorous: bool = False,
+    threads: int = 1,
+    cold: bool = False,
+    limit_gflop: float | None = None,
+    take: int | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+) -> Any:
+    """The recipe that a command line stands for.
+
+    Args:
+        operator: ONNX's name, `DOMAIN.NAME`, or `FILE.py:NAME`.
+        problems: A problem set.
+        uses: Of its problems.
+        frameworks: Names with commas between; None: all that are installed.
+        shapes: Of the inputs, each as `64x64`.
+        attributes: Of the operator, each as `KEY=VALUE`.
+        dtypes: Of the inputs: one for all, or one an input; none: float32.
+        bounds: Inputs are drawn between these.
+        backward: Whether gradients are timed too.
+        rigorous: In fresh processes.
+        threads: Within an operator.
+        cold: With cold caches too.
+        limit_gflop: The most work.
+        take: So many of the problems.
+        device: Where.
+        seed: Of numbers and order.
+
+    Raises:
+        UsageError: An argument that cannot be read, or a name that is not there.
+    """
+    from deep5.recipe.operator_names import parse_shape
+    from deep5.recipe.recipe import Recipe
+    from deep5.recipe.settings import parse_setting
+
+    given = tuple(dict(parse_setting(text) for text in attributes).items())
+    if len(given) < len(attributes):
+        raise UsageError("--set names an attribute twice; allowed: once")
+    name = re.sub(r"[^A-Za-z0-9_]", "_", operator.rpartition(":")[2])
+    fixed: dict[str, Any] = {
+        "operator": operator,
+        "problems": problems,
+        "uses": tuple(uses),
+        "shapes": tuple(parse_shape(text) for text in shapes),
+        "attributes": dict(given),
+        "dtype": tuple(dtypes) if len(dtypes) > 1 else "".join(dtypes) or "float32",
+        **({} if bounds is None else {"bounds": bounds}),
+        "backward": backward,
+        "limit_gflop": limit_gflop,
+        "take": take,
+    }
+    mutable = {
+        "frameworks": _frameworks(frameworks),
+        "rigorous": rigorous,
+        "threads": threads,
+        "cold": cold,
+        "device": device,
+        "seed": seed,
+    }
+    return Recipe.make(fixed, mutable, [], name=f"bench_{name or 'operator'}")
+
+
+def _frameworks(text: str | None) -> tuple[str, ...]:
+    """Those that are named; else all whose packages are there, found without loading one."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from deep5.core.plugins import load, registered
+
+    if text is not None:
+        return tuple(name.strip() for name in text.split(",") if name.strip())
+    found = []
+    for name in registered("frameworks"):
+        try:
+            for package in load("frameworks", name).requires:
+                version(package)
+        except (PackageNotFoundError, UsageError):
+            continue
+        found.append(name)
+    return tuple(found)
+
+
+def bench_command(errors: Errors) -> click.Group:
+    """The command, for a command line that says how errors are told.
+
+    Args:
+        errors: The command line's own.
+    """
+
+    @click.group()
+    def bench() -> None:
+        """Time operators on every framework, and collectives of ranks."""
+
+    @bench.command("operator")
+    @_options
+    def operator(name: str, quick: bool, out: str, as_json: bool, debug: bool, **chosen: Any) -> None:
+        """Time the operator NAME: ONNX's (Conv, MatMul, LSTM), DOMAIN.NAME or FILE.py:NAME.
+
+        A NAME in a file is a class of d5.Operator, an operator (a d5.NativeOperator, say), or a function of arrays.
+        """
+        with errors(debug, as_json) as show:
+            from deep5.bench.record import OPERATORS, time_operators
+
+            recipe = ready_recipe(name, rigorous=not quick, **chosen)
+            result = time_operators(recipe, out, quiet=as_json)
+            if as_json:
+                show((result.folder / OPERATORS).read_text("utf-8").rstrip("\n"))
+            else:
+                show(f"the result is in {result.folder}")
+
+    bench.add_command(collective_command(errors))
+    return bench
+
+
+def _options(command: Callable[..., Any]) -> Callable[..., Any]:
+    number = click.IntRange(min=1)
+    options = [
+        click.argument("name"),
+        click.option("--problems", metavar="SET", help="deepbench.conv, deepbench.gemm or deepbench.rnn."),
+        click.option("--use", "uses", metavar="USE", multiple=True, help="training, inference_server, …"),
+        click.option("--frameworks", metavar="NAMES", help="With commas between; else all that are installed."),
+        click.option("--shape", "shapes", metavar="64x64", multiple=True, help="Of an input; once for each."),
+        click.option("--set", "attributes", metavar="KEY=VALUE", multiple=True, help="An attribute; repeatable."),
+        click.option(
+            "--dtype",
+            "dtypes",
+            metavar="TYPE",
+            multiple=True,
+            help="Element type of the inputs, or of each in turn.  [default: float32]",
+        ),
+        click.option("--range", "bounds", metavar="LOW HIGH", nargs=2, type=float, help="Draw inputs between these."),
+        click.option("--backward", is_flag=True, help="Time gradients too."),
+        click.option(
+            "--quick/--rigorous",
+            "quick",
+            default=True,
+            help="In this process, or in eight fresh ones: ten seconds a size and framework, and eight starts of each.",
+        ),
+        click.option("--threads", type=number, default=1, show_default=True, metavar="N", help="Within an operator."),
+        click.option("--cold", is_flag=True, help="Time calls with cold caches too."),
+        click.option("--limit", "limit_gflop", type=float, metavar="GFLOP", help="Leave out what is more work."),
+        click.option("--take", type=number, metavar="N", help="Take so many of the problems, evenly spread."),
+        click.option("--device", default="cpu", show_default=True, metavar="D", help="cpu, cuda or cuda:N."),
+        click.option("--seed", type=click.IntRange(min=0), default=0, metavar="N", help="Of numbers and order."),
+        click.option("--out", metavar="DIR", default="results", show_default=True, help="Where the folder goes."),
+        click.option("--json", "as_json", is_flag=True, help="Print the times as JSON, and nothing else."),
+        click.option("--debug", is_flag=True, help="On an error, show the traceback."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command

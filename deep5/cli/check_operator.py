@@ -1,0 +1,262 @@
+"""What `deep5 check operator` does: it makes an operator, draws inputs for it, and checks forward and backward."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import psutil
+
+from deep5.core.errors import (
+    NetworkError,
+    OperatorError,
+    ShapeError,
+    Unsupported,
+    UsageError,
+    brief,
+)
+from deep5.core.seeds import generator
+from deep5.core.tensors import numpy_dtype
+from deep5.networks.edit.builder import OPSET
+from deep5.networks.onnx_operator import ONNXOperator
+from deep5.operators.check import TIME_LIMIT_S, check_forward, check_gradient, check_time_limit
+from deep5.operators.checks.inputs import floating
+from deep5.operators.checks.report import OperatorReport
+from deep5.operators.checks.subject import specs
+from deep5.operators.checks.survival import survive_again
+from deep5.operators.checks.truth import own_dtype
+from deep5.operators.contract import check_inputs, is_floating, name_of
+from deep5.operators.cpp import CppOperator
+from deep5.operators.drawn import below_extents, check_bounds, check_held, each_input, whole_numbers
+from deep5.operators.native import NativeOperator
+from deep5.operators.operator import Operator
+from deep5.operators.plan import CODES
+from deep5.recipe.operator_names import found_in_file, made_operator, names_file, parse_shape
+from deep5.recipe.settings import parse_setting
+
+__all__ = ["check_operator", "made_again"]
+
+_SHAPE = (3, 4)
+
+
+def check_operator(
+    operator: str,
+    *,
+    settings: Sequence[str] = (),
+    shapes: Sequence[str] = (),
+    dtypes: Sequence[str] = (),
+    bounds: tuple[float, float] | None = None,
+    seed: int = 0,
+    framework: str | None = None,
+    against: str | None = None,
+    strict: bool = True,
+    time_limit_s: float = TIME_LIMIT_S,
+    out: str | Path | None = None,
+) -> OperatorReport:
+    """`check_forward` and `check_gradient` of what a command line names, in one report, in which failures are rows.
+
+    Args:
+        operator: `FILE.py:NAME`, a registered name, or one of ONNX's.
+        settings: Arguments of the class, each as `NAME=VALUE`.
+        shapes: Of the inputs, each as `3x4`; one for all, or one an input.
+        dtypes: The same of element types.
+        bounds: Inputs are drawn evenly between these; None: normal numbers.
+        seed: Of the inputs.
+        framework: As for `check_forward`.
+        against: What is right: a framework, or `FILE.py:FUNCTION`.
+        strict: As for `check_forward`.
+        time_limit_s: Seconds that one call may take in a process of its own.
+        out: As for `check_forward`.
+
+    Raises:
+        UsageError: An argument that cannot be read, or a name that is not there.
+        Deep5Error: The operator does not run at all: it does not take the inputs, does not compile, or crashes.
+    """
+    check_time_limit("--time-limit", time_limit_s)
+    if bounds is not None:
+        check_bounds(bounds)
+    # A plain function is called with arrays of the framework that is named, or with NumPy's.
+    own = made_again(operator, settings, (framework or "reference").partition(":")[0])
+    inputs = _drawn(own, list(map(parse_shape, shapes)), dtypes, bounds, seed)
+    reference = None if against is None else _named_reference(against)
+    if not isinstance(own, (CppOperator, NativeOperator, ONNXOperator)):
+        # What ends the process does it in any element type; one that does not is not to wait for all of them twice.
+        tried = tuple(dict.fromkeys((own_dtype(inputs), "float64")))
+        again = f"{__name__}:{made_again.__name__}"
+        survive_again(name_of(own), again, (operator, list(settings)), inputs, tried, time_limit_s)
+    options: dict[str, Any] = {"framework": framework, "strict": strict, "out": out, "time_limit_s": time_limit_s}
+    try:
+        report = check_forward(
+            own, inputs, reference=reference, against=None if reference else against, raises=False, **options
+        )
+        if isinstance(own, CppOperator) and not own.differentiable:
+            return report.noting("gradient", "the C++ class has no backward")
+        try:
+            return report + check_gradient(own, inputs, raises=False, **options)
+        except Unsupported as error:
+            return report.noting("gradient", str(error))
+    except (OperatorError, NetworkError) as error:
+        raise type(error)(f"{error}; {_drawn_text(own, inputs)}") from error
+
+
+def made_again(text: str, settings: Sequence[str], framework: str = "reference") -> Operator:
+    """An operator by its name and arguments as a command line has them; a process of its own makes it so, too.
+
+    Args:
+        text: Names it.
+        settings: Each as `NAME=VALUE`.
+        framework: Whose a function of arrays in a file is.
+
+    Raises:
+        UsageError: An argument that cannot be read or is given twice; as for `made_operator`.
+    """
+    pairs = [parse_setting(setting) for setting in settings]
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise UsageError("an argument is given twice by --set; allowed: once")
+    try:
+        return made_operator(text, dict(pairs), framework=framework)
+    except UsageError as error:
+        raise _unfinished(text, error) or error from error.__cause__
+
+
+def _unfinished(text: str, error: UsageError) -> UsageError | None:
+    """What to say of a class that has not all methods of an operator; None where something else is wrong."""
+    found = re.search(r"abstract class \w+ .*abstract methods? (.*)", str(error.__cause__))
+    if found is None:
+        return None
+    missing = re.findall(r"\w+", found[1])
+    none = (
+        '; an operator without gradients, of whole numbers say, writes `raise NotImplementedError("no gradient")` in it'
+    )
+    return UsageError(
+        f"{text} has no {' and no '.join(missing)}; allowed: a class with specs, forward and backward; remedy: write "
+        f"{'it' if len(missing) == 1 else 'them'}{none if 'backward' in missing else ''}"
+    )
+
+
+def _drawn_text(operator: Operator, inputs: Sequence[np.ndarray]) -> str:
+    """Which inputs an operator was given, and how to give it others."""
+    names, _, _ = _taken(operator)
+    told = [
+        f"{names[number] if number < len(names) else f'input {number}'} {spec}"
+        for number, spec in enumerate(specs(inputs))
+    ]
+    whole = "; whole numbers, such as indices, by --dtype int64" if all(floating(inputs)) else ""
+    count = f"its inputs are {', '.join(names)}; " if isinstance(operator, ONNXOperator) else ""
+    return f"{count}the inputs were {', '.join(told)} (others by --shape and --dtype, each given once an input{whole})"
+
+
+def _taken(operator: Operator) -> tuple[list[str], int, bool]:
+    """The names of an operator's inputs, how many it has at least, and whether it may have more."""
+    if isinstance(operator, ONNXOperator):
+        schema = onnx.defs.get_schema(operator.op_type, OPSET, "")
+        names = [
+            f"{each.name} (optional)" if n >= schema.min_input else each.name for n, each in enumerate(schema.inputs)
+        ]
+        return names, max(1, schema.min_input), schema.max_input > schema.min_input
+    taken = [p for p in inspect.signature(operator.specs).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    open_ended = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in taken)
+    return [parameter.name for parameter in taken if parameter.kind < 2], 1 if open_ended else len(taken), open_ended
+
+
+def _named_reference(text: str) -> Callable[..., Any] | None:
+    """The function that `FILE.py:FUNCTION` names; None where the text names no file.
+
+    Raises:
+        UsageError: It is not there, or is no function.
+    """
+    if not names_file(text):
+        return None
+    found = found_in_file(text, "FUNCTION", "functions", inspect.isfunction)
+    if not callable(found):
+        raise UsageError(f"{text} is {brief(found)}; allowed: a function of NumPy arrays")
+    made: Callable[..., Any] = found
+    return made
+
+
+def _drawn(
+    operator: Operator,
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[str],
+    bounds: tuple[float, float] | None = None,
+    seed: int = 0,
+) -> list[np.ndarray]:
+    """Inputs for an operator: normal numbers; whole ones from 0 on, below every extent, so that they may be indices.
+
+    Args:
+        operator: Its `specs` says how many there are.
+        shapes: One an input, or one for all; none: 3 x 4.
+        dtypes: The same of element types; none: float32.
+        bounds: Numbers evenly between these instead.
+        seed: Of the numbers.
+
+    Raises:
+        UsageError: Not as many shapes or element types as inputs, or a type that is none.
+        ShapeError: The operator does not take such inputs.
+        UsageError: There is no memory for them, or an element type does not hold what is between the bounds.
+    """
+    names, least, open_ended = _taken(operator)
+    count = max(len(shapes), len(dtypes), least) if open_ended else least
+    shapes = each_input("--shape", shapes or (_SHAPE,), count, names)
+    dtypes = each_input("--dtype", dtypes or ("float32",), count, names)
+    for dtype in dtypes:
+        if dtype not in CODES:
+            raise UsageError(f"got the element type {dtype!r}; allowed: {', '.join(CODES)}")
+    if not isinstance(operator, NativeOperator):
+        check_inputs(operator, count)
+    _check_room(shapes, dtypes)
+    if bounds is not None:
+        for dtype in dtypes:
+            check_held(bounds, dtype)
+    below = below_extents(shapes)
+    inputs = []
+    for number, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=False)):
+        rng = generator(seed, "check operator", number)
+        if is_floating(dtype):
+            drawn = _of_both_signs(rng.standard_normal(shape)) if bounds is None else rng.uniform(*bounds, shape)
+            inputs.append(np.asarray(drawn).astype(numpy_dtype(dtype)))
+        else:
+            inputs.append(whole_numbers(rng, shape, dtype, below, bounds))
+    try:
+        operator.specs(*specs(inputs))
+    except ShapeError as error:
+        name = "" if str(error).startswith(f"{name_of(operator)}:") else f"{name_of(operator)}: "
+        raise ShapeError(f"{name}{error}; {_drawn_text(operator, inputs)}") from error
+    except NetworkError as error:
+        raise NetworkError(f"{error}; {_drawn_text(operator, inputs)}") from error
+    except Exception:  # noqa: S110  # what is wrong with `specs` itself the checks tell
+        pass
+    return inputs
+
+
+def _of_both_signs(drawn: Any) -> np.ndarray:
+    """Numbers of which, by chance, all may have one sign: then the first has the other, so that both are tried."""
+    values = np.asarray(drawn)
+    if values.size > 1 and ((values > 0).all() or (values < 0).all()):
+        values.reshape(-1)[0] *= -1
+    return values
+
+
+def _check_room(shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> None:
+    """Refuse inputs that have no place in this machine's memory; they are drawn in float64, and then cast.
+
+    Raises:
+        UsageError: The message says how much they need.
+    """
+    sizes = [math.prod(shape) for shape in shapes]
+    needed = sum(size * numpy_dtype(dtype).itemsize for size, dtype in zip(sizes, dtypes, strict=False)) + 8 * max(
+        sizes, default=0
+    )
+    free = psutil.virtual_memory().available
+    if needed > free:
+        told = ", ".join("x".join(map(str, shape)) or "scalar" for shape in dict.fromkeys(shapes))
+        raise UsageError(
+            f"inputs of the shape {told} need {needed / 2**30:.3g} GiB to be drawn, and {free / 2**30:.3g} GiB of "
+            "memory are free; allowed: what fits; remedy: smaller ones by --shape"
+        )

@@ -1,0 +1,377 @@
+"""`deep5 clean`: what deep5 keeps on disk that can be made again, and old checkpoints; shown, and deleted."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from deep5.core.compiler import cache_folder
+from deep5.core.errors import Errors, OutputError, UsageError
+
+__all__ = ["KINDS", "Found", "clean_command", "cleaned", "found_in_cache", "found_in_results"]
+
+KINDS = {
+    "compiled": "compiled code",
+    "listings": "what was read of results",
+    "data": "downloaded data sets, and indices of TFRecord files",
+    "checkpoints": "checkpoints",
+}
+"""What can be deleted, and what it is called."""
+
+_COMPILED = re.compile(r".+\.(so|sha256|includes)")
+_LISTING = re.compile(r"\.?[0-9a-f]{32}\.index\.jsonl(\..*\.tmp)?")
+_INDEX = re.compile(r"[0-9a-f]{64}\.npy")
+_DATA_SETS = ("cifar-10-batches-bin", "cifar-100-binary", "fashion-mnist", "mnist")
+# Of several ranks each writes its part of the checkpoint beside the first one's.
+_STEP = re.compile(r"step-(\d{10,})(?:\.rank-([1-9]\d*))?\.safetensors")
+_TORN = re.compile(r"\.(step-\d{10,}(\.rank-[1-9]\d*)?|best)\.safetensors\..*\.tmp")
+_BEST = "best.safetensors"
+# What somebody else may be writing at this moment is younger.
+_TORN_AFTER_S = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Something on disk that deep5 wrote.
+
+    Attributes:
+        path: A file, or a folder with all that is in it.
+        kind: A key of `KINDS`.
+        size_bytes: What deleting it frees.
+        kept: Why it stays, or empty.
+    """
+
+    path: Path
+    kind: str
+    size_bytes: int
+    kept: str = ""
+
+
+def found_in_cache(folder: Path | None = None) -> list[Found]:
+    """What is in deep5's cache, by the names that deep5 gives; links are not followed, and what else is there is not
+    looked at.
+
+    Args:
+        folder: The cache; None: that of this user.
+    """
+    root = cache_folder() if folder is None else folder
+    found = [Found(path=path, kind="compiled", size_bytes=_size(path)) for path in _files(root / "kernels", _COMPILED)]
+    found += [Found(path=path, kind="listings", size_bytes=_size(path)) for path in _files(root / "results", _LISTING)]
+    if _is_folder(root / "torchinductor"):
+        found.append(Found(path=root / "torchinductor", kind="compiled", size_bytes=_size(root / "torchinductor")))
+    for name in _DATA_SETS if _is_folder(root / "data") else ():
+        if _is_folder(path := root / "data" / name):
+            found.append(Found(path=path, kind="data", size_bytes=_size(path)))
+    if _is_folder(root / "data"):
+        torn = [path for name in _DATA_SETS for path in (root / "data").glob(f".{name}.*.tmp") if _is_folder(path)]
+        found += [Found(path=path, kind="data", size_bytes=_size(path), kept=_young(path)) for path in sorted(torn)]
+    found += [Found(path=path, kind="data", size_bytes=_size(path)) for path in _files(root / "tfrecord", _INDEX)]
+    return found
+
+
+def found_in_results(folder: str | Path, keep: int = 1) -> list[Found]:
+    """The checkpoints in a result folder, or in all of those in a folder.
+
+    Args:
+        folder: Of a run, or of several.
+        keep: How many of the last of each run stay; where it is 0, the best one does not stay either.
+
+    Raises:
+        UsageError: No such folder, no result folder in it, or a number below 0.
+    """
+    from deep5.results.result import RESULT, result_folders
+
+    if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
+        raise UsageError(f"keep {keep!r:.60}; allowed: a whole number of at least 0")
+    folder = Path(folder)
+    runs = [folder] if (folder / RESULT).is_file() else result_folders(folder)
+    if not runs:
+        raise UsageError(f"{folder} holds no result folder; allowed: a result folder, or a folder of them")
+    return [entry for run in runs for entry in _checkpoints(run, keep)]
+
+
+def _checkpoints(run: Path, keep: int) -> list[Found]:
+    folder = run / "checkpoints"
+    if not _is_folder(folder) or run.is_symlink():
+        return []
+    steps = _parts_by_step(folder)
+    busy = "" if _free(run) else "a run still writes there"
+    # Ranks go on from what all of them have written.
+    ranks = _ranks(run)
+    usable = [step for step, parts in steps.items() if 0 in parts and len(parts) >= ranks]
+    usable = usable or [step for step, parts in steps.items() if 0 in parts]
+    oldest = min(usable[:keep], default=None)
+    last = "it is the last one" if keep == 1 else f"it is among the last {keep}"
+    found = []
+    for step, parts in steps.items():
+        stays = oldest is not None and step >= oldest and 0 in parts
+        why = busy or ((last if step in usable else "it is behind the last whole one") if stays else "")
+        for path in parts.values():
+            found.append(Found(path=path, kind="checkpoints", size_bytes=_size(path), kept=why))
+    for path in _files(folder, re.compile(re.escape(_BEST))):
+        why = busy or ("it is of the best evaluation" if keep else "")
+        found.append(Found(path=path, kind="checkpoints", size_bytes=_size(path), kept=why))
+    for path in _files(folder, _TORN):
+        found.append(Found(path=path, kind="checkpoints", size_bytes=_size(path), kept=busy))
+    return found
+
+
+def _parts_by_step(folder: Path) -> dict[int, dict[int, Path]]:
+    """The ranks' parts of every checkpoint, the one of most steps first."""
+    steps: dict[int, dict[int, Path]] = {}
+    for path in _files(folder, _STEP):
+        if (name := _STEP.fullmatch(path.name)) is not None:
+            steps.setdefault(int(name[1]), {})[int(name[2] or 0)] = path
+    return {step: dict(sorted(steps[step].items())) for step in sorted(steps, reverse=True)}
+
+
+def _ranks(run: Path) -> int:
+    """How many ranks a result says that it has; 1 where it does not say it."""
+    from deep5.results.reading import read_object
+    from deep5.results.result import RESULT
+
+    try:
+        ranks = read_object(run / RESULT, root=run).get("ranks", 1)
+    except UsageError:
+        return 1
+    return ranks if isinstance(ranks, int) else 1
+
+
+def cleaned(found: list[Found]) -> list[Found]:
+    """Delete what does not stay.
+
+    Args:
+        found: As `found_in_cache` and `found_in_results` give it.
+
+    Returns:
+        What was deleted.
+
+    Raises:
+        OutputError: Something cannot be deleted; what came before it is gone.
+    """
+    gone = []
+    for entry in found:
+        if entry.kept:
+            continue
+        try:
+            with _held(entry):
+                if entry.path.is_dir():
+                    shutil.rmtree(entry.path)  # it deletes links and does not follow them
+                else:
+                    entry.path.unlink(missing_ok=True)
+        except BlockingIOError:
+            continue  # a run has begun to write there since it was looked at
+        except OSError as error:
+            raise OutputError(
+                f"{entry.path} cannot be deleted ({error.strerror or error}); allowed: what this user may delete"
+            ) from error
+        gone.append(entry)
+    for folder in {entry.path.parent for entry in gone if entry.kind == "checkpoints"}:
+        if _is_folder(folder) and not any(folder.iterdir()):
+            folder.rmdir()
+    return gone
+
+
+@contextmanager
+def _held(entry: Found) -> Iterator[None]:
+    """While inside, no run begins to write into the result folder of a checkpoint.
+
+    Raises:
+        BlockingIOError: One does so already.
+    """
+    if entry.kind != "checkpoints":
+        yield
+        return
+    handle = os.open(entry.path.parent.parent, os.O_RDONLY)
+    try:
+        _lock(handle)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _free(run: Path) -> bool:
+    try:
+        handle = os.open(run, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        _lock(handle)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _lock(handle: int) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            raise BlockingIOError from error
+        # A file system without locks: nothing can be said.
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether it is a folder, and no link to one: what a link leads to may be anybody's."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def _files(folder: Path, name: re.Pattern[str]) -> list[Path]:
+    if not _is_folder(folder):
+        return []
+    return sorted(
+        path for path in folder.iterdir() if name.fullmatch(path.name) and path.is_file() and not path.is_symlink()
+    )
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder; a link counts nothing."""
+    if not path.is_dir():
+        return path.lstat().st_size
+    total = 0
+    for inside, _, names in os.walk(path):  # links to folders are not followed
+        for name in names:
+            try:
+                about = Path(inside, name).lstat()
+            except OSError:  # gone meanwhile
+                continue
+            total += about.st_size if stat.S_ISREG(about.st_mode) else 0
+    return total
+
+
+def _young(path: Path) -> str:
+    try:
+        newest = max((inside.lstat().st_mtime for inside in (path, *path.iterdir())), default=0.0)
+    except OSError:
+        return "it is being written"
+    return "a download may still write there" if time.time() - newest < _TORN_AFTER_S else ""
+
+
+def _told(size_bytes: int) -> str:
+    """A size for a reader.
+
+    >>> _told(3 << 10), _told(5 << 20), _told(3 << 30)
+    ('3 KiB', '5.0 MiB', '3.0 GiB')
+    """
+    for unit, divisor in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if size_bytes >= divisor:
+            return f"{size_bytes / divisor:.1f} {unit}"
+    return f"{size_bytes / 1024:.0f} KiB"
+
+
+def clean_command(errors: Errors) -> click.Command:
+    """The command, for a command line that says how errors are told.
+
+    Args:
+        errors: The command line's own.
+    """
+
+    @click.command("clean")
+    @click.option("--data", is_flag=True, help="Delete downloaded data sets instead; they are downloaded again.")
+    @click.option(
+        "--checkpoints", metavar="DIR", help="Delete old checkpoints in a result folder, or a folder of them."
+    )
+    @click.option(
+        "--keep",
+        type=click.IntRange(min=0),
+        default=None,
+        metavar="K",
+        help="Checkpoints a run that stay.  [default: 1]",
+    )
+    @click.option("--all", "everything", is_flag=True, help="Delete all that is in the cache, data sets too.")
+    @click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
+    @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    def clean(
+        data: bool,
+        checkpoints: str | None,
+        keep: int | None,
+        everything: bool,
+        dry_run: bool,
+        as_json: bool,
+        debug: bool,
+    ) -> None:
+        """Delete what deep5's cache holds of compiled code, and of what it read of results; both are made again.
+
+        The cache is the folder that DEEP5_CACHE names, else deep5 in the user's cache folder (~/.cache). Nothing is
+        deleted that deep5 did not write, nor anything behind a link; a folder of DEEP5_DATA is never looked at.
+        """
+        with errors(debug, as_json) as show:
+            if keep is not None and checkpoints is None:
+                raise UsageError("--keep is for --checkpoints DIR; remedy: name the folder")
+            wanted = _wanted(data, checkpoints is not None, everything)
+            cache = found_in_cache()
+            results = [] if checkpoints is None else found_in_results(checkpoints, 1 if keep is None else keep)
+            chosen = [entry for entry in cache if entry.kind in wanted] + results
+            gone = [entry for entry in chosen if not entry.kept] if dry_run else cleaned(chosen)
+            left = [entry for entry in (*cache, *results) if entry not in gone]
+            if as_json:
+                show(json.dumps(_document(gone, left, dry_run), indent=2))
+            else:
+                show("\n".join(_lines(gone, left, wanted, Path(checkpoints) if checkpoints else None, dry_run)))
+
+    return clean
+
+
+def _wanted(data: bool, checkpoints: bool, everything: bool) -> set[str]:
+    """Which kinds of the cache are deleted."""
+    if everything:
+        return {"compiled", "listings", "data"}
+    if data:
+        return {"data"}
+    return set() if checkpoints else {"compiled", "listings"}
+
+
+def _lines(gone: list[Found], left: list[Found], wanted: set[str], results: Path | None, dry_run: bool) -> list[str]:
+    word = "would free" if dry_run else "freed"
+    lines = []
+    for place, kinds in ((cache_folder(), wanted), (results, {"checkpoints"})):
+        if place is not None and kinds:
+            own = [entry for entry in gone if entry.kind in kinds]
+            lines.append(f"{word} {_told(sum(entry.size_bytes for entry in own))} in {place}")
+            if dry_run:
+                lines += [f"  {entry.path}  {_told(entry.size_bytes)}" for entry in own]
+    for kind, name in KINDS.items():
+        own = [entry for entry in left if entry.kind == kind]
+        if own:
+            options = {
+                "compiled": "",
+                "listings": "",
+                "data": " --data",
+                "checkpoints": f" --checkpoints {results} --keep 0",
+            }
+            why = "; ".join(dict.fromkeys(entry.kept for entry in own if entry.kept))
+            told = why or f"deep5 clean{options[kind]} deletes them"
+            lines.append(f"kept {_told(sum(entry.size_bytes for entry in own))} of {name}: {told}")
+    return lines
+
+
+def _document(gone: list[Found], left: list[Found], dry_run: bool) -> dict[str, Any]:
+    def rows(entries: list[Found]) -> list[dict[str, Any]]:
+        return [
+            {"path": str(entry.path), "kind": entry.kind, "size_bytes": entry.size_bytes, "kept": entry.kept or None}
+            for entry in entries
+        ]
+
+    return {
+        "cache": str(cache_folder()),
+        "dry_run": dry_run,
+        "freed_bytes": 0 if dry_run else sum(entry.size_bytes for entry in gone),
+        "deleted": rows(gone),
+        "left": rows(left),
+    }

@@ -1,0 +1,120 @@
+"""The command `deep5 compare`."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import click
+
+from deep5.core.errors import Errors, UsageError
+
+__all__ = ["compare_command", "parse_bytes"]
+
+
+def compare_command(errors: Errors) -> click.Command:
+    """The command, for a command line that says how errors are told.
+
+    Args:
+        errors: The command line's own.
+    """
+
+    @click.command("compare")
+    @click.argument("recipe")
+    @click.option("--frameworks", metavar="NAMES", help="Frameworks, with commas between; a mode follows a colon.")
+    @click.option("--vary", metavar="KEY=V,V", multiple=True, help="A mutable part, and the values it takes; repeat.")
+    @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set a mutable part of all candidates.")
+    @click.option("--quick", is_flag=True, help="One process a candidate (default).")
+    @click.option("--rigorous", is_flag=True, help="Eight to thirty processes a candidate.")
+    @click.option("--of", "kind", metavar="KIND", help="training (default) or inference; operators of their recipes.")
+    @click.option("--size", metavar="NAME", help="A size of the recipe, such as smoke; default: full.")
+    @click.option("--baseline", metavar="CANDIDATE", help="Whom the others are held against; default: the first.")
+    @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads within an operator.")
+    @click.option("--processes", "most", type=click.IntRange(min=1), metavar="N", help="At most so many a candidate.")
+    @click.option("--steps", type=click.IntRange(min=2), metavar="N", help="Steps of the proof; default: 100.")
+    @click.option("--time-limit", "time_limit_s", type=float, metavar="S", help="Of one process; default: 600.")
+    @click.option("--memory-limit", metavar="SIZE", help="Of one process, such as 4GiB; default: 90 % of what is free.")
+    @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Of the order of processes; default: drawn.")
+    @click.option("--out", metavar="DIR", default="results", show_default=True, help="Where the folder goes.")
+    @click.option("--resume", metavar="FOLDER", help="Go on in the folder of a comparison that was ended, as it was.")
+    @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+    @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    def command(
+        recipe: str,
+        frameworks: str | None,
+        vary: tuple[str, ...],
+        settings: tuple[str, ...],
+        quick: bool,
+        rigorous: bool,
+        memory_limit: str | None,
+        out: str,
+        as_json: bool,
+        quiet: bool,
+        debug: bool,
+        **options: Any,
+    ) -> None:
+        """Compare candidates on RECIPE: prove that they compute the same, time them in turn, and judge.
+
+        Each candidate runs in fresh processes of its own, one at a time. One that fails, or computes something else,
+        is reported as such and not timed; the others go on.
+        """
+        with errors(debug, as_json) as show:
+            if quick and rigorous:
+                raise UsageError("--quick and --rigorous are both given; allowed: one of them")
+
+            from deep5.compare.driver import run_comparison
+            from deep5.compare.options import parse_variation
+            from deep5.recipe.settings import parse_setting
+
+            options |= {
+                "frameworks": [name.strip() for name in (frameworks or "").split(",") if name.strip()] or None,
+                "vary": _once("--vary", [parse_variation(text) for text in vary]) or None,
+                "settings": _once("--set", [parse_setting(text) for text in settings]) or None,
+                "rigorous": rigorous if quick or rigorous else None,
+                "memory_limit_bytes": None if memory_limit is None else parse_bytes(memory_limit),
+            }
+            done = run_comparison(
+                recipe,
+                out=out,
+                tell=None if quiet else lambda line: click.echo(line, err=True),
+                **options,
+            )
+            if as_json:
+                show(json.dumps({**done.document, "folder": str(done.folder)}, indent=2, allow_nan=False))
+            elif not quiet:
+                from rich.console import Console
+
+                from deep5.results.comparison_table import comparison_tables
+
+                console = Console()
+                with console.capture() as text:
+                    comparison_tables(done, console)
+                show(text.get().rstrip("\n"))
+
+    return command
+
+
+def _once(option: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    for place, (key, _) in enumerate(pairs):
+        if key in dict(pairs[:place]):
+            raise UsageError(f"{option} {key} is given twice; allowed: once")
+    return dict(pairs)
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size of memory.
+
+    Raises:
+        UsageError: It is none.
+
+    >>> parse_bytes("4GiB"), parse_bytes("800MB")
+    (4294967296, 800000000)
+    """
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?B?)?\s*", text)
+    if found is None:
+        raise UsageError(f"--memory-limit {text!r}; allowed: a size such as 4GiB or 800MB")
+    unit = found[2] or ""
+    base = 1024 if "i" in unit or len(unit) == 1 else 1000
+    return int(float(found[1]) * base ** ("KMGT".index(unit[0]) + 1 if unit else 0))

@@ -1,0 +1,72 @@
+"""How a command of the command line ends where something goes wrong: one message, one exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from typing import Any, NoReturn
+
+import click
+
+from deep5.core.errors import Deep5Error
+from deep5.core.terminal import plain
+
+__all__ = ["discard", "errors", "fail", "told"]
+
+
+@contextmanager
+def errors(debug: bool, as_json: bool) -> Iterator[Callable[[str], None]]:
+    """One clear message and the right status for everything that can go wrong; gives the function that prints.
+
+    With `as_json`, what a recipe itself prints goes to standard error: standard output is one JSON document.
+    """
+    out = sys.stdout
+    try:
+        _load_numpy()
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():
+            yield lambda text: click.echo(text, file=out)
+        out.flush()
+    except BrokenPipeError:
+        discard(out)
+        sys.exit(3)
+    except (Exception, KeyboardInterrupt) as error:
+        if debug:
+            import traceback
+
+            traceback.print_exception(error)
+        fail(*told(error), as_json)
+
+
+def _load_numpy() -> None:
+    """Every command needs it; loaded here, once, so that an interruption waits until it is whole."""
+    from deep5.core.plugins import uninterrupted
+
+    with uninterrupted():
+        import numpy  # noqa: F401
+
+
+def told(error: BaseException) -> tuple[str, int]:
+    """Message and exit status."""
+    if isinstance(error, Deep5Error):
+        return str(error), error.exit_status
+    if isinstance(error, KeyboardInterrupt):
+        return str(error) or "interrupted", 130
+    if isinstance(error, click.ClickException):
+        return error.format_message(), 2
+    return f"unexpected {type(error).__name__}: {error}; remedy: run again with --debug and report what it shows", 3
+
+
+def fail(message: str, status: int, as_json: bool) -> NoReturn:
+    """End with a message on standard error, and as JSON where that was asked for."""
+    click.echo(f"deep5: {plain(message)}", err=True)
+    if as_json:
+        click.echo(json.dumps({"error": message, "exit_status": status}))
+    sys.exit(status)
+
+
+def discard(stream: Any) -> None:
+    """What is still to be written goes nowhere: Python flushes once more at the end, and would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,0 +1,96 @@
+"""The command `deep5 profile`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from deep5.core.errors import Errors, MissingDependency, OutputError, UsageError
+from deep5.core.terminal import plain
+
+if TYPE_CHECKING:
+    from deep5.results.profile_record import ProfileRecord
+
+__all__ = ["profile_command"]
+
+_NAME = "profile"
+
+
+def profile_command(errors: Errors) -> click.Command:
+    """The command, for a command line that says how errors are told.
+
+    Args:
+        errors: The command line's own.
+    """
+
+    @click.command("profile")
+    @click.argument("folders", metavar="STUDY_FOLDER…", nargs=-1, required=True)
+    @click.option("-o", "--out", metavar="DIR", help="Write profile.json, profile.svg and profile.png there.")
+    @click.option(
+        "--by", type=click.Choice(["seconds", "epochs", "steps"]), default="seconds", show_default=True, help="Count."
+    )
+    @click.option("--limit", type=float, default=4.0, show_default=True, metavar="R", help="Largest ratio that counts.")
+    @click.option("--log", is_flag=True, help="A logarithmic axis; the score is the area on the linear one.")
+    @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    def profile(
+        folders: tuple[str, ...], out: str | None, by: str, limit: float, log: bool, as_json: bool, debug: bool
+    ) -> None:
+        """Compare candidates over several studies: who reaches the target how soon, on how many of them.
+
+        Each STUDY_FOLDER, of another recipe, is a workload. Candidates are those that all studies have by the same
+        name. A time is the median over the seeds, infinite where a run failed, diverged or did not reach the target;
+        the score is AlgoPerf's.
+        """
+        with errors(debug, as_json) as show:
+            from deep5.results.kind import PROFILE_KIND, kind_of
+            from deep5.results.profile_record import profile_studies
+            from deep5.results.study.folder import load_study_folder
+
+            if out is not None and kind_of(out) not in (None, PROFILE_KIND):
+                raise UsageError(f"{out} holds a {kind_of(out)}; allowed: a folder of the profile's own")
+            record = profile_studies([load_study_folder(folder) for folder in folders], by, limit)
+            missing = None if out is None else _write(record, Path(out), log=log)
+            if as_json:
+                show(json.dumps(record.document(), indent=2, allow_nan=False))
+            else:
+                from rich.console import Console
+
+                console = Console()
+                with console.capture() as text:
+                    record.print(console)
+                show(text.get().rstrip("\n"))
+                if out is not None:
+                    show(plain(out if missing is None else f"{out}: {missing}"))
+
+    return profile
+
+
+def _write(record: ProfileRecord, out: Path, *, log: bool) -> str | None:
+    """The files; without the packages that draw, the document alone, and the reason why."""
+    from deep5.core.files import write_atomically
+
+    content: dict[str, bytes | str] = {f"{_NAME}.json": json.dumps(record.document(), indent=2, allow_nan=False) + "\n"}
+    missing = None
+    try:
+        from deep5.results.chart_parts import files
+        from deep5.results.profile_chart import profile_chart
+
+        count = len(record.studies)
+        title = f"{count} workload{'s' * (count != 1)}{', open division' if record.open else ''}"
+        chart = profile_chart(record.profiles, title, by=record.by, limit=record.limit, log=log)
+        content |= files(_NAME, chart)
+    except MissingDependency as error:
+        missing = f"no {_NAME}.svg was drawn: {error}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, data in content.items():
+            write_atomically(out / name, data)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write into {out}: {error.strerror or error}; allowed: a folder that can be written"
+        ) from error
+    return missing

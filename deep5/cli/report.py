@@ -1,0 +1,95 @@
+"""The command `deep5 report`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from deep5.core.errors import Errors, OutputError, UsageError
+from deep5.core.terminal import plain
+
+__all__ = ["report_command"]
+
+_PAGES = (".html", ".htm")
+_PAGE, _FIGURES = "report.html", "figures"
+
+
+def report_command(errors: Errors) -> click.Command:
+    """The command, for a command line that says how errors are told.
+
+    Args:
+        errors: The command line's own.
+    """
+
+    @click.command("report")
+    @click.argument("folders", nargs=-1, metavar="FOLDER…")
+    @click.option(
+        "-o",
+        "--out",
+        metavar="PATH",
+        help=f"The page (default: {_PAGE}), or the figures' folder (default: {_FIGURES}).",
+    )
+    @click.option(
+        "--format", "kind", metavar="NAME", default="html", help="html (default), or figures as svg, pdf or png."
+    )
+    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    def command(folders: tuple[str, ...], out: str | None, kind: str, debug: bool) -> None:
+        """Show the comparisons, runs and studies in FOLDER… on one page, which works offline; or draw their figures.
+
+        A folder that holds such folders stands for all of them. One that cannot be read is told, on the page too, and
+        the exit status is 1.
+        """
+        with errors(debug, False) as show:
+            status = _report(folders, out, kind, show)
+        sys.exit(status)
+
+    return command
+
+
+def _report(folders: tuple[str, ...], out: str | None, kind: str, show: Any) -> int:
+    from deep5.results.report.collect import collect
+    from deep5.results.report.drawing import FORMATS
+
+    if kind not in ("html", *FORMATS):
+        raise UsageError(f"--format {kind!r}; allowed: html, {', '.join(FORMATS)}; remedy: one of these")
+    if not folders:
+        raise UsageError("no folder is given; allowed: folders that deep5 wrote; remedy: deep5 report results")
+    path = Path(out or (_PAGE if kind == "html" else _FIGURES))
+    if kind == "html" and path.suffix.lower() not in _PAGES:
+        raise UsageError(f"--out {str(path)!r}; allowed: a file that ends in {' or '.join(_PAGES)}; remedy: -o {_PAGE}")
+    found = collect(folders)
+    lost = [f"{row.path}: {row.reason}" for row in found.unreadable]
+    if not len(found):
+        raise UsageError(f"nothing to report on: {'; '.join(lost)}")
+    if kind == "html":
+        from deep5.results.report.page import report_page
+
+        _write(path.parent, {path.name: report_page(found).encode()})
+        show(plain(path))
+    else:
+        from deep5.results.report.figures import report_figures
+
+        files, undrawn = report_figures(found, kind)
+        lost += [f"{row.path}: {row.reason}" for row in undrawn]
+        _write(path, files)
+        for name in files:
+            show(plain(path / name))
+    for told in lost:
+        click.echo(f"deep5: not in the report: {plain(told)}", err=True)
+    return int(bool(lost))
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    from deep5.core.files import write_atomically
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            write_atomically(folder / name, content)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write into {folder}: {error.strerror or error}; allowed: one that can be written; remedy: --out"
+        ) from error

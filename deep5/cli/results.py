@@ -1,0 +1,174 @@
+"""The command `deep5 results`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from deep5.core.errors import Errors, UsageError
+
+__all__ = ["results_command"]
+
+_LAST = 50
+
+
+def results_command(errors: Errors) -> click.Command:
+    """The command, for a command line that says how errors are told.
+
+    Args:
+        errors: The command line's own.
+    """
+
+    @click.command("results")
+    @click.argument("root", default="results")
+    @click.option(
+        "--where", metavar="KEY=VALUE", multiple=True, help="Only where a column has this value; repeat; * fits all."
+    )
+    @click.option("--recipe", metavar="NAME", help="Short for --where recipe=NAME.")
+    @click.option("--framework", metavar="NAME", help="Short for --where framework=NAME.")
+    @click.option("--status", metavar="S", help="Short for --where status=S.")
+    @click.option("--sort", metavar="KEY", help="By this column, the largest last.  [default: started]")
+    @click.option(
+        "--last",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help=f"The last N only; 0: all.  [default: {_LAST}; files: all]",
+    )
+    @click.option("--columns", metavar="A,B", help="These columns, such as run_id,metric.test_accuracy,set.batch_size.")
+    @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+    @click.option("--csv", "as_csv", is_flag=True, help="Print as CSV.")
+    @click.option("--rebuild", is_flag=True, help="Do without what was kept, and read every folder again.")
+    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    def command(
+        root: str,
+        where: tuple[str, ...],
+        sort: str | None,
+        last: int | None,
+        columns: str | None,
+        as_json: bool,
+        as_csv: bool,
+        rebuild: bool,
+        debug: bool,
+        **named: str | None,
+    ) -> None:
+        """List runs, comparisons and studies under ROOT (results), up to eight folders deep, the newest last.
+
+        What was read is kept in deep5's cache, which 'deep5 clean' empties; nothing is written to ROOT. Columns are
+        those of d5.results.load(ROOT), which gives the same as a DataFrame of pandas; metrics have their unit above
+        them. In CSV, a text that a spreadsheet would compute has an apostrophe before it. What was left out is told
+        on standard error. The exit status is 0, whatever became of the results.
+        """
+        with errors(debug, as_json) as show:
+            from deep5.results.choosing import check_column, chosen, columns_of, ordered, rows_with_units, unmatched
+            from deep5.results.index import list_results
+
+            if as_json and as_csv:
+                raise UsageError("--json and --csv are both given; allowed: one of them")
+            listing = list_results(root, rebuild=rebuild)
+            for note in listing.notes:
+                click.echo(f"deep5: note: {note}", err=True)
+            rows, units = rows_with_units(listing.results)
+            # Without results there are no metrics and settings to know a column by.
+            # In order first: a column is one of all of them, whichever are asked for.
+            known = (*columns_of(rows), "result", "outcome")
+            asked = _asked(where, named, known)
+            found = chosen(ordered(rows, sort), asked) if rows else []
+            for told in unmatched(rows, asked):
+                click.echo(f"deep5: note: {told}", err=True)
+            names = _columns(columns, known)
+            for name in names if rows else ():
+                check_column(name, known)
+            most = last if last is not None else 0 if as_json or as_csv else _LAST
+            shown = found[-most:] if most else found
+            if as_json:
+                pick = names or columns_of(shown)
+                show(json.dumps([_document(row, pick, units) for row in shown], indent=2))
+            elif as_csv:
+                show(_csv(shown, names or columns_of(shown), units))
+            else:
+                show(_text(root, shown, len(found), len(rows), names, units))
+
+    return command
+
+
+def _asked(where: Sequence[str], named: Mapping[str, str | None], known: Sequence[str]) -> dict[str, str]:
+    asked = {key: value for key, value in named.items() if value is not None}
+    for text in where:
+        key, sign, value = text.partition("=")
+        # A candidate's name may hold the sign: the longest key that is a column.
+        parts = text.split("=")
+        for count in range(len(parts) - 1, 1, -1):
+            if (longer := "=".join(parts[:count])).strip() in known:
+                key, value = longer, "=".join(parts[count:])
+                break
+        if not sign or not key.strip():
+            raise UsageError(f"--where {text!r:.80}; allowed: KEY=VALUE, such as recipe=digits_lenet or set.seed=0")
+        if key.strip() in asked:
+            raise UsageError(f"{key.strip()!r:.80} is asked for twice; allowed: once")
+        asked[key.strip()] = value.strip()
+    return asked
+
+
+def _columns(text: str | None, known: Sequence[str]) -> list[str]:
+    names: list[str] = []
+    parts = (text or "").split(",")
+    while parts:
+        # A name may hold commas, as those of candidates do: the longest that is a column.
+        counts = range(len(parts), 1, -1)
+        count = next((count for count in counts if ",".join(parts[:count]).strip() in known), 1)
+        names.append(",".join(parts[:count]).strip())
+        del parts[:count]
+    return [name for name in names if name]
+
+
+def _plain(value: Any) -> Any:
+    # JSON has no infinities.
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _document(row: Mapping[str, Any], names: Sequence[str], units: Mapping[str, str]) -> dict[str, Any]:
+    shown = {name: _plain(row[name]) for name in names if name in row}
+    own = {name: units[name] for name in shown if name in units}
+    return {**shown, "units": own} if own else shown
+
+
+def _csv(rows: Sequence[Mapping[str, Any]], names: Sequence[str], units: Mapping[str, str]) -> str:
+    from deep5.results.choosing import heading
+    from deep5.results.csv_cells import csv_lines
+    from deep5.results.reading import told_path
+
+    values = ([row.get(name) for name in names] for row in rows)
+    # The name of a folder may hold what steers a terminal, and what is no text.
+    shown = ([told_path(value) if isinstance(value, str) else value for value in row] for row in values)
+    return csv_lines(([heading(name, units) for name in names], *shown)).rstrip("\n")
+
+
+def _text(
+    root: str,
+    rows: Sequence[Mapping[str, Any]],
+    found: int,
+    all_of_them: int,
+    names: Sequence[str],
+    units: Mapping[str, str],
+) -> str:
+    from rich.console import Console
+    from rich.text import Text
+
+    from deep5.core.terminal import counted
+    from deep5.results.store_table import store_table
+
+    console = Console()
+    with console.capture() as text:
+        if rows:
+            store_table(rows, names, units, console)
+        if len(rows) < found:
+            console.print(Text(f"the last {len(rows)}; {found - len(rows)} more before them: --last 0 shows all"))
+        elif found < all_of_them:
+            console.print(Text(f"{found} of {counted(all_of_them, 'result')}"))
+        elif not all_of_them:
+            console.print(Text(f"no results in {root}; 'deep5 run RECIPE' makes one"))
+    return text.get().strip("\n")

@@ -1,0 +1,269 @@
+"""The command `deep5 show`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deep5.core.errors import (
+    Deep5Error,
+    Errors,
+    MissingDependency,
+    NetworkError,
+    OutputError,
+    UnknownName,
+    UsageError,
+    suggestion,
+)
+from deep5.core.terminal import plain, styled_where_fit
+
+if TYPE_CHECKING:
+    from deep5.networks.network import Network
+    from deep5.results.network_record import NetworkRecord
+
+__all__ = ["show_command"]
+
+_BATCHES = "256,64,16,4,1"
+
+
+def show_command(errors: Errors) -> click.Group:
+    """The command, for a command line that says how errors are told.
+
+    Args:
+        errors: The command line's own.
+    """
+
+    @click.group("show")
+    def show() -> None:
+        """Show what something is made of."""
+
+    @show.command("network")
+    @click.argument("network", metavar="NAME|FILE")
+    @click.option(
+        "--set", "settings", metavar="KEY=VALUE", multiple=True, help="An argument of the network; may be repeated."
+    )
+    @click.option("--batch", type=int, metavar="N", help="Samples a pass, the first extent of inputs; default: 1.")
+    @click.option(
+        "--extent", "extents", metavar="NAME=N", multiple=True, help="Another symbolic extent; may be repeated."
+    )
+    @click.option("--time", "framework", metavar="FRAMEWORK", help="Also measure the layers on this framework.")
+    @click.option("--batches", metavar="N,…", help=f"Batch sizes that --time measures; default: {_BATCHES}.")
+    @click.option("--threads", type=int, metavar="N", help="Threads within an operator that --time measures with.")
+    @click.option("-o", "--out", metavar="DIR", help="Write network.json and pictures of graph and shares there.")
+    @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    def network_(
+        network: str,
+        settings: tuple[str, ...],
+        batch: int | None,
+        extents: tuple[str, ...],
+        framework: str | None,
+        batches: str | None,
+        threads: int | None,
+        out: str | None,
+        as_json: bool,
+        debug: bool,
+    ) -> None:
+        """Show the layers of a network: shapes, parameters, operations, memory, without running it.
+
+        NAME is a registered network ('deep5 list networks') or FILE.py:NAME, as in a recipe; FILE ends in .onnx. With
+        --out, also the graph and the shares of layers and of their operators are drawn; with --time, every layer is
+        measured, forward and backward, at several batch sizes.
+        """
+        with errors(debug, as_json) as tell:
+            sizes = _batch_sizes(framework, batches, threads)
+            if out is not None:
+                _check_folder(out)
+            made, arguments = _network(network, settings)
+            record = _record(network, made, arguments, batch, _pairs("--extent", extents), framework, sizes, threads)
+            missing = [] if out is None else _write(made, record, Path(out))
+            if as_json:
+                tell(json.dumps(record.document(), indent=2, allow_nan=False))
+                for reason in missing:
+                    click.echo(f"deep5: {plain(reason)}", err=True)
+            else:
+                tell(_printed(record))
+                if out is not None:
+                    tell(plain("\n".join([out, *missing])))
+
+    return show
+
+
+def _batch_sizes(framework: str | None, text: str | None, threads: int | None) -> list[int]:
+    if framework is None:
+        for option, given in (("--batches", text), ("--threads", threads)):
+            if given is not None:
+                raise UsageError(f"{option} is given and --time is not; allowed: both; remedy: --time pytorch, say")
+        return []
+    if threads is not None and threads < 1:
+        raise UsageError(f"--threads {threads}; allowed: a whole number of at least 1")
+    try:
+        found = [int(part) for part in (text or _BATCHES).split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1 or len(set(found)) < len(found):
+        raise UsageError(
+            f"--batches {text!r}; allowed: whole numbers of at least 1, each once, with commas between, such as "
+            f"{_BATCHES}"
+        )
+    return found
+
+
+def _check_folder(out: str) -> None:
+    from deep5.results.kind import NETWORK_KIND, kind_of
+
+    if not out.strip():
+        raise UsageError(f"--out {out!r}; allowed: the name of a folder; remedy: --out pictures, say, or --out .")
+    if kind_of(out) not in (None, NETWORK_KIND):
+        raise UsageError(f"{out} holds a {kind_of(out)}; allowed: a folder of the network's own")
+
+
+def _pairs(option: str, texts: Sequence[str]) -> dict[str, Any]:
+    from deep5.recipe.settings import parse_setting
+
+    pairs = [parse_setting(text) for text in texts]
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{option} {name} is given twice; allowed: once")
+    return dict(pairs)
+
+
+def _network(text: str, settings: Sequence[str]) -> tuple[Network, dict[str, Any]]:
+    """The network that a command line names, and the arguments that made it.
+
+    Raises:
+        UsageError: No such name or file, or arguments that do not fit.
+    """
+    arguments = _pairs("--set", settings)
+    from deep5.core.plugins import load
+    from deep5.networks.network import Network
+    from deep5.recipe.file import named_in_file
+
+    if text.endswith(".onnx"):
+        if arguments:
+            raise UsageError("--set is given with a file; allowed: with a registered network, which takes arguments")
+        try:
+            return Network.from_onnx(text), {}
+        except NetworkError as error:
+            raise UsageError(str(error)) from error
+    if ".py:" not in text and (os.sep in text or text.endswith(".py")):
+        raise _no_name(text)
+    try:
+        made = named_in_file(text) if ".py:" in text else load("networks", text)
+    except UnknownName as error:
+        if Path(text).is_file():
+            raise _no_name(text) from error
+        raise
+    if callable(made):
+        made = _called(text, made, arguments)
+    elif arguments:
+        raise UsageError(f"{text} is an object already; allowed: no --set")
+    if not isinstance(made, Network):
+        raise UsageError(f"{text} gives a {type(made).__name__}; allowed: a d5.Network")
+    return made, arguments
+
+
+def _no_name(file: str) -> UsageError:
+    remedy = f"{file}:NAME" if file.endswith(".py") else "d5.Network.from_onnx(…).save('FILE.onnx') for ONNX in it"
+    return UsageError(
+        f"got the file {file} as the network; allowed: a registered name, FILE.onnx or FILE.py:NAME; remedy: {remedy}"
+    )
+
+
+def _called(text: str, make: Any, arguments: Mapping[str, Any]) -> Any:
+    try:
+        signature = inspect.signature(make)
+        signature.bind(**arguments)
+    except TypeError as error:
+        known = signature.parameters
+        wrong = next((name for name in arguments if name not in known), None)
+        raise UsageError(
+            f"the arguments of {text!r} do not fit: {error}; allowed: {', '.join(known) or 'none'}"
+            f"{suggestion(wrong, known) if wrong else ''}"
+        ) from error
+    try:
+        return make(**arguments)
+    except UsageError:
+        raise
+    except Deep5Error as error:
+        raise UsageError(f"{text}: {error}") from error
+    except Exception as error:
+        raise UsageError(
+            f"{text} raised {type(error).__name__} while it was made: {error}; allowed: arguments that it takes"
+        ) from error
+
+
+def _record(
+    source: str,
+    made: Network,
+    arguments: Mapping[str, Any],
+    batch: int | None,
+    extents: Mapping[str, Any],
+    framework: str | None,
+    batches: Sequence[int],
+    threads: int | None,
+) -> NetworkRecord:
+    from deep5.core.plugins import framework as backend
+    from deep5.networks.analysis.analysis import analyse, batch_extents
+    from deep5.networks.analysis.layer_timing import layer_times
+    from deep5.results.network_record import NetworkRecord
+
+    try:
+        if batch is None and any(symbol not in extents for symbol in batch_extents(made)):
+            batch = 1
+        found = analyse(made, batch, extents=extents)
+        if framework is not None and threads is not None:
+            backend(framework).set_threads(threads)
+        times = [] if framework is None else layer_times(made, framework, batches, extents=extents)
+    except NetworkError as error:
+        raise UsageError(str(error)) from error
+    return NetworkRecord(source=source, found=found, arguments=arguments, times=times, threads=threads)
+
+
+def _printed(record: NetworkRecord) -> str:
+    from rich.console import Console
+
+    console = styled_where_fit(Console())
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(width=100)
+    with console.capture() as text:
+        record.print(console)
+    return "\n".join(line.rstrip() for line in text.get().rstrip("\n").splitlines())
+
+
+def _write(made: Network, record: NetworkRecord, out: Path) -> list[str]:
+    """The files; returns what could not be drawn, and why."""
+    from deep5.core.files import write_atomically
+    from deep5.networks.analysis.picture import svg
+    from deep5.results.kind import NETWORK
+
+    content: dict[str, bytes | str] = {NETWORK: json.dumps(record.document(), indent=2, allow_nan=False) + "\n"}
+    missing = []
+    try:
+        content["network.svg"] = svg(made, record.found)
+    except UsageError as error:
+        missing.append(f"no network.svg was drawn: {error}")
+    try:
+        from deep5.results.chart_parts import files
+        from deep5.results.network_charts import network_charts
+
+        for name, chart in network_charts(record).items():
+            content |= files(name, chart)
+    except MissingDependency as error:
+        missing.append(f"no shares were drawn: {error}")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, data in content.items():
+            write_atomically(out / name, data)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write into {out}: {error.strerror or error}; allowed: a folder that can be written"
+        ) from error
+    return missing

@@ -1,0 +1,141 @@
+"""The command `deep5 study`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from deep5.core.errors import Errors, RunFailed, UsageError
+from deep5.recipe.recipe import FULL
+
+__all__ = ["study_command", "varied"]
+
+
+def varied(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
+    """Candidates from what varies: every combination, named as `deep5 compare` names them; None where nothing does.
+
+    Args:
+        texts: Of the form KEY=VALUE,VALUE,…
+
+    Raises:
+        UsageError: A text that cannot be read, or a key that is given twice or that every candidate has.
+
+    >>> varied(["framework=pytorch,jax"])
+    {'pytorch': {'framework': 'pytorch'}, 'jax': {'framework': 'jax'}}
+    """
+    from deep5.compare.options import parse_variation
+    from deep5.compare.plan import candidates_of
+
+    if not texts:
+        return None
+    variations: dict[str, list[Any]] = {}
+    for text in texts:
+        key, values = parse_variation(text)
+        if key in variations:
+            raise UsageError(f"--vary {key} is given twice; allowed: once")
+        if key == "seed":
+            raise UsageError(f"--vary {text}; allowed: --seeds N, which every candidate has")
+        variations[key] = values
+    frameworks = variations.pop("framework", [""])
+    if not all(isinstance(name, str) for name in frameworks):
+        raise UsageError(f"--vary framework={frameworks}; allowed: names, such as framework=pytorch,jax")
+    made = candidates_of(frameworks, variations, {})
+    return {
+        candidate.label: {**({"framework": candidate.framework} if candidate.framework else {}), **candidate.settings}
+        for candidate in made
+    }
+
+
+def study_command(errors: Errors) -> click.Command:
+    """The command, for a command line that says how errors are told.
+
+    Args:
+        errors: The command line's own.
+    """
+
+    @click.command("study")
+    @click.argument("recipe")
+    @click.option("--vary", metavar="KEY=V,V", multiple=True, help="A mutable part, and the values it takes; repeat.")
+    @click.option("--target", metavar="M=X", help="accuracy=97 or loss=0.3; default: what the recipe's metrics state.")
+    @click.option("--size", metavar="NAME", default=FULL, help="A size of the recipe, such as smoke.")
+    @click.option(
+        "--seeds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Seeds 0 to N-1."
+    )
+    @click.option("--only", metavar="NAMES", help="These candidates, with commas between.")
+    @click.option("--framework", metavar="NAME", help="Run on this framework.")
+    @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads within an operator.")
+    @click.option("--ranks", type=click.IntRange(min=1), metavar="N", help="Run every candidate by N ranks.")
+    @click.option(
+        "--launcher",
+        type=click.Choice(["mpiexec", "torchrun", "threads"]),
+        help="What starts ranks; default: what the recipe says, or mpiexec.",
+    )
+    @click.option("--time-limit", type=float, default=3600.0, show_default=True, metavar="S", help="Of one run.")
+    @click.option("--memory-limit", metavar="SIZE", help="Of one run, such as 4GiB; default: 90 % of what is free.")
+    @click.option("--out", metavar="DIR", default="results", show_default=True, help="Where the study's folder goes.")
+    @click.option("--resume", metavar="FOLDER", help="Go on in the folder of a study that was ended.")
+    @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+    @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    def study(
+        recipe: str,
+        vary: tuple[str, ...],
+        target: str | None,
+        size: str,
+        seeds: int,
+        only: str | None,
+        time_limit: float,
+        memory_limit: str | None,
+        out: str,
+        resume: str | None,
+        as_json: bool,
+        quiet: bool,
+        debug: bool,
+        **common: Any,
+    ) -> None:
+        """Run RECIPE with each of the settings in its STUDY and several seeds, and draw them side by side.
+
+        Without a STUDY in the file, --vary says what is compared: optimizers, frameworks, or both. Each run has a
+        fresh process of its own, or one for each rank that it asks for. The pictures are accuracy against epoch and
+        loss against time, a band over the seeds around each mean; where candidates differ in their number of ranks,
+        speed-up and efficiency, too. A run that fails, crashes, diverges or is ended at a limit never reaches the
+        target, and the others go on: the exit status is 3 only where no run at all came to its end. 'deep5 profile'
+        compares candidates over several studies. A study that was ended goes on by the same command with --resume.
+        """
+        with errors(debug, as_json) as show:
+            from deep5.cli.compare import parse_bytes
+            from deep5.results.time_to_target import parse_target
+            from deep5.study.study import run_study
+
+            done = run_study(
+                recipe,
+                varied(vary),
+                size=size,
+                only=only,
+                seeds=range(seeds),
+                common={name: value for name, value in common.items() if value is not None},
+                target=None if target is None else parse_target(target),
+                time_limit_s=time_limit,
+                memory_limit_bytes=None if memory_limit is None else parse_bytes(memory_limit),
+                out=out,
+                resume=resume,
+                tell=None if quiet else lambda line: click.echo(line, err=True),
+            )
+            none = not any(done.runs.values())
+            if as_json and not none:  # else the error is the one document
+                show(json.dumps({**done.document(), "folder": str(done.folder)}, indent=2, allow_nan=False))
+            elif not quiet and not as_json:
+                from rich.console import Console
+
+                console = Console()
+                with console.capture() as text:
+                    done.print(console)
+                show(text.get().rstrip("\n"))
+            if none:
+                first = next(reason for failed in done.failures.values() for reason in failed)
+                raise RunFailed(f"no run of {done.folder} came to its end; the first: {first}")
+
+    return study

@@ -1,0 +1,102 @@
+"""Whether candidates could run at all: their files are there and can be run, their frameworks are installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from deep5.compare.plan import Candidate, Plan, request_of
+from deep5.compare.processes import run_process
+from deep5.compare.training import of_reference
+from deep5.core.errors import Deep5Error, OutputError, RecipeError
+from deep5.core.plugins import load, missing_dependency, registered
+from deep5.recipe.recipe import Recipe
+from deep5.run.assemble import make_optimizer
+from deep5.run.assemble_executor import executor_factory
+from deep5.run.check import check_recipe
+
+__all__ = ["check_able", "check_candidate"]
+
+# Of what a file does when it is imported; one that takes longer is left to the proof, which has the user's limit.
+_LIMIT_S = 60.0
+
+
+def check_able(plan: Plan, recipes: Mapping[str, Recipe]) -> float:
+    """Refuse candidates that could not run, before anything of them is proved.
+
+    Args:
+        plan: The comparison as declared.
+        recipes: As each candidate runs it, by label.
+
+    Returns:
+        Seconds that processes of their own took.
+
+    Raises:
+        UsageError: The first that could not.
+    """
+    spent_s = 0.0
+    # One of each group, and one of each framework, stands for the others.
+    groups = {candidate.group: candidate for candidate in plan.candidates}
+    frameworks = {candidate.framework: candidate for candidate in plan.candidates}
+    for candidate in {own.label: own for own in (*groups.values(), *frameworks.values())}.values():
+        if plan.recipe not in registered("recipes") or any(".py:" in text for text in candidate.texts):
+            spent_s += _check_apart(plan, recipes[candidate.label], candidate)
+        else:
+            check_candidate(recipes[candidate.label], plan.kind, candidate.framework)
+    return spent_s
+
+
+def check_candidate(recipe: Recipe, kind: str, framework: str) -> None:
+    """Refuse components that are not there, cannot be run, or are something else; no registered framework is loaded.
+
+    Args:
+        recipe: As a candidate runs it.
+        kind: One of `deep5.compare.plan.KINDS`.
+        framework: The candidate's, mode included.
+
+    Raises:
+        UsageError: The first of them.
+    """
+    check_recipe(recipe)
+    if kind == "training":
+        make_optimizer(of_reference(recipe), "reference")  # what the proof holds the candidate's own against
+    if ".py:" in framework:
+        _check_file(recipe, framework)
+        return
+    for package in load("frameworks", framework.partition(":")[0]).requires:
+        if importlib.util.find_spec(package) is None:
+            missing = ModuleNotFoundError(name=package)
+            raise missing_dependency(f"framework {framework!r}", missing) from missing
+
+
+def _check_apart(plan: Plan, recipe: Recipe, candidate: Candidate) -> float:
+    """What a user's own file holds is run in a process of its own: what it sets and loads is no other candidate's."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="deep5-compare-") as scratch:
+            outcome = run_process(
+                request_of(plan, recipe, candidate, "check", framework=candidate.framework),
+                Path(scratch),
+                threads=plan.threads,
+                time_limit_s=min(_LIMIT_S, plan.time_limit_s),
+                memory_limit_bytes=plan.memory_limit_bytes,
+            )
+    except OSError as error:
+        raise OutputError(f"the comparison cannot begin: {error}") from error
+    # One that crashes or hangs is no mistake in what was typed: the proof tells it, and the others go on.
+    if outcome.answer is not None and outcome.reason is not None:
+        raise RecipeError(outcome.reason)
+    return outcome.wall_s
+
+
+def _check_file(recipe: Recipe, name: str) -> None:
+    try:
+        executor_factory(recipe)
+    except Deep5Error:
+        raise
+    except Exception as error:  # whatever a user's own class raises
+        raise RecipeError(
+            f"the framework {name} raised {type(error).__name__} while it was made: {error}; allowed: a "
+            "d5.Framework or its class"
+        ) from error

@@ -1,0 +1,174 @@
+"""One text for one meaning: what a recipe holds, in JSON's types, and its hash."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deep5.core.errors import RecipeError
+from deep5.core.former_paths import hash_module
+from deep5.core.plugins import name_of
+from deep5.core.python_source import source_of
+
+__all__ = ["canonical", "canonical_hash", "copied"]
+
+# The registry in which an object under one of a recipe's keys is looked up, so that a class and its name are one.
+_REGISTRY = {
+    "model": "networks",
+    "dataset": "datasets",
+    "train_sampler": "samplers",
+    "validation_sampler": "samplers",
+    "optimizer": "optimizers",
+    "events": "events",
+    "train_transforms": "transforms",
+    "test_transforms": "transforms",
+    "schedules": "schedules",
+    "gradient_modifier": "gradient_modifiers",
+    "framework": "frameworks",
+}
+# Under these a text may name what a file holds, too.
+_IN_FILES = {*_REGISTRY, "batch_size", "parameter_groups", "executor", "candidate", "baseline", "bare", "operator"}
+
+
+def canonical(value: Any, key: str = "", *, strict: bool = True, beside: Path | None = None) -> Any:
+    """A value of a recipe in JSON's types.
+
+    Args:
+        value: JSON's types, tuples, NumPy numbers, classes, functions, networks, data sets, and objects with
+            `describe()`.
+        key: The recipe's key it stands under.
+        strict: False for the record alone: what has no canonical form is told by its type.
+        beside: The folder of `FILE.py:NAME`; None: the working directory.
+
+    Raises:
+        RecipeError: A lambda, a number that is not finite, or an object that does not describe itself.
+    """
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        if key == "init":
+            return _file_content(value, beside)
+        return _file_component(value, beside) if key in _IN_FILES and ".py:" in value else value
+    if isinstance(value, float):
+        if math.isfinite(value) or not strict:
+            return float(value) if math.isfinite(value) else str(float(value))
+        raise RecipeError(f"{key!r} holds {value!r}; allowed: finite numbers")
+    if isinstance(value, Mapping):
+        odd = [name for name in value if not isinstance(name, str)]
+        if odd and strict:
+            raise RecipeError(f"{key!r} holds a dict with the key {odd[0]!r}; allowed: strings as keys")
+        return {str(name): canonical(value[name], key, strict=strict, beside=beside) for name in sorted(value, key=str)}
+    if isinstance(value, (list, tuple)):
+        return [canonical(item, key, strict=strict, beside=beside) for item in value]
+    if isinstance(value, type) or inspect.isroutine(value):
+        return _component(value, key, strict)
+    return _object(value, key, strict)
+
+
+def canonical_hash(value: Any) -> str:
+    """SHA-256 of the canonical form, keys sorted."""
+    text = json.dumps(canonical(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def copied(value: Any) -> Any:
+    """Dicts, lists and tuples copied through and through; what they hold is shared."""
+    if isinstance(value, Mapping):
+        return {key: copied(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(copied(item) for item in value)
+    return value
+
+
+def _object(value: Any, key: str, strict: bool) -> Any:
+    describe, kind = getattr(value, "describe", None), type(value)
+    if callable(describe):
+        try:
+            described = canonical(describe(), key, strict=strict)
+        except Exception as error:
+            raise RecipeError(f"{key!r} holds a {kind.__name__} that cannot describe itself: {error}") from error
+        return described if _own(kind) else {"object": _component(kind, key, strict), "is": described}
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        return canonical(value.item(), key, strict=strict)
+    registered = name_of("frameworks", kind) if key == "framework" else None
+    if registered:
+        return registered
+    content = _content(value)
+    if content is not None:
+        return content
+    if not strict:
+        return {"object": kind.__qualname__}
+    raise RecipeError(
+        f"{key!r} holds a {kind.__name__}, which has no canonical form; remedy: name the component by a string, "
+        "or give its class a method describe() that returns a dict"
+    )
+
+
+def _content(value: Any) -> dict[str, Any] | None:
+    """A network or a data set given as an object is what its own hashes say."""
+    if hasattr(value, "structure_hash") and hasattr(value, "weights_hash"):
+        return {"network": value.structure_hash(), "weights": value.weights_hash()}
+    if hasattr(value, "split_hash"):
+        return {"data": [value.train.content_hash(), value.test.content_hash()], "split": value.split_hash}
+    return None
+
+
+def _component(component: Any, key: str, strict: bool) -> Any:
+    """A class or function: its registered name, else where it comes from or the hash of its source."""
+    name = component.__qualname__
+    if "<lambda>" in name and strict:
+        raise RecipeError(f"{key!r} holds a lambda, which has no name to hash; remedy: define a function with def")
+    kind = _REGISTRY.get(key)
+    registered = name_of(kind, component) if kind else None
+    if registered:
+        return registered
+    owner = getattr(component, "__self__", None)
+    if owner is not None and not inspect.ismodule(owner):  # a bound method is its object, too
+        return {"method": name, "of": canonical(owner, key, strict=strict)}
+    module = hash_module(str(getattr(component, "__module__", None)))
+    if _own(component):
+        return f"{module}:{name}"
+    try:
+        source = hashlib.sha256(source_of(component).encode()).hexdigest()
+    except (OSError, TypeError) as error:
+        if not strict or (module != "__main__" and "<locals>" not in name):
+            return f"{module}:{name}"
+        raise RecipeError(
+            f"{key!r} holds {name!r}, whose source cannot be found; remedy: define it in a file"
+        ) from error
+    # What a function made inside another one took along is a part of what it does.
+    cells = zip(component.__code__.co_freevars, component.__closure__ or (), strict=True) if _closes(component) else ()
+    closure = {
+        free: canonical(cell.cell_contents, key, strict=strict)
+        for free, cell in cells
+        if cell.cell_contents is not component
+    }
+    return {"object": name, "source": source, **({"closure": closure} if closure else {})}
+
+
+def _file_component(text: str, beside: Path | None) -> Any:
+    """`FILE.py:NAME` means what the file holds; one that is not there is found out when it is loaded."""
+    file, _, name = text.rpartition(":")
+    path = Path(beside or "", file)
+    if not path.is_file():
+        return text
+    return {"object": name, "file": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def _file_content(text: str, beside: Path | None) -> Any:
+    """A file of weights is what it holds, wherever it lies."""
+    path = Path(beside or "", text)
+    return {"file": hashlib.sha256(path.read_bytes()).hexdigest()} if path.is_file() else text
+
+
+def _closes(component: Any) -> bool:
+    return inspect.isfunction(component) and bool(component.__closure__)
+
+
+def _own(component: Any) -> bool:
+    return str(getattr(component, "__module__", "")).startswith("deep5.")

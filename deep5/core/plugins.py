@@ -1,0 +1,222 @@
+"""Names to components: the only loader. Everything is registered by entry point, deep5's own components included."""
+
+from __future__ import annotations
+
+import functools
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any
+
+from deep5.core.errors import Deep5Error, MissingDependency, UnknownName, UsageError, brief
+
+if TYPE_CHECKING:
+    from deep5.core.framework import Framework
+
+__all__ = [
+    "KINDS",
+    "framework",
+    "install_command",
+    "load",
+    "missing_dependency",
+    "mode_fault",
+    "name_of",
+    "registered",
+    "uninterrupted",
+]
+
+KINDS = {
+    "recipes": "recipe",
+    "frameworks": "framework",
+    "operators": "operator",
+    "metrics": "metric",
+    "networks": "network",
+    "datasets": "data set",
+    "samplers": "sampler",
+    "transforms": "transform",
+    "optimizers": "optimizer",
+    "events": "event",
+    "schedules": "schedule",
+    "schemes": "scheme",
+    "compressors": "compression",
+}
+"""What can be registered: the entry point group `deep5.<kind>` and the word for one of them."""
+
+# The distribution that brings a module, and the extra of deep5 that installs it.
+_EXTRAS = {
+    "torch": "pytorch",
+    "tensorflow": "tensorflow",
+    "onnxruntime": "onnxruntime",
+    "openvino": "openvino",
+    "jax": "jax",
+    "optax": "jax",
+    "altair": "report",
+    "vl_convert": "report",
+    "PIL": "data",
+    "pooch": "data",
+    "tensorboard": "tensorboard",
+    "mpi4py": "mpi",
+}
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold SIGINT and SIGTERM back until the block ends.
+
+    For imports of compiled libraries: an exception in the middle of one (of NumPy's, say) can crash the interpreter.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@functools.cache
+def _installed() -> Any:
+    # Reading those of one group alone reads every file of every distribution, too: some 10 ms.
+    return entry_points()
+
+
+@functools.cache
+def registered(kind: str) -> Mapping[str, EntryPoint]:
+    """Every registered component of a kind (a key of `KINDS`), by name, nothing loaded."""
+    return {point.name: point for point in sorted(_installed().select(group=f"deep5.{kind}"), key=lambda p: p.name)}
+
+
+@functools.cache
+def load(kind: str, name: str) -> Any:
+    """The component registered under a name.
+
+    Args:
+        kind: A key of `KINDS`.
+        name: The registered name.
+
+    Raises:
+        UnknownName: Nothing has that name.
+        MissingDependency: A package that the component needs is not installed.
+    """
+    points = registered(kind)
+    if name not in points:
+        raise UnknownName(KINDS[kind], name, points, remedy=f"'deep5 list {kind}' shows them")
+    try:
+        with uninterrupted():
+            return points[name].load()
+    except Exception as error:
+        what = f"{KINDS[kind]} {name!r}"
+        if isinstance(error, ModuleNotFoundError) and error.name and not _is_part(error.name, points[name].module):
+            raise missing_dependency(what, error) from error
+        raise UsageError(
+            f"{what} is registered as {points[name].value!r}, which cannot be loaded "
+            f"({type(error).__name__}: {error}); remedy: install the package that brings it again"
+        ) from error
+
+
+def _is_part(module: str, of: str) -> bool:
+    """Whether a module that is missing belongs to the package that asked for it."""
+    return module.partition(".")[0] == of.partition(".")[0]
+
+
+def install_command(package: str) -> str:
+    """The command that installs a distribution, by deep5's extra where it has one.
+
+    >>> install_command("torch"), install_command("yaml")
+    ("pip install 'deep5[pytorch]'", 'pip install yaml')
+    """
+    extra = _EXTRAS.get(package)
+    return f"pip install 'deep5[{extra}]'" if extra else f"pip install {package}"
+
+
+def missing_dependency(what: str, error: ModuleNotFoundError) -> MissingDependency:
+    """The error for a package that is not installed, with the command that installs it."""
+    package = (error.name or "the missing package").partition(".")[0]
+    if package in _EXTRAS:
+        told = f"the package {package!r}, which is not installed; remedy: {install_command(package)}"
+    else:
+        # It may as well be a slip: nobody is to be sent to install a package that only sounds right.
+        told = (
+            f"the module {package!r}, which is not there; remedy: look at the spelling, put {package}.py beside what "
+            "imports it, or install the package that has it"
+        )
+    return MissingDependency(f"{what} needs {told}")
+
+
+def name_of(kind: str, component: Any) -> str | None:
+    """The registered name of a component given as an object, or None; loads nothing but what the object came from."""
+    module, qualified = getattr(component, "__module__", None), getattr(component, "__qualname__", None)
+    for name, point in registered(kind).items():
+        if f"{module}:{qualified}" == point.value:
+            return name
+    # A registered path may re-export: compare by identity, but only within the same package.
+    for name, point in registered(kind).items():
+        same = module and point.attr == qualified and _is_part(module, point.module)
+        if same and load(kind, name) is component:
+            return name
+    return None
+
+
+def mode_fault(name: str) -> str | None:
+    """What is wrong with the mode in the name of a registered framework, or None; its library is not loaded.
+
+    >>> mode_fault("pytorch:compiled"), mode_fault("pytorch:fast")[:50]
+    (None, "unknown mode of the framework 'pytorch' 'fast'; al")
+    """
+    plain, _, mode = name.partition(":")
+    try:
+        _check_mode(plain, mode, getattr(load("frameworks", plain), "modes", {}))
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def _check_mode(plain: str, mode: str, modes: Mapping[str, str]) -> None:
+    if mode not in modes:
+        names = [repr(plain), *(repr(f"{plain}:{known}") for known in modes)]
+        if not mode:
+            raise UsageError(
+                f"got the framework {plain + ':'!r}, a colon without a mode; allowed: {' or '.join(names)}"
+            )
+        raise UnknownName(f"mode of the framework {plain!r}", mode, modes, remedy=f"remedy: {' or '.join(names)}")
+
+
+def framework(name: str) -> Framework:
+    """A back-end by name.
+
+    Args:
+        name: `"pytorch"`, `"reference"`, …; a mode follows a colon: `"pytorch:compiled"`.
+
+    Raises:
+        UsageError: `name` is no text, or has a colon without a mode.
+        UnknownName: No back-end has that name, or the back-end no such mode.
+        MissingDependency: Its library is not installed.
+
+    >>> framework("reference").name
+    'reference'
+    """
+    if not isinstance(name, str):
+        raise UsageError(
+            f"got {brief(name)} as a framework; allowed: a name, "
+            f"{', '.join(registered('frameworks'))}; remedy: deep5.framework('pytorch'), say"
+        )
+    return _made(name)
+
+
+@functools.cache
+def _made(name: str) -> Framework:
+    """One object a name, whoever asks."""
+    from deep5.core.framework import Framework
+
+    plain, colon, mode = name.partition(":")
+    found = load("frameworks", plain)
+    if colon:
+        _check_mode(plain, mode, getattr(found, "modes", {}))
+    if isinstance(found, type):
+        try:
+            with uninterrupted():
+                found = found(mode) if mode else found()
+        except ModuleNotFoundError as error:
+            raise missing_dependency(f"framework {name!r}", error) from error
+    if not isinstance(found, Framework):
+        raise Deep5Error(f"framework {name!r} is a {type(found).__name__}; allowed: a Framework or a class of it")
+    return found

@@ -1,0 +1,227 @@
+"""What all levels know of a tensor: its specification, its device, and exchange between array libraries."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from deep5.core.errors import ShapeError, Unsupported, UsageError
+
+__all__ = [
+    "NAMESPACES",
+    "Array",
+    "Arrays",
+    "CPUDevice",
+    "Device",
+    "GPUDevice",
+    "TensorSpec",
+    "aligned_empty",
+    "array_namespace",
+    "device",
+    "numpy_dtype",
+    "to_numpy",
+]
+
+Array = Any
+Arrays = Mapping[str, Any]
+
+# How the names of element types begin that ml_dtypes brings.
+_BORROWED = ("bfloat16", "float4_", "float6_", "float8_", "int2", "int4", "uint2", "uint4")
+
+NAMESPACES: dict[str, Callable[[], Any]] = {}
+"""What gives the namespace of a library that has none of its own, by the library's package; back-ends enter theirs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSpec:
+    """Shape and dtype of a tensor, or of the tensors that an input or output of a network holds several of, or none.
+
+    Attributes:
+        shape: Extents; an `int` is fixed, a `str` names a symbolic extent (`"N"`, the batch).
+        dtype: NumPy name of the element type, such as `"float32"`, `"int64"`; ml_dtypes' name where NumPy has none, as
+            `"bfloat16"`, `"float8_e4m3fn"`, `"int4"`; `"string"` for texts, in arrays of Python objects.
+        collection: `""` for a tensor, `"sequence"` for a list of tensors, `"optional"` for a tensor or None, `"optional
+            sequence"` for a list or None; of a list's tensors the shape is not looked at: ONNX lets each have its own.
+
+    Raises:
+        ShapeError: The shape is no tuple.
+    """
+
+    shape: tuple[int | str, ...]
+    dtype: str = "float32"
+    collection: str = ""
+
+    def __post_init__(self) -> None:
+        # Extents and dtype are judged where they are used: there the message can name the input.
+        if not isinstance(self.shape, (tuple, list)):
+            raise ShapeError(f"got the shape {self.shape!r}; allowed: a tuple of extents; remedy: shape=('N', 3), say")
+
+    @property
+    def size(self) -> int:
+        """Number of elements.
+
+        Raises:
+            ShapeError: An extent is symbolic, or below zero.
+        """
+        total = 1
+        for extent in self.shape:
+            if not isinstance(extent, int):
+                raise ShapeError(f"the size of {self} is not known: extent {extent!r} is symbolic; allowed: integers")
+            if extent < 0:
+                raise ShapeError(f"the size of {self} is not known: got the extent {extent}; allowed: at least 0")
+            total *= extent
+        return total
+
+    def mismatch(self, shape: tuple[int, ...], dtype: str) -> str | None:
+        """Why a tensor of this shape and dtype does not fit, or None where it does."""
+        if dtype != self.dtype:
+            return f"got dtype {dtype}, expected {self.dtype}"
+        if len(shape) != len(self.shape) or any(
+            isinstance(want, int) and want != got for want, got in zip(self.shape, shape, strict=True)
+        ):
+            return f"got shape {tuple(shape)}, expected {self}"
+        return None
+
+    def __str__(self) -> str:
+        if self.collection:
+            return f"{self.collection} of {self.dtype}"
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A place that computes: `kind` is `"cpu"` or `"cuda"`, `index` counts devices of one kind."""
+
+    kind: str = "cpu"
+    index: int = 0
+
+    def __str__(self) -> str:
+        return self.kind if self.kind == "cpu" else f"{self.kind}:{self.index}"
+
+    def describe(self) -> str:
+        """The canonical text that enters a recipe's hash."""
+        return str(self)
+
+
+def device(text: str | Device) -> Device:
+    """Read a device.
+
+    Args:
+        text: `"cpu"`, `"cuda"`, `"cuda:1"`, or a `Device`, returned as it is.
+
+    Raises:
+        UsageError: Anything else.
+
+    >>> str(device("cuda:1"))
+    'cuda:1'
+    """
+    if isinstance(text, Device):
+        return text
+    match = re.fullmatch(r"(cpu|cuda(?::(\d+))?)", str(text))
+    if match is None:
+        raise UsageError(f"unknown device {text!r}; allowed: cpu, cuda, cuda:N")
+    return Device(kind=match[1].partition(":")[0], index=int(match[2] or 0))
+
+
+def CPUDevice() -> Device:  # noqa: N802 - the name that recipes of the tutorial use
+    """The host processor."""
+    return Device()
+
+
+def GPUDevice(index: int = 0) -> Device:  # noqa: N802 - the name that recipes of the tutorial use
+    """The graphics processor with this index."""
+    return Device(kind="cuda", index=index)
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: Any) -> Any:
+    """An uninitialised C-contiguous NumPy array whose memory begins at a multiple of 64 bytes.
+
+    That is what a framework needs that takes host memory over without a copy (JAX by DLPack, ONNX Runtime).
+    """
+    import numpy as np
+
+    size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.empty(size_bytes + 64, dtype=np.uint8)
+    start = -raw.__array_interface__["data"][0] % 64  # .ctypes takes ten times as long
+    return raw[start : start + size_bytes].view(dtype).reshape(shape)
+
+
+def array_namespace(*arrays: Array) -> Any:
+    """The array API namespace of the arrays (https://data-apis.org/array-api).
+
+    Args:
+        arrays: At least one array of NumPy, PyTorch, JAX, `array_api_strict`, or of deep5's tracer; numbers may stand
+            among them.
+
+    Raises:
+        Unsupported: No array, arrays of several libraries, or a library without a namespace.
+    """
+    given = [array for array in arrays if not isinstance(array, (bool, int, float, complex))]
+    # NumPy 2 follows the standard itself; only libraries that do not (PyTorch) need the compatibility layer.
+    if given and all(type(array) is type(given[0]) for array in given) and hasattr(given[0], "__array_namespace__"):
+        return given[0].__array_namespace__()
+    packages = {type(array).__module__.partition(".")[0] for array in given}
+    if len(packages) == 1 and (registered := NAMESPACES.get(packages.pop())) is not None:
+        return registered()
+    import array_api_compat
+
+    try:
+        return array_api_compat.array_namespace(*arrays)
+    except TypeError as error:
+        got = ", ".join(type(array).__name__ for array in arrays) or "no array"
+        allowed = ", ".join(["NumPy", "PyTorch", "JAX", *NAMESPACES])
+        raise Unsupported(f"no array namespace for {got}; allowed: arrays of one of {allowed}") from error
+
+
+def numpy_dtype(given: Any) -> Any:
+    """NumPy's element type by any of its names; `"bfloat16"` and the like too, which NumPy has from another library.
+
+    >>> numpy_dtype("bfloat16").itemsize
+    2
+    """
+    import numpy as np
+
+    if isinstance(given, str) and given.startswith(_BORROWED):
+        import ml_dtypes
+
+        given = getattr(ml_dtypes, given)
+    return np.dtype(object if isinstance(given, str) and given == "string" else given)
+
+
+def to_numpy(value: Array) -> Any:
+    """The value as a NumPy array; shares memory where the library allows it.
+
+    Args:
+        value: Any array; one that lives on an accelerator is copied to the host.
+
+    Raises:
+        Unsupported: The value is no array.
+    """
+    import numpy as np
+
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        if hasattr(value, "detach"):  # PyTorch: autograd and device are left behind
+            held = value.detach().cpu()
+            if (kind := str(held.dtype).removeprefix("torch.")).startswith(_BORROWED):  # torch makes no arrays of them
+                bits = getattr(sys.modules["torch"], f"uint{8 * held.element_size()}")
+                return held.contiguous().view(bits).numpy().view(numpy_dtype(kind))
+            return held.numpy()
+        # JAX's own way shares memory too, and takes a quarter of the time where its code is not in the caches.
+        if hasattr(value, "__dlpack__") and not type(value).__module__.startswith("jax"):
+            return np.from_dlpack(value)
+    except (TypeError, RuntimeError, BufferError):
+        pass  # an element type or a layout that the exchange does not know; NumPy may
+    try:
+        # TensorFlow's own way knows bfloat16, NumPy's does not.
+        array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise Unsupported(f"cannot make a NumPy array of {type(value).__name__} ({error})") from error
+    if array.dtype.kind in "OSUMm":
+        raise Unsupported(f"cannot make a NumPy array of {type(value).__name__}; allowed: arrays and numbers")
+    return array

@@ -1,0 +1,1 @@
+"""Communicators: MPI, PyTorch's process groups, threads."""

@@ -1,0 +1,302 @@
+"""`MPICommunicator`: ranks that MPI started, over mpi4py, on buffers."""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import functools
+import os
+import queue
+import sys
+import threading
+from contextlib import nullcontext
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from deep5.core.arguments import is_whole
+from deep5.core.communicator import TIMEOUT_S, Reduction, Request
+from deep5.core.errors import MissingDependency, UsageError, brief
+from deep5.core.plugins import install_command, missing_dependency
+from deep5.distributed.communicators.base_communicator import CountedCommunicator
+from deep5.distributed.communicators.mpi_agreement import REMEMBERED, Channel
+from deep5.distributed.communicators.mpi_requests import Letter, Posted, Started, Told
+from deep5.distributed.communicators.mpi_waiting import OPEN, finish, leave
+
+__all__ = ["MEET_S", "MPICommunicator"]
+
+MEET_S = 120.0
+"""How long all ranks of MPI may take until they have met: Python and frameworks come from the same disk for all."""
+
+# Up to here a non-blocking operation takes less than a look at what the others do and the blocking one.
+SMALL_BYTES = 4096
+# A name of this module: found at once, and that of NumPy not quite.
+_ARRAY = np.ndarray
+_COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+# What has an operation of MPI's own: there, sums of float16 are not sure, and those of bool are others than NumPy's.
+_NATIVE = {"b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "f", "d"}
+
+
+class MPICommunicator(CountedCommunicator):
+    """A rank of a job that `mpiexec` started; implements `Communicator`.
+
+    MPI cannot interrupt an operation. Small ones are therefore started and asked after until their time is over. Before
+    the first larger one of its kind, dtype and size, of which the non-blocking form takes twice the time, all ranks
+    tell each other in the same way what they are about to do: where that differs, every rank raises; where one does not
+    come, the others raise in time; where all are there, the blocking operation follows. Those that are like it follow
+    at once: telling takes longer than 2 % of what a megabyte does. A rank lost in the middle of a blocking operation,
+    or late for it, ends the process with status 3, some seconds after the limit. Collectives that were started are
+    carried out like this by a thread, on a communicator of MPI of their own.
+
+    A process that ends while an operation which was out of time is still open ends the whole job, also with status 3:
+    MPI could otherwise wait forever for its other end.
+
+    Args:
+        comm: The communicator of mpi4py, of which copies are made; every rank of it calls this.
+
+    Raises:
+        MissingDependency: mpi4py, or the library of MPI, is not installed.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self._mpi = _library()
+        super().__init__(comm.Get_rank(), comm.Get_size())
+        self._now, self._later = Channel(comm.Dup(), self._mpi), Channel(comm.Dup(), self._mpi)
+        # Of what MPI carries out by itself, nobody knows when it ended who did not ask just then.
+        self._threads = self.tells_ends = self._mpi.Query_thread() == self._mpi.THREAD_MULTIPLE
+        self._queue: queue.SimpleQueue[Started | None] = queue.SimpleQueue()
+        self._worker: threading.Thread | None = None
+        # By dtype, size and reduction, what was done before, on all ranks: size, whether it blocks, the call, types.
+        self._usual: dict[tuple[np.dtype, int, str], tuple[int, bool, Any, Any, Any, Any]] = {}
+
+    @classmethod
+    def world(cls, *, timeout_s: float = MEET_S) -> MPICommunicator:
+        """The communicator of all ranks of the job; without `mpiexec`, of one.
+
+        Args:
+            timeout_s: Limit of the meeting of all ranks. MPI cannot be interrupted while it begins, and keeps all other
+                threads of Python out: behind the limit this process says where it is, and ends with the status 1.
+
+        Raises:
+            MissingDependency: mpi4py, or the library of MPI, is not installed.
+        """
+        return _meet_all_other_ranks_or_end(cls, timeout_s)
+
+    def all_reduce(self, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
+        """Combine the buffers of all ranks in place; see `Communicator.all_reduce`."""
+        usual = self._usual.get((buffer.dtype, buffer.nbytes, op)) if type(buffer) is _ARRAY else None
+        if usual is None or not buffer.flags.carray:
+            super().all_reduce(buffer, op=op, timeout_s=timeout_s)
+            if self.size > 1 and buffer.nbytes and buffer.dtype.char in _NATIVE and buffer.dtype.isnative:
+                self._remember(buffer, op)
+            return
+        # What `_block` would do, in one go: of few bytes each call counts, and after a megabyte none of it is in
+        # the processor's cache, so that each object that is not looked at is some tenth of a microsecond.
+        size_bytes, blocks, run, in_place, datatype, operation = usual
+        begin, channel = perf_counter_ns(), self._now
+        if self._under_way:
+            self._come_in(begin)
+        self.sent_bytes += size_bytes
+        self.messages += 1
+        try:
+            if blocks:
+                channel.blocked = begin, timeout_s, "all_reduce"
+                run(in_place, [buffer, datatype], operation)
+            else:
+                request = run(in_place, [buffer, datatype], operation)
+                if not request.Test():
+                    finish(request, "all_reduce", timeout_s)
+        except self._mpi.Exception as error:
+            raise self._told("all_reduce").error(error) from error
+        finally:
+            channel.blocked = None
+        self._left_ns = end = perf_counter_ns()
+        self.waited_ns += end - begin
+
+    def _remember(self, buffer: np.ndarray, op: str) -> None:
+        if len(self._usual) >= REMEMBERED:
+            self._usual.clear()
+        comm, blocks = self._now.comm, buffer.nbytes > SMALL_BYTES
+        run = comm.Allreduce if blocks else comm.Iallreduce
+        spec = buffer.nbytes, blocks, run, self._mpi.IN_PLACE, *_operation(buffer.dtype, op)
+        self._usual[buffer.dtype, buffer.nbytes, op] = spec
+
+    def _call(self, name: str, timeout_s: float, *given: Any) -> None:
+        if name in ("send", "receive"):
+            self._letter(name, *given).wait(timeout_s)
+        else:
+            self._carry_out(self._now, name, given, timeout_s)
+
+    def _call_start(self, name: str, *given: Any) -> Request:
+        if name in ("send", "receive"):
+            return self._letter(name, *given)
+        if not self._threads:
+            with self._told(name):
+                method, arguments = self._prepared(name, given)
+                return Posted(self._told(name), name, _start(self._later.comm, method, arguments))
+        started = Started(name, given, self.rank)
+        if self._worker is None:
+            self._worker = threading.Thread(target=self._work, name="deep5-mpi", daemon=True)
+            self._worker.start()
+        OPEN.append(started)
+        self._queue.put(started)
+        return started
+
+    def _work(self) -> None:
+        while (started := self._queue.get()) is not None:
+            try:
+                # The limit is that of the wait, which is another thread's.
+                self._carry_out(self._later, started.name, started.given, None)
+            except Exception as error:
+                started.error = error
+            started.finished_ns = perf_counter_ns()
+            OPEN.remove(started)
+            started.finished.set()
+
+    def _letter(self, name: str, buffer: np.ndarray, other: int, tag: int) -> Letter:
+        with self._told(f"{name} between rank {self.rank} and {other}"):
+            post = self._now.comm.Isend if name == "send" else self._now.comm.Irecv
+            return Letter(self._mpi, self.rank, name, buffer.nbytes, other, post(self._bytes(buffer), other, tag))
+
+    def _carry_out(self, channel: Channel, name: str, given: tuple[Any, ...], timeout_s: float | None) -> None:
+        # Here and not in `Told`: what is small takes microseconds.
+        try:
+            method, arguments = self._prepared(name, given)
+            part = None if name == "barrier" else given[1] if name == "scatter" else given[0]
+            if part is None or part.nbytes <= SMALL_BYTES:
+                finish(_start(channel.comm, method, arguments), name, timeout_s)
+                return
+            rest = given[1:] if name in ("all_reduce", "reduce", "broadcast") else given[2:]
+            channel.agree((name, part.dtype, part.size, *rest), timeout_s)
+            channel.blocked = None if timeout_s is None else (perf_counter_ns(), timeout_s, name)
+            try:
+                getattr(channel.comm, method)(*arguments)
+            finally:
+                channel.blocked = None
+        except self._mpi.Exception as error:
+            raise self._told(name).error(error) from error
+
+    def _prepared(self, name: str, given: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+        """The method of mpi4py and its arguments; the non-blocking one takes the same."""
+        mpi = self._mpi
+        if name == "all_reduce":
+            spec, op = self._reducible(*given)
+            return "Allreduce", (mpi.IN_PLACE, spec, op)
+        if name == "reduce":
+            buffer, root, op = given
+            spec, op = self._reducible(buffer, op)
+            return "Reduce", ((mpi.IN_PLACE, spec) if root == self.rank else (spec, None)) + (op, root)
+        if name == "reduce_scatter":
+            buffer, out, op = given
+            return "Reduce_scatter_block", (self._reducible(buffer, op)[0], *self._reducible(out, op))
+        if name == "barrier":
+            return "Barrier", ()
+        if name == "broadcast":
+            return "Bcast", (self._bytes(given[0]), given[1])
+        first, second = (None if each is None else self._bytes(each) for each in given[:2])
+        if name == "gather" and given[2] != self.rank:
+            second = None
+        if name == "scatter" and given[2] != self.rank:
+            first = None
+        return {"all_gather": "Allgather", "all_to_all": "Alltoall", "gather": "Gather", "scatter": "Scatter"}[name], (
+            first,
+            second,
+            *given[2:],
+        )
+
+    def _reducible(self, buffer: np.ndarray, op: str) -> tuple[list[Any], Any]:
+        datatype, operation = _operation(buffer.dtype, op)
+        if buffer.dtype.char in _NATIVE and buffer.dtype.isnative:
+            return [buffer, datatype], operation
+        return [buffer.reshape(-1).view(np.uint8), datatype], operation
+
+    def _bytes(self, buffer: np.ndarray) -> list[Any]:
+        # Element types that are no part of NumPy have no buffer protocol: as bytes they all do.
+        return [buffer.reshape(-1).view(np.uint8), self._mpi.BYTE]
+
+    def _told(self, what: str) -> Told:
+        return Told(self._mpi, what, self.rank)
+
+    def split(self, color: int, *, key: int | None = None) -> MPICommunicator:
+        """The ranks of one color; see `Communicator.split`."""
+        if not is_whole(color) or not 0 <= color < 2**31:
+            raise UsageError(f"split: got color {brief(color)}; allowed: a whole number of at least 0")
+        with self._told("split"):
+            self._now.agree(("split",), TIMEOUT_S)
+            self._now.blocked = perf_counter_ns(), TIMEOUT_S, "split"
+            try:
+                part = self._now.comm.Split(color, self.rank if key is None else key)
+                split = MPICommunicator(part)
+                part.Free()
+            finally:
+                self._now.blocked = None
+        return split
+
+    def close(self) -> None:
+        """End the thread and free what MPI holds, unless an operation is still open; see `Communicator.close`."""
+        if self._worker is not None:
+            self._queue.put(None)
+            self._worker.join(TIMEOUT_S)
+            self._worker = None
+        if not any(OPEN):
+            self._now.free()
+            self._later.free()
+
+
+def _meet_all_other_ranks_or_end(kind: type[MPICommunicator], timeout_s: float) -> MPICommunicator:
+    """The communicator of all; the name of this function is what a process prints that ends here."""
+    with nullcontext(sys.__stderr__) if sys.__stderr__ else Path(os.devnull).open("w") as told:
+        faulthandler.dump_traceback_later(timeout_s, exit=True, file=told)
+        try:
+            return kind(_library().COMM_WORLD)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+
+_STARTING = {
+    method: "I" + method.lower()
+    for method in (
+        *("Allreduce", "Reduce", "Reduce_scatter_block", "Barrier", "Bcast"),
+        *("Allgather", "Alltoall", "Gather", "Scatter"),
+    )
+}
+
+
+@functools.cache
+def _library() -> Any:
+    try:
+        from mpi4py import MPI
+    except ModuleNotFoundError as error:
+        raise missing_dependency("MPICommunicator", error) from error
+    except (ImportError, RuntimeError) as error:
+        raise MissingDependency(
+            f"MPICommunicator needs a library of MPI, which mpi4py does not find ({error}); remedy: "
+            f"{install_command('mpi4py')}"
+        ) from error
+    # Before mpi4py's own end, which calls MPI_Finalize.
+    atexit.register(leave, MPI)
+    return MPI
+
+
+@functools.cache
+def _operation(dtype: np.dtype, op: str) -> tuple[Any, Any]:
+    """The types of MPI for elements and for their reduction; where it has none, NumPy reduces."""
+    mpi, combine = _library(), _COMBINE[op]
+    if dtype.char in _NATIVE and dtype.isnative:
+        return mpi.Datatype.fromcode(dtype.char), getattr(mpi, op.upper())
+    try:
+        combine(np.zeros(1, dtype), np.zeros(1, dtype), out=np.zeros(1, dtype))
+    except TypeError as error:
+        raise UsageError(f"got a buffer of {dtype}, which has no {op} in NumPy; allowed: numbers") from error
+
+    def reduce(source: Any, target: Any, _: Any) -> None:
+        result = np.frombuffer(target, dtype)
+        combine(np.frombuffer(source, dtype), result, out=result)
+
+    return mpi.BYTE.Create_contiguous(dtype.itemsize).Commit(), mpi.Op.Create(reduce, commute=True)
+
+
+def _start(comm: Any, method: str, arguments: tuple[Any, ...]) -> Any:
+    return getattr(comm, _STARTING[method])(*arguments)

@@ -1,0 +1,368 @@
+"""`ProcessGroupCommunicator`: ranks that meet at an address, over the back-ends of torch.distributed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import zlib
+from collections.abc import Callable
+from datetime import timedelta
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from deep5.core.arguments import is_whole
+from deep5.core.communicator import TIMEOUT_S, Reduction, Request
+from deep5.core.errors import CommunicationError, MissingDependency, Unsupported, UsageError, brief
+from deep5.distributed.communicators.base_communicator import CountedCommunicator
+from deep5.distributed.communicators.process_collectives import (
+    STARTED_S,
+    Collectives,
+    Staged,
+    all_reduce_options,
+    is_tensor,
+    libraries,
+    limit,
+    raw,
+)
+
+__all__ = ["ProcessGroupCommunicator"]
+
+REMEMBERED = 256
+"""Kinds of sums whose options a rank keeps."""
+
+_TOLD_BYTES = 96
+_SAME = "remedy: every rank has to call the same collectives in the same order, on buffers of the same size"
+
+
+class ProcessGroupCommunicator(CountedCommunicator):
+    """A rank of a process group of torch.distributed; implements `Communicator`.
+
+    Buffers go to gloo as they are. For NCCL they are copied to this process's current graphics processor and back.
+    Element types that the back-ends do not reduce (bool, int16, complex and unsigned ones of more than a byte) are
+    gathered and combined by NumPy, in the order of the ranks.
+
+    gloo ends the process that gets more bytes than its buffer in a collective has, and does not look at what the others
+    call: `checked` has all ranks tell each other before each blocking collective, which takes some time more. After an
+    operation that was out of time a group is of no more use.
+
+    Args:
+        store: Where the ranks meet, a `torch.distributed.Store`.
+        rank: This process.
+        size: How many there are.
+        backend: gloo or nccl.
+        checked: Whether mismatched collectives are to raise `CommunicationError`.
+        timeout_s: Limit of the meeting.
+
+    Raises:
+        CommunicationError: The ranks have not come in time.
+        MissingDependency: PyTorch is not installed, or comes without the back-end.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        *,
+        backend: str = "gloo",
+        checked: bool = False,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        if backend not in ("gloo", "nccl"):
+            raise UsageError(f"unknown back-end {backend!r} of torch.distributed; allowed: gloo, nccl")
+        torch, self._c10d = libraries()
+        super().__init__(rank, size)
+        self._from_numpy = torch.from_numpy
+        # By dtype, reduction and limit, how torch takes what was reduced before.
+        self._usual: dict[tuple[np.dtype, str, float], Any] = {}
+        self._backend, self._checked, self._splits = backend, checked, 0
+        self._device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else None
+        # NCCL says that it has ended when it has only been put in the queue of the device.
+        self.tells_ends = self._device is None
+        self._collectives = Collectives(rank, size, self._device)
+        try:
+            # The same on all ranks that make their communicators in the same order.
+            number = store.add(f"deep5/{rank}/made", 1)
+            self._store = self._c10d.PrefixStore(f"deep5/{number}", store)
+            # Two threads, as torch has by itself: with one, a megabyte takes up to a third longer. What was started
+            # needs one, so that it is carried out in its order.
+            self._now = _group(backend, self._c10d.PrefixStore("now", self._store), rank, size, 2, timeout_s)
+            self._later = _group(backend, self._c10d.PrefixStore("later", self._store), rank, size, 1, timeout_s)
+            if self._device is None:
+                # gloo ends a process that takes up a connection whose other end is gone already (pytorch/gloo, issue
+                # 514): nobody goes on, and may die, before all have taken up theirs.
+                for group in (self._now, self._later):
+                    group.barrier().wait()
+        except RuntimeError as error:
+            raise CommunicationError(
+                f"rank {rank} of {size} did not meet the others within {timeout_s:g} s: {_first(error)}"
+            ) from error
+
+    @classmethod
+    def connect(
+        cls,
+        rank: int,
+        size: int,
+        *,
+        address: str = "127.0.0.1",
+        port: int,
+        backend: str = "gloo",
+        checked: bool = False,
+        timeout_s: float = TIMEOUT_S,
+    ) -> ProcessGroupCommunicator:
+        """Meet at an address, where rank 0 listens.
+
+        Args:
+            rank: This process.
+            size: How many there are.
+            address: Of the machine of rank 0.
+            port: A free one there.
+            backend: gloo or nccl.
+            checked: Whether mismatched collectives are to raise `CommunicationError`.
+            timeout_s: Limit of the meeting.
+
+        Raises:
+            CommunicationError: The ranks have not come in time.
+            MissingDependency: PyTorch is not installed.
+        """
+        c10d = libraries()[1]
+        try:
+            store = c10d.TCPStore(address, port, size, rank == 0, timedelta(seconds=timeout_s), False)
+        except RuntimeError as error:
+            raise CommunicationError(f"rank {rank} found no store at {address}:{port}: {_first(error)}") from error
+        return cls(store, rank, size, backend=backend, checked=checked, timeout_s=timeout_s)
+
+    @classmethod
+    def of_group(
+        cls, group: Any = None, *, backend: str = "gloo", checked: bool = False, timeout_s: float = TIMEOUT_S
+    ) -> ProcessGroupCommunicator:
+        """The ranks of a process group that torch.distributed made, on connections of their own.
+
+        Args:
+            group: What `torch.distributed.new_group` gave; None: that of all processes.
+            backend: gloo or nccl.
+            checked: Whether mismatched collectives are to raise `CommunicationError`.
+            timeout_s: Limit of the meeting.
+
+        Raises:
+            UsageError: torch.distributed is not initialised.
+        """
+        libraries()
+        from torch import distributed
+        from torch.distributed import distributed_c10d
+
+        if not distributed.is_initialized():
+            raise UsageError(
+                "torch.distributed is not initialised; remedy: torch.distributed.init_process_group, or "
+                "ProcessGroupCommunicator.connect"
+            )
+        group = distributed.group.WORLD if group is None else group
+        store = distributed_c10d._world.pg_map[group][1]
+        return cls(store, group.rank(), group.size(), backend=backend, checked=checked, timeout_s=timeout_s)
+
+    def all_reduce(self, buffer: np.ndarray, *, op: Reduction = "sum", timeout_s: float = TIMEOUT_S) -> None:
+        """Combine the buffers of all ranks in place; see `Communicator.all_reduce`."""
+        options = self._usual.get((buffer.dtype, op, timeout_s)) if type(buffer) is np.ndarray else None
+        if options is None or not buffer.flags.carray or not buffer.nbytes:
+            super().all_reduce(buffer, op=op, timeout_s=timeout_s)
+            if self._device is None and not self._checked and is_tensor(buffer.dtype):
+                if len(self._usual) >= REMEMBERED:
+                    self._usual.clear()
+                self._usual[buffer.dtype, op, timeout_s] = all_reduce_options(op, timeout_s)
+            return
+        # What `_block` would do, in one go: between two operations of gloo, none of it is in the processor's cache.
+        begin = perf_counter_ns()
+        if self._under_way:
+            self._come_in(begin)
+        if self.size > 1:
+            self.sent_bytes += buffer.nbytes
+            self.messages += 1
+        try:
+            self._now.allreduce([self._from_numpy(buffer)], options).wait()
+        except RuntimeError as error:
+            raise self._told(error, "all_reduce", timeout_s) from error
+        self._left_ns = end = perf_counter_ns()
+        self.waited_ns += end - begin
+
+    def _call(self, name: str, timeout_s: float, *given: Any) -> None:
+        if name in ("send", "receive"):
+            self._letter(name, *given).wait(timeout_s)
+            return
+        if self._checked:
+            self._agree(name, given, timeout_s)
+        try:
+            work, after = self._collectives.post(self._now, name, given, timeout_s)
+            work.wait()
+        except RuntimeError as error:
+            raise self._told(error, name, timeout_s) from error
+        if after is not None:
+            after()
+
+    def _call_start(self, name: str, *given: Any) -> Request:
+        if name in ("send", "receive"):
+            return self._letter(name, *given)
+        try:
+            started = _Started(self, name, *self._collectives.post(self._later, name, given, STARTED_S))
+            if self.counts_hidden:
+                # Not without need: the call back costs the end of a small collective some time.
+                started.listen()
+            return started
+        except RuntimeError as error:
+            raise self._told(error, name, STARTED_S) from error
+
+    def _letter(self, name: str, buffer: np.ndarray, other: int, tag: int) -> _Letter:
+        staged = Staged(self._device)
+        tensor = staged.give(raw(buffer)) if name == "send" else staged.take(raw(buffer))
+        if self._device is not None and tag != 0:
+            raise Unsupported(f"got tag {tag}; allowed: 0, NCCL knows no tags")
+        # gloo ends a process that gets a longer message than it has room for. With the size in the tag, messages of
+        # another size do not meet.
+        what = f"{name} of {buffer.nbytes} bytes {'to' if name == 'send' else 'from'} rank {other}"
+        wire = tag << 16 | zlib.crc32(buffer.nbytes.to_bytes(8, "little")) & 0xFFFF
+        try:
+            work = (self._now.send if name == "send" else self._now.recv)([tensor], other, wire)
+        except RuntimeError as error:
+            raise self._told(error, what, TIMEOUT_S) from error
+        return _Letter(self, what, work, staged)
+
+    def _agree(self, name: str, given: tuple[Any, ...], timeout_s: float) -> None:
+        part = None if name == "barrier" else given[1] if name == "scatter" else given[0]
+        rest = [each for each in given if not isinstance(each, np.ndarray) and each is not None]
+        said = " ".join(map(str, (name, "" if part is None else f"{part.dtype}[{part.size}]", *rest)))
+        mine = np.frombuffer(said.encode()[:_TOLD_BYTES].ljust(_TOLD_BYTES), np.uint8)
+        told = np.empty((self.size, _TOLD_BYTES), np.uint8)
+        try:
+            self._collectives.post(self._now, "all_gather", (mine, told), timeout_s)[0].wait()
+        except RuntimeError as error:
+            raise self._told(error, name, timeout_s) from error
+        texts = [bytes(row).decode(errors="replace").strip() for row in told]
+        for rank, text in enumerate(texts):
+            if text != texts[0]:
+                raise CommunicationError(f"rank 0 calls {texts[0]} and rank {rank} {text}; allowed: the same")
+
+    def _told(self, error: Exception, what: str, timeout_s: float) -> CommunicationError:
+        text = _first(error)
+        if "imed out" in text or "imeout" in text:
+            # Their threads are still at it, and the end of the process would wait for them.
+            _keep(self._now)
+            _keep(self._later)
+            return CommunicationError(f"{what} was not finished on rank {self.rank} within {timeout_s:g} s; {_SAME}")
+        return CommunicationError(f"{what} failed on rank {self.rank}: {text}")
+
+    def split(self, color: int, *, key: int | None = None) -> ProcessGroupCommunicator:
+        """The ranks of one color; see `Communicator.split`."""
+        if not is_whole(color) or color < 0:
+            raise UsageError(f"split: got color {brief(color)}; allowed: a whole number of at least 0")
+        every = np.empty((self.size, 2), np.int64)
+        self._call("all_gather", TIMEOUT_S, np.array([color, self.rank if key is None else key]), every)
+        self._splits += 1
+        order = sorted((int(place), rank) for rank, (other, place) in enumerate(every) if other == color)
+        store = self._c10d.PrefixStore(f"split/{self._splits}/{color}", self._store)
+        rank = [rank for _, rank in order].index(self.rank)
+        return ProcessGroupCommunicator(store, rank, len(order), backend=self._backend, checked=self._checked)
+
+    def close(self) -> None:
+        """Give up the connections; see `Communicator.close`."""
+        self._now = self._later = self._store = None
+
+
+class _Started:
+    """A collective that torch carries out in a thread."""
+
+    def __init__(
+        self, communicator: ProcessGroupCommunicator, name: str, work: Any, after: Callable[[], None] | None
+    ) -> None:
+        self._communicator, self._name, self._work, self._after = communicator, name, work, after
+        self._over = False
+        self.finished_ns: int | None = None
+
+    def listen(self) -> None:
+        """Have torch's thread note when it ends, in good order or not."""
+        self._work.get_future().add_done_callback(self._end)
+
+    def _end(self, _: Any) -> None:
+        self.finished_ns = perf_counter_ns()
+
+    def wait(self, timeout_s: float = TIMEOUT_S) -> None:
+        if not self._over:
+            try:
+                self._work.wait(limit(timeout_s))
+            except RuntimeError as error:
+                raise self._communicator._told(error, self._name, timeout_s) from error
+            self._over = True
+            if self._after is not None:
+                self._after()
+
+    def done(self) -> bool:
+        if not self._over and self._work.is_completed():
+            self.wait()
+        return self._over
+
+
+class _Letter:
+    """A message under way. gloo looks whether one is there only while somebody waits: who asks gets a thread for it."""
+
+    def __init__(self, communicator: ProcessGroupCommunicator, what: str, work: Any, staged: Staged) -> None:
+        self._communicator, self._what, self._work, self._staged = communicator, what, work, staged
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._over = False
+
+    def wait(self, timeout_s: float = TIMEOUT_S) -> None:
+        if self._over:
+            return
+        if self._thread is None:
+            try:
+                self._work.wait(limit(timeout_s))
+            except RuntimeError as error:
+                raise self._communicator._told(error, self._what, timeout_s) from error
+        else:
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                raise self._communicator._told(TimeoutError("timed out"), self._what, timeout_s)
+            if self._error is not None:
+                raise self._communicator._told(self._error, self._what, timeout_s) from self._error
+        self._over = True
+        self._staged.fetch()
+
+    def done(self) -> bool:
+        if not self._over:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._look, name="deep5-letter", daemon=True)
+                self._thread.start()
+            elif not self._thread.is_alive():
+                self.wait()
+        return self._over
+
+    def _look(self) -> None:
+        try:
+            self._work.wait(limit(STARTED_S))
+        except RuntimeError as error:
+            self._error = error
+
+
+def _group(backend: str, store: Any, rank: int, size: int, threads: int, timeout_s: float) -> Any:
+    c10d = libraries()[1]
+    if backend == "nccl":
+        if not hasattr(c10d, "ProcessGroupNCCL"):
+            raise MissingDependency("this build of PyTorch has no NCCL; remedy: one for graphics processors of NVIDIA")
+        return c10d.ProcessGroupNCCL(store, rank, size, timedelta(seconds=timeout_s))
+    gloo = c10d.ProcessGroupGloo
+    options = gloo._Options()
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
+    options._devices = [gloo.create_device(interface=interface) if interface else gloo.create_default_device()]
+    options._threads, options._timeout = threads, timedelta(seconds=timeout_s)
+    return gloo(store, rank, size, options)
+
+
+def _first(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].partition(" This is typically")[0]
+
+
+def _keep(group: Any) -> None:
+    """Never destroy it: that would wait for its threads."""
+    if group is not None:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))

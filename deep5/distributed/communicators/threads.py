@@ -1,0 +1,330 @@
+"""Ranks that are threads of one process: what a scheme does, seen without a launcher."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from time import monotonic, perf_counter_ns
+from typing import Any, TypeVar
+
+import numpy as np
+
+from deep5.core.communicator import TIMEOUT_S, Request
+from deep5.core.errors import CommunicationError, UsageError
+from deep5.distributed.communicators.base_communicator import CountedCommunicator
+
+__all__ = ["ThreadCommunicator", "run_in_threads"]
+
+T = TypeVar("T")
+# How long the end of the process waits for ranks that are still at it.
+_LEAVE_S = 20.0
+_COMBINE = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+
+
+class _Meeting:
+    """One collective operation: whoever comes last carries it out for all."""
+
+    def __init__(self, size: int) -> None:
+        self.given: list[tuple[Any, ...] | None] = [None] * size
+        self.finished = False
+        self.finished_ns: int | None = None
+        self.result: Any = None
+
+
+class _Group:
+    """What the ranks of a communicator share."""
+
+    def __init__(self, size: int, lost: threading.Event, reasons: list[str]) -> None:
+        self.size, self.lost, self.reasons = size, lost, reasons
+        self.condition = threading.Condition()
+        self.meetings: dict[tuple[str, int], _Meeting] = {}
+        self.letters: dict[tuple[int, int, int], deque[bytes]] = defaultdict(deque)
+
+    def check(self) -> None:
+        if self.lost.is_set():
+            raise CommunicationError(f"another rank is lost: {self.reasons[0]}")
+
+
+class ThreadCommunicator(CountedCommunicator):
+    """A rank of `run_in_threads`. Results are combined in the order of the ranks, so that bits repeat."""
+
+    tells_ends = True
+
+    def __init__(self, rank: int, group: _Group) -> None:
+        super().__init__(rank, group.size)
+        self._group = group
+        self._counts = {"now": 0, "later": 0}
+
+    def _call(self, name: str, timeout_s: float, *given: Any) -> None:
+        if name in ("send", "receive"):
+            self._call_start(name, *given).wait(timeout_s)
+        else:
+            self._meet("now", name, given).wait(timeout_s)
+
+    def _call_start(self, name: str, *given: Any) -> Request:
+        group = self._group
+        if name == "send":
+            buffer, to, tag = given
+            group.check()
+            with group.condition:
+                group.letters[self.rank, to, tag].append(buffer.tobytes())
+                group.condition.notify_all()
+            return _Pending(group, lambda: True, "send")
+        if name == "receive":
+            return _Receipt(group, self.rank, *given)
+        return self._meet("later", name, given)
+
+    def _meet(self, queue: str, name: str, given: tuple[Any, ...]) -> Request:
+        group, number = self._group, self._counts[queue]
+        self._counts[queue] += 1
+        group.check()
+        with group.condition:
+            meeting = group.meetings.setdefault((queue, number), _Meeting(self.size))
+            meeting.given[self.rank] = (name, *given)
+            if all(entry is not None for entry in meeting.given):
+                del group.meetings[queue, number]
+                calls: list[Any] = meeting.given
+                try:
+                    _check_same(calls)
+                    meeting.result = _carry_out(calls, group)
+                except CommunicationError as error:
+                    meeting.result = error
+                meeting.finished_ns, meeting.finished = perf_counter_ns(), True
+                group.condition.notify_all()
+        return _Pending(group, lambda: meeting.finished, name, meeting)
+
+    def split(self, color: int, *, key: int | None = None) -> ThreadCommunicator:
+        """The ranks of one color; see `Communicator.split`."""
+        if isinstance(color, bool) or not isinstance(color, int) or color < 0:
+            raise UsageError(f"split: got color {color!r}; allowed: a whole number of at least 0")
+        pending = self._meet("now", "split", (color, self.rank if key is None else key))
+        pending.wait(TIMEOUT_S)
+        groups = pending.result()  # type: ignore[attr-defined]
+        place, group = groups[self.rank]
+        return ThreadCommunicator(place, group)
+
+    def close(self) -> None:
+        """There is nothing to give up."""
+
+
+class _Pending:
+    """An operation that others have to come to."""
+
+    def __init__(self, group: _Group, finished: Callable[[], bool], name: str, meeting: _Meeting | None = None) -> None:
+        self._group, self._finished, self._name, self._meeting = group, finished, name, meeting
+
+    def wait(self, timeout_s: float = TIMEOUT_S) -> None:
+        group, deadline = self._group, monotonic() + timeout_s
+        with group.condition:
+            while not self._finished():
+                group.check()
+                left_s = deadline - monotonic()
+                if left_s <= 0:
+                    raise CommunicationError(
+                        f"{self._name} was not finished within {timeout_s:g} s; remedy: every rank has to call the "
+                        "same collectives in the same order"
+                    )
+                group.condition.wait(min(left_s, 0.5))
+        if self._meeting is not None and isinstance(self._meeting.result, CommunicationError):
+            raise self._meeting.result
+
+    def done(self) -> bool:
+        return self._finished()
+
+    @property
+    def finished_ns(self) -> int | None:
+        return None if self._meeting is None else self._meeting.finished_ns
+
+    def result(self) -> Any:
+        return None if self._meeting is None else self._meeting.result
+
+
+class _Receipt:
+    """A message that may not have been sent yet."""
+
+    def __init__(self, group: _Group, rank: int, buffer: np.ndarray, source: int, tag: int) -> None:
+        self._group, self._key, self._buffer = group, (source, rank, tag), buffer
+        self._taken = False
+
+    def wait(self, timeout_s: float = TIMEOUT_S) -> None:
+        _Pending(self._group, self._take, f"receive from rank {self._key[0]}").wait(timeout_s)
+
+    def done(self) -> bool:
+        with self._group.condition:
+            return self._take()
+
+    def _take(self) -> bool:
+        letters = self._group.letters[self._key]
+        if not self._taken and letters:
+            content = letters.popleft()
+            if len(content) != self._buffer.nbytes:
+                raise CommunicationError(
+                    f"a message of {len(content)} bytes from rank {self._key[0]}; allowed: {self._buffer.nbytes}, the "
+                    "size of the buffer"
+                )
+            self._buffer.reshape(-1).view(np.uint8)[:] = np.frombuffer(content, np.uint8)
+            self._taken = True
+        return self._taken
+
+
+def run_in_threads(size: int, function: Callable[[ThreadCommunicator], T], *, timeout_s: float = 600.0) -> list[T]:
+    """Call a function once a rank, each with its communicator: rank 0 in this thread, the others in threads of theirs.
+
+    Args:
+        size: Number of ranks.
+        function: Takes the rank's communicator.
+        timeout_s: How long the others may take in all; rank 0 is limited by its own waits.
+
+    Returns:
+        What the function gave, in the order of the ranks.
+
+    Raises:
+        CommunicationError: The ranks were not done in time.
+        Exception: What the first failed rank raised; the others are told and end.
+
+    >>> def total(communicator):
+    ...     value = np.array([communicator.rank + 1.0])
+    ...     communicator.all_reduce(value)
+    ...     return float(value[0])
+    >>> run_in_threads(3, total)
+    [6.0, 6.0, 6.0]
+    """
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise UsageError(f"run_in_threads: got {size!r} ranks; allowed: a whole number of at least 1")
+    lost, reasons = threading.Event(), [""]
+    group = _Group(size, lost, reasons)
+    results: list[Any] = [None] * size
+    errors: list[tuple[int, BaseException]] = []
+
+    def work(rank: int) -> None:
+        try:
+            results[rank] = function(ThreadCommunicator(rank, group))
+        except BaseException as error:
+            failed(rank, error)
+
+    def failed(rank: int, error: BaseException) -> None:
+        with group.condition:
+            errors.append((rank, error))
+            if not lost.is_set():
+                reasons[0] = f"rank {rank} raised {type(error).__name__}: {error}"
+                lost.set()
+            group.condition.notify_all()
+
+    others = range(1, size)
+    threads = [threading.Thread(target=work, args=(rank,), name=f"rank-{rank}", daemon=True) for rank in others]
+    deadline = monotonic() + timeout_s
+    _at_exit().extend(threads)
+    try:
+        for thread in threads:
+            thread.start()
+        work(0)
+        with suppress(RuntimeError):
+            # A signal may have come between the lock and its block: then this thread has it still, and nobody else can.
+            while errors:
+                group.condition.release()
+        _join(threads, deadline)
+    except BaseException as error:
+        # A signal, outside of what rank 0 does.
+        failed(0, error)
+        raise
+    if errors:
+        # Signals come to the thread of rank 0 alone; the others only say that another rank had one.
+        own = (error for rank, error in errors if rank == 0 and isinstance(error, KeyboardInterrupt))
+        raise next(own, errors[0][1])
+    if any(thread.is_alive() for thread in threads):
+        reasons[0] = "the time for all ranks is over"
+        lost.set()
+        raise CommunicationError(f"the ranks were not done within {timeout_s:g} s")
+    return results
+
+
+def _join(threads: Iterable[threading.Thread], deadline: float) -> None:
+    for thread in threads:
+        if thread.ident is not None:
+            thread.join(max(deadline - monotonic(), 0.0))
+
+
+@functools.cache
+def _at_exit() -> deque[threading.Thread]:
+    """The ranks' threads: the end of the process waits for them. One within a library's code would abort it."""
+    threads: deque[threading.Thread] = deque(maxlen=1000)
+    atexit.register(lambda: _join(threads, monotonic() + _LEAVE_S))
+    return threads
+
+
+def _check_same(calls: list[tuple[Any, ...]]) -> None:
+    """All ranks have to do the same, on buffers of the same size and dtype."""
+
+    def told(call: tuple[Any, ...]) -> str:
+        name, *given = call
+        if name in ("split", "gather", "scatter"):
+            rest: list[Any] = given[2:]
+        else:
+            rest = [f"{each.dtype}[{each.size}]" if isinstance(each, np.ndarray) else each for each in given]
+        return " ".join(map(str, (name, *rest)))
+
+    texts = [told(call) for call in calls]
+    for rank, text in enumerate(texts):
+        if text != texts[0]:
+            raise CommunicationError(f"rank 0 calls {texts[0]} and rank {rank} {text}; allowed: the same")
+
+
+def _carry_out(calls: list[tuple[Any, ...]], group: _Group) -> Any:
+    name = calls[0][0]
+    given = [call[1:] for call in calls]
+    size = len(calls)
+    if name == "split":
+        return _split(given, group)
+    if name in ("all_reduce", "reduce"):
+        buffers = [entry[0] for entry in given]
+        total = _combined(buffers, given[0][-1])
+        for buffer in buffers if name == "all_reduce" else [buffers[given[0][1]]]:
+            buffer[...] = total
+    elif name == "broadcast":
+        root = given[0][1]
+        for rank, (buffer, _) in enumerate(given):
+            if rank != root:
+                buffer[...] = given[root][0].reshape(buffer.shape)
+    elif name == "reduce_scatter":
+        parts = _combined([entry[0] for entry in given], given[0][2]).reshape(size, -1)
+        for rank, (_, out, _) in enumerate(given):
+            out.reshape(-1)[...] = parts[rank]
+    elif name in ("all_gather", "gather"):
+        together = np.concatenate([entry[0].reshape(-1) for entry in given])
+        for rank, entry in enumerate(given):
+            if name == "all_gather" or rank == entry[2]:
+                entry[1].reshape(-1)[...] = together
+    elif name == "scatter":
+        root = given[0][2]
+        parts = given[root][0].reshape(size, -1)
+        for rank, (_, out, _) in enumerate(given):
+            out.reshape(-1)[...] = parts[rank]
+    elif name == "all_to_all":
+        together = np.stack([buffer.reshape(size, -1) for buffer, _ in given])
+        for rank, (_, out) in enumerate(given):
+            out.reshape(-1)[...] = together[:, rank].reshape(-1)
+    return None
+
+
+def _combined(buffers: list[np.ndarray], op: str) -> np.ndarray:
+    total = buffers[0].copy()
+    for buffer in buffers[1:]:
+        total = _COMBINE[op](total, buffer.reshape(total.shape), dtype=total.dtype)
+    return total
+
+
+def _split(given: list[tuple[Any, ...]], whole: _Group) -> list[tuple[int, _Group]]:
+    """A rank's place and group in what is split; who is lost to one is lost to all."""
+    members: dict[int, list[int]] = defaultdict(list)
+    for rank, (color, _) in enumerate(given):
+        members[color].append(rank)
+    found: dict[int, tuple[int, _Group]] = {}
+    for ranks in members.values():
+        group = _Group(len(ranks), whole.lost, whole.reasons)
+        for place, rank in enumerate(sorted(ranks, key=lambda rank: (given[rank][1], rank))):
+            found[rank] = (place, group)
+    return [found[rank] for rank in range(len(given))]

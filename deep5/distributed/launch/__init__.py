@@ -1,0 +1,1 @@
+"""Ranks started, supervised and joined."""

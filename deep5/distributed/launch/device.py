@@ -1,0 +1,68 @@
+"""Which graphics processor is this rank's, where several ranks are on one machine."""
+
+from __future__ import annotations
+
+import os
+
+from deep5.core.errors import Unsupported, UsageError
+from deep5.core.plugins import missing_dependency
+from deep5.core.tensors import Device, device
+from deep5.distributed.launch.join import launched
+
+__all__ = ["rank_device", "use_device"]
+
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+
+
+def rank_device(named: str | Device) -> Device:
+    """The device that a name stands for on this rank.
+
+    `cuda` is a processor for each rank of a machine: that of the rank's number there, as the launcher's environment
+    tells it, or the only one where the launcher lets the rank see one. `cuda:N`, and a `Device`, is that one on every
+    rank. Without a launcher `cuda` is the first. Whether there are as many, the framework says.
+
+    Args:
+        named: As a recipe has it.
+
+    Raises:
+        UsageError: No device, or `cuda` where the launcher does not say which rank of its machine this is.
+    """
+    place = device(named)
+    if named != "cuda":
+        return place
+    rank = launched()
+    if rank is None or any(_is_one(os.environ.get(variable)) for variable in _VISIBLE):
+        return place
+    if rank.local_rank is None:
+        raise UsageError(
+            f"device 'cuda' is a processor for each rank of a machine, and {rank.by} does not say which of its machine "
+            "this is; allowed: cuda:N"
+        )
+    return Device(kind="cuda", index=rank.local_rank)
+
+
+def use_device(named: str | Device) -> None:
+    """Make the device that a name stands for on this rank the current one of PyTorch, by which NCCL goes.
+
+    Args:
+        named: As for `rank_device`.
+
+    Raises:
+        MissingDependency: PyTorch is not installed.
+        Unsupported: PyTorch does not see it.
+        UsageError: As `rank_device`.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise missing_dependency("NCCL", error) from error
+    place, found = rank_device(named), torch.cuda.device_count()
+    if place.kind != "cuda" or place.index >= found:
+        names = ", ".join(f"cuda:{index}" for index in range(found)) or "none"
+        raise Unsupported(f"no device {place} for NCCL here; allowed: {names}; remedy: as many ranks as there are")
+    torch.cuda.set_device(place.index)
+
+
+def _is_one(visible: str | None) -> bool:
+    """Whether a list of processors has one entry."""
+    return visible is not None and len([each for each in visible.split(",") if each.strip()]) == 1

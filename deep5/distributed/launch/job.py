@@ -1,0 +1,350 @@
+"""`RankJob`: a launcher and its ranks, watched until nothing of them is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, monotonic_ns, sleep
+from typing import Any, TextIO
+
+import psutil
+
+from deep5.distributed.launch.output import RankOutput, last_lines
+from deep5.distributed.launch.supervisor import LIFELINE, OVER
+
+__all__ = ["BEGIN_S", "START_S", "RankJob", "RanksEnded"]
+
+START_S = 120.0
+"""Until all ranks run, at most: a launcher that waits for a machine that does not answer says nothing."""
+
+BEGIN_S = 100.0
+"""From the first rank that is about to meet the others until the last one is, at most: the meeting itself has a limit
+that begins later, and that is a little longer."""
+
+_LOOK_S = 0.1
+# Where one rank failed, the others mostly fail by themselves of the same; then they say so.
+_TOGETHER_S = 1.0
+# Where all that is known is that a rank could not reach the others, one of these mostly has ended, or is about to: the
+# system may write its memory to a file first.
+_UNREACHED_S = 5.0
+# A rank that reported ends the job of MPI a second later (`mpi_waiting.leave`), and the launcher the other ranks; an
+# end that was the cause of a report is seen within a fraction of that.
+_BEHIND_S = 0.8
+# Ranks that wait for a lost one have nothing to put in order for which it would be worth to wait.
+_LOST_GRACE_S = 3.0
+_LAUNCHER_S = 2.0
+_FAILED, _INTERRUPTED = 3, 130
+
+
+@dataclass(frozen=True, kw_only=True)
+class RanksEnded:
+    """What became of a job.
+
+    Attributes:
+        status: What the first rank that did not end with 0 ended with, 3 where one was lost, 130 where the job was
+            interrupted.
+        lost: The rank that was ended from outside, or None.
+        failed: The rank that failed by itself first, or None.
+        signal: What ended the rank that was lost, where it is known.
+        error: What went wrong, in one text, or None. The rank may have printed it, unless it left that to `Report`.
+        reason: The part of the error that says why, where the rank that failed told it apart.
+        alike: Whether all ranks failed, and told the same reason.
+        trace: Where the rank that failed raised the error, as Python prints it, or None.
+        result_folder: Where the run wrote its result, as the first rank that knew it said.
+        seconds_to_notice: From the end of the rank that was lost or failed until it was seen; None where none was.
+    """
+
+    status: int
+    lost: int | None = None
+    failed: int | None = None
+    signal: int | None = None
+    error: str | None = None
+    reason: str | None = None
+    alike: bool = False
+    trace: str | None = None
+    result_folder: Path | None = None
+    seconds_to_notice: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _End:
+    """How a rank ended; `signal` is 0 where it is not known."""
+
+    rank: int
+    at_ns: int
+    status: int | None
+    signal: int | None
+
+
+class RankJob:
+    """A launcher with its ranks; left as a context, nothing of it lives.
+
+    Args:
+        folder: Where ranks and those who hold their places say how far they are.
+        ranks: How many there are.
+        launcher: What it is called.
+        command: The launcher's command line.
+        variables: Of the environment.
+        stdout: Takes what rank 0 prints.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        ranks: int,
+        launcher: str,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        stdout: TextIO,
+    ) -> None:
+        self.folder, self.ranks, self.launcher = folder, ranks, launcher
+        self._all_begun = False
+        self.ended: dict[int, _End] = {}
+        self.holders: dict[int, tuple[psutil.Process, int]] = {}
+        os.mkfifo(folder / LIFELINE)
+        self._lifeline = os.open(folder / LIFELINE, os.O_RDWR)
+        self._output = RankOutput(folder, ranks, stdout)
+        with (folder / "launcher.txt").open("wb") as printed:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=printed,
+                env=dict(variables),
+                # A terminal's signals are for this process, which passes them on.
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> RankJob:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sweep()
+        self._output.close()
+
+    def watch(self, asked: list[int], grace_s: float) -> RanksEnded:
+        """Return when all ranks have ended, or were ended because one did not end well."""
+        deadline = monotonic() + START_S
+        while True:
+            self._look()
+            if asked:
+                return self._interrupted(asked, grace_s)
+            if (first := self._first()) is not None:
+                return self._wrong(first, min(grace_s, _LOST_GRACE_S))
+            if (late := self._late()) is not None:
+                self._end(signal.SIGTERM, _LOST_GRACE_S)
+                return RanksEnded(status=_FAILED, failed=late, error=self._not_begun(late))
+            if len(self.ended) == self.ranks:
+                return RanksEnded(status=0, result_folder=self._result_folder())
+            if self.process.poll() is not None:
+                self._look()
+                if self._first() is None and len(self.ended) < self.ranks:
+                    return self._launcher_failed()
+            elif len(self.holders) < self.ranks and monotonic() > deadline:
+                return RanksEnded(
+                    status=_FAILED,
+                    error=f"{len(self.holders)} of {self.ranks} ranks were there after {START_S:g} s{self._printed()}",
+                )
+            else:
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(_LOOK_S)
+
+    def _late(self) -> int | None:
+        """A rank that has not begun, long after another one has; who begins says so."""
+        if self._all_begun:
+            return None
+        begun = [self._read(f"rank-{rank}.json").get("at_ns") for rank in range(self.ranks)]
+        self._all_begun = None not in begun
+        told = [at_ns for at_ns in begun if at_ns is not None]
+        if self._all_begun or not told or monotonic_ns() - min(told) < BEGIN_S * 1e9:
+            return None
+        return begun.index(None)
+
+    def _not_begun(self, rank: int) -> str:
+        return (
+            f"rank {rank} of {self.ranks} has not begun within {BEGIN_S:g} s of the first one; remedy: look at what "
+            f"takes so long while its recipe is read{self._tail(rank)}"
+        )
+
+    def _look(self) -> None:
+        """Find who has started and who has ended."""
+        for rank in range(self.ranks):
+            if rank in self.ended:
+                continue
+            if rank not in self.holders and (told := self._read(f"holder-{rank}.json")):
+                with suppress(psutil.NoSuchProcess):
+                    self.holders[rank] = (psutil.Process(told["pid"]), told["rank_pid"])
+                gone = rank not in self.holders
+            else:
+                gone = rank in self.holders and not _lives(self.holders[rank][0])
+            if told := self._read(f"ended-{rank}.json"):
+                self.ended[rank] = _End(rank=rank, at_ns=told["at_ns"], status=told["status"], signal=told["signal"])
+            elif gone:
+                self.ended[rank] = _End(rank=rank, at_ns=monotonic_ns(), status=None, signal=0)
+
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.folder / name).read_bytes())
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def _first(self) -> tuple[int, int, dict[str, Any]] | None:
+        """When and of which rank the first was that did not end well, and what that rank reports.
+
+        One that says that it failed counts from then on: until its process ends it may take longer than the others do
+        to notice, and MPI's end may wait for them. One that failed because it could not reach the others comes last:
+        the end of a process is seen when it is over, and its connections are closed before. Who goes without a word
+        some time behind a report was ended for it: by a launcher, when the rank that reported ended the job.
+        """
+        reports = [self._read(f"rank-{rank}.json") for rank in range(self.ranks)]
+        told_ns = [int(report["at_ns"]) for report in reports if report.get("state") == "failed"]
+        found: list[tuple[bool, int, int, dict[str, Any]]] = []
+        for rank in range(self.ranks):
+            report, end = reports[rank], self.ended.get(rank)
+            if report.get("state") == "failed":
+                found.append((bool(report.get("unreached")), int(report["at_ns"]), rank, report))
+            elif end is not None and end.status != 0:
+                if end.signal == 0 and told_ns and end.at_ns > min(told_ns) + _BEHIND_S * 1e9:
+                    continue
+                found.append((False, end.at_ns, rank, {}))
+        first = min(found, key=lambda each: each[:3], default=None)
+        return None if first is None else first[1:]
+
+    def _wrong(self, first: tuple[int, int, dict[str, Any]], grace_s: float) -> RanksEnded:
+        """The first rank that did not end well; what it did to the others is not told."""
+        notice = max(monotonic_ns() - first[0], 0) / 1e9
+        if first[2]:
+            deadline = monotonic() + _UNREACHED_S
+            self._wait(_TOGETHER_S)
+            first = self._first() or first
+            while first[2].get("unreached") and monotonic() < deadline and len(self.ended) < len(self.holders):
+                self._wait(_LOOK_S)
+                first = self._first() or first
+        self._end(signal.SIGTERM, grace_s)
+        _, rank, report = first
+        end, folder = self.ended.get(rank), self._result_folder()
+        if not report and end is not None and end.signal is not None:
+            return RanksEnded(
+                status=_FAILED,
+                lost=rank,
+                signal=end.signal or None,
+                error=self._lost(end),
+                result_folder=folder,
+                seconds_to_notice=notice,
+            )
+        status = report.get("status") or (end.status if end is not None else None) or _FAILED
+        reason = report.get("reason")
+        return RanksEnded(
+            status=status,
+            failed=rank,
+            error=report.get("error") or f"rank {rank} ended with the status {status}{self._tail(rank)}",
+            reason=reason,
+            alike=all(self._read(f"rank-{other}.json").get("reason") == reason for other in range(self.ranks)),
+            trace=report.get("trace"),
+            result_folder=folder,
+            seconds_to_notice=notice,
+        )
+
+    def _lost(self, end: _End) -> str:
+        if not end.signal:
+            return f"rank {end.rank} of {self.ranks} is lost: its process is gone"
+        number = end.signal
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        why = "; the system does so where memory runs out" if number == signal.SIGKILL else self._tail(end.rank)
+        return f"rank {end.rank} of {self.ranks} is lost: it was ended by {name}{why}"
+
+    def _interrupted(self, asked: list[int], grace_s: float) -> RanksEnded:
+        self._end(asked[0], grace_s if len(self.holders) == self.ranks else 0.0, asked)
+        return RanksEnded(status=_INTERRUPTED, error="interrupted", result_folder=self._result_folder())
+
+    def _launcher_failed(self) -> RanksEnded:
+        status = self.process.returncode
+        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with the status {status}"
+        self._end(signal.SIGTERM, _LOST_GRACE_S)
+        return RanksEnded(
+            status=_FAILED,
+            error=f"{self.launcher} {how} before its ranks{self._printed()}",
+            result_folder=self._result_folder(),
+        )
+
+    def _printed(self) -> str:
+        return last_lines((self.folder / "launcher.txt").read_bytes())
+
+    def _tail(self, rank: int) -> str:
+        sleep(_LOOK_S)  # its last lines are on their way
+        return self._output.tail(rank)
+
+    def _result_folder(self) -> Path | None:
+        told = (self._read(f"rank-{rank}.json").get("folder") for rank in range(self.ranks))
+        return next((Path(folder) for folder in told if folder), None)
+
+    def _wait(self, limit_s: float, asked: list[int] | None = None) -> None:
+        """Until all that started have ended, or the limit, or a second signal."""
+        deadline = monotonic() + limit_s
+        while monotonic() < deadline and (asked is None or len(asked) < 2):
+            self._look()
+            if all(rank in self.ended for rank in self.holders):
+                return
+            sleep(_LOOK_S / 4)
+
+    def _end(self, number: int, grace_s: float, asked: list[int] | None = None) -> None:
+        """Give the ranks that are left a signal and some time, and then end them."""
+        self._look()
+        for rank, (holder, process) in self.holders.items():
+            # A rank's number is its own for as long as its parent, the holder, has not reaped it.
+            if rank not in self.ended and _lives(holder):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, number)
+        self._wait(grace_s, asked)
+
+    def _sweep(self) -> None:
+        """End all that is left: what ranks started, the ranks, those who hold their places, and the launcher."""
+        left = _tree(self.process)
+        places = {holder.pid for holder, _ in self.holders.values()}
+        above = {ancestor.pid for holder, _ in self.holders.values() for ancestor in _parents(holder)}
+        for each in left:
+            # Of the launcher's, only what is below a holder: it would complain of anything else.
+            if each.pid not in places and each.pid not in above and places & {up.pid for up in _parents(each)}:
+                with suppress(psutil.Error):
+                    each.kill()
+        # Those who hold the places let go, and the launcher sees them all end well.
+        (self.folder / OVER).touch()
+        os.close(self._lifeline)
+        for sign in (None, signal.SIGTERM, signal.SIGKILL):
+            if sign is not None:
+                self.process.send_signal(sign)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(_LAUNCHER_S)
+                break
+        for each in left:
+            with suppress(psutil.Error):
+                each.kill()
+        psutil.wait_procs(left, _LAUNCHER_S)
+
+
+def _tree(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    try:
+        return list(psutil.Process(process.pid).children(recursive=True))
+    except psutil.Error:
+        return []
+
+
+def _parents(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return list(process.parents())
+    except psutil.Error:
+        return []
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False

@@ -1,0 +1,347 @@
+"""A process that was started as one of several ranks: what it was started as, its communicator, and what it reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Literal
+
+from deep5.core.errors import UsageError, brief
+from deep5.core.files import write_atomically
+
+if TYPE_CHECKING:
+    from deep5.core.communicator import Communicator
+    from deep5.core.tensors import Device
+
+__all__ = ["FOLDER", "LAUNCH", "Launched", "Report", "compare_ranks", "join", "launched"]
+
+FOLDER = "DEEP5_RANKS"
+"""Names the folder in which each rank that `start_ranks` started says how far it is."""
+
+LAUNCH = "DEEP5_LAUNCH"
+"""Says what `start_ranks` started: the launcher and the number of ranks, as in `mpiexec:4`."""
+
+_MEET_S = 60.0
+_ALIKE = "allowed: the same on all ranks; remedy: start all of them by one command, with one installation"
+# By launcher, what holds rank, size and the rank on its machine.
+_MPI = {
+    "mpiexec of Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+}
+_TORCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launched:
+    """What this process was started as.
+
+    Attributes:
+        rank: From 0.
+        size: How many there are.
+        kind: What the ranks exchange by.
+        local_rank: Among those of this machine, where the launcher says so; None where it does not.
+        by: What started them.
+    """
+
+    rank: int
+    size: int
+    kind: Literal["mpi", "torch"]
+    local_rank: int | None
+    by: str
+
+
+def launched() -> Launched | None:
+    """Whether this process was started as one of several ranks: by what its environment says, and nothing else.
+
+    A batch script of Slurm's is none, for all that its environment says how many tasks it may start, nor is the only
+    rank of a job, unless `start_ranks` started it.
+
+    Raises:
+        UsageError: What the environment says cannot be read, or contradicts itself.
+    """
+    own = os.environ.get(LAUNCH, "").partition(":")[0]
+    found = [] if own == "torchrun" else [each for name in _MPI if (each := _by_mpi(name)) is not None]
+    if own != "mpiexec" and (torch := _by_torch()) is not None:
+        found.append(torch)
+    if not found and (slurm := _by_slurm()) is not None:
+        found.append(slurm)
+    for other in found[1:]:
+        if (other.rank, other.size) != (found[0].rank, found[0].size):
+            raise UsageError(
+                f"{found[0].by} says that this is rank {found[0].rank} of {found[0].size} and {other.by} that it is "
+                f"rank {other.rank} of {other.size}; allowed: one launcher; remedy: unset the variables of the other"
+            )
+    if own:
+        return _check_own(found)
+    return found[0] if found and found[0].size > 1 else None
+
+
+def _check_own(found: list[Launched]) -> Launched:
+    said = os.environ[LAUNCH]
+    size = said.partition(":")[2]
+    if not found or str(found[0].size) != size:
+        got = f"a job of {found[0].size}" if found else "no variable of it"
+        raise UsageError(f"{LAUNCH}={brief(said)} and {got}; allowed: the same number; remedy: unset {LAUNCH}")
+    return found[0]
+
+
+def _by_mpi(name: str) -> Launched | None:
+    rank, size, local = _MPI[name]
+    if rank not in os.environ and size not in os.environ:
+        return None
+    return _checked(_number(rank), _number(size), "mpi", _number(local) if local in os.environ else None, name)
+
+
+def _by_torch() -> Launched | None:
+    # Other programs, too, call something RANK.
+    if any(variable not in os.environ for variable in _TORCH):
+        return None
+    local = _number("LOCAL_RANK") if "LOCAL_RANK" in os.environ else None
+    by = "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ else "RANK and WORLD_SIZE"
+    return _checked(_number("RANK"), _number("WORLD_SIZE"), "torch", local, by)
+
+
+def _by_slurm() -> Launched | None:
+    """A task of a step of several; the script of a job, and a shell in it, are a step of one or none at all."""
+    if "SLURM_PROCID" not in os.environ or "SLURM_STEP_ID" not in os.environ:
+        return None
+    step = "SLURM_STEP_NUM_TASKS"
+    size = _number(step if step in os.environ else "SLURM_NTASKS")
+    if size == 1:
+        return None
+    rank = _number("SLURM_PROCID")
+    if "PMIX_RANK" in os.environ and _number("PMIX_RANK") != rank:
+        raise UsageError(
+            f"SLURM_PROCID={rank} and PMIX_RANK={_number('PMIX_RANK')}; allowed: the same; remedy: one launcher"
+        )
+    local = _number("SLURM_LOCALID") if "SLURM_LOCALID" in os.environ else None
+    return _checked(rank, size, "mpi", local, "srun")
+
+
+def _number(variable: str) -> int:
+    text = os.environ.get(variable)
+    if text is None or not (text.isascii() and text.isdecimal()) or len(text) > 9:
+        got = "is not set" if text is None else f"is {brief(text)}"
+        raise UsageError(f"the environment's {variable} {got}; allowed: a whole number of at least 0")
+    return int(text)
+
+
+def _checked(rank: int, size: int, kind: Literal["mpi", "torch"], local: int | None, by: str) -> Launched:
+    if rank >= size:
+        raise UsageError(f"{by} says that this is rank {rank} of {size}; allowed: a rank below the number of ranks")
+    return Launched(rank=rank, size=size, kind=kind, local_rank=local, by=by)
+
+
+def join(
+    launched: Launched, *, backend: str = "gloo", device: str | Device = "cuda", timeout_s: float = _MEET_S
+) -> Communicator:
+    """Meet the other ranks; every rank calls this.
+
+    Args:
+        launched: What this process was started as.
+        backend: What torch.distributed exchanges by: gloo or nccl; MPI has none to choose.
+        device: NCCL's on this rank, which becomes PyTorch's current one; see `rank_device`.
+        timeout_s: Limit of the meeting.
+
+    Raises:
+        CommunicationError: The others did not come in time.
+        MissingDependency: mpi4py, MPI or PyTorch is not installed.
+        UsageError: MPI knows of another number of ranks than the launcher started.
+    """
+    if launched.kind == "torch":
+        return _join_torch(launched, backend, device, timeout_s)
+    from deep5.distributed.communicators.mpi import MPICommunicator
+
+    world = MPICommunicator.world()
+    if (world.rank, world.size) != (launched.rank, launched.size):
+        raise UsageError(
+            f"{launched.by} started this process as rank {launched.rank} of {launched.size}, and to MPI it is rank "
+            f"{world.rank} of {world.size}; allowed: the same; remedy: the mpiexec of the MPI that mpi4py uses, or "
+            "srun --mpi=pmix"
+        )
+    return world
+
+
+def _join_torch(launched: Launched, backend: str, device: str | Device, timeout_s: float) -> Communicator:
+    from deep5.distributed.communicators.process_group import ProcessGroupCommunicator
+
+    if backend == "nccl":
+        from deep5.distributed.launch.device import use_device
+
+        use_device(device)
+    rank, size = launched.rank, launched.size
+    address, port = os.environ["MASTER_ADDR"], _number("MASTER_PORT")
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return ProcessGroupCommunicator.connect(
+            rank, size, address=address, port=port, backend=backend, timeout_s=timeout_s
+        )
+    # torchrun itself listens there, and rank 0 must not.
+    from datetime import timedelta
+
+    from torch.distributed import PrefixStore, TCPStore
+
+    from deep5.core.errors import CommunicationError
+
+    try:
+        store = TCPStore(address, port, size, False, timedelta(seconds=timeout_s), False)
+    except RuntimeError as error:
+        raise CommunicationError(
+            f"rank {rank} found nobody at {address}:{port} within {timeout_s:g} s: {str(error).partition(chr(10))[0]}"
+        ) from error
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return ProcessGroupCommunicator(
+        PrefixStore(f"deep5-{attempt}", store), rank, size, backend=backend, timeout_s=timeout_s
+    )
+
+
+def compare_ranks(
+    communicator: Communicator, facts: Mapping[str, str | Mapping[str, Any]], *, timeout_s: float = _MEET_S
+) -> None:
+    """Refuse ranks that are not alike: their numbers would be nobody's.
+
+    Args:
+        communicator: Every rank calls this.
+        facts: What has to be the same on all ranks, by name: the recipe's hash, versions. Of what has names of its
+            own, in JSON's types, those that differ are told.
+        timeout_s: Limit of each wait.
+
+    Raises:
+        UsageError: On every rank, the same: a fact that differs, on which ranks, and the values.
+    """
+    from deep5.distributed.texts import gather_texts
+
+    everyone = [json.loads(text) for text in gather_texts(communicator, json.dumps(dict(facts)), timeout_s=timeout_s)]
+    # In the order of rank 0, so that all ranks say the same.
+    names = list(dict.fromkeys(name for rank in everyone for name in rank))
+    for name in names:
+        values = [rank.get(name) for rank in everyone]
+        other = next((value for value in values if value != values[0]), values[0])
+        if other != values[0]:
+            if all(isinstance(value, dict) for value in values):
+                raise UsageError(f"the ranks differ in {name}: {_differences(values)}; {_ALIKE}")
+            alike, others = (
+                ", ".join(str(rank) for rank, value in enumerate(values) if value == told)
+                for told in (values[0], other)
+            )
+            raise UsageError(
+                f"the ranks differ in {name}: {_told(values[0])} on rank {alike} and {_told(other)} on rank {others}; "
+                f"{_ALIKE}"
+            )
+
+
+def _differences(values: Sequence[Mapping[str, Any]]) -> str:
+    """What differs in several documents, name by name, and on which ranks.
+
+    >>> _differences([{"seed": 0, "sizes": {"a": 1}}, {"seed": 3, "sizes": {"a": 1}}])
+    'seed: 0 on rank 0, 3 on rank 1'
+    """
+    flat = [_flat(value) for value in values]
+    told = []
+    for name in dict.fromkeys(name for each in flat for name in each):
+        ranks: dict[str | None, list[str]] = {}
+        for rank, each in enumerate(flat):
+            ranks.setdefault(each.get(name), []).append(str(rank))
+        if len(ranks) > 1:
+            texts = [text for text in ranks if text is not None]
+            # What is long is shown from where it differs.
+            columns = enumerate(zip(*texts, strict=False))
+            same = next((place for place, letters in columns if len(set(letters)) > 1), 0)
+            those = (f"{_part(text, same)} on rank {', '.join(those)}" for text, those in ranks.items())
+            told.append(f"{name}: {', '.join(those)}")
+    return "; ".join(told)
+
+
+def _flat(document: Mapping[str, Any], before: str = "") -> dict[str, str]:
+    """The values within a document as texts, by their names with dots between."""
+    found: dict[str, str] = {}
+    for name, value in document.items():
+        if isinstance(value, dict) and value:
+            found |= _flat(value, f"{before}{name}.")
+        else:
+            found[before + name] = json.dumps(value, sort_keys=True)
+    return found
+
+
+def _part(text: str | None, same: int) -> str:
+    if text is None or len(text) <= 60:
+        return "nothing" if text is None else text
+    begin = max(same - 10, 0)
+    return f"{'…' if begin else ''}{text[begin : begin + 50]}{'…' if begin + 50 < len(text) else ''}"
+
+
+def _told(value: str | None) -> str:
+    return "nothing" if value is None else repr(value) if len(value) <= 80 else brief(value)
+
+
+class Report:
+    """What this rank tells the process that watches it; tells nobody where `start_ranks` has not started it.
+
+    Attributes:
+        watched: Whether somebody reads it: then an error need not be printed, because the parent does it, once.
+    """
+
+    def __init__(self) -> None:
+        folder = os.environ.get(FOLDER)
+        rank = launched() if folder else None
+        self.watched = folder is not None and rank is not None and Path(folder).is_dir()
+        self._path = Path(folder or "") / f"rank-{rank.rank if rank is not None else 0}.json"
+        self._folder: str | None = None
+
+    def started(self) -> None:
+        """This rank runs."""
+        self._write("started")
+
+    def folder(self, path: str | Path) -> None:
+        """This rank writes its result there."""
+        self._folder = str(Path(path).absolute())
+        self._write("started")
+
+    def finished(self, status: int) -> None:
+        """This rank is done, and ends with this status."""
+        self._write("finished", status=status)
+
+    def failed(
+        self,
+        message: str,
+        status: int = 3,
+        *,
+        reason: str | None = None,
+        trace: str | None = None,
+        unreached: bool = False,
+    ) -> None:
+        """This rank ends with an error.
+
+        Args:
+            message: What is told of it.
+            status: What this rank ends with.
+            reason: The part of the message that says why, where the rank is to be named before it.
+            trace: Where it was raised, as Python prints it.
+            unreached: Whether what failed is that this rank did not reach the others, of which one may have ended.
+        """
+        self._write("failed", status=status, error=message, reason=reason, trace=trace, unreached=unreached)
+
+    def _write(self, state: str, **more: int | str | None) -> None:
+        if self.watched:
+            self._folder = self._folder or self._told_folder()
+            document = {
+                "pid": os.getpid(),
+                "host": platform.node(),
+                "state": state,
+                "folder": self._folder,
+                "at_ns": monotonic_ns(),
+                **more,
+            }
+            write_atomically(self._path, json.dumps(document))
+
+    def _told_folder(self) -> str | None:
+        """What another `Report` of this rank has said."""
+        try:
+            folder: str | None = json.loads(self._path.read_bytes())["folder"]
+        except FileNotFoundError:
+            return None
+        return folder

@@ -1,0 +1,164 @@
+"""`start_ranks`: a command once a rank, by mpiexec or torchrun, watched until nothing of it is left."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TextIO, get_args
+
+import psutil
+
+from deep5.core.arguments import is_whole
+from deep5.core.errors import MissingDependency, UsageError, brief
+from deep5.core.plugins import install_command
+from deep5.distributed.launch.job import START_S, RankJob, RanksEnded
+from deep5.distributed.launch.join import FOLDER, LAUNCH
+
+__all__ = ["Launcher", "RanksEnded", "start_ranks"]
+
+Launcher = Literal["mpiexec", "torchrun"]
+
+# What Open MPI 5.0 says where it cannot read the addresses of this machine's network, which happens now and then where
+# several jobs start at the same time (lfortran/lfortran#8610). Nothing was started then; the next try mostly goes well.
+_NO_LISTENER = "listener thread failed to start"
+_TRIES = 3
+
+# What a batch system says of its job. All ranks are on this machine, whatever that has given: a launcher that reads
+# this would start some on other machines, or refuse more ranks than the job has tasks.
+_BATCH = ("SLURM_", "PBS_", "LSB_", "FLUX_", "COBALT_", "PE_HOSTFILE")
+
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.distributed.launch import supervisor; "
+    "getattr(supervisor, sys.argv[2])(*json.loads(sys.argv[3]), sys.argv[4:])"
+)
+
+
+def start_ranks(
+    command: Sequence[str],
+    *,
+    ranks: int,
+    launcher: Launcher,
+    environment: Mapping[str, str] | None = None,
+    stdout: TextIO | None = None,
+    grace_s: float = 15.0,
+) -> RanksEnded:
+    """Run a command once a rank on this machine, and return when nothing of it is left.
+
+    Standard output and standard error of rank 0 are this process's, terminals included. Those of the others go
+    nowhere, but for what the last lines tell of an error; so does what the launcher prints.
+
+    A rank that is lost or fails ends the others. SIGINT and SIGTERM are passed to the ranks, which have `grace_s` to
+    end in good order; a second signal ends them at once. If this process is killed, the ranks end with it.
+
+    Args:
+        command: What a rank is; the path of a program and its arguments.
+        ranks: How many.
+        launcher: Open MPI's or MPICH's mpiexec, or torchrun of PyTorch.
+        environment: Of the ranks; None: this process's.
+        stdout: Takes what rank 0 prints; None: standard output.
+        grace_s: Between a signal and the end of those that did not end by it.
+
+    Raises:
+        MissingDependency: The launcher is not installed.
+        UsageError: A number of ranks or a launcher that is none.
+    """
+    if not is_whole(ranks) or ranks < 1:
+        raise UsageError(f"start_ranks: got {brief(ranks)} ranks; allowed: a whole number of at least 1")
+    if launcher not in get_args(Launcher):
+        raise UsageError(f"unknown launcher {brief(launcher)}; allowed: {', '.join(get_args(Launcher))}")
+    for again in range(_TRIES, 0, -1):
+        ended, started = _job(command, ranks, launcher, environment, stdout or sys.stdout, grace_s)
+        if started or again == 1 or _NO_LISTENER not in (ended.error or ""):
+            break
+    return ended
+
+
+def _job(
+    command: Sequence[str],
+    ranks: int,
+    launcher: Launcher,
+    environment: Mapping[str, str] | None,
+    stdout: TextIO,
+    grace_s: float,
+) -> tuple[RanksEnded, bool]:
+    """One job from its start to its end, and whether any rank of it was started."""
+    variables = dict(os.environ if environment is None else environment)
+    with tempfile.TemporaryDirectory(prefix="deep5-ranks-", ignore_cleanup_errors=True) as name:
+        for foreign in [each for each in variables if each.startswith(_BATCH)]:
+            del variables[foreign]
+        variables.update({FOLDER: name, LAUNCH: f"{launcher}:{ranks}"})
+        start, variable, unset = _start(launcher, ranks, Path(name), variables)
+        held = _own("hold", name, os.getpid(), variable, unset)
+        whole = [*_own("follow", os.getpid()), *start, *held, *command]
+        with _signals() as asked, RankJob(Path(name), ranks, launcher, whole, variables, stdout) as job:
+            return job.watch(asked, grace_s), bool(job.holders)
+
+
+def _own(function: str, *arguments: Any) -> list[str]:
+    """A command line that calls a function of `deep5.distributed.launch.supervisor` as this process finds it."""
+    return [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), function, json.dumps(arguments)]
+
+
+def _start(
+    launcher: Launcher, ranks: int, folder: Path, variables: Mapping[str, str]
+) -> tuple[list[str], str, list[str]]:
+    """The launcher's part of the command line, what it says the rank in, and what it sets that no rank is to see."""
+    if launcher == "torchrun":
+        if importlib.util.find_spec("torch") is None:
+            raise MissingDependency(
+                f"torchrun needs the package 'torch', which is not installed; remedy: {install_command('torch')}"
+            )
+        # It would give each rank one thread; how many is the run's matter, and the same by either launcher.
+        unset = [] if "OMP_NUM_THREADS" in variables else ["OMP_NUM_THREADS"]
+        options = ["--nproc-per-node", str(ranks), "--standalone", "--log-dir", str(folder / "torchrun"), "--no-python"]
+        return [sys.executable, "-m", "torch.distributed.run", *options], "RANK", unset
+    path = _mpiexec()
+    told = subprocess.run(
+        [path, "--version"], capture_output=True, text=True, timeout=START_S, check=False, stdin=subprocess.DEVNULL
+    )
+    if "Open MPI" not in told.stdout + told.stderr:
+        return [path, "-n", str(ranks)], "PMI_RANK", []
+    start = [path, "--bind-to", "none", "-n", str(ranks)]
+    if ranks > (psutil.cpu_count(logical=False) or 1) or ranks > len(os.sched_getaffinity(0)):
+        start.insert(1, "--oversubscribe")
+    if os.geteuid() == 0:
+        start.insert(1, "--allow-run-as-root")
+    return start, "OMPI_COMM_WORLD_RANK", []
+
+
+def _mpiexec() -> str:
+    # That of the package openmpi, which belongs to the mpi4py beside it, before the system's.
+    beside = str(Path(sys.executable).parent)
+    found = shutil.which("mpiexec", path=beside) or shutil.which("mpiexec")
+    if found is None:
+        other = "threads" if importlib.util.find_spec("torch") is None else "torchrun"
+        raise MissingDependency(
+            f"mpiexec is not installed: it is neither in {beside} nor on the PATH; remedy: "
+            f"{install_command('mpi4py')}, or --launcher {other}"
+        )
+    return found
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM; outside the main thread, where Python takes none, they are left as they are."""
+    asked: list[int] = []
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, lambda got, frame: asked.append(got))
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

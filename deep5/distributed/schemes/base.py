@@ -1,0 +1,532 @@
+"""`DistributedOptimizer`: the base of communication schemes, which wrap any optimizer of level 2."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from deep5.core.arguments import is_finite, is_whole
+from deep5.core.communicator import TIMEOUT_S, Communicator, SingleRank
+from deep5.core.errors import Unsupported, UsageError, brief
+from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor, StepOptimizer
+from deep5.core.tensors import Array, Arrays
+from deep5.distributed.agreement import check_agreement
+from deep5.distributed.borrowed import kept_statistics, without_samples
+from deep5.distributed.packed import Packed
+from deep5.distributed.scaled import finite, skips, unscaled
+from deep5.distributed.schemes.batch_statistics import RankStatistics, check_synchronises, synchronise_batch_norm
+from deep5.distributed.schemes.check import check_initialised, check_method, telling
+from deep5.distributed.schemes.shared_executor import SharedExecutor, check_shareable, owns_step
+from deep5.training.accumulation import accumulated_step, batch_layout
+from deep5.training.optimizer import as_step_optimizer
+from deep5.training.rule import UpdateRule
+
+if TYPE_CHECKING:
+    from deep5.distributed.compression import Compression
+
+__all__ = ["DistributedOptimizer"]
+
+# What a scheme puts before the names of its own entries in a state.
+_OWN = "scheme/"
+
+
+class DistributedOptimizer(ABC):
+    """How ranks that train one network take their steps; a `StepOptimizer` around another, which stays as it is.
+
+    A scheme of one's own is a subclass with one method, `step`, of what this class offers: `backprop`, `gradients`,
+    `mean`, `apply`, `average_parameters`, `communicator`; `step_together` for optimizers that own their step:
+
+    >>> class Decentralized(DistributedOptimizer):
+    ...     consistent = True
+    ...
+    ...     def step(self, inputs, info):
+    ...         outputs = self.backprop(inputs, info)
+    ...         self.apply(self.mean(self.gradients(), info), info)
+    ...         return outputs
+
+    An object holds parameters alone, as in a recipe; `wrap` gives one that steps. A subclass with an `__init__` of its
+    own calls `super().__init__()` in it.
+
+    Args:
+        compression: How gradients are made smaller on their way; None: they are not.
+        verify_every: After so many steps, and behind the last one of each epoch, ranks compare a checksum of their
+            parameters, where the scheme keeps them equal; 0: never.
+        timeout_s: Limit of every wait for others.
+        synchronise_batch_norm: Whether batch normalisation takes its statistics from the batch of all ranks, where the
+            scheme `synchronises`, and not from a rank's part of it.
+
+    Raises:
+        UsageError: An argument out of its range.
+
+    Attributes:
+        consistent: Whether all ranks hold the same parameters after every step.
+        lockstep: Whether all ranks take the same steps at the same time, so that they can be stopped between two.
+        compresses: Whether the scheme takes a compression.
+        alone: Whether one rank by itself does exactly what its optimizer does.
+        synchronises: Whether every step is one pass of all ranks at a time, at the same parameters, so that they can
+            normalise batches together.
+        closures: Whether `step` takes an optimizer that evaluates the loss as often as it likes, by `step_together`.
+        accumulates: Whether several micro-batches may make up one step; once bound, whether the optimizer takes them.
+        optimizer: What is wrapped.
+        communicator: What the ranks exchange by.
+        executor: What runs the network.
+    """
+
+    consistent: ClassVar[bool] = False
+    lockstep: ClassVar[bool] = True
+    compresses: ClassVar[bool] = False
+    alone: ClassVar[bool] = True
+    synchronises: ClassVar[bool] = False
+    closures: ClassVar[bool] = False
+    accumulates: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        own = vars(cls).get("step")
+        if inspect.isfunction(own):
+            cls.step = telling(own)  # type: ignore[method-assign]
+
+    def __init__(
+        self,
+        *,
+        compression: Compression | None = None,
+        verify_every: int = 100,
+        timeout_s: float = TIMEOUT_S,
+        synchronise_batch_norm: bool = False,
+    ) -> None:
+        name = type(self).__name__
+        if not is_whole(verify_every) or verify_every < 0:
+            raise UsageError(f"{name}: got verify_every={brief(verify_every)}; allowed: a whole number of at least 0")
+        if not is_finite(timeout_s) or timeout_s <= 0:
+            raise UsageError(f"{name}: got timeout_s={brief(timeout_s)}; allowed: seconds above 0")
+        if compression is not None and not self.compresses:
+            raise UsageError(
+                f"{name}: got a compression; allowed: none, the scheme sends no gradients that it could; remedy: a "
+                "scheme that takes one, such as d5.AllReduce; one of your own says compresses = True, and sums by mean"
+            )
+        if compression is not None:
+            _check_compression(name, compression)
+        check_synchronises(self, synchronise_batch_norm)
+        self.compression, self.verify_every, self.timeout_s = compression, verify_every, timeout_s
+        self.synchronise_batch_norm = synchronise_batch_norm
+        self.communicator: Communicator = SingleRank()
+        self.seed = 0
+        self._optimizer: StepOptimizer | None = None
+        self._executor: GraphExecutor | None = None
+        self._shared: SharedExecutor | None = None
+        self._packed: list[Packed] = []
+        # Of these, what the optimizer changes: frozen parameters are equal for good, and a mean would round them.
+        self._moving: list[Packed] = []
+        # What batch normalisation is synchronised by, where it is.
+        self._statistics: RankStatistics | None = None
+
+    @abstractmethod
+    def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
+        """One step of this rank.
+
+        Args:
+            inputs: This rank's part of the batch.
+            info: The step; `batch_size` is this rank's, `global_batch_size` of all ranks together. A rank whose part
+                is empty has a `batch_size` of 0, and inputs of a sample that is another's.
+
+        Returns:
+            The network's outputs for this rank's part, native values.
+        """
+
+    def wrap(self, optimizer: UpdateRule | StepOptimizer, communicator: Communicator, *, seed: int = 0) -> Self:
+        """The scheme around an optimizer, on a communicator.
+
+        Args:
+            optimizer: An update rule, or an optimizer that owns its step.
+            communicator: Of all ranks that train together.
+            seed: Of what the scheme draws; the same on all ranks.
+
+        Raises:
+            UsageError: No optimizer, or none that the scheme can wrap; or a class of one's own whose `__init__` does
+                not call that of its base, or whose `step` takes something else.
+            Unsupported: An optimizer that owns its step where the scheme cannot come between its evaluations.
+        """
+        check_initialised(self, DistributedOptimizer, "_packed")
+        check_method(self, "step", DistributedOptimizer)
+        made = copy.copy(self)
+        made._optimizer = as_step_optimizer(optimizer)
+        made.communicator, made.seed = communicator, seed
+        if made.compression is not None:
+            made.compression = made.compression.bound(seed, rank=communicator.rank, size=communicator.size)
+            if hasattr(made.compression, "check_optimizer"):
+                made.compression.check_optimizer(optimizer)
+        if made._shares:
+            check_shareable(type(made).__name__, made.optimizer, compressed=made.compression is not None)
+        made._prepare()
+        return made
+
+    def _prepare(self) -> None:  # noqa: B027 - most have nothing to do
+        """What a scheme does once it knows its communicator, before a network is there."""
+
+    @property
+    def optimizer(self) -> StepOptimizer:
+        """What is wrapped.
+
+        Raises:
+            UsageError: Nothing is.
+        """
+        if self._optimizer is None:
+            raise UsageError(
+                f"{type(self).__name__} wraps no optimizer; remedy: {type(self).__name__}(…).wrap(d5.Adam(), "
+                "communicator)"
+            )
+        return self._optimizer
+
+    @property
+    def executor(self) -> GraphExecutor:
+        """What runs the network.
+
+        Raises:
+            UsageError: `bind` was not called.
+        """
+        if self._executor is None:
+            raise UsageError(f"{type(self).__name__} is not bound to an executor; remedy: call bind(executor) first")
+        return self._executor
+
+    def bind(self, executor: GraphExecutor) -> None:
+        """Give every rank the weights of rank 0, see that they have them, and bind the optimizer.
+
+        Raises:
+            CommunicationError: A rank did not come, or has other weights all the same.
+        """
+        optimizer, communicator = self.optimizer, self.communicator
+        self._executor = executor
+        self._packed = Packed.of(executor)
+        self._moving = []
+        if communicator.size > 1:
+            given = [*self._packed, *Packed.of(executor, buffers=True)]
+            for packed in given:
+                buffer = packed.read()
+                communicator.broadcast(buffer, timeout_s=self.timeout_s)
+                packed.write(buffer)
+            values = [packed.read() for packed in given]
+            check_agreement(communicator, values, "initial weights", timeout_s=self.timeout_s)
+            if self.synchronise_batch_norm:
+                self._statistics = synchronise_batch_norm(self)
+        self._bind_optimizer()
+        trained = self.trained
+        for packed in self._packed:
+            if names := [name for name in packed.names if name in trained]:
+                whole = len(names) == len(packed.names)
+                self._moving.append(packed if whole else Packed(executor, names, packed.dtype))
+        self._bound()
+        several = getattr(optimizer, "accumulated_step", None)
+        takes = several is not None and bool(getattr(optimizer, "accumulates", True))
+        if communicator.size == 1 and self.alone:
+            # What one rank does by itself is a whole step: nothing stands between it and the trainer.
+            self.step = optimizer.step  # type: ignore[method-assign]
+            if several is not None:
+                self.accumulated_step = several  # type: ignore[method-assign]
+            self.accumulates = takes  # type: ignore[misc]
+        else:
+            self.accumulates = takes and type(self).accumulates  # type: ignore[misc]
+
+    def _bind_optimizer(self) -> None:
+        """Bind the optimizer to where its update is made: in most schemes, to the executor."""
+        self._shared = SharedExecutor(self) if self._shares else None
+        self.optimizer.bind(self.executor if self._shared is None else self._shared)
+
+    @property
+    def _shares(self) -> bool:
+        """Whether the optimizer owns its step, whose evaluations are of all ranks' samples."""
+        return self.closures and self.communicator.size > 1 and owns_step(self.optimizer)
+
+    def _bound(self) -> None:  # noqa: B027 - most have nothing to do
+        """What a scheme does once it knows its network."""
+
+    def verify(self, what: str = "parameters") -> None:
+        """See that ranks that are kept equal hold the same parameters, by a checksum.
+
+        Raises:
+            CommunicationError: They do not.
+        """
+        values = [packed.read() for packed in self._packed]
+        check_agreement(self.sharers, values, what, ranks=self.members, timeout_s=self.timeout_s)
+
+    def verify_in_turn(self, info: StepInfo) -> None:
+        """`verify` after every `verify_every` steps; called behind a step by schemes that keep the ranks equal."""
+        if self.verify_every and not (info.step + 1) % self.verify_every:
+            self.verify(f"parameters after step {info.step + 1}")
+
+    def settle(self) -> None:
+        """Called by every rank behind the last step of an epoch: `verify` where the scheme keeps ranks equal.
+
+        So a scheme that only says so is found out, however few its steps are.
+        """
+        if self.verify_every and self.keeps_equal and self.communicator.size > 1:
+            self.verify("parameters at the end of an epoch")
+
+    def share(self, info: StepInfo) -> float:
+        """This rank's part of the samples of the step: the weight of its gradients in the mean over all samples."""
+        if info.global_batch_size:
+            return info.batch_size / info.global_batch_size
+        return 1.0 / self.communicator.size
+
+    def backprop(
+        self, inputs: Arrays, info: StepInfo, on_gradient: Callable[[str, Array], None] | None = None
+    ) -> Arrays:
+        """Forward and backward on this rank's part: the first half of the optimizer's step.
+
+        Raises:
+            Unsupported: The optimizer has no halves: it evaluates the loss as often as it likes within its step.
+        """
+        with self.undisturbed(info):
+            outputs: Arrays = self._halves.backprop(inputs, info, on_gradient)
+        return outputs
+
+    def undisturbed(self, info: StepInfo) -> AbstractContextManager[None]:
+        """While inside, a rank without samples leaves its running statistics alone: what it runs on is borrowed.
+
+        Those of the batch of all ranks change on every rank alike.
+        """
+        borrows = without_samples(info) and not self.synchronise_batch_norm
+        return kept_statistics(self.executor) if borrows else nullcontext()
+
+    def step_together(self, inputs: Arrays, info: StepInfo) -> Arrays:
+        """A step of an optimizer that owns it, taken by all ranks alike: each evaluation is of all ranks' samples.
+
+        Raises:
+            UsageError: The optimizer does not own its step, or there is one rank.
+        """
+        if self._shared is None:
+            raise UsageError(
+                f"{type(self).__name__}: step_together is for several ranks, bound to an optimizer that owns its step; "
+                "allowed: backprop and apply"
+            )
+        return self._shared.step(self.optimizer, inputs, info)
+
+    @property
+    def sharers(self) -> Communicator:
+        """The ranks whose samples make up the gradient of a step, and who are equal where the scheme keeps ranks so."""
+        return self.communicator
+
+    @property
+    def members(self) -> Sequence[int]:
+        """The numbers of `sharers` among all ranks."""
+        return range(self.communicator.size)
+
+    @property
+    def keeps_equal(self) -> bool:
+        """Whether all `sharers` hold the same parameters after every step."""
+        return self.consistent
+
+    def sum_for_all(self, buffer: np.ndarray, info: StepInfo) -> None:
+        """`sum`, in place on every rank, whoever makes the update, and as it is: nothing is compressed."""
+        self.sum(buffer, "shared", info)
+
+    def gradients(self) -> Arrays:
+        """Gradients of the last `backprop`, of the mean over this rank's samples, by name, native values."""
+        return self.executor.gradients()
+
+    def mean(self, gradients: Arrays, info: StepInfo) -> Arrays:
+        """The gradients of the mean over the samples of all ranks, equal on all of them.
+
+        Args:
+            gradients: This rank's, as `gradients` gives them.
+            info: The step.
+
+        Returns:
+            NumPy arrays by name; the next call uses their memory again.
+        """
+        from deep5.distributed.buckets import Buckets
+
+        found = self.__dict__.get("_buckets")
+        if found is None:
+            found = self._buckets = Buckets(self.trained)
+        found.begin(self.share(info))
+        for name, gradient in gradients.items():
+            found.put(name, gradient)
+        self.sum_buckets(found.buffers, info)
+        views: Arrays = found.views
+        return views
+
+    def sum(self, buffer: np.ndarray, key: str, info: StepInfo) -> None:
+        """The sum of a flat buffer over all ranks, in place, by way of the compression where there is one."""
+        if self.compression is None:
+            self.communicator.all_reduce(buffer, timeout_s=self.timeout_s)
+        else:
+            with unscaled(self.compression, buffer, self.gradient_scale):
+                self.compression.all_reduce(
+                    self.communicator, buffer, key=key, step=info.step, timeout_s=self.timeout_s
+                )
+
+    def sum_buckets(self, buffers: Sequence[np.ndarray], info: StepInfo) -> None:
+        """`sum` of all gradients of a step; of one that the loss scale will skip, a compression keeps nothing."""
+        compression: Any = self.compression
+        may_skip = skips(compression, self.optimizer)
+        if may_skip:
+            compression.hold()
+        for index, buffer in enumerate(buffers):
+            self.sum(buffer, f"bucket-{index}", info)
+        if may_skip and not finite(buffers):
+            compression.take_back()
+
+    @property
+    def gradient_scale(self) -> float:
+        """What the gradients of this step are multiplied by: the optimizer's loss scale."""
+        scaled = getattr(getattr(self.optimizer, "pipeline", None), "loss_scale", None) is not None
+        return float(self.optimizer.loss_scale) if scaled else 1.0  # type: ignore[attr-defined]
+
+    def apply(self, gradients: Arrays, info: StepInfo) -> None:
+        """The second half of the optimizer's step: the update from these gradients."""
+        self._halves.apply(gradients, info)
+
+    def accumulated_step(self, batches: Sequence[Arrays | None], info: StepInfo) -> Arrays:
+        """One step from several micro-batches of this rank, exchanged once.
+
+        Raises:
+            Unsupported: The scheme or its optimizer takes one batch a step.
+        """
+        if not self.accumulates:
+            one = self.optimizer if type(self).accumulates else self
+            raise Unsupported(
+                f"{type(one).__name__} takes one batch a step; got several micro-batches; allowed: step(inputs, info)"
+            )
+        if self._statistics is not None:
+            raise Unsupported(
+                f"{type(self).__name__}: got several micro-batches with synchronise_batch_norm; allowed: one batch a "
+                "step; remedy: accumulate=1, or synchronise_batch_norm=False"
+            )
+        layout = self.__dict__.get("_layout")
+        self._layout = layout = batch_layout(self.executor.network, layout)
+        # None stands for one in which this rank has no sample.
+        own = [batch for batch in batches if batch is not None]
+        with self.undisturbed(info):
+            return accumulated_step(_Exchanged(self), self.executor, own, info, layout)
+
+    @property
+    def trained(self) -> dict[str, Any]:
+        """Specifications of the parameters that the optimizer changes, by name: those that have a gradient."""
+        from deep5.training.optimizer import RuleOptimizer
+
+        specs = dict(self.executor.network.trained_specs)
+        optimizer = self.optimizer
+        if isinstance(optimizer, RuleOptimizer):
+            return {name: spec for name, spec in specs.items() if name not in optimizer.frozen()}
+        return specs
+
+    @property
+    def _halves(self) -> Any:
+        halves = getattr(self.optimizer, "halves", None)
+        if halves is None:
+            raise Unsupported(
+                f"{type(self).__name__} exchanges gradients between the two halves of a step, and "
+                f"{type(self.optimizer).__name__} owns its step; allowed: an update rule, a native optimizer of one "
+                "gradient a step, or a scheme that averages parameters or has step_together"
+            )
+        return halves
+
+    def average_parameters(self) -> None:
+        """Give every rank the mean of all ranks' parameters, but for those that are frozen."""
+        communicator = self.communicator
+        for packed in self._moving:
+            buffer = packed.read()
+            communicator.all_reduce(buffer, timeout_s=self.timeout_s)
+            buffer /= communicator.size
+            packed.write(buffer)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """While inside, the executor holds what the run is judged by; every rank enters together.
+
+        That is what the optimizer evaluates by, the mean over the ranks where they differ, with the mean of the ranks'
+        running statistics.
+        """
+        executor, communicator = self.executor, self.communicator
+        with ExitStack() as stack:
+            stack.enter_context(getattr(self.optimizer, "averaged", nullcontext)())
+            if communicator.size > 1:
+                parts = [*Packed.of(executor, buffers=True), *self._differing()]
+                for packed in (part for part in parts if part.floating):
+                    own = packed.read().copy()
+                    stack.callback(packed.write, own)
+                    mean = packed.read()
+                    communicator.all_reduce(mean, timeout_s=self.timeout_s)
+                    mean /= communicator.size
+                    packed.write(mean)
+            yield
+
+    def _differing(self) -> list[Packed]:
+        """The parameters whose mean over the ranks `averaged` takes."""
+        return [] if self.consistent else self._moving
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, and what this rank's scheme keeps beside it."""
+        own = {f"{_OWN}{name}": value for name, value in self._own_state().items()}
+        return {**self.optimizer.state_dict(), **own}
+
+    def state_views(self) -> dict[str, Any]:
+        """As `state_dict`, of the optimizer's live memory where it can be looked at: read before the next step."""
+        own = {f"{_OWN}{name}": value for name, value in self._own_state().items()}
+        views: dict[str, Any] = getattr(self.optimizer, "state_views", self.optimizer.state_dict)()
+        return {**views, **own}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`, bit for bit."""
+        own = {name.removeprefix(_OWN): value for name, value in state.items() if name.startswith(_OWN)}
+        self.optimizer.load_state_dict({name: value for name, value in state.items() if not name.startswith(_OWN)})
+        self._load_own_state(own)
+
+    def _own_state(self) -> dict[str, Any]:
+        return {} if self.compression is None else self.compression.state_dict()
+
+    def _load_own_state(self, state: Mapping[str, Any]) -> None:
+        if self.compression is not None:
+            self.compression.load_state_dict(state)
+
+    def describe(self) -> dict[str, Any]:
+        """Scheme, compression and optimizer, in JSON's types."""
+        known = ("communicator", "seed", "compression", "step")
+        own = {
+            name: value
+            for name, value in vars(self).items()
+            if not name.startswith("_") and name not in known and isinstance(value, (bool, int, float, str, type(None)))
+        }
+        compression = None if self.compression is None else self.compression.describe()
+        found: dict[str, Any] = {"scheme": type(self).__name__, **own, "compression": compression}
+        if self._optimizer is not None and hasattr(self._optimizer, "describe"):
+            return {**self._optimizer.describe(), **found, "ranks": self.communicator.size}
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        # What else the optimizer has: its rule, hyperparameters, and how schedules set them.
+        if name.startswith("_") or (optimizer := self.__dict__.get("_optimizer")) is None:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(optimizer, name)
+
+
+def _check_compression(name: str, compression: Any) -> None:
+    from deep5.distributed.compression import Compression
+
+    if isinstance(compression, Compression):
+        check_initialised(compression, Compression, "_scratch")
+    elif not hasattr(compression, "all_reduce"):
+        raise UsageError(
+            f"{name}: got {brief(compression)} as compression; allowed: such as d5.TopKSparsification(0.01)"
+        )
+
+
+class _Exchanged:
+    """The halves of a step with the mean over all ranks between them; see `deep5.training.accumulation.Halves`."""
+
+    def __init__(self, scheme: DistributedOptimizer) -> None:
+        self._scheme = scheme
+        self.backprop = scheme._halves.backprop
+        self.arithmetic = getattr(scheme._halves, "arithmetic", nullcontext)
+
+    def apply(self, gradients: Arrays, info: StepInfo) -> None:
+        """The update from the mean of these gradients over all ranks."""
+        self._scheme.apply(self._scheme.mean(gradients, info), info)
+        self._scheme.verify_in_turn(info)

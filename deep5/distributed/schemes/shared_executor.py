@@ -1,0 +1,254 @@
+"""`SharedExecutor`: the loss of all ranks' samples, for optimizers that evaluate it as often as they like in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from deep5.core.errors import Unsupported, UsageError
+from deep5.core.events import StepInfo
+from deep5.core.executors import ParameterGroup, StepOptimizer
+from deep5.core.tensors import Array, Arrays, numpy_dtype, to_numpy
+from deep5.distributed.borrowed import without_samples
+from deep5.distributed.buckets import Buckets
+from deep5.training.native_optimizer import NativeOptimizer
+
+if TYPE_CHECKING:
+    from deep5.distributed.schemes.base import DistributedOptimizer
+    from deep5.networks.network import Network
+
+__all__ = ["SharedExecutor", "check_shareable", "owns_step"]
+
+
+def owns_step(optimizer: StepOptimizer) -> bool:
+    """Whether an optimizer's step has no two halves that gradients could be exchanged between."""
+    try:
+        return getattr(optimizer, "halves", None) is None
+    except UsageError:
+        return False  # it has them once it is bound
+
+
+def check_shareable(name: str, optimizer: StepOptimizer, *, compressed: bool) -> None:
+    """See that an optimizer that owns its step can take it on a `SharedExecutor`.
+
+    Args:
+        name: The scheme's, for messages.
+        optimizer: It owns its step.
+        compressed: Whether gradients would be made smaller on their way.
+
+    Raises:
+        Unsupported: It cannot, with the reason.
+    """
+    kind = type(optimizer).__name__
+    if compressed:
+        raise Unsupported(
+            f"{name}: got a compression with {kind}, which owns its step and takes what it is given for the gradient "
+            "of the loss; allowed: an update rule, or no compression"
+        )
+    if isinstance(optimizer, NativeOptimizer) and not optimizer.closures:
+        raise Unsupported(
+            f"{name} adds up the gradients of all ranks at every evaluation of the loss, and {kind} owns its step, "
+            f"within which {optimizer.framework} evaluates it out of anybody's reach; allowed: an update rule, "
+            "d5.LBFGS, or a scheme that averages parameters"
+        )
+
+
+class SharedExecutor:
+    """What an optimizer that owns its step is bound to in place of this rank's executor; a `GraphExecutor`.
+
+    Each evaluation is of the mean over the samples of all ranks: gradients and scalar outputs are added up, weighted by
+    the samples of each rank, and every rank gets the same bits. So every rank finds the same, asks for the same number
+    of evaluations, and writes the same parameters; its state is that of all. All else is this rank's own.
+
+    Args:
+        scheme: Bound to this rank's executor; says how sums over the ranks are made.
+
+    Attributes:
+        own: This rank's executor.
+        network: Its network.
+        device: Its device.
+        capabilities: Whether it has float64; it neither compiles whole steps nor shows gradients early.
+    """
+
+    def __init__(self, scheme: DistributedOptimizer) -> None:
+        self._scheme, self.own = scheme, scheme.executor
+        self.network: Any = self.own.network
+        self.device = self.own.device
+        self.capabilities = self.own.capabilities & {"float64"}
+        outputs = self.network.outputs.items()
+        self._scalars = [name for name, spec in outputs if spec.shape == () and "float" in spec.dtype]
+        self._buckets = Buckets(self.network.trained_specs)
+        self._given: tuple[str, ...] | None = None
+        # Of the step under way, and what this rank's first pass of it gave.
+        self._info: StepInfo | None = None
+        self._first: dict[str, Array] = {}
+
+    def step(self, optimizer: StepOptimizer, inputs: Arrays, info: StepInfo) -> Arrays:
+        """A step of the optimizer; scalar outputs are those of this rank's samples in the first pass."""
+        self._info, self._first = info, {}
+        try:
+            outputs = optimizer.step(inputs, info)
+        finally:
+            self._info = None
+        return {**outputs, **self._first}
+
+    def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
+        """Run forward; within a step, scalar outputs are means over all ranks. See `GraphExecutor.inference`."""
+        if self._info is None:
+            return self.own.inference(inputs, training=training, info=info)
+        with self._scheme.undisturbed(self._told()):
+            return self._means(self.own.inference(inputs, training=training, info=info or self._info))
+
+    def inference_and_backprop(
+        self,
+        inputs: Arrays,
+        loss: str = "loss",
+        *,
+        info: StepInfo | None = None,
+        wrt: Sequence[str] | None = None,
+        accumulate: bool = False,
+        loss_scale: float = 1.0,
+        on_gradient: Callable[[str, Array], None] | None = None,
+    ) -> Arrays:
+        """Run forward and backward on this rank's part, and add up; see `GraphExecutor.inference_and_backprop`.
+
+        Raises:
+            Unsupported: `wrt` names an input: samples differ from rank to rank.
+        """
+        if other := [name for name in wrt or () if name not in self.network.trained_specs]:
+            raise Unsupported(
+                f"gradients by {', '.join(map(str, other))} cannot be added up over ranks, each of which has its own "
+                "samples; allowed: parameters"
+            )
+        options: dict[str, Any] = {} if wrt is None else {"wrt": wrt}
+        if accumulate or loss_scale != 1.0:
+            options |= {"accumulate": accumulate, "loss_scale": loss_scale}
+        self._given = None
+        with self._scheme.undisturbed(self._told()):
+            outputs = self.own.inference_and_backprop(inputs, loss, info=info or self._info, **options)
+        self._add_up(self.own.gradients())
+        found = self._means(outputs)
+        if on_gradient is not None:
+            for name, gradient in self.gradients().items():
+                on_gradient(name, gradient)
+        return found
+
+    def _add_up(self, gradients: Arrays) -> None:
+        buckets, scheme, info = self._buckets, self._scheme, self._told()
+        for buffer in buckets.buffers:
+            buffer[...] = 0
+        buckets.begin(scheme.share(info))
+        if not without_samples(info):
+            for name, gradient in gradients.items():
+                buckets.put(name, gradient)
+        for buffer in buckets.buffers:
+            scheme.sum_for_all(buffer, info)
+        self._given = tuple(gradients)
+
+    def _means(self, outputs: Arrays) -> dict[str, Array]:
+        """The outputs, the scalars among them as means over the samples of all ranks."""
+        scheme, info = self._scheme, self._told()
+        own = {name: outputs[name] for name in self._scalars}
+        # Copied: a later pass may use the memory again.
+        self._first = self._first or {name: _copied(value) for name, value in own.items()}
+        means = np.zeros(len(own))
+        if not without_samples(info):
+            means += [scheme.share(info) * float(to_numpy(value)) for value in own.values()]
+        if own:
+            scheme.sum_for_all(means, info)
+        specs = self.network.outputs
+        return {
+            **outputs,
+            **{name: np.array(mean, numpy_dtype(specs[name].dtype)) for name, mean in zip(own, means, strict=True)},
+        }
+
+    def _told(self) -> StepInfo:
+        return StepInfo() if self._info is None else self._info
+
+    def gathered(self, rows: np.ndarray) -> np.ndarray:
+        """The rows of all ranks, one behind the other in the order of the ranks: in that of the batch's samples.
+
+        Args:
+            rows: This rank's, shape (its samples, …).
+        """
+        communicator, timeout_s = self._scheme.sharers, self._scheme.timeout_s
+        counts = np.empty(communicator.size, np.int64)
+        communicator.all_gather(np.array([len(rows)]), counts, timeout_s=timeout_s)
+        padded = np.zeros((counts.max(), *rows.shape[1:]), rows.dtype)
+        padded[: len(rows)] = rows
+        every = np.empty((communicator.size, *padded.shape), rows.dtype)
+        communicator.all_gather(padded, every, timeout_s=timeout_s)
+        return np.concatenate([part[:count] for part, count in zip(every, counts, strict=True)])
+
+    def gradients(self) -> Arrays:
+        """Gradients of the mean over the samples of all ranks; the next evaluation uses their memory again.
+
+        Raises:
+            Unsupported: There are none.
+        """
+        if self._given is None:
+            raise Unsupported("there are no gradients; remedy: call inference_and_backprop first")
+        views = self._buckets.views
+        return {name: views[name] for name in self._given}
+
+    def train_step(
+        self,
+        rule: Any,
+        loss: str = "loss",
+        *,
+        groups: Sequence[ParameterGroup] = (),
+        modifier: Callable[[str, Array, Array], Array] | None = None,
+        pipeline: Any = None,
+    ) -> Any:
+        """None: a step that is compiled as a whole has no place where gradients of others come in.
+
+        Raises:
+            Unsupported: Always.
+        """
+        raise Unsupported(
+            "an optimizer that owns its step asks for a whole training step, into which no gradients of other ranks "
+            "come; allowed: inference_and_backprop and gradients; remedy: hand the update rule itself to the scheme"
+        )
+
+    def parameters(self) -> Arrays:
+        """The live parameters; see `GraphExecutor.parameters`."""
+        return self.own.parameters()
+
+    def buffers(self) -> Arrays:
+        """The live running statistics, this rank's; see `GraphExecutor.buffers`."""
+        return self.own.buffers()
+
+    def read(self, names: Sequence[str], out: Array) -> None:
+        """See `GraphExecutor.read`."""
+        self.own.read(names, out)
+
+    def write(self, names: Sequence[str], packed: Array) -> None:
+        """See `GraphExecutor.write`."""
+        self.own.write(names, packed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `GraphExecutor.state_dict`."""
+        return self.own.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See `GraphExecutor.load_state_dict`."""
+        self.own.load_state_dict(state)
+
+    def export(self, *, evaluation: bool = True) -> Network:
+        """See `GraphExecutor.export`."""
+        return self.own.export(evaluation=evaluation)
+
+    def synchronize(self) -> None:
+        """See `GraphExecutor.synchronize`."""
+        self.own.synchronize()
+
+    def settings(self) -> dict[str, Any]:
+        """See `GraphExecutor.settings`."""
+        return self.own.settings()
+
+
+def _copied(value: Array) -> Array:
+    found: Any = np.array(to_numpy(value))
+    return found

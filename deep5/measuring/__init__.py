@@ -1,0 +1,1 @@
+"""Samples, statistics, timing, and the machine they are measured on."""

@@ -1,0 +1,313 @@
+"""`deep5 calibrate`: how far apart identical code is on this machine, from fresh processes; one file a machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from deep5.core.errors import Errors, RunFailed, UsageError
+from deep5.measuring.machine_load import CROWDED, machine_state, share_of_others
+from deep5.measuring.pinning import environment, processors
+
+__all__ = [
+    "Calibration",
+    "calibrate",
+    "calibrate_command",
+    "calibration_of_this_machine",
+    "clear_calibrations",
+    "kept_calibration",
+    "machine_id",
+    "measure_once",
+    "said_of",
+]
+
+PROCESSES = 32
+"""Fresh processes of a calibration."""
+
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.measuring.calibration import measure_once; "
+    "print(json.dumps(measure_once(int(sys.argv[2]), json.loads(sys.argv[3]))))"
+)
+_TIMEOUT_S = 60.0
+# What a machine shares with others changes in a day; a load that was there while it was calibrated, much sooner.
+_LASTS_S, _LOADED_LASTS_S = 24 * 3600.0, 600.0
+_WHEN = "%Y-%m-%dT%H:%M:%SZ"
+_VERSION = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Times of the same code in fresh processes, one after the other.
+
+    Attributes:
+        machine: What names the machine.
+        threads: Each process had so many.
+        processes: By workload, seconds of each process, in their order.
+        when: UTC.
+        others_share: What other programs took of the processors meanwhile, 0 to 1; None where that is not known.
+    """
+
+    machine: str
+    threads: int
+    processes: Mapping[str, tuple[float, ...]]
+    when: str
+    others_share: float | None = None
+
+    def floor(self, rounds: int) -> float:
+        """The noise floor of a comparison of so many rounds: a ratio of at least 1; that of the noisiest workload."""
+        from deep5.measuring.statistics import floor_of
+
+        return max(floor_of(times, rounds) for times in self.processes.values())
+
+    @classmethod
+    def of_document(cls, told: Mapping[str, Any]) -> Calibration:
+        """The one that a comparison holds, of the form of `document`."""
+        return cls(
+            machine=str(told["machine"]),
+            threads=int(told["threads"]),
+            processes={name: tuple(map(float, values)) for name, values in told["processes"].items()},
+            when=str(told.get("when", "")),
+            others_share=told.get("others_share"),
+        )
+
+    def document(self) -> dict[str, Any]:
+        """In JSON's types."""
+        return {
+            "version": _VERSION,
+            "machine": self.machine,
+            "threads": self.threads,
+            "processes": {name: list(times) for name, times in self.processes.items()},
+            "when": self.when,
+            "others_share": self.others_share,
+        }
+
+
+def machine_id() -> str:
+    """What names this machine: its host, its processors, its memory."""
+    from deep5.core.canonical import canonical_hash
+    from deep5.measuring.environment import describe_system
+
+    system = describe_system()
+    cpu = {name: value for name, value in system["cpu"].items() if name != "clock_mhz"}
+    return canonical_hash([system["host"], cpu, system["affinity"], system["memory_bytes"]["total"]])[:16]
+
+
+def _file(machine: str, threads: int | str) -> Path:
+    from deep5.core.compiler import cache_folder
+
+    return cache_folder() / "calibration" / f"{machine}-{threads}.json"
+
+
+def clear_calibrations(threads: int | None = None) -> None:
+    """Forget what was kept of this machine.
+
+    Args:
+        threads: With so many; None: with any number.
+
+    Raises:
+        OutputError: A file cannot be removed.
+    """
+    from deep5.core.errors import OutputError
+
+    path = _file(machine_id(), "*" if threads is None else threads)
+    try:
+        for found in path.parent.glob(path.name):
+            found.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot remove {error.filename}: {error.strerror}; remedy: remove it by hand") from error
+
+
+def calibration_of_this_machine(threads: int) -> Calibration | None:
+    """What was kept of this machine in the last day, or the last ten minutes where it was under load; or None."""
+    found = kept_calibration(threads)
+    if found is None:
+        return None
+    made_at = datetime.strptime(found.when, _WHEN).replace(tzinfo=UTC)
+    lasts = _LASTS_S if (found.others_share or 0.0) < CROWDED else _LOADED_LASTS_S
+    return found if abs((datetime.now(UTC) - made_at).total_seconds()) <= lasts else None
+
+
+def kept_calibration(threads: int) -> Calibration | None:
+    """What was kept of this machine, however old, or None; a file that cannot be read is none."""
+    machine = machine_id()
+    try:
+        found = json.loads(_file(machine, threads).read_text("utf-8"))
+        if found["version"] != _VERSION or found["machine"] != machine or found["threads"] != threads:
+            return None
+        datetime.strptime(found["when"], _WHEN)
+        share = None if found["others_share"] is None else float(found["others_share"])
+        times = {str(name): tuple(map(float, values)) for name, values in found["processes"].items()}
+        made = Calibration(
+            machine=machine, threads=threads, processes=times, when=str(found["when"]), others_share=share
+        )
+        made.floor(1)
+    except Exception:  # damaged, or of an earlier deep5: it is measured again
+        return None
+    return made
+
+
+def said_of(made: Calibration, before: Calibration | None) -> list[str]:
+    """What a user has to know of a calibration, a line each: the load it was made under, and what it replaces.
+
+    Args:
+        made: The new one.
+        before: The one that was kept until now, or None.
+    """
+    said = []
+    if made.others_share is not None:
+        said.append(f"other programs took {made.others_share:.1%} of the processors meanwhile")
+        if made.others_share >= CROWDED:
+            said.append("warning: under such a load the noise floor is too wide; remedy: a quiet machine, and again")
+    if before is not None:
+        floors = " -> ".join(f"{own.floor(1) - 1:.1%}" for own in (before, made))
+        said.append(f"replaces the calibration of {before.when}: noise of one process each {floors}")
+    return said
+
+
+def measure_once(threads: int, pinned: Sequence[int]) -> dict[str, Any]:
+    """Medians, in seconds, of a matrix product, a copy beyond the caches, and the interpreter: in this process.
+
+    Args:
+        threads: Of the product.
+        pinned: The processors that the process is pinned to.
+
+    Returns:
+        `seconds` by workload, and the machine `before` and `after`.
+    """
+    from statistics import median
+
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, pinned)
+    before = machine_state()
+
+    import numpy as np
+    from threadpoolctl import threadpool_limits
+
+    from deep5.measuring.loops import Work, calibrate, collector_off, time_loop
+
+    draw = np.random.Generator(np.random.Philox(0))
+    a, b = (draw.standard_normal((384, 384), np.float32) for _ in range(2))
+    out, long = np.empty_like(a), np.ones(1 << 22)
+    there = np.empty_like(long)
+    works = {
+        "matrix product": lambda: np.matmul(a, b, out=out),
+        "copy": lambda: np.copyto(there, long),
+        "interpreter": lambda: sum(number * number for number in range(2000)),
+    }
+    found = {}
+    with threadpool_limits(threads), collector_off():
+        for name, call in works.items():
+            work = Work(call=call)
+            calls, _ = calibrate(work, 5e-3)
+            for _ in range(3):
+                time_loop(work, calls)
+            found[name] = median(time_loop(work, calls) for _ in range(21))
+    return {"seconds": found, "before": before, "after": machine_state()}
+
+
+def calibrate(threads: int, tell: Callable[[int], object] | None = None) -> Calibration:
+    """Run the same code in 32 fresh processes, one after the other, and keep what it took; under a minute.
+
+    Args:
+        threads: Within an operator.
+        tell: Takes the number of processes done.
+
+    Raises:
+        RunFailed: A process did not end well.
+        OutputError: It cannot be kept.
+    """
+    from deep5.core.errors import OutputError
+    from deep5.core.files import write_atomically
+
+    pinned = processors(threads)
+    found: dict[str, list[float]] = {}
+    spans = []
+    for number in range(PROCESSES):
+        command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(threads), json.dumps(pinned)]
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_S,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                env=environment(threads),
+            )
+        except subprocess.TimeoutExpired as error:
+            raise RunFailed(f"a process of the calibration did not end within {_TIMEOUT_S:g} s") from error
+        if done.returncode:
+            last = " | ".join(done.stderr.strip().splitlines()[-2:])
+            raise RunFailed(f"a process of the calibration ended with the status {done.returncode}: {last}")
+        told = json.loads(done.stdout)
+        spans.append((told["before"], told["after"]))
+        for name, seconds in told["seconds"].items():
+            found.setdefault(name, []).append(seconds)
+        if tell is not None:
+            tell(number + 1)
+    machine = machine_id()
+    made = Calibration(
+        machine=machine,
+        threads=threads,
+        processes={name: tuple(times) for name, times in found.items()},
+        when=datetime.now(UTC).strftime(_WHEN),
+        others_share=share_of_others(spans),
+    )
+    path = _file(machine, threads)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(made.document(), indent=2) + "\n")
+    except OSError as error:
+        raise OutputError(f"cannot keep the calibration in {path}: {error.strerror or error}") from error
+    return made
+
+
+def calibrate_command(errors: Errors) -> click.Command:
+    """The command, for a command line that says how errors are told."""
+
+    @click.command("calibrate")
+    @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads within an operator.")
+    @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+    @click.option(
+        "--clear",
+        is_flag=True,
+        help="Forget what was measured of this machine (with N threads, if given), and measure nothing.",
+    )
+    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    def command(threads: int | None, as_json: bool, clear: bool, debug: bool) -> None:
+        """Measure this machine's noise floor: how far apart identical code is in 32 fresh processes. Under a minute.
+
+        A difference that 'deep5 compare' finds counts only where it is larger.
+        """
+        with errors(debug, as_json) as show:
+            from deep5.measuring.environment import default_threads
+
+            if clear:
+                clear_calibrations(threads)
+                return
+            count = threads or default_threads("") or 1
+            here = len(processors(count))
+            if count > here:
+                raise UsageError(f"{count} threads; allowed: at most {here}, the processors of this process")
+            before, made = kept_calibration(count), calibrate(count)
+            if as_json:
+                for line in said_of(made, before):
+                    click.echo(line, err=True)
+                floors = {rounds: made.floor(rounds) for rounds in (1, 8, 16, 24, 30)}
+                show(json.dumps({**made.document(), "floors": floors}, indent=2))
+                return
+            for rounds, what in ((1, "one process each (--quick)"), (8, "8 processes each"), (30, "30 processes each")):
+                show(f"{what}: differences up to {made.floor(rounds) - 1:.1%} are noise")
+            for line in said_of(made, before):
+                show(line)
+
+    return command

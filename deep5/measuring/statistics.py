@@ -1,0 +1,417 @@
+"""Raw times of interleaved rounds -> what may be said of them: a ratio, a verdict, a steady state, what to distrust.
+
+Nothing here draws random numbers. The bootstrap of a median has a closed form, and the test that a claim rests on holds
+whatever the noise is distributed like. tests/test_statistics_simulated.py says how often each is right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from deep5.core.errors import TooFewSamples, UsageError
+from deep5.measuring.samples import Interval, paired_ratios
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = [
+    "LOOKS",
+    "STATED",
+    "Steady",
+    "Verdict",
+    "drift",
+    "far_out",
+    "floor_of",
+    "judge",
+    "largest_p",
+    "median_ratio",
+    "ratio_of_medians",
+    "signed_rank_p",
+    "smallest_shown",
+    "steady_part",
+]
+
+LOOKS = (8, 16, 24, 30)
+"""Numbers of rounds at which a comparison under way is judged: it ends at the first that gives an answer."""
+# What each look may claim wrongly. Eight rounds can claim at 2 / 2**8 or not at all; in all 0.99 %. The last
+# look gets what is left after the first: it is where small differences are found.
+_SHARES = (2 / 2**8, 3e-4, 3e-4, 1.5e-3)
+
+STATED = 0.95
+"""Confidence that is stated of a ratio's interval."""
+# Its percentiles are wider: a bootstrap of eight values, and one that stops when it has seen enough, covers less often
+# than its percentiles say. Simulated: 95 % and more from eight rounds on, with the stopping too.
+_PERCENTILES = 0.985
+# Standard deviations of normal noise below which 98 of 100 cases lie: three conditions at once then hold in 95; and the
+# spread of a median over that of a mean.
+_POWER, _MEDIAN = 2.0, math.sqrt(math.pi / 2)
+
+# Two more values differ by more than the range of 32 in 0.7 % (normal noise) to 2.6 % (exponential) of cases; by more
+# than the range stretched so, in at most 0.8 %: simulated.
+_TAIL = 1.5
+
+Word = Literal["faster", "slower", "no difference shown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What may be said of two candidates.
+
+    Attributes:
+        word: "faster" or "slower" (the candidate than the baseline), or "no difference shown".
+        ratio: Median over the rounds of candidate time / baseline time.
+        interval: Of the ratio, at `STATED`; None of fewer rounds than eight.
+        p: How often identical candidates would look at least as different; None of fewer rounds than eight.
+        floor: Ratio above 1 that this machine shows between identical candidates at as many rounds.
+        smallest: Ratio above 1 that these rounds would have shown in 95 of 100 cases; None of fewer rounds than eight.
+        rounds: How many there were.
+    """
+
+    word: Word
+    ratio: float
+    interval: Interval | None
+    p: float | None
+    floor: float
+    smallest: float | None
+    rounds: int
+
+
+def judge(candidate: Sequence[float], baseline: Sequence[float], floor: float) -> Verdict:
+    """Whether a candidate is faster or slower than a baseline.
+
+    From eight rounds on a difference is claimed where three things hold. The exact signed-rank test over the rounds
+    finds it: where candidates are identical, a round's ratio is as often above 1 as below by as much, whatever the
+    noise, and a comparison that is judged at all of `LOOKS` claims wrongly in at most 0.99 % of cases. The bootstrap
+    interval of the ratio leaves out 1. And the ratio is beyond the machine's noise floor. Of fewer rounds only the
+    last can be said.
+
+    Args:
+        candidate: Seconds, shape (rounds,), one fresh process a round.
+        baseline: Of the same rounds.
+        floor: As `floor_of` gives it for as many rounds.
+
+    Raises:
+        UsageError: The lengths differ, there is no round, or a time is not positive and finite.
+
+    References:
+        Wilcoxon, Individual Comparisons by Ranking Methods, 1945; Pocock, Group Sequential Methods, 1977 (several
+        looks share one error); Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13.
+    """
+    import numpy as np
+
+    ratios = np.log(paired_ratios(candidate, baseline))
+    if not ratios.size:
+        raise UsageError("a verdict on no rounds; allowed: at least one")
+    if not floor >= 1:
+        raise UsageError(f"noise floor {floor!r}; allowed: a ratio of at least 1")
+    middle = float(np.median(ratios))
+    beyond = abs(middle) > math.log(floor)
+    if ratios.size < LOOKS[0]:
+        # No test can claim at 1 % of so few. Of a single round what is beyond all noise that was ever seen can be said.
+        claimed, interval, p, smallest = beyond and ratios.size == 1, None, None, None
+    else:
+        interval = median_ratio(candidate, baseline)
+        p = signed_rank_p(ratios.tolist())
+        claimed = beyond and p <= largest_p(ratios.size) and not interval.low <= 1 <= interval.high
+        smallest = smallest_shown(ratios.tolist(), floor)
+    word: Word = "no difference shown"
+    if claimed:
+        word = "slower" if middle > 0 else "faster"
+    return Verdict(
+        word=word,
+        ratio=math.exp(middle),
+        interval=interval,
+        p=p,
+        floor=floor,
+        smallest=smallest,
+        rounds=int(ratios.size),
+    )
+
+
+def largest_p(rounds: int) -> float:
+    """The p-value up to which a look after so many rounds claims a difference: what it may claim wrongly.
+
+    The last look of a comparison may be after any number of rounds.
+    """
+    return dict(zip(LOOKS, _SHARES, strict=True)).get(rounds, _SHARES[1])
+
+
+def median_ratio(candidate: Sequence[float], baseline: Sequence[float]) -> Interval:
+    """Bootstrap interval of the median over rounds of candidate time / baseline time, at `STATED`.
+
+    Args:
+        candidate: Seconds, shape (rounds,).
+        baseline: Of the same rounds.
+
+    Raises:
+        TooFewSamples: Fewer than eight rounds.
+        UsageError: As `deep5.measuring.samples.paired_ratios`.
+    """
+    import numpy as np
+
+    ratios = np.log(paired_ratios(candidate, baseline))
+    _check_count(ratios.size)
+    values, weights = _bootstrapped(ratios)
+    return _percentiles(values, weights)
+
+
+def ratio_of_medians(candidate: Sequence[float], baseline: Sequence[float]) -> tuple[float, Interval]:
+    """Ratio of the medians of two sets of runs that were not measured in turn, and its bootstrap interval, at `STATED`.
+
+    Args:
+        candidate: Seconds a run, shape (n,).
+        baseline: Shape (m,); m and n may differ.
+
+    Raises:
+        TooFewSamples: Fewer than eight of one of them.
+        UsageError: A time is not positive and finite.
+    """
+    import numpy as np
+
+    logs = []
+    for name, times in (("candidate", candidate), ("baseline", baseline)):
+        values = np.asarray(times, np.float64)
+        if values.ndim != 1 or not (np.isfinite(values) & (values > 0)).all():
+            raise UsageError(f"{name} times {values!r:.80}; allowed: a vector of positive, finite seconds")
+        _check_count(values.size)
+        logs.append(np.log(values))
+    (one, of_one), (other, of_other) = (_bootstrapped(values) for values in logs)
+    middle = float(np.median(logs[0]) - np.median(logs[1]))
+    # The two are drawn apart: every pair of their medians, with the product of their probabilities.
+    return math.exp(middle), _percentiles(np.subtract.outer(one, other).ravel(), np.outer(of_one, of_other).ravel())
+
+
+def _check_count(count: int) -> None:
+    if count < LOOKS[0]:
+        raise TooFewSamples(f"{count} rounds; an interval of a ratio needs at least {LOOKS[0]}: measure more rounds")
+
+
+def _percentiles(values: NDArray[np.float64], weights: NDArray[np.float64]) -> Interval:
+    import numpy as np
+
+    order = np.argsort(values)
+    below, tail = np.cumsum(weights[order]), (1 - _PERCENTILES) / 2
+    low, high = (float(values[order[_place(below, share)]]) for share in (tail, 1 - tail))
+    return Interval(low=math.exp(low), high=math.exp(high), confidence=STATED)
+
+
+def _bootstrapped(
+    values: NDArray[np.float64], draws: int | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The distribution of the median of so many draws with replacement: what it can be, and how probable each is.
+
+    Args:
+        values: What is drawn from.
+        draws: As many as there are values, where not said.
+
+    An odd number 2 m + 1 of draws has the median at most x_(k) where at least m + 1 of them are; the number of those is
+    binomial with k / n. Of an even number 2 m the median is the mean of two neighbours x_(i), x_(j): for i < j just m
+    draws are at most x_(i), one of them x_(i) itself, and the others at least x_(j), one of them x_(j).
+    """
+    import numpy as np
+    from scipy.special import bdtrc, comb
+
+    values = np.sort(values)
+    count, draws = values.size, draws or values.size
+    share = np.arange(count + 1) / count
+    if draws % 2:
+        return values, np.diff(bdtrc(draws // 2, draws, share))
+    half = draws // 2
+    at, beyond = np.diff(share**half), -np.diff((1 - share) ** half)
+    both = np.triu(comb(draws, half) * np.outer(at, beyond), 1)
+    # The lower of the two is x_(i) where at least m draws are at most that; what is left is where both are.
+    np.fill_diagonal(both, np.maximum(np.diff(bdtrc(half - 1, draws, share)) - both.sum(axis=1), 0.0))
+    first, second = np.triu_indices(count)
+    return (values[first] + values[second]) / 2, both[first, second]
+
+
+def signed_rank_p(differences: Sequence[float]) -> float:
+    """Two-sided exact p-value of the signed-rank test: how often signs drawn by a coin are at least as one-sided.
+
+    Ties share the mean of their ranks, and a difference of zero has the lowest ranks and no sign, so that the
+    distribution is that of the differences at hand.
+
+    Args:
+        differences: Shape (n,), such as logarithms of ratios.
+
+    References:
+        Wilcoxon, 1945; Pratt, Remarks on Zeros and Ties in the Wilcoxon Signed Rank Procedures, 1959.
+
+    >>> signed_rank_p([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
+    0.0078125
+    """
+    import numpy as np
+    from scipy.stats import rankdata
+
+    values = np.asarray(differences, np.float64)
+    # Doubled, ranks that are shared are whole numbers too.
+    ranks = np.rint(2 * rankdata(np.abs(values))).astype(int)
+    ranks, signs = ranks[values != 0], np.sign(values[values != 0])
+    total = int(ranks.sum())
+    ways = np.zeros(total + 1)
+    ways[0] = 1.0
+    for rank in ranks:
+        ways[rank:] += ways[:-rank].copy()
+    positive = int(ranks[signs > 0].sum())
+    extreme = min(positive, total - positive)
+    return min(1.0, float(2 * ways[: extreme + 1].sum() / ways.sum()))
+
+
+def smallest_shown(ratios: Sequence[float], floor: float) -> float:
+    """The ratio above 1 that rounds as noisy as these would have shown in 95 of 100 cases.
+
+    The noise is taken as normal, with the spread that is seen about the median.
+
+    Args:
+        ratios: Logarithms of the rounds' ratios.
+        floor: As of `judge`.
+    """
+    import numpy as np
+    from scipy.special import ndtri
+
+    values = np.asarray(ratios, np.float64)
+    if 2 / 2**values.size > largest_p(values.size):
+        return math.inf  # not even rounds that all say the same would be enough
+    # Of the test, in terms of a mean: the signed-rank test is as good as one of 0.955 times the rounds.
+    spread = float(np.std(values, ddof=1)) / math.sqrt(values.size)
+    by_test = (ndtri(1 - largest_p(values.size) / 2) + _POWER) * spread / math.sqrt(0.955)
+    # Of few rounds all have to be on one side: so often, in 95 of 100 cases, is a single one only where it is far off.
+    one_side = 4 / 2**values.size > largest_p(values.size)
+    by_signs = ndtri(0.95 ** (1 / values.size)) * float(np.std(values, ddof=1)) if one_side else 0.0
+    by_interval = (ndtri((1 + _PERCENTILES) / 2) + _POWER) * _MEDIAN * spread
+    by_floor = math.log(floor) + _POWER * _MEDIAN * spread
+    return math.exp(max(by_test, by_signs, by_interval, by_floor))
+
+
+def floor_of(processes: Sequence[float], rounds: int) -> float:
+    """The ratio above 1 that identical candidates show on a machine, from fresh processes that ran the same code.
+
+    Of one round it is the largest ratio of any two of the processes, to the power 1.5. Of several it is what the median
+    of so many ratios of two processes stays below in 95 of 100 cases, by the bootstrap.
+
+    Args:
+        processes: Seconds of each process, in the order in which they ran, shape (n,), n at least 16.
+        rounds: Of the comparison.
+
+    Raises:
+        TooFewSamples: Fewer than 16 processes.
+        UsageError: A time is not positive and finite.
+    """
+    import numpy as np
+
+    times = np.asarray(processes, np.float64)
+    if times.ndim != 1 or not (np.isfinite(times) & (times > 0)).all():
+        raise UsageError(f"times of processes {times!r:.80}; allowed: a vector of positive, finite seconds")
+    if times.size < 2 * LOOKS[0]:
+        raise TooFewSamples(f"{times.size} processes; a noise floor needs at least {2 * LOOKS[0]}")
+    if rounds == 1:
+        return math.pow(float(times.max() / times.min()), _TAIL)
+    logs = np.log(times)
+    pairs = logs[0 : times.size // 2 * 2 : 2] - logs[1::2][: times.size // 2]
+    values, weights = _bootstrapped(np.concatenate([pairs, -pairs]), rounds)
+    order = np.argsort(np.abs(values))
+    below = np.cumsum(weights[order])
+    return math.exp(float(np.abs(values)[order[_place(below, 0.95)]]))
+
+
+def _place(below: NDArray[np.float64], share: float) -> int:
+    """Where a distribution function reaches a share; rounding may leave its end a little below 1."""
+    import numpy as np
+
+    return min(int(np.searchsorted(below, share)), below.size - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steady:
+    """Where a series of times has become steady.
+
+    Attributes:
+        begin: Index of the first sample that counts.
+        reached: Whether a steady state was found; else `begin` is half of the samples.
+    """
+
+    begin: int
+    reached: bool
+
+
+_BLOCK, _LEVEL = 5, 0.02
+# Of a slope, the values of which all pairs are looked at, at most.
+_PAIRED = 1000
+
+
+def steady_part(times: Sequence[float]) -> Steady:
+    """Find where warming up ends: the first block of five samples on the level that the second half stays on.
+
+    A block is on that level where its median is within 2 % of it, or within three standard errors of a block's median
+    where the noise is larger. The second half's own two halves have to be on one level, else no steady state was
+    reached.
+
+    Args:
+        times: Seconds, shape (n,), in the order of time, the first call left out.
+    """
+    import numpy as np
+
+    values = np.asarray(times, np.float64)
+    half = values.size // 2
+    if values.size < 4 * _BLOCK:
+        return Steady(begin=half, reached=False)
+    tail = values[half:]
+    level = float(np.median(tail))
+    # Of neighbours, so that a level that moves is no noise.
+    noise = float(np.median(np.abs(np.diff(tail)))) * 1.4826 / math.sqrt(2)
+
+    def on_level(block: NDArray[np.float64]) -> bool:
+        allowed = max(_LEVEL * level, 3 * _MEDIAN * noise / math.sqrt(block.size))
+        return abs(float(np.median(block)) - level) <= allowed
+
+    quarter = tail.size // 2
+    if not (on_level(tail[:quarter]) and on_level(tail[quarter:])):
+        return Steady(begin=half, reached=False)
+    begin = next((place for place in range(half) if on_level(values[place : place + _BLOCK])), half)
+    return Steady(begin=begin, reached=True)
+
+
+def drift(times: Sequence[float]) -> float:
+    """By how much times change from the first to the last, relative to their median; 0 where no trend is shown.
+
+    Kendall's test at 1 % says whether there is a trend, Theil and Sen's slope how large it is.
+
+    Args:
+        times: Seconds, shape (n,), in the order of time.
+    """
+    import numpy as np
+    from scipy.stats import kendalltau, theilslopes
+
+    values = np.asarray(times, np.float64)
+    if values.size < 2 * LOOKS[0] or np.ptp(values) == 0:
+        return 0.0
+    places = np.arange(values.size)
+    if kendalltau(places, values).pvalue > 0.01:
+        return 0.0
+    # The slope is the median over all pairs: of very many values, some are enough.
+    some = slice(None, None, -(-values.size // _PAIRED))
+    return float(theilslopes(values[some], places[some])[0] * (values.size - 1) / np.median(values))
+
+
+def far_out(times: Sequence[float]) -> int:
+    """How many samples lie more than three interquartile ranges beyond the quartiles: told, and never dropped.
+
+    Args:
+        times: Seconds, shape (n,).
+
+    References:
+        Tukey, Exploratory Data Analysis, 1977, section 2D ("far out").
+    """
+    import numpy as np
+
+    values = np.asarray(times, np.float64)
+    if values.size < LOOKS[0]:
+        return 0
+    low, high = np.percentile(values, (25, 75))
+    # What a clock cannot tell apart is no outlier.
+    width = max(high - low, 1e-3 * high)
+    return int(np.count_nonzero((values < low - 3 * width) | (values > high + 3 * width)))

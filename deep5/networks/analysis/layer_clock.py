@@ -1,0 +1,131 @@
+"""`LayerClock`: what a back-end times layers with; and whose layer a node that runs is a part of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import onnx_ir as ir
+
+from deep5.core.tensors import Arrays
+from deep5.networks.network import Network
+
+__all__ = ["WARMUPS", "Group", "LayerClock", "Owner", "Owners", "Pass", "without_gaps"]
+
+
+WARMUPS = 3
+"""Passes of each kind that come first and count for nothing."""
+
+
+class Owner(NamedTuple):
+    """A layer, and whether its gradient is meant."""
+
+    layer: str
+    backward: bool
+
+
+class Group(NamedTuple):
+    """Layers that run as one, in the network's order, and whether their gradients are meant; mostly a single layer."""
+
+    layers: tuple[str, ...]
+    backward: bool
+
+
+Pass = Mapping[Group, float]
+"""Seconds of one pass by what ran."""
+
+
+class LayerClock(Protocol):
+    """An executor with instruments, of one network; made by `Framework.layer_clock`."""
+
+    def inference(self, inputs: Arrays) -> None:
+        """Run forward once; see `GraphExecutor.inference`."""
+        ...
+
+    def inference_and_backprop(self, inputs: Arrays, loss: str) -> None:
+        """Run forward and backward once; see `GraphExecutor.inference_and_backprop`."""
+        ...
+
+    def passes(self) -> tuple[Sequence[Pass], Sequence[Pass]]:
+        """What was measured: an entry a call of `inference`, and one a call of `inference_and_backprop`; ends it."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds, files among it."""
+        ...
+
+
+class Owners:
+    """Whose layer each node of what runs is a part of.
+
+    A node that was written for another one's sake has that one's name in front of its own: `LSTM_1/Mul_3` where a layer
+    was expanded, `Conv_1/backward_7_Gemm` in its gradient. One without such a name belongs where its output goes.
+
+    Args:
+        network: Whose layers are meant.
+        run: The network made of it that runs, with its gradients or without.
+    """
+
+    def __init__(self, network: Network, run: Network) -> None:
+        layers = [node for node in network.nodes if node.op_type != "Constant" or node.domain]
+        self._order = {str(node.name): number for number, node in enumerate(layers)}
+        self._made = {str(value.name): str(node.name) for node in layers for value in node.outputs if value.name}
+        self._found: dict[str, Owner] = {}
+        nodes = run.nodes
+        self._writer = {str(value.name): str(node.name) for node in nodes for value in node.outputs}
+        for node in reversed(nodes):
+            readers = (reader for value in node.outputs for reader in value.consumers())
+            self._keep(node, [str(reader.name) for reader in readers])
+        for node in nodes:  # what nobody reads goes with what it reads
+            sources = (value.producer() for value in node.inputs if value is not None)
+            self._keep(node, [str(source.name) for source in sources if source is not None])
+
+    def _keep(self, node: ir.Node, neighbours: Iterable[str]) -> None:
+        name = str(node.name)
+        if name not in self._found:
+            own = self.of(name) or next(filter(None, (self.of(str(value.name)) for value in node.outputs)), None)
+            found = own or next((self._found[other] for other in neighbours if other in self._found), None)
+            if found is not None:
+                self._found[name] = found
+
+    def of(self, name: str) -> Owner | None:
+        """By the name of a node, or of a value that a layer computes; None for one that says nothing."""
+        backward = False
+        while True:
+            found = self._found.get(name) or self._found.get(self._writer.get(name, ""))
+            if found is not None:
+                return Owner(found.layer, backward or found.backward)
+            if name in self._order or name in self._made:
+                return Owner(name if name in self._order else self._made[name], backward)
+            name, slash, last = name.rpartition("/")
+            if not slash:
+                return None
+            backward = backward or last.startswith("backward_")
+
+    def group(self, owners: Iterable[Owner | None]) -> Group | None:
+        """What runs as one where nodes of these owners do: forward or backward, as most of them; None for none."""
+        known = [owner for owner in owners if owner is not None]
+        if not known:
+            return None
+        backward = 2 * sum(owner.backward for owner in known) > len(known)
+        layers = {owner.layer for owner in known if owner.backward == backward}
+        return Group(tuple(sorted(layers, key=self._order.__getitem__)), backward)
+
+
+def without_gaps(groups: Sequence[Group | None], readers: Sequence[Sequence[int]]) -> list[Group | None]:
+    """Groups of kernels, those an engine added itself given to what reads them, or else to what they read.
+
+    Args:
+        groups: Of kernels in the order of execution; None where nothing is known.
+        readers: By kernel, the numbers of those that read what it writes.
+    """
+    found = list(groups)
+    sources: list[list[int]] = [[] for _ in groups]
+    for number, each in enumerate(readers):
+        for reader in each:
+            sources[reader].append(number)
+    for number in reversed(range(len(found))):
+        found[number] = found[number] or next((found[reader] for reader in readers[number] if found[reader]), None)
+    for number, group in enumerate(found):
+        found[number] = group or next((found[source] for source in sources[number] if found[source]), None)
+    return found

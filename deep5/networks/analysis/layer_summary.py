@@ -1,0 +1,196 @@
+"""`LayerTimes`: how long the layers of a network took, and how that comes from what was measured."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import onnx_ir as ir
+
+from deep5.networks.analysis.layer_clock import WARMUPS, Pass
+from deep5.networks.network import Network
+
+__all__ = ["LayerTime", "LayerTimes", "summary"]
+
+# Where layers run as one, the time is that of the first of these; else of the first.
+_PRODUCTS = frozenset(("Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTime:
+    """How long a layer takes: medians, in seconds.
+
+    Attributes:
+        name: The node's name.
+        op_type: Its operator; of another domain than ONNX's own with that in front.
+        forward_s: In inference; 0 where nothing runs (it was computed in advance, or hands its input on); None where
+            it is not available, or is part of the time of `within`.
+        training_forward_s: Likewise in the forward pass of a step of training.
+        backward_s: Of its gradient there; of a value with several readers, a reader's time has the sum.
+        within: The layer whose time has this one's in it, where the framework runs both as one; None: none.
+    """
+
+    name: str
+    op_type: str
+    forward_s: float | None
+    training_forward_s: float | None
+    backward_s: float | None
+    within: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTimes:
+    """What `layer_times` measured at one batch size; medians, in seconds.
+
+    The parts are of instrumented passes, the wholes of others: `forward_s` belongs to `whole_forward_s`, and
+    `training_forward_s + backward_s` to `whole_step_s`. What the whole has more is the way into the framework and out
+    of it; what it has less is what the instruments cost. On a busy machine a long pass is interrupted more often than
+    each of its layers, whose medians then amount to less: `instrumented_forward_s` and `instrumented_step_s`, which are
+    interrupted as the wholes are, tell that from the other two.
+
+    Attributes:
+        network: Its name.
+        framework: `"pytorch"`, or with a mode, `"pytorch:compiled"`.
+        batch: Samples.
+        layers: Every node in the order of execution, constants left out.
+        forward_s: Sum of the parts in inference; None: not available.
+        training_forward_s: Likewise in the forward pass of a step of training.
+        backward_s: Likewise in its backward pass.
+        instrumented_forward_s: What the parts of one pass of inference amount to, the median of the passes.
+        instrumented_step_s: Likewise of a step of training, forward and backward.
+        whole_forward_s: An `inference` without instruments.
+        whole_step_s: An `inference_and_backprop` without instruments; None: there is none.
+        repetitions: Passes of each kind that the medians are of.
+        unavailable: Why parts, or the whole step, are None; None: nothing is missing that was asked for.
+    """
+
+    network: str
+    framework: str
+    batch: int
+    layers: tuple[LayerTime, ...]
+    forward_s: float | None
+    training_forward_s: float | None
+    backward_s: float | None
+    instrumented_forward_s: float | None
+    instrumented_step_s: float | None
+    whole_forward_s: float
+    whole_step_s: float | None
+    repetitions: int
+    unavailable: str | None
+
+    def by_type(self) -> dict[str, tuple[float | None, float | None]]:
+        """Seconds forward (in inference) and backward by operator, those that take longest first.
+
+        Returns:
+            Sums over the layers whose time is known; None where none of the operator's is.
+        """
+        kinds: defaultdict[str, list[LayerTime]] = defaultdict(list)
+        for layer in self.layers:
+            kinds[layer.op_type].append(layer)
+        sums = {
+            kind: (_sum(layer.forward_s for layer in layers), _sum(layer.backward_s for layer in layers))
+            for kind, layers in kinds.items()
+        }
+        return dict(sorted(sums.items(), key=lambda each: -((each[1][0] or 0.0) + (each[1][1] or 0.0))))
+
+
+def summary(
+    network: Network,
+    framework: str,
+    batch: int,
+    wholes: tuple[Sequence[float], Sequence[float]],
+    passes: tuple[Sequence[Pass], Sequence[Pass]] | None,
+    unavailable: str | None,
+) -> LayerTimes:
+    """The medians behind the warm-up.
+
+    Args:
+        network: Whose layers were timed.
+        framework: Its name, with the mode.
+        batch: Samples.
+        wholes: Seconds of inference and of steps of training without instruments, the warm-up among them.
+        passes: Likewise what was measured with them; None: nothing was.
+        unavailable: Why something is missing.
+    """
+    nodes = [node for node in network.nodes if node.op_type != "Constant" or node.domain]
+    forward, steps = [one[WARMUPS:] for one in passes] if passes else ([], [])
+    products = {str(node.name) for node in nodes if node.op_type in _PRODUCTS and not node.domain}
+    kinds = [_Part(forward, False, products), _Part(steps, False, products), _Part(steps, True, products)]
+    layers = []
+    for node in nodes:
+        name = str(node.name)
+        times = [kind.time(name) for kind in kinds]
+        within = next((kind.within[name] for kind in kinds if name in kind.within), None)
+        layers.append(
+            LayerTime(
+                name=name,
+                op_type=_op_type(node),
+                forward_s=times[0],
+                training_forward_s=times[1],
+                backward_s=times[2],
+                within=within,
+            )
+        )
+    sums = [_sum(kind.times.values()) for kind in kinds]
+    return LayerTimes(
+        network=str(network.model.graph.name),
+        framework=framework,
+        batch=batch,
+        layers=tuple(layers),
+        forward_s=sums[0],
+        training_forward_s=sums[1],
+        backward_s=sums[2],
+        instrumented_forward_s=median(sum(one.values()) for one in forward) if forward else None,
+        instrumented_step_s=median(sum(one.values()) for one in steps) if steps else None,
+        whole_forward_s=median(wholes[0][WARMUPS:]),
+        whole_step_s=median(wholes[1][WARMUPS:]) if wholes[1] else None,
+        repetitions=len(wholes[0]) - WARMUPS,
+        unavailable=unavailable,
+    )
+
+
+class _Part:
+    """The times of layers in one kind of pass.
+
+    Args:
+        passes: What was measured.
+        backward: Whether gradients are meant.
+        products: Names of the layers that a group of layers is called by.
+
+    Attributes:
+        times: Medians by layer, in seconds.
+        within: By a layer without a time of its own, the layer whose time has it.
+    """
+
+    def __init__(self, passes: Sequence[Pass], backward: bool, products: set[str]) -> None:
+        self._any = bool(passes)
+        found: list[dict[str, float]] = []
+        self.within: dict[str, str] = {}
+        for one in passes:
+            sums: dict[str, float] = {}
+            for group, seconds in one.items():
+                if group.backward == backward:
+                    first = next((layer for layer in group.layers if layer in products), group.layers[0])
+                    sums[first] = sums.get(first, 0.0) + seconds
+                    self.within.update((layer, first) for layer in group.layers if layer != first)
+            found.append(sums)
+        names = dict.fromkeys(name for sums in found for name in sums)
+        self.times = {name: median(sums.get(name, 0.0) for sums in found) for name in names}
+        self.within = {layer: first for layer, first in self.within.items() if layer not in self.times}
+
+    def time(self, name: str) -> float | None:
+        """Of a layer; None where it is part of another's, or nothing was measured."""
+        if not self._any or name in self.within:
+            return None
+        return self.times.get(name, 0.0)
+
+
+def _op_type(node: ir.Node) -> str:
+    return f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+
+
+def _sum(times: Iterable[float | None]) -> float | None:
+    known = [time for time in times if time is not None]
+    return sum(known) if known else None

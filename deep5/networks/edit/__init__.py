@@ -1,0 +1,1 @@
+"""Graphs edited and built."""

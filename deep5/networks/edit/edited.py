@@ -1,0 +1,236 @@
+"""What every edit of a network is made of: a copy, names looked up, nodes put in and taken out, a check at the end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from deep5.core.errors import NetworkError, brief, suggestion
+from deep5.networks.network import Network
+from deep5.networks.onnx.attributes import stored_attribute
+from deep5.networks.onnx.axes import check_axes
+from deep5.networks.onnx.element_types import check_element_types
+from deep5.networks.onnx.faults import unknown_operator, unregistered
+from deep5.networks.onnx.fitting import check_extents, check_fit
+from deep5.networks.onnx.shapes import infer_shapes
+from deep5.networks.onnx.signature import check_signature
+from deep5.operators.registry import registered_operator
+
+__all__ = [
+    "Change",
+    "drop",
+    "drop_unused",
+    "edited",
+    "free_name",
+    "is_list",
+    "is_output",
+    "known",
+    "listed",
+    "made_node",
+    "name_of",
+    "names_of",
+    "nodes_of",
+    "refuse_cycle",
+    "unused",
+    "values_of",
+]
+
+Change = Callable[[ir.Model], Iterable[ir.Node]]
+"""Of a copied model: changes it, and gives the nodes whose results may have other shapes than before."""
+
+
+def edited(network: Network, what: str, change: Change) -> Network:
+    """The network that a change makes of a copy, with its shapes inferred again where they may differ.
+
+    Args:
+        network: The network; it is not changed.
+        what: What messages call the result.
+        change: Changes the copy; gives the nodes whose results may have other shapes than before.
+
+    Raises:
+        NetworkError: What comes out is no valid network.
+    """
+    model = network.model.clone()
+    touched = change(model)
+    others = _forget_shapes(touched)
+    try:
+        model.graph.sort()
+    except ValueError as error:  # by way of a nested graph, which uses values from around it
+        raise NetworkError(f"{what} has a cycle; allowed: values that do not depend on the node they go to") from error
+    infer_shapes(model, what)
+    check_element_types(model, what)
+    check_axes(model, what)
+    # Of what the edit does not reach, nothing is asked that reading a file did not ask.
+    affected = [node for node in model.graph.all_nodes() if node in others]
+    check_extents(affected, what)
+    check_fit(affected, what)
+    return Network(model)
+
+
+def _forget_shapes(touched: Iterable[ir.Node]) -> set[ir.Node]:
+    """Forget the shapes that may be others now; what does not come after these nodes keeps what a file said of it.
+
+    Returns:
+        These nodes and all that come after.
+    """
+    ahead: deque[ir.Node] = deque(touched)
+    seen: set[ir.Node] = set()
+    while ahead:
+        node = ahead.popleft()
+        if node in seen:
+            continue
+        seen.add(node)
+        for value in node.outputs:
+            value.shape = value.type = None
+            ahead += [use.node for use in value.uses()]
+    return seen
+
+
+def refuse_cycle(source: ir.Value, target: ir.Node) -> None:
+    """Refuse an edge to a node that the value is computed from."""
+    ahead, seen = deque([source.producer()]), set()
+    while ahead:
+        node = ahead.popleft()
+        if node is None or node in seen:
+            continue
+        if node is target:
+            raise NetworkError(
+                f"{source.name!r} depends on node {target.name!r}: to feed it there would make a cycle; allowed: "
+                "values that do not depend on it"
+            )
+        seen.add(node)
+        ahead += [value.producer() for value in node.inputs if value is not None]
+
+
+def made_node(
+    model: ir.Model,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    outputs: Sequence[str],
+    name: str,
+    domain: str,
+    attributes: dict[str, Any],
+    what: str,
+) -> ir.Node:
+    """A node, its outputs named.
+
+    Raises:
+        NetworkError: No such operator, inputs, outputs or attributes that it does not have, or an attribute that no
+            file can hold.
+    """
+    if not isinstance(op_type, str) or not op_type:
+        raise NetworkError(f"{what}: got {brief(op_type)} as an operator; allowed: the name of one, such as 'Relu'")
+    if domain:
+        if registered_operator(domain, op_type) is None:
+            raise NetworkError(f"{what}: {unregistered(domain, op_type)}")
+        model.graph.opset_imports[domain] = 1
+    else:
+        opset = model.graph.opset_imports[""]
+        if not onnx.defs.has(op_type, opset, ""):
+            raise NetworkError(f"{what}: {unknown_operator(op_type, opset)}")
+    stored = {key: stored_attribute(op_type, key, value) for key, value in attributes.items()}
+    node = ir.node(op_type, inputs, stored, domain=domain, num_outputs=len(outputs), name=name)
+    for value, called in zip(node.outputs, outputs, strict=True):
+        value.name = called
+    if not domain:
+        check_signature(node, opset, what)
+    return node
+
+
+def drop(graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
+    """Take nodes out, and initial values that nothing else uses."""
+    given = [value for node in nodes for value in node.inputs]
+    graph.remove(nodes, safe=False)
+    for node in nodes:
+        node.resize_inputs(0)
+    drop_unused(graph, given)
+
+
+def drop_unused(graph: ir.Graph, values: Iterable[ir.Value | None]) -> None:
+    """Take initial values out that nothing uses any more."""
+    for value in values:
+        if value is not None and value.is_initializer() and not value.uses():
+            graph.initializers.pop(name_of(value), None)
+
+
+def nodes_of(model: ir.Model) -> dict[str, ir.Node]:
+    """The nodes by name."""
+    return {str(node.name): node for node in model.graph}
+
+
+def values_of(model: ir.Model) -> dict[str, ir.Value]:
+    """Inputs, initial values and what nodes compute, by name."""
+    graph = model.graph
+    made = {name_of(value): value for node in graph for value in node.outputs if value.name}
+    return {**{name_of(value): value for value in graph.inputs}, **dict(graph.initializers), **made}
+
+
+def is_output(graph: ir.Graph, value: ir.Value) -> bool:
+    """Whether a value is an output of the graph."""
+    return any(output is value for output in graph.outputs)
+
+
+def is_list(given: Any) -> bool:
+    """Whether it is a sequence, and no text."""
+    return isinstance(given, Sequence) and not isinstance(given, str)
+
+
+def listed(given: Any, which: str, what: str) -> list[str]:
+    """The names, as a list.
+
+    Raises:
+        NetworkError: It is no sequence of names.
+    """
+    if not is_list(given) or not all(isinstance(name, str) and name for name in given):
+        raise NetworkError(f"{what}: got {brief(given)} as {which}; allowed: a list of names")
+    return list(given)
+
+
+def known(name: Any, among: dict[str, Any], kind: str, what: str) -> Any:
+    """What has a name.
+
+    Raises:
+        NetworkError: Nothing has it.
+    """
+    if not isinstance(name, str) or name not in among:
+        shown = ", ".join(list(among)[:10]) + (", …" if len(among) > 10 else "")
+        raise NetworkError(
+            f"{what}: no {kind} {brief(name)} in the network; allowed: {shown}{suggestion(str(name), among)}"
+        )
+    return among[name]
+
+
+def unused(name: Any, among: dict[str, Any], kind: str, what: str) -> str:
+    """The name, which nothing has.
+
+    Raises:
+        NetworkError: Something has it, or it is no name.
+    """
+    if not isinstance(name, str) or not name:
+        raise NetworkError(f"{what}: got {brief(name)} as a name; allowed: a text")
+    if name in among:
+        raise NetworkError(f"{what}: the name {name!r} is taken by another {kind}; remedy: another name")
+    return name
+
+
+def free_name(op_type: Any, taken: dict[str, ir.Node]) -> str:
+    """A name for a node, which is taken from then on."""
+    number = 1
+    while f"{op_type}_{number}" in taken:
+        number += 1
+    taken[f"{op_type}_{number}"] = None  # type: ignore[assignment]  # for the next one
+    return f"{op_type}_{number}"
+
+
+def names_of(values: Iterable[ir.Value | None]) -> str:
+    """The names of values, for a message."""
+    return ", ".join(repr(value.name) for value in values if value is not None) or "nothing"
+
+
+def name_of(value: ir.Value | None) -> str:
+    """The name of a value; an empty text where there is none."""
+    return str(value.name) if value is not None else ""

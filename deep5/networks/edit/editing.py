@@ -1,0 +1,276 @@
+"""Edits of nodes, edges and names: each works on a copy, which comes out as a valid network or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from deep5.core.arguments import is_whole
+from deep5.core.errors import NetworkError, brief
+from deep5.networks.edit.edited import (
+    drop,
+    drop_unused,
+    edited,
+    free_name,
+    is_list,
+    is_output,
+    known,
+    listed,
+    made_node,
+    name_of,
+    names_of,
+    nodes_of,
+    refuse_cycle,
+    unused,
+    values_of,
+)
+from deep5.networks.edit.freezing import renamed_frozen
+from deep5.networks.network import Network
+from deep5.networks.onnx.signature import check_signature
+
+__all__ = [
+    "add_edge",
+    "add_node",
+    "add_parameter",
+    "remove_edge",
+    "remove_node",
+    "rename",
+    "replace_node",
+]
+
+
+def add_node(
+    network: Network,
+    op_type: str,
+    inputs: Sequence[str | None],
+    outputs: Sequence[str] | None,
+    name: str | None,
+    domain: str,
+    attributes: dict[str, Any],
+) -> Network:
+    """See `Network.add_node`."""
+
+    def change(model: ir.Model) -> list[ir.Node]:
+        nodes, values = nodes_of(model), values_of(model)
+        called = free_name(op_type, nodes) if name is None else unused(name, nodes, "node", "add_node")
+        made = [f"{called}_output"] if outputs is None else listed(outputs, "outputs", "add_node")
+        for output in made:
+            unused(output, values, "value", "add_node")
+        if len(set(made)) < len(made):
+            raise NetworkError(f"add_node: the outputs {made} clash; allowed: every name once")
+        sources = [None if one is None else known(one, values, "value", "add_node") for one in inputs]
+        node = made_node(model, op_type, sources, made, called, domain, attributes, "add_node")
+        model.graph.append(node)
+        return [node]
+
+    listed([one for one in inputs if one is not None] if is_list(inputs) else inputs, "inputs", "add_node")
+    return edited(network, f"the network after add_node({op_type!r}, …)", change)
+
+
+def add_parameter(network: Network, name: str, value: np.ndarray) -> Network:
+    """See `Network.add_parameter`."""
+
+    def change(model: ir.Model) -> list[ir.Node]:
+        unused(name, values_of(model), "value", "add_parameter")
+        tensor = ir.Tensor(np.array(value, order="C"), name=name)
+        model.graph.initializers[name] = ir.Value(
+            name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor
+        )
+        return []
+
+    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind in "OSUMm":
+        raise NetworkError(f"add_parameter: got {brief(value)} as {name!r}; allowed: a NumPy array of numbers")
+    return edited(network, f"the network after add_parameter({name!r}, …)", change)
+
+
+def remove_node(network: Network, name: str, bypass: str | None) -> Network:
+    """See `Network.remove_node`."""
+
+    def change(model: ir.Model) -> list[ir.Node]:
+        graph = model.graph
+        node = known(name, nodes_of(model), "node", "remove_node")
+        source = None
+        if bypass is not None:
+            source = next((value for value in node.inputs if value is not None and value.name == bypass), None)
+            if source is None:
+                raise NetworkError(
+                    f"remove_node: node {name!r} has no input {bypass!r}; allowed as bypass: {names_of(node.inputs)}"
+                )
+            if len(node.outputs) > 1 and any(value.uses() or is_output(graph, value) for value in node.outputs[1:]):
+                raise NetworkError(
+                    f"remove_node: of node {name!r} more than one output is used, and one value cannot stand for all; "
+                    "remedy: add_edge gives their users other sources first"
+                )
+        touched: list[ir.Node] = []
+        for value in node.outputs:
+            users = [use.node for use in value.uses()]
+            if source is None and users:
+                raise NetworkError(
+                    f"remove_node: {value.name!r} of node {name!r} goes to node {users[0].name!r}, which would dangle; "
+                    f"remedy: bypass= one of {names_of(node.inputs)}, or add_edge to give it another source first"
+                )
+            if source is None and is_output(graph, value):
+                raise NetworkError(_output_remedy(graph, node, value))
+            if source is not None:
+                touched += users
+                _redirect(graph, value, source, name)
+        drop(graph, [node])
+        return touched
+
+    return edited(network, f"the network after remove_node({name!r})", change)
+
+
+def add_edge(network: Network, value: str, node: str, position: int | None) -> Network:
+    """See `Network.add_edge`."""
+
+    def change(model: ir.Model) -> list[ir.Node]:
+        source = known(value, values_of(model), "value", "add_edge")
+        target = known(node, nodes_of(model), "node", "add_edge")
+        at = len(target.inputs) if position is None else position
+        if not is_whole(at) or not 0 <= at < 1 << 10:
+            raise NetworkError(f"add_edge: got position {brief(position)}; allowed: None, or a number of at least 0")
+        refuse_cycle(source, target)
+        before = target.inputs[at] if at < len(target.inputs) else None
+        if at >= len(target.inputs):
+            target.resize_inputs(at + 1)
+        target.replace_input_with(at, source)
+        if not target.domain:
+            check_signature(target, model.graph.opset_imports[""], f"add_edge at position {at}")
+        drop_unused(model.graph, [before])
+        return [target]
+
+    return edited(network, f"the network after add_edge({value!r}, {node!r}, {position})", change)
+
+
+def remove_edge(network: Network, node: str, position: int) -> Network:
+    """See `Network.remove_edge`."""
+
+    def change(model: ir.Model) -> list[ir.Node]:
+        target = known(node, nodes_of(model), "node", "remove_edge")
+        inputs = list(target.inputs)
+        if not is_whole(position) or not 0 <= position < len(inputs) or inputs[position] is None:
+            there = [index for index, value in enumerate(inputs) if value is not None]
+            raise NetworkError(
+                f"remove_edge: node {node!r} has no input {brief(position)}; allowed: {', '.join(map(str, there))}"
+            )
+        gone, option = inputs[position], _option(model, target, position)
+        if option == "required":
+            raise NetworkError(
+                f"remove_edge: {target.op_type} node {node!r} needs its input {position}, {name_of(gone)!r}; remedy: "
+                "add_edge puts another value in its place, remove_node takes the node away"
+            )
+        if option == "variadic":
+            del inputs[position]
+        else:
+            inputs[position] = None
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        target.resize_inputs(len(inputs))
+        for index, value in enumerate(inputs):
+            target.replace_input_with(index, value)
+        drop_unused(model.graph, [gone])
+        return [target]
+
+    return edited(network, f"the network after remove_edge({node!r}, {position})", change)
+
+
+def rename(network: Network, old: str, new: str) -> Network:
+    """See `Network.rename`."""
+
+    def change(model: ir.Model) -> list[ir.Node]:
+        graph, nodes, values = model.graph, nodes_of(model), values_of(model)
+        known(old, {**values, **nodes}, "value or node", "rename")
+        if new == old:
+            return []
+        if old in values:
+            unused(new, values, "value", "rename")
+            value = values[old]
+            if value.is_initializer():
+                del graph.initializers[old]
+                value.name = new
+                graph.initializers[new] = value
+                renamed_frozen(model, old, new)
+            else:
+                value.name = new
+        else:
+            nodes[old].name = unused(new, nodes, "node", "rename")
+        return []
+
+    return edited(network, f"the network after rename({old!r}, {new!r})", change)
+
+
+def replace_node(
+    network: Network,
+    name: str,
+    op_type: str,
+    inputs: Sequence[str | None] | None,
+    domain: str,
+    attributes: dict[str, Any],
+) -> Network:
+    """See `Network.replace_node`."""
+
+    def change(model: ir.Model) -> list[ir.Node]:
+        graph, values = model.graph, values_of(model)
+        old = known(name, nodes_of(model), "node", "replace_node")
+        if inputs is None:
+            sources = list(old.inputs)
+        else:
+            sources = [None if one is None else known(one, values, "value", "replace_node") for one in inputs]
+        for source in sources:
+            if source is not None:
+                refuse_cycle(source, old)
+        made = made_node(
+            model, op_type, sources, [name_of(each) for each in old.outputs], name, domain, attributes, "replace_node"
+        )
+        graph.insert_before(old, made)
+        for before, after in zip(old.outputs, made.outputs, strict=True):
+            before.replace_all_uses_with(after, replace_graph_outputs=True)
+        drop(graph, [old])
+        return [made]
+
+    return edited(network, f"the network after replace_node({name!r}, {op_type!r})", change)
+
+
+def _output_remedy(graph: ir.Graph, node: ir.Node, value: ir.Value) -> str:
+    """Why a node that computes an output of the network stays, and how it can go."""
+    others = [name_of(output) for output in graph.outputs if output not in node.outputs]
+    free = [each for each in node.inputs if _stands_in(graph, each)]
+    ways = [f"bypass= one of {names_of(free)}"] if free and len(node.outputs) == 1 else []
+    ways.insert(0, f"with_outputs({others}), which takes the node out, too" if others else "with_outputs of others")
+    return (
+        f"remove_node: {value.name!r} of node {node.name!r} goes to the network, whose output it is; remedy: "
+        f"{', or '.join(ways)}"
+    )
+
+
+def _stands_in(graph: ir.Graph, value: ir.Value | None) -> bool:
+    """Whether a value can take the name of an output of the network: a node computes it, and it is none itself."""
+    return value is not None and value.producer() is not None and not is_output(graph, value)
+
+
+def _redirect(graph: ir.Graph, value: ir.Value, source: ir.Value, node: str) -> None:
+    """Have a value's users take another one; of an output of the network the name stays."""
+    if is_output(graph, value):
+        if not _stands_in(graph, source):
+            raise NetworkError(
+                f"remove_node: {value.name!r} of node {node!r} is an output of the network, and {source.name!r} "
+                "cannot take its name; allowed: a value that a node computes, and that is no output"
+            )
+        value.name, source.name = f"{value.name}/removed", value.name
+    value.replace_all_uses_with(source, replace_graph_outputs=True)
+
+
+def _option(model: ir.Model, node: ir.Node, position: int) -> str:
+    """Whether an operator's input is "required", "optional" or one of a "variadic" row."""
+    if node.domain:
+        return "required"
+    schema = onnx.defs.get_schema(node.op_type, model.graph.opset_imports[""], "")
+    formal = schema.inputs[min(position, len(schema.inputs) - 1)]
+    option = onnx.defs.OpSchema.FormalParameterOption
+    if formal.option == option.Variadic:
+        return "variadic" if len(node.inputs) > len(schema.inputs) - 1 + formal.min_arity else "required"
+    return "optional" if formal.option == option.Optional else "required"

@@ -1,0 +1,126 @@
+"""Workspace of layers that do not count it: what a fresh process's resident memory rises by."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deep5.core.errors import RunFailed, Unsupported
+from deep5.core.tensors import to_numpy
+from deep5.networks.network import Network
+
+__all__ = ["resident_workspaces", "serve"]
+
+_PROGRAM = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from deep5.networks.microbatching.memory import serve; "
+    "print(json.dumps(serve(json.loads(sys.argv[2]))))"
+)
+_TIMEOUT_S = 600.0
+# glibc keeps blocks of up to 32 MiB once they were freed; held to its first threshold it gives them back, and what a
+# call took shows.
+_RETURNING = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
+
+
+def resident_workspaces(
+    network: Network, framework: str, threads: int | None, wrt: Sequence[str], sizes: Sequence[int]
+) -> dict[int, int]:
+    """Bytes that a call takes beside inputs, outputs, their gradients and what it returns, by the size of its batch.
+
+    Measured in a process of its own, by the largest resident memory: right to some hundred KiB, pages of code that a
+    size needs first included.
+
+    Args:
+        network: Of operators of ONNX's own set, with inputs `x0`, `x1`, …, the minibatch being the only symbolic
+            extent, the output `y0` and the scalar output `loss`.
+        framework: The back-end's name.
+        threads: Of the back-end; None: as it has them by itself.
+        wrt: Inputs to differentiate by.
+        sizes: Of the minibatch.
+
+    Raises:
+        Unsupported: The system does not show it (it is not Linux).
+        RunFailed: The process failed.
+    """
+    if not Path("/proc/self/clear_refs").exists():
+        raise Unsupported("the workspace of a framework's own operators is read from /proc; allowed: Linux")
+    with tempfile.TemporaryDirectory() as folder:
+        network.save(Path(folder) / "layer.onnx")
+        request = {
+            "network": str(Path(folder) / "layer.onnx"),
+            "framework": framework,
+            "threads": threads,
+            "wrt": list(wrt),
+            "sizes": sorted(sizes),
+        }
+        command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), json.dumps(request)]
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_S,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **_RETURNING},
+            )
+        except subprocess.TimeoutExpired as error:
+            raise RunFailed(f"measuring the memory of a layer did not end within {_TIMEOUT_S:g} s") from error
+    if done.returncode:
+        last = " | ".join(done.stderr.strip().splitlines()[-2:])
+        raise RunFailed(f"measuring the memory of a layer on {framework} failed: {last}")
+    return {int(size): int(count) for size, count in json.loads(done.stdout.splitlines()[-1]).items()}
+
+
+def serve(request: dict[str, Any]) -> dict[str, int]:
+    """What the process does; by size as text, bytes."""
+    from deep5.core import plugins
+
+    framework = plugins.framework(request["framework"])
+    if request["threads"] is not None:
+        framework.set_threads(request["threads"])
+    network = Network.from_onnx(request["network"])
+    executor, largest = framework.executor(network), max(request["sizes"])
+    feed = {
+        name: np.ones([largest if isinstance(extent, str) else extent for extent in spec.shape], spec.dtype)
+        for name, spec in network.inputs.items()
+    }
+
+    def call(size: int) -> int:
+        part = {
+            name: value[:size] if isinstance(network.inputs[name].shape[0], str) else value
+            for name, value in feed.items()
+        }
+        outputs = executor.inference_and_backprop(part, "loss", wrt=request["wrt"])
+        executor.synchronize()
+        returned = [*outputs.values(), *executor.gradients().values()]
+        # The gradient by the output, which the layer after it would hand in, is as large as the output.
+        return sum(np.asarray(to_numpy(value)).nbytes for value in (*returned, outputs["y0"]))
+
+    call(1)
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+    # Back-ends that keep what they took still need as much as they had in all: every size is held against this.
+    before = _status_bytes("VmRSS")
+    found = {}
+    for size in request["sizes"]:
+        Path("/proc/self/clear_refs").write_text("5")
+        returned = call(size)
+        found[str(size)] = max(_status_bytes("VmHWM") - before - returned, 0)
+    return found
+
+
+def _status_bytes(field_name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field_name}:"):
+            return int(line.split()[1]) * 1024
+    return 0

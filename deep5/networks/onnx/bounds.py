@@ -1,0 +1,282 @@
+"""What a file may ask for: a few bytes of it must not take all memory, nor for ever."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from deep5.core.errors import NetworkError
+from deep5.networks.nodes import nested
+from deep5.networks.transforms.control_flow import never_stops
+
+__all__ = [
+    "Count",
+    "beyond_memory",
+    "check_calls",
+    "check_declared",
+    "drop_uncalled",
+    "fed_counts",
+    "followable",
+    "nested_nodes",
+    "without_end",
+]
+
+# Nodes that calls of functions may be written out into: to read as many takes some fifteen seconds.
+_MOST_NODES = 100_000
+# Elements of vectors whose values ONNX's inference is to follow: it takes a second for eight million of them.
+_MOST_FOLLOWED = 1 << 22
+# What an array may take: more than any machine has that runs a network as one.
+_MOST_BYTES = 1 << 40
+# Operators that hand a count on as it is.
+_SAME_NUMBER = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
+# An array of more bytes than this has no address.
+_MOST_ELEMENTS = 1 << 62
+
+
+def check_calls(what: str, proto: onnx.ModelProto) -> None:
+    """Refuse functions that call themselves, or one another so often that writing them out would take for ever.
+
+    Args:
+        what: What messages call the model.
+        proto: The model.
+
+    Raises:
+        NetworkError: Which functions call themselves in a circle; into how many nodes the calls would be written out.
+    """
+    functions = {(each.domain, each.name, each.overload): each for each in proto.functions}
+    if not functions:
+        return
+    sizes: dict[tuple[str, str, str], int] = {}
+    for start in functions:
+        waiting = [start]  # without recursion: a file may have any number of functions
+        while waiting:
+            key = waiting[-1]
+            if key in sizes:
+                waiting.pop()
+                continue
+            called = {_key(node) for node in nested_nodes(functions[key].node)} & functions.keys()
+            missing = [each for each in called if each not in sizes]
+            if not missing:
+                sizes[key] = _size(functions[key].node, sizes)
+                waiting.pop()
+            elif circle := [each for each in missing if each in waiting]:
+                raise NetworkError(
+                    f"{what} is not valid ONNX: the function {_called(circle[0])} calls itself, directly or by way of "
+                    "others; allowed: functions that do not"
+                )
+            else:
+                waiting.append(missing[0])
+    count = _size(proto.graph.node, sizes)
+    own = sum(1 for _ in nested_nodes(proto.graph.node))
+    if count - own > _MOST_NODES + sum(len(each.node) for each in proto.functions):
+        raise NetworkError(
+            f"{what} has calls of functions that are {count:,} nodes when written out; allowed: {_MOST_NODES:,} beyond "
+            "those that the file holds; remedy: export it without functions"
+        )
+
+
+def drop_uncalled(proto: onnx.ModelProto) -> None:
+    """Remove the functions that no node of the graph calls, directly or not: nothing looks at them then."""
+    functions = {(each.domain, each.name, each.overload): each for each in proto.functions}
+    called: set[tuple[str, str, str]] = set()
+    waiting = [proto.graph.node]
+    while waiting:
+        found = {_key(node) for node in nested_nodes(waiting.pop())} & functions.keys() - called
+        called |= found
+        waiting += [functions[key].node for key in found]
+    kept = [each for key, each in functions.items() if key in called]
+    if len(kept) < len(proto.functions):
+        copies = [onnx.FunctionProto.FromString(each.SerializeToString()) for each in kept]
+        del proto.functions[:]
+        proto.functions.extend(copies)
+
+
+def check_declared(what: str, proto: onnx.ModelProto) -> None:
+    """Refuse extents below 0, and shapes that no memory holds, wherever a graph declares them.
+
+    ONNX's own inference ends the process on some of the former, and takes all memory on some of the latter.
+
+    Args:
+        what: What messages call the model.
+        proto: The model.
+
+    Raises:
+        NetworkError: The value and its shape.
+    """
+    for name, shape in (*((value.name, _shape(value.type)) for value in _declared(proto)), *_sparse(proto)):
+        if wrong := [extent for extent in shape if extent < 0]:
+            raise NetworkError(
+                f"{what}: the value {name!r} has the extent {wrong[0]}; allowed: at least 0; remedy: a name, such "
+                "as 'N', where an extent varies"
+            )
+        elements = 1
+        for extent in shape:
+            elements *= extent or 1
+        if elements > _MOST_ELEMENTS:
+            raise NetworkError(f"{what}: the value {name!r} has the shape {shape}, which no memory holds")
+
+
+def beyond_memory(nodes: Iterable[ir.Node]) -> list[str]:
+    """One line a node that computes an array that no machine's memory holds, as far as shapes are known."""
+    refused = []
+    for node in nodes:
+        for value in node.outputs:
+            if value.shape is None or value.dtype in (None, ir.DataType.STRING) or not value.shape.is_static():
+                continue
+            size = math.prod(value.shape.numpy()) * value.dtype.itemsize
+            if size > _MOST_BYTES:
+                refused.append(
+                    f"{node.name or node.op_type} ({node.op_type}): {value.name!r} of shape "
+                    f"{list(value.shape.numpy())} takes {size:.2g} bytes; allowed: {_MOST_BYTES:.2g}"
+                )
+    return refused
+
+
+def without_end(nodes: Iterable[ir.Node]) -> list[str]:
+    """One line a loop, inside others or not, that no count and no condition ends."""
+    return [
+        f"{node.name or node.op_type} (Loop): no count, and a condition that always holds; allowed: a loop that ends"
+        for outer in nodes
+        for node in (outer, *nested(outer))
+        if _is_loop(node) and (not node.inputs or node.inputs[0] is None) and never_stops(node)
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """An input that says how often a loop runs, each time for another row of what it gives.
+
+    Attributes:
+        position: Which of the network's inputs it is.
+        name: Its name.
+        most: As many rows as an array may have that a machine's memory holds.
+    """
+
+    position: int
+    name: str
+    most: int
+
+    def check(self, value: np.ndarray) -> None:
+        """Look at a count before the loop runs.
+
+        Raises:
+            NetworkError: It is one that no memory holds the rows of.
+        """
+        if value.size and (count := int(value.max())) > self.most:
+            raise NetworkError(
+                f"input {self.name!r}: got {count:,} iterations of a loop whose rows no memory holds; allowed: at most "
+                f"{self.most:,}"
+            )
+
+
+def fed_counts(inputs: Iterable[str], nodes: Iterable[ir.Node]) -> list[Count]:
+    """The inputs that say how often loops run which nothing else ends.
+
+    Args:
+        inputs: Names of the network's inputs.
+        nodes: Its nodes.
+    """
+    positions = {name: position for position, name in enumerate(inputs)}
+    found = []
+    for node in nodes:
+        if not _is_loop(node) or not never_stops(node):
+            continue
+        count = node.inputs[0] if node.inputs else None
+        while count is not None and (maker := count.producer()) is not None and maker.op_type in _SAME_NUMBER:
+            count = maker.inputs[0]
+        rows = node.attributes["body"].as_graph().outputs[len(node.inputs) - 1 :]
+        name = "" if count is None else str(count.name)
+        if rows and name in positions:
+            most = _MOST_BYTES // max(map(_least_bytes, rows))
+            found.append(Count(position=positions[name], name=name, most=most))
+    return found
+
+
+def followable(proto: onnx.ModelProto) -> bool:
+    """Whether ONNX's inference may follow the values of vectors: it looks at each element where it knows how many.
+
+    Args:
+        proto: The model, with the shapes that follow without that.
+    """
+    values = {value.name: value for value in _declared(proto)}
+    extents = {name: _shape(value.type)[0] for name, value in values.items() if len(_shape(value.type)) == 1}
+    extents |= {tensor.name: tensor.dims[0] for tensor in proto.graph.initializer if len(tensor.dims) == 1}
+    read = (name for node in nested_nodes(proto.graph.node) for name in node.input)
+    return sum(extents.get(name, 0) for name in read) <= _MOST_FOLLOWED
+
+
+def _is_loop(node: ir.Node) -> bool:
+    return node.op_type == "Loop" and not node.domain
+
+
+def _least_bytes(row: ir.Value) -> int:
+    """What a row takes at least: extents that are not known count as 1, and nothing takes nothing."""
+    extents = [extent for extent in row.shape or () if isinstance(extent, int)]
+    kind = row.dtype
+    return max(1, math.prod(extents) * (1 if kind in (None, ir.DataType.STRING) else math.ceil(kind.itemsize)))
+
+
+def _key(node: onnx.NodeProto) -> tuple[str, str, str]:
+    return node.domain, node.op_type, node.overload
+
+
+def _called(key: tuple[str, str, str]) -> str:
+    return repr(f"{key[0]}.{key[1]}" if key[0] else key[1])
+
+
+def _size(nodes: Iterable[onnx.NodeProto], sizes: dict[tuple[str, str, str], int]) -> int:
+    return sum(sizes.get(_key(node), 1) for node in nested_nodes(nodes))
+
+
+def nested_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The nodes and those of graphs inside them."""
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for graph in _inside(node):
+            waiting += graph.node
+
+
+def _inside(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _declared(proto: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
+    """What the graph and those inside its nodes, and functions, declare of their values."""
+    graphs = [proto.graph]
+    for function in proto.functions:
+        yield from function.value_info
+        graphs += [graph for node in nested_nodes(function.node) for graph in _inside(node)]
+    graphs += [graph for node in nested_nodes(proto.graph.node) for graph in _inside(node)]
+    for graph in graphs:
+        yield from graph.input
+        yield from graph.output
+        yield from graph.value_info
+
+
+def _sparse(proto: onnx.ModelProto) -> Iterator[tuple[str, list[int]]]:
+    """Sparse constants, and their shapes."""
+    bodies = [proto.graph.node, *(function.node for function in proto.functions)]
+    for node in (node for nodes in bodies for node in nested_nodes(nodes)):
+        for attribute in node.attribute:
+            for tensor in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                yield next(iter(node.output), node.name), list(tensor.dims)
+
+
+def _shape(kind: onnx.TypeProto) -> list[int]:
+    """The extents that are declared, 1 for those with a name."""
+    while (form := kind.WhichOneof("value")) in ("optional_type", "sequence_type"):
+        kind = getattr(kind, form).elem_type
+    if form not in ("tensor_type", "sparse_tensor_type"):
+        return []
+    own = getattr(kind, form)
+    return [extent.dim_value if extent.HasField("dim_value") else 1 for extent in own.shape.dim]

@@ -1,0 +1,250 @@
+"""Folding: what a graph computes from constants alone is computed once, beforehand."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from deep5.networks.constants import FLOATS, constant_tensor, constant_value, role
+from deep5.networks.onnx.shapes import infer_shapes
+
+__all__ = ["fold_constants", "keep_constants", "lift_constants", "lift_weights"]
+
+# On Constant nodes of a network that was imported once: a file that it is written to is read with the same parameters.
+_KEPT = "deep5.constant"
+
+# Operators that move elements of their first input (Concat: of all), which may be known in part.
+_MOVING = frozenset({"Concat", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
+# Operators that are functions of their inputs alone.
+# fmt: off
+_COMPUTING = frozenset({
+    "Abs", "Add", "And", "Cast", "CastLike", "Ceil", "ConstantOfShape", "Div", "Equal", "Erf", "Exp", "Expand",
+    "Flatten", "Floor", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Log", "Max", "Min", "Mod", "Mul", "Neg",
+    "NonZero", "Not", "Or", "Pow", "Range", "Reciprocal", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum",
+    "Round", "ScatterND", "Sign", "Split", "Sqrt", "Sub", "Sum", "Tile", "Transpose", "Trilu", "Where", "Xor",
+})
+# fmt: on
+# Those of them that settings are put together by, and as many in a row as are followed.
+_SETTING = _MOVING | {"Cast", "Expand", "Tile", "Transpose"}
+_LONGEST = 16
+# Nothing larger is computed beforehand: a small file must not ask for all memory.
+_MOST_ELEMENTS = 1 << 20
+# From here on, numbers stand for extents that are not known, one for each name; no element of a shape is that small.
+_UNKNOWN, _NAMES = np.iinfo(np.int64).min + 7, 1 << 56
+
+
+def lift_weights(model: ir.Model) -> None:
+    """Make initial values of what the file writes as large floating-point constants: its weights.
+
+    These are the outputs of Constant nodes and of ConstantOfShape nodes whose shape the file holds. Single numbers
+    (a scale, an epsilon) stay constants, and so do numbers that a graph computes nothing but settings of (the scales of
+    a Resize, say), what holds an infinity (a mask), and what `keep_constants` marked.
+    """
+    graph = model.graph
+    for node in list(graph):
+        if node.domain or node.op_type not in ("Constant", "ConstantOfShape") or node.outputs[0].is_graph_output():
+            continue
+        if _KEPT in node.metadata_props:
+            continue
+        value = node.outputs[0]
+        tensor = constant_tensor(value) if node.op_type == "Constant" else _filled(node)
+        if tensor is None or tensor.dtype not in FLOATS or tensor.size <= 1 or _only_sets(value, _LONGEST):
+            continue
+        if node.op_type != "Constant" or not np.isinf(tensor.numpy()).any():
+            _lift(graph, node, tensor)
+
+
+def fold_constants(model: ir.Model, what: str) -> None:
+    """Replace nodes that compute from constants alone by Constant nodes, and targets of a Reshape known in part.
+
+    Args:
+        model: The model, with inferred shapes; changed in place. Parameters and running statistics are no constants.
+        what: What messages call it.
+    """
+    while _fold_once(model):
+        infer_shapes(model, what)
+
+
+def lift_constants(model: ir.Model) -> None:
+    """Make initial values of Constant nodes that hold no floating-point numbers (shapes, axes, indices)."""
+    graph = model.graph
+    for node in list(graph):
+        if node.domain == "" and node.op_type == "Constant" and not node.outputs[0].is_graph_output():
+            tensor = constant_tensor(node.outputs[0])
+            if tensor is not None and tensor.dtype not in FLOATS:
+                _lift(graph, node, tensor)
+
+
+def keep_constants(model: ir.Model) -> None:
+    """Mark the Constant nodes that are left, so that a file of this network is read with the same parameters."""
+    for node in model.graph:
+        if node.domain == "" and node.op_type == "Constant":
+            node.metadata_props[_KEPT] = ""
+
+
+def _only_sets(value: ir.Value, depth: int) -> bool:
+    """Whether a value only ever says how operators work, also by way of what is computed beforehand."""
+    uses = list(value.uses())
+    return bool(uses and depth and not value.is_graph_output()) and all(
+        role(use.node, use.idx) == "setting"
+        or (use.node.op_type in _SETTING and all(_only_sets(output, depth - 1) for output in use.node.outputs))
+        for use in uses
+    )
+
+
+def _filled(node: ir.Node) -> ir.TensorProtocol | None:
+    """What a ConstantOfShape node makes, drawn up when first asked for."""
+    goal = constant_value(node.inputs[0])
+    if goal is None:
+        return None
+    given = node.attributes.get("value")
+    fill = np.zeros(1, np.float32) if given is None else given.as_tensor().numpy().reshape(1)
+    shape, dtype = ir.Shape(goal.tolist()), ir.DataType.from_numpy(fill.dtype)
+    return ir.LazyTensor(lambda: ir.Tensor(np.full(goal, fill[0], fill.dtype)), dtype, shape)
+
+
+def _lift(graph: ir.Graph, node: ir.Node, tensor: ir.TensorProtocol) -> None:
+    old = node.outputs[0]
+    tensor.name = old.name
+    value = ir.Value(
+        name=old.name, shape=ir.Shape(tensor.shape.numpy()), type=ir.TensorType(tensor.dtype), const_value=tensor
+    )
+    old.replace_all_uses_with(value)
+    graph.remove(node, safe=True)
+    graph.initializers[str(value.name)] = value
+
+
+def _fold_once(model: ir.Model) -> bool:
+    graph, known, changed = model.graph, dict[ir.Value, np.ndarray](), False
+    for node in list(graph):
+        if node.domain:
+            continue
+        if node.op_type == "Reshape":
+            changed |= _complete(graph, node, known)
+        for value, array in _evaluate(node, known, graph.opset_imports[""]).items():
+            known[value] = array
+        if node.op_type != "Constant" and all(_whole(known.get(value)) for value in node.outputs):
+            _replace(graph, node, known)
+            changed = True
+    return changed
+
+
+def _evaluate(node: ir.Node, known: Mapping[ir.Value, np.ndarray], opset: int) -> dict[ir.Value, np.ndarray]:
+    """Outputs of a node that follow from what is known; of a shape, also in part."""
+    inputs = [_held(value, known) for value in node.inputs]
+    first = node.inputs[0] if node.inputs else None
+    if node.op_type == "Shape" and first is not None and first.shape is not None:
+        extents = [extent if isinstance(extent, int) else _stand_in(extent) for extent in first.shape]
+        part = slice(*(node.attributes[key].as_int() if key in node.attributes else None for key in ("start", "end")))
+        return {node.outputs[0]: np.array(extents[part], np.int64)}
+    if node.op_type == "Size" and first is not None and first.shape is not None and first.shape.is_static():
+        return {node.outputs[0]: np.array(np.prod(first.shape.numpy(), dtype=np.int64))}
+    if node.op_type == "Constant":
+        array = constant_value(node.outputs[0])
+        return {} if array is None else {node.outputs[0]: array}
+    if node.op_type == "CastLike" and inputs[0] is not None and node.inputs[1] is not None:
+        # Of the second input the element type alone is asked for.
+        kind = node.inputs[1].dtype
+        return {} if kind is None else {node.outputs[0]: inputs[0].astype(kind.numpy())}
+    if node.op_type not in _MOVING | _COMPUTING or not all(_bounded(value) for value in node.outputs):
+        return {}
+    partly = {"Concat": len(inputs)}.get(node.op_type, 1) if node.op_type in _MOVING else 0
+    for index, (value, array) in enumerate(zip(node.inputs, inputs, strict=True)):
+        if value is not None and (
+            array is None or array.dtype.kind in "OSU" or (index >= partly and not _whole(array))
+        ):
+            return {}
+    return _run(node, inputs, opset)
+
+
+def _held(value: ir.Value | None, known: Mapping[ir.Value, np.ndarray]) -> np.ndarray | None:
+    if value is None or value in known:
+        return None if value is None else known[value]
+    return constant_value(value) if value.is_initializer() and value.dtype not in FLOATS else None
+
+
+def _whole(array: np.ndarray | None) -> bool:
+    return array is not None and not (array.dtype == np.int64 and bool(_unknown(array).any()))
+
+
+def _unknown(array: np.ndarray) -> np.ndarray:
+    found: np.ndarray = (array >= _UNKNOWN) & (array < _UNKNOWN + _NAMES)
+    return found
+
+
+def _stand_in(extent: ir.SymbolicDim) -> int:
+    """A number for an extent with a name; the same for the same name."""
+    if extent.value is None:
+        return _UNKNOWN
+    return _UNKNOWN + 1 + int.from_bytes(hashlib.blake2b(extent.value.encode(), digest_size=7).digest()) % (_NAMES - 1)
+
+
+def _bounded(value: ir.Value) -> bool:
+    """Whether a value is known to be small."""
+    if value.shape is None or not value.shape.is_static():
+        return False
+    return bool(np.prod(value.shape.numpy(), dtype=float) <= _MOST_ELEMENTS)
+
+
+def _run(node: ir.Node, inputs: list[np.ndarray | None], opset: int) -> dict[ir.Value, np.ndarray]:
+    """The outputs of a node by ONNX's own reference implementation; none where that cannot run it."""
+    from onnx.reference import ReferenceEvaluator
+
+    feed = {str(value.name): array for value, array in zip(node.inputs, inputs, strict=True) if value is not None}
+    outputs = [str(value.name) for value in node.outputs]
+    graph = onnx.GraphProto(
+        node=[ir.to_proto(node)],
+        input=[onnx.ValueInfoProto(name=name) for name in feed],
+        output=[onnx.ValueInfoProto(name=name) for name in outputs],
+    )
+    try:
+        with np.errstate(all="ignore"):
+            results = ReferenceEvaluator(graph, opsets={"": opset}).run(outputs, feed)
+    except Exception:  # any kind: an index out of range, say; the node stays, and fails where it runs
+        return {}
+    return dict(zip(node.outputs, map(np.asarray, results), strict=True))
+
+
+def _replace(graph: ir.Graph, node: ir.Node, known: dict[ir.Value, np.ndarray]) -> None:
+    made = []
+    for index, value in enumerate(node.outputs):
+        name = f"{node.name or node.op_type}" + (f"_{index}" if index else "")
+        made.append(ir.node("Constant", [], {"value": ir.tensor(known[value])}, name=name))
+    new = [constant.outputs[0] for constant in made]
+    known.update((value, known[old]) for value, old in zip(new, node.outputs, strict=True))
+    ir.convenience.replace_nodes_and_values(graph, node, [node], made, node.outputs, new)
+
+
+def _complete(graph: ir.Graph, node: ir.Node, known: Mapping[ir.Value, np.ndarray]) -> bool:
+    """Write a Reshape's target of which extents are not known before the run with -1, and with 0 (as it was)."""
+    goal = known.get(node.inputs[1]) if node.inputs[1] is not None else None
+    data = node.inputs[0]
+    copies = "allowzero" not in node.attributes or not node.attributes["allowzero"].as_int()
+    if goal is None or _whole(goal):
+        return False
+    shape = [] if not copies or data is None or data.shape is None else list(data.shape)
+    target, rest = goal.tolist(), list(shape)
+    several = int(_unknown(goal).sum()) + target.count(-1) > 1
+    for axis, extent in enumerate(shape[: len(target)] if several else ()):
+        if isinstance(extent, ir.SymbolicDim) and extent.value is not None and target[axis] == _stand_in(extent):
+            target[axis] = 0
+            rest.remove(extent)
+    target = [-1 if extent < _UNKNOWN + _NAMES else extent for extent in target]
+    if target.count(-1) > 1 or (target.count(0) > len(shape) - len(rest)):
+        return False
+    counted = [extent for extent in target if extent > 0]
+    if -1 in target and 0 in target and all(isinstance(extent, int) for extent in rest):
+        # Of an empty batch nobody could tell what -1 is.
+        elements, taken = math.prod(rest), math.prod(counted)
+        if elements and elements % taken == 0:
+            target[target.index(-1)] = elements // taken
+    made = ir.node("Constant", [], {"value": ir.tensor(np.array(target, np.int64))})
+    made.outputs[0].name = f"{node.outputs[0].name}/shape"
+    graph.insert_before(node, made)
+    node.replace_input_with(1, made.outputs[0])
+    return True

@@ -1,0 +1,270 @@
+"""ONNX models from files and from memory, read and judged before anything works on them."""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from deep5.core.errors import NetworkError
+from deep5.networks.onnx.bounds import check_calls, check_declared, drop_uncalled
+from deep5.networks.onnx.element_types import called
+from deep5.networks.onnx.faults import check_operators, first_line
+from deep5.networks.onnx.settings import check_settings
+
+__all__ = ["check_external", "nodes_of", "read_model"]
+
+_WHOLE = ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "INT2", "INT4", "UINT2", "UINT4")
+_SMALL = ("FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0", "FLOAT4E2M1")
+_ALLOWED = ", ".join(("BOOL", "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE", *_WHOLE, *_SMALL, "STRING"))
+# Element types that inputs and outputs may have.
+_ELEMENTS = {onnx.TensorProto.DataType.Value(name) for name in _ALLOWED.split(", ")}
+_Body = tuple[Iterable[onnx.NodeProto], Iterable[onnx.TensorProto]]
+
+
+def read_model(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelProto, Path | None]:
+    """Read a model and check what ONNX's own checker leaves out or says unclearly.
+
+    Args:
+        source: A file in ONNX's format, or a model in memory (copied).
+
+    Returns:
+        What messages call it; the model, in which ONNX's own domain is always called ""; and the folder that its
+        weights may lie in, None for a model in memory.
+
+    Raises:
+        NetworkError: No such file; no ONNX; a version that the installed onnx does not know; weights of another size
+            than their shape says; a cycle, or a value that nothing before its reader computes; an unknown operator; an
+            input without a shape; an input or output that is neither arrays nor texts.
+    """
+    what, proto, folder = _read(source)
+    try:
+        for entry in proto.opset_import:
+            entry.domain = "" if entry.domain == "ai.onnx" else entry.domain
+        for node in nodes_of(proto):
+            node.domain = "" if node.domain == "ai.onnx" else node.domain
+            _complete(node)
+        _check_versions(what, proto)
+        check_operators(what, proto, nodes_of(proto))
+        for tensor in _tensors(what, proto):
+            _check_tensor(what, tensor)
+        _check_order(what, proto)
+        check_settings(what, proto)
+        drop_uncalled(proto)
+        check_calls(what, proto)
+        check_declared(what, proto)
+    except (UnicodeDecodeError, TypeError) as error:  # protobuf decodes a text when it is read, or gives bytes for it
+        raise NetworkError(f"{what} is not valid ONNX: it holds a text that is not UTF-8") from error
+    return what, proto, folder
+
+
+def nodes_of(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """All nodes, those of functions and of nested graphs too."""
+    for nodes, _ in _bodies(proto):
+        yield from nodes
+
+
+def _read(source: str | Path | onnx.ModelProto) -> tuple[str, onnx.ModelProto, Path | None]:
+    """The model, ours to change; what to call it in messages; and the folder that its weights may lie in."""
+    proto = onnx.ModelProto()
+    if isinstance(source, onnx.ModelProto):
+        proto.CopyFrom(source)
+        return "the model", proto, None
+    if not isinstance(source, (str, Path)) or not str(source):
+        got = "an empty path" if source == "" else f"an object of type {type(source).__name__}"
+        raise NetworkError(f"got {got}; allowed: an ONNX file or an onnx.ModelProto")
+    path, what = Path(source), f"the file {source}"
+    if path.is_dir():
+        raise NetworkError(f"{str(path)!r} is a folder; allowed: an ONNX file or an onnx.ModelProto")
+    if not path.is_file():
+        state = "is no regular file" if path.exists() else "is not there"
+        raise NetworkError(f"{what} {state}; allowed: an ONNX file or an onnx.ModelProto")
+    try:
+        proto.ParseFromString(path.read_bytes())
+    except Exception as error:  # protobuf raises its own private classes
+        said = f"{what} cannot be read as ONNX ({first_line(error)}); allowed: an ONNX file, whole"
+        raise NetworkError(said) from error
+    return what, proto, path.parent
+
+
+def _check_versions(what: str, proto: onnx.ModelProto) -> None:
+    if not proto.HasField("graph") or not proto.graph.output:
+        raise NetworkError(f"{what} is not valid ONNX: it holds no graph with an output")
+    if proto.ir_version > onnx.IR_VERSION:
+        raise NetworkError(
+            f"{what} has IR version {proto.ir_version}; allowed: up to {onnx.IR_VERSION}, the newest that onnx "
+            f"{onnx.__version__} knows; remedy: a newer onnx"
+        )
+    newest = onnx.defs.onnx_opset_version()
+    for entry in proto.opset_import:
+        if not entry.domain and entry.version > newest:
+            raise NetworkError(
+                f"{what} is written in opset {entry.version}; allowed: up to {newest}, the newest that onnx "
+                f"{onnx.__version__} knows; remedy: a newer onnx, or onnx.version_converter.convert_version"
+            )
+
+
+def _bodies(proto: onnx.ModelProto) -> Iterator[_Body]:
+    """Nodes and initial values of the graph and of every graph inside it."""
+    bodies: list[_Body] = [
+        (proto.graph.node, proto.graph.initializer),
+        *((function.node, ()) for function in proto.functions),
+    ]
+    while bodies:
+        nodes, initial = bodies.pop()
+        yield nodes, initial
+        for node in nodes:
+            for attribute in node.attribute:
+                inner = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())]
+                bodies += [(graph.node, graph.initializer) for graph in inner]
+
+
+def _complete(node: onnx.NodeProto) -> None:
+    """Write down a default that ONNX's own shape inference does not know."""
+    if node.op_type == "MeanVarianceNormalization" and not node.domain and not node.attribute:
+        node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))
+
+
+def _called(node: onnx.NodeProto) -> str:
+    return called(node.name, node.op_type, node.output)
+
+
+def _tensors(what: str, proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    if proto.graph.sparse_initializer:
+        raise NetworkError(f"{what} has sparse initial values; allowed: dense ones")
+    for nodes, initial in _bodies(proto):
+        for tensor in initial:
+            if not tensor.name:
+                raise NetworkError(f"{what} has an initial value without a name; remedy: name every initial value")
+            yield tensor
+        for node in nodes:
+            for attribute in node.attribute:
+                for tensor in (*attribute.tensors, *([attribute.t] if attribute.HasField("t") else ())):
+                    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                        raise NetworkError(
+                            f"{what}: {_called(node)} keeps an attribute in an external file; "
+                            "allowed: initial values alone"
+                        )
+                    yield tensor
+
+
+def _check_tensor(what: str, tensor: onnx.TensorProto) -> None:
+    """The bytes of a tensor are as many as its shape and dtype say; those of an external one, later."""
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        if "location" not in {entry.key for entry in tensor.external_data if entry.value}:
+            raise NetworkError(f"{what}: the initial value {tensor.name!r} is external, but says no location")
+        return
+    try:
+        onnx.checker.check_tensor(tensor)
+        read = ir.from_proto(tensor)
+        if tensor.data_type == onnx.TensorProto.STRING:
+            read.numpy()
+            return
+        size = read.nbytes
+        if not tensor.HasField("raw_data"):
+            read.numpy()
+            return
+    except Exception as error:  # as above
+        raise NetworkError(
+            f"{what} is not valid ONNX: the initial value {tensor.name!r}: {first_line(error)}"
+        ) from error
+    if len(tensor.raw_data) != size:
+        raise NetworkError(
+            f"{what} is not valid ONNX: the initial value {tensor.name!r} has {len(tensor.raw_data)} bytes; allowed: "
+            f"{size}, as its shape {list(tensor.dims)} says"
+        )
+
+
+def _check_order(what: str, proto: onnx.ModelProto) -> None:
+    """What a node reads was computed before, and inputs and outputs say their shapes; nested graphs ONNX checks."""
+    for nodes, _ in _bodies(proto):
+        producers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+        listed = list(nodes)
+        needs = {
+            index: {producers[name] for name in node.input if name in producers} for index, node in enumerate(listed)
+        }
+        try:
+            graphlib.TopologicalSorter(needs).prepare()
+        except graphlib.CycleError as error:
+            cycle = " <- ".join(
+                f"{(listed[i].name or listed[i].output[0])!r} ({listed[i].op_type})" for i in error.args[1]
+            )
+            raise NetworkError(
+                f"{what} is not valid ONNX: nodes feed themselves: {cycle}; allowed: a graph without a cycle"
+            ) from error
+    graph = proto.graph
+    known = {value.name for value in (*graph.input, *graph.initializer)}
+    for node in graph.node:
+        if unknown := [name for name in node.input if name and name not in known]:
+            later = next((_called(other) for other in graph.node if unknown[0] in other.output), None)
+            raise NetworkError(
+                f"{what} is not valid ONNX: {_called(node)} reads {unknown[0]!r}, which nothing before it computes; "
+                "allowed: inputs, initial values, and outputs of earlier nodes"
+                + (f"; remedy: put {later} before it" if later else "")
+            )
+        known.update(node.output)
+    for kind, values in (("input", graph.input), ("output", graph.output)):
+        for value in values:
+            name = f"{what}: the {kind} {value.name!r}"
+            inner = value.type
+            if inner.HasField("optional_type"):
+                inner = inner.optional_type.elem_type
+            if inner.HasField("sequence_type"):
+                inner = inner.sequence_type.elem_type
+            if not inner.HasField("tensor_type"):
+                form = (inner.WhichOneof("value") or "nothing").removesuffix("_type").replace("_", " ")
+                raise NetworkError(
+                    f"{name} is a {form}; allowed: an array, a sequence of arrays, or one of them optionally"
+                )
+            own = inner.tensor_type
+            if own.elem_type and own.elem_type not in _ELEMENTS:
+                raise NetworkError(f"{name} holds {_type_name(own.elem_type)}; allowed: {_ALLOWED}")
+            if wrong := [extent.dim_value for extent in own.shape.dim if extent.dim_value < 0]:
+                raise NetworkError(
+                    f"{name} has the extent {wrong[0]}; allowed: at least 0; remedy: a name, such as 'N', where an "
+                    "extent varies"
+                )
+            if kind == "input" and value.type.HasField("tensor_type") and not own.HasField("shape"):
+                raise NetworkError(f"{name} has no shape; remedy: declare it, with names for extents that vary")
+
+
+def _type_name(kind: int) -> str:
+    known = onnx.TensorProto.DataType
+    return known.Name(kind) if kind in known.values() else f"the unknown type {kind}"
+
+
+def check_external(what: str, tensor: ir.ExternalTensor, folder: Path | None) -> None:
+    """Refuse a weight in an external file that lies outside the model's folder or does not hold all of it.
+
+    Args:
+        what: What messages call the model.
+        tensor: The weight, which is not read.
+        folder: The model's folder, if it has one.
+
+    Raises:
+        NetworkError: Where the file lies or what it lacks, and what is allowed.
+    """
+    name, location = f"{what}: the initial value {tensor.name!r}", Path(tensor.location)
+    if folder is None:
+        raise NetworkError(
+            f"{name} lies in the file {str(location)!r}, but a model in memory has no folder; remedy: give the path of "
+            "the model"
+        )
+    path = folder / location
+    if location.is_absolute() or ".." in location.parts:
+        raise NetworkError(f"{name} lies in {str(location)!r}; allowed: a file in the model's folder, {folder}")
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise NetworkError(f"{name} lies in {path}, which leads to {path.resolve()}; allowed: a file in {folder}")
+    if not path.is_file():
+        raise NetworkError(f"{name} lies in {path}, which is not there; remedy: put the file beside the model")
+    if (links := path.stat().st_nlink) > 1:
+        raise NetworkError(f"{name} lies in {path}, a file with {links} names; allowed: one; remedy: copy the file")
+    offset, length, size = tensor.offset or 0, tensor.length, path.stat().st_size
+    if (length is not None and length != tensor.nbytes) or offset < 0 or offset + tensor.nbytes > size:
+        raise NetworkError(
+            f"{name} lies at offset {offset} of {path}, length {length}; allowed: {tensor.nbytes} bytes, as its shape "
+            f"{list(tensor.shape)} says, within the file's {size}"
+        )

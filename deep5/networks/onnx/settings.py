@@ -1,0 +1,90 @@
+"""Settings: a node has the inputs and attributes that its operator's schema asks for, of the kinds that it names.
+
+ONNX's own checker says so, too, but later: its inference, which runs before, ends the process where some are missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import onnx
+
+from deep5.core.errors import NetworkError, brief
+from deep5.networks.onnx.bounds import nested_nodes
+from deep5.networks.onnx.element_types import called
+
+__all__ = ["check_settings"]
+
+# What counts something, and is no flag for "as the operator finds it": engines divide by it, and keep 32 bits.
+_COUNTS = frozenset({
+    "blocksize", "dilations", "group", "hidden_size", "kernel_shape", "kv_num_heads", "num_outputs", "q_num_heads",
+    "strides",
+})  # fmt: skip
+_MOST = (1 << 31) - 1
+
+
+def check_settings(what: str, proto: onnx.ModelProto) -> None:
+    """Refuse a node that lacks an input or an attribute, or whose attribute is of another type or counts nothing.
+
+    Args:
+        what: What messages call the model.
+        proto: The model, in which ONNX's own domain is always called "".
+
+    Raises:
+        NetworkError: The first such node, what it lacks or holds, and what is allowed.
+    """
+    bodies = [(proto.graph.node, proto.opset_import)]
+    bodies += [(function.node, function.opset_import) for function in proto.functions]
+    own = {(function.domain, function.name) for function in proto.functions}
+    for nodes, imports in bodies:
+        versions = {"" if entry.domain == "ai.onnx" else entry.domain: entry.version for entry in imports}
+        for node in nested_nodes(nodes):
+            if (node.domain, node.op_type) not in own and (reason := _wrong(node, versions)):
+                this = called(node.name, str(node.op_type), node.output)
+                raise NetworkError(f"{what} is not valid ONNX: {this}: {reason}")
+
+
+def _wrong(node: onnx.NodeProto, versions: Mapping[str, int]) -> str | None:
+    version = versions.get(node.domain)
+    if version is None or not 0 < version <= _MOST or not onnx.defs.has(node.op_type, version, node.domain):
+        return None  # what there is no such operator of is said elsewhere
+    schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+    return _inputs(node, schema) or _attributes(node, schema)
+
+
+def _inputs(node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> str | None:
+    if not schema.min_input <= len(node.input) <= schema.max_input:
+        return f"got {len(node.input)} inputs; allowed: {_between(schema.min_input, schema.max_input)}"
+    for name, formal in zip(node.input, schema.inputs, strict=False):
+        if not name and formal.option == onnx.defs.OpSchema.FormalParameterOption.Single:
+            return f"the input {formal.name!r} is left out; allowed: a value, for it is not optional"
+    return None
+
+
+def _attributes(node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> str | None:
+    held = {entry.name: entry for entry in node.attribute}
+    for name, known in schema.attributes.items():
+        entry = held.get(name)
+        if entry is None:
+            if known.required:
+                return f"the attribute {name!r} is missing; allowed: {_kind(known.type.value)}, which it must have"
+        elif entry.type and entry.type != known.type.value:
+            return f"the attribute {name!r} holds {_kind(entry.type)}; allowed: {_kind(known.type.value)}"
+        elif name in _COUNTS and (wrong := _outside(entry)):
+            return f"got {name}={brief(wrong[0])}; allowed: 1 to {_MOST}"
+    return None
+
+
+def _outside(entry: onnx.AttributeProto) -> list[int]:
+    if entry.ref_attr_name:
+        return []
+    numbers: Iterable[int] = entry.ints if entry.type == onnx.AttributeProto.INTS else [entry.i]
+    return [number for number in numbers if not 1 <= number <= _MOST]
+
+
+def _kind(kind: int) -> str:
+    return str(onnx.AttributeProto.AttributeType.Name(kind)) if 0 <= kind <= 14 else f"the unknown type {kind}"
+
+
+def _between(least: int, most: int) -> str:
+    return f"{least}" if least == most else f"at least {least}" if most >= _MOST else f"{least} to {most}"

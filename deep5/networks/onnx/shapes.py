@@ -1,0 +1,87 @@
+"""Shapes and dtypes of all values of a graph, inferred without reading a weight."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from deep5.core.errors import OperatorError, ShapeError
+from deep5.networks.custom import standing_in
+from deep5.networks.nodes import subgraphs
+from deep5.networks.onnx.bounds import followable
+from deep5.networks.onnx.faults import explained
+
+__all__ = ["SMALL_BYTES", "infer_shapes"]
+
+# Larger initial values never say a shape: they stay away from ONNX's own checks, inference and conversions.
+SMALL_BYTES = 1024
+
+
+def infer_shapes(model: ir.Model, what: str) -> None:
+    """Check a model and note the shape and dtype of every value, and for graphs inside nodes which operators they mean.
+
+    Weights are neither drawn nor read nor copied: to ONNX's own checks each is an input of its shape.
+
+    Args:
+        model: The model; changed in place.
+        what: What messages call it.
+
+    Raises:
+        NetworkError: The graph is not valid ONNX.
+    """
+    proto = _without_weights(model)
+    with standing_in(proto):
+        try:
+            proto = _inferred(proto)
+            onnx.checker.check_model(proto)
+        except (OperatorError, ShapeError):
+            raise
+        except Exception as error:  # onnx raises its own private classes
+            raise explained(proto, what, error) from error
+    inferred = ir.from_proto(proto).graph
+    known = ir.convenience.create_value_mapping(inferred)
+    for name, value in ir.convenience.create_value_mapping(model.graph).items():
+        same = known.get(name)
+        if same is not None and not value.is_initializer():
+            value.shape, value.type = same.shape, same.type
+    # Branches may each have a value of the same name; the mapping holds the first.
+    for mine, theirs in zip(model.graph.all_nodes(), inferred.all_nodes(), strict=True):
+        for value, same in zip(mine.outputs, theirs.outputs, strict=True):
+            if value.type is None:
+                value.shape, value.type = same.shape, same.type
+        for graph in subgraphs(mine).values():
+            graph.opset_imports.update(model.graph.opset_imports)  # a file says it of the whole alone
+
+
+def _inferred(proto: onnx.ModelProto) -> onnx.ModelProto:
+    plain = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
+    if not followable(plain):
+        return plain
+    try:
+        return onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
+    except onnx.shape_inference.InferenceError:
+        # Following the values of shapes takes tables of integers for shapes, and then refuses them.
+        return plain
+
+
+def _without_weights(model: ir.Model) -> onnx.ModelProto:
+    graph = model.graph
+    inputs, initial = list(graph.inputs), list(graph.initializers.values())
+    weights = [value for value in initial if not _small(value)]
+    for value in weights:
+        del graph.initializers[str(value.name)]
+    try:
+        graph.inputs.extend(value for value in weights if value not in inputs)
+        return ir.to_proto(model)
+    finally:
+        graph.inputs.clear()
+        graph.inputs.extend(inputs)
+        graph.initializers.clear()
+        graph.initializers.update((str(value.name), value) for value in initial)
+
+
+def _small(value: ir.Value) -> bool:
+    tensor = value.const_value
+    if tensor is None or isinstance(tensor, (ir.LazyTensor, ir.ExternalTensor)):
+        return False
+    return tensor.dtype == ir.DataType.STRING or tensor.nbytes <= SMALL_BYTES

@@ -1,0 +1,152 @@
+"""Weights in files of their own: safetensors, or another ONNX model of the same parameters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from deep5.core.errors import MissingDependency, NetworkError, OutputError, UsageError
+from deep5.core.files import write_atomically
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from deep5.core.tensors import TensorSpec
+    from deep5.networks.network import Network
+
+__all__ = ["check_path", "read_weights", "write_weights"]
+
+# Names in a message: enough to see which network the file is of.
+_SHOWN = 6
+
+
+def check_path(path: str | Path, kind: str, ending: str, otherwise: str) -> None:
+    """Refuse a file that cannot be written, before anything is computed for it.
+
+    Args:
+        path: The file.
+        kind: What is to be written.
+        ending: What the name ends in.
+        otherwise: The method that writes the other format.
+
+    Raises:
+        UsageError: No path, or another ending.
+        OutputError: The folder is not there.
+    """
+    _check_kind(path, kind, f"NAME{ending}")
+    if not (folder := Path(path).parent).is_dir():
+        raise OutputError(f"{kind} cannot be written to {path} ({folder} is no folder); allowed: a writable file")
+    if Path(path).suffix != ending:
+        other = ".onnx" if ending == ".safetensors" else ".safetensors"
+        raise UsageError(
+            f"got {str(path)!r} as a file for {kind}; allowed: NAME{ending}; remedy for {other}: {otherwise}"
+        )
+
+
+def _check_kind(path: object, kind: str, allowed: str) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        raise UsageError(f"got an object of type {type(path).__name__} as a file for {kind}; allowed: {allowed}")
+
+
+def write_weights(network: Network, path: str | Path) -> None:
+    """Write parameters and buffers as a safetensors file, atomically; the same values give the same bytes.
+
+    Args:
+        network: The network, whose initial values are written.
+        path: A file that ends in `.safetensors`.
+
+    Raises:
+        UsageError: Another ending, or no path.
+        MissingDependency: safetensors is not installed.
+        OutputError: It cannot be written.
+
+    References:
+        https://huggingface.co/docs/safetensors: a header of names, dtypes and shapes, and the bytes.
+    """
+    check_path(path, "the weights", ".safetensors", "save")
+    save, _, _ = _safetensors()
+    data = save({name: network.initial(name) for name in _specs(network)})
+    try:
+        write_atomically(path, data)
+    except OSError as error:
+        raise OutputError(
+            f"the weights cannot be written to {path} ({error.strerror}); allowed: a writable file"
+        ) from error
+
+
+def read_weights(network: Network, path: str | Path) -> dict[str, np.ndarray]:
+    """Read values for all parameters and buffers of a network, and for nothing else.
+
+    Args:
+        network: The network that the values are for.
+        path: A safetensors file, or an ONNX file, whose initial values are taken by their names.
+
+    Raises:
+        UsageError: A file of another kind, or no path.
+        MissingDependency: safetensors is not installed.
+        NetworkError: No such file, a file that cannot be read, and missing, unknown, misshapen values or ones of
+            another dtype, each by name.
+    """
+    _check_kind(path, "the weights", "NAME.safetensors, NAME.onnx")
+    if not Path(path).is_file():
+        state = "is a folder" if Path(path).is_dir() else "is not there"
+        raise NetworkError(f"the file {path} {state}; allowed: a .safetensors or an .onnx file")
+    if Path(path).suffix == ".onnx":
+        other = type(network).from_onnx(path)
+        # The roles of the other file's values are its own business: a parameter here may be a setting there.
+        held = {name: other.initial(name) for name in _specs(network) if name in other.model.graph.initializers}
+        values = {**{name: other.initial(name) for name in _specs(other)}, **held}
+    elif Path(path).suffix == ".safetensors":
+        values = _read_safetensors(path)
+    else:
+        raise UsageError(f"got {path} as a file of weights; allowed: NAME.safetensors, NAME.onnx")
+    if problems := _problems(_specs(network), values):
+        raise NetworkError(f"the weights in {path} do not fit the network: " + "; ".join(problems))
+    return values
+
+
+def _specs(network: Network) -> dict[str, TensorSpec]:
+    return {**network.parameter_specs, **network.buffer_specs}
+
+
+def _problems(specs: Mapping[str, TensorSpec], values: Mapping[str, np.ndarray]) -> list[str]:
+    missing = [name for name in specs if name not in values]
+    unknown = sorted(values.keys() - specs.keys())  # safetensors gives them in no fixed order
+    misfits = [
+        f"{name!r}: {reason}"
+        for name, spec in specs.items()
+        if name in values and (reason := spec.mismatch(values[name].shape, str(values[name].dtype)))
+    ]
+    return [
+        *([f"missing {_few(missing)}"] if missing else []),
+        *([f"unknown {_few(unknown)}; allowed: {_few(list(specs))}"] if unknown else []),
+        *([_few(misfits, "; ")] if misfits else []),
+    ]
+
+
+def _few(entries: Sequence[str], between: str = ", ") -> str:
+    """The first entries, and how many there are beside them: a large network has hundreds."""
+    more = len(entries) - _SHOWN
+    return between.join(entries[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _read_safetensors(path: str | Path) -> dict[str, np.ndarray]:
+    _, load, refused = _safetensors()
+    try:
+        values: dict[str, np.ndarray] = load(Path(path).read_bytes())
+    except (refused, KeyError, ValueError) as error:  # KeyError: an element type that NumPy does not have
+        raise NetworkError(f"the file {path} cannot be read as safetensors ({error})") from error
+    return values
+
+
+def _safetensors() -> tuple[Callable[..., bytes], Callable[[bytes], dict[str, np.ndarray]], type[Exception]]:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.numpy import load, save
+    except ModuleNotFoundError as error:
+        raise MissingDependency(
+            "weights in files of their own need safetensors; remedy: pip install safetensors"
+        ) from error
+    return save, load, SafetensorError

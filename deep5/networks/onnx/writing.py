@@ -1,0 +1,109 @@
+"""A network as an ONNX file, written weight by weight: no second copy of all of them is ever in memory.
+
+A message of protobuf is a row of fields in any order, and what is written is what protobuf itself would write, but for
+that order: the graph without its initial values, then each of them.
+
+References:
+    Protocol Buffers, Encoding: records, varints, length-delimited fields.
+"""
+
+from __future__ import annotations
+
+from typing import Any, BinaryIO
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from deep5.core.errors import NetworkError
+from deep5.networks.network import Network
+
+__all__ = ["LARGEST_BYTES", "check_size", "write_model"]
+
+LARGEST_BYTES = 1 << 31
+"""The most that protobuf, and so an ONNX file, can hold."""
+
+_DELIMITED = 2  # the wire type of texts, bytes and messages
+# Smaller values are written by protobuf itself.
+_STREAMED_BYTES = 1 << 16
+_NOTHING = ir.Tensor(np.empty(0, np.uint8))
+
+
+def check_size(network: Network) -> None:
+    """Refuse a network whose weights no ONNX model can hold.
+
+    Raises:
+        NetworkError: They are larger than 2 GiB.
+    """
+    size = sum(value.const_value.nbytes for value in network.model.graph.initializers.values() if value.const_value)
+    if size >= LARGEST_BYTES:
+        raise NetworkError(
+            f"the weights take {size} bytes; allowed in one ONNX model: less than {LARGEST_BYTES}; remedy: "
+            "network.save_weights(PATH)"
+        )
+
+
+def write_model(network: Network, file: BinaryIO) -> None:
+    """Write a network into an open file, all weights inside.
+
+    Beside the network itself memory for its largest weight is enough.
+
+    Raises:
+        NetworkError: It is larger than 2 GiB, or a weight cannot be read.
+    """
+    check_size(network)
+    model = network.model.clone()
+    held = [value for value in model.graph.initializers.values() if value.const_value is not None]
+    tensors = [_readable(network, value) for value in held]
+    for value in held:
+        value.const_value = _NOTHING
+    proto = ir.to_proto(model)
+    del proto.graph.initializer[:]
+    graph = proto.graph.SerializeToString(deterministic=True)
+    proto.ClearField("graph")
+    heads = [_head(str(value.name), tensor) for value, tensor in zip(held, tensors, strict=True)]
+    number = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
+    framed = [_framing(number, len(head) + raw) + head for head, raw in heads]
+    size = len(graph) + sum(len(frame) + raw for frame, (_, raw) in zip(framed, heads, strict=True))
+    file.write(proto.SerializeToString(deterministic=True))
+    file.write(_framing(onnx.ModelProto.GRAPH_FIELD_NUMBER, size) + graph)
+    for tensor, frame, (_, raw) in zip(tensors, framed, heads, strict=True):
+        file.write(frame)
+        if raw:
+            tensor.tofile(file)
+
+
+def _readable(network: Network, value: ir.Value) -> Any:
+    """The value; one that lies in another file is read when it is written, by the network, which says what is wrong."""
+    tensor, name = value.const_value, str(value.name)
+    if isinstance(tensor, ir.ExternalTensor):
+        if tensor.nbytes < _STREAMED_BYTES:
+            return ir.Tensor(network.initial(name))
+        return ir.LazyTensor(lambda: ir.Tensor(network.initial(name)), tensor.dtype, tensor.shape)
+    return tensor
+
+
+def _head(name: str, tensor: Any) -> tuple[bytes, int]:
+    """What precedes the numbers of a value, and how many bytes these take; all of a small value, and 0."""
+    if tensor.nbytes < _STREAMED_BYTES or tensor.dtype is ir.DataType.STRING:
+        small = ir.to_proto(tensor)
+        small.name = name
+        return small.SerializeToString(deterministic=True), 0
+    proto = onnx.TensorProto(name=name, dims=tensor.shape.numpy(), data_type=int(tensor.dtype))
+    raw = tensor.nbytes
+    return proto.SerializeToString(deterministic=True) + _framing(onnx.TensorProto.RAW_DATA_FIELD_NUMBER, raw), raw
+
+
+def _framing(field: int, size: int) -> bytes:
+    """What precedes a field of so many bytes."""
+    return _varint(field << 3 | _DELIMITED) + _varint(size)
+
+
+def _varint(number: int) -> bytes:
+    """Seven bits a byte, the lowest first; the eighth says that more follow."""
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)

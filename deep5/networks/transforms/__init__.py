@@ -1,0 +1,1 @@
+"""Transformations: network to network, each proved to keep the function."""

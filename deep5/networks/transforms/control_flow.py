@@ -1,0 +1,221 @@
+"""Graphs inside nodes, written out where it is known beforehand what runs: a branch, a loop of a known length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from deep5.networks.constants import constant_value
+from deep5.networks.onnx.attributes import attribute
+
+__all__ = ["CONTROL", "never_stops", "written_out"]
+
+CONTROL = frozenset({"If", "Loop", "Scan"})
+"""The operators that can be written out."""
+
+# A graph is not written out into more nodes than these: it would be slower to compile than to run as a loop.
+_MOST_NODES = 20_000
+
+
+def never_stops(node: ir.Node) -> bool:
+    """Whether the condition of a Loop always holds: it ends when its iterations are done, if they are counted."""
+    condition = node.inputs[1] if len(node.inputs) > 1 else None
+    body: ir.Graph = node.attributes["body"].as_graph()
+    return (condition is None or _holds(condition)) and (_holds(body.outputs[0]) or _passed_on(body))
+
+
+def written_out(node: ir.Node) -> bool:
+    """Replace an If whose condition is a constant, or a Loop or Scan of a known number of steps, by what it runs.
+
+    Args:
+        node: The node, with inferred shapes; its graph is changed in place.
+
+    Returns:
+        Whether it was replaced. It stays where only a run can tell what there is to do.
+
+    References:
+        ONNX operator specifications If-19, Loop-19, Scan-19.
+    """
+    if node.domain not in ("", "ai.onnx"):
+        return False
+    write = {"If": _branch, "Loop": _loop, "Scan": _scan}.get(node.op_type)
+    return write is not None and write(node)
+
+
+def _holds(value: ir.Value) -> bool:
+    known = constant_value(value)
+    return known is not None and known.size == 1 and bool(known.reshape(()))
+
+
+def _passed_on(body: ir.Graph) -> bool:
+    """Whether the condition that a loop's body returns is the one that it was given."""
+    value: ir.Value | None = body.outputs[0]
+    while value is not None and (maker := value.producer()) is not None and maker.op_type == "Identity":
+        value = maker.inputs[0]
+    return value is body.inputs[1]
+
+
+def _branch(node: ir.Node) -> bool:
+    known = constant_value(node.inputs[0])
+    if known is None or known.size != 1:
+        return False
+    branch = node.attributes["then_branch" if bool(known.reshape(())) else "else_branch"].as_graph()
+    writer = _Writer(node)
+    writer.finish(writer.run(branch, []))
+    return True
+
+
+def _loop(node: ir.Node) -> bool:
+    body: ir.Graph = node.attributes["body"].as_graph()
+    given: list[ir.Value | None] = [*node.inputs, *[None] * (2 - len(node.inputs))]
+    count, condition, state = given[0], given[1], given[2:]
+    trips = constant_value(count)
+    if trips is None or trips.size != 1 or not (condition is None or constant_value(condition) is not None):
+        return False
+    if not (_holds(body.outputs[0]) or _passed_on(body)) or len(state) != len(body.inputs) - 2:
+        return False
+    steps = int(trips.reshape(())) if condition is None or _holds(condition) else 0
+    if steps < 0 or steps * len(body) > _MOST_NODES:
+        return False
+    writer, kept = _Writer(node), [list[ir.Value]() for _ in body.outputs[1 + len(state) :]]
+    now: Sequence[ir.Value | None] = state
+    if kept and not steps and not all(map(_fixed_shape, body.outputs[1 + len(state) :])):
+        return False
+    for step in range(steps):
+        counted = [writer.constant(np.array(step, np.int64)), writer.constant(np.array(True))]
+        results = writer.run(body, [*counted, *now])
+        now = results[1 : 1 + len(state)]
+        for stack, value in zip(kept, results[1 + len(state) :], strict=True):
+            stack.append(value)
+    ends = [writer.stacked(stack, like, 0) for stack, like in zip(kept, body.outputs[1 + len(state) :], strict=True)]
+    writer.finish([*now, *ends])
+    return True
+
+
+def _scan(node: ir.Node) -> bool:
+    body: ir.Graph = node.attributes["body"].as_graph()
+    scanned = int(attribute(node, "num_scan_inputs", 0))
+    state = len(node.inputs) - scanned
+    arrays = list(node.inputs[state:])
+    axes = attribute(node, "scan_input_axes", None) or [0] * scanned
+    backward = attribute(node, "scan_input_directions", None) or [0] * scanned
+    stacked = body.outputs[state:]
+    into = attribute(node, "scan_output_axes", None) or [0] * len(stacked)
+    reverse = attribute(node, "scan_output_directions", None) or [0] * len(stacked)
+    lengths = {_extent(array, axis) for array, axis in zip(arrays, axes, strict=True)}
+    steps = lengths.pop() if len(lengths) == 1 else None
+    if steps is None or steps * max(len(body), 1) > _MOST_NODES:
+        return False
+    if not steps and not all(map(_fixed_shape, stacked)):
+        return False
+    writer, kept = _Writer(node), [list[ir.Value]() for _ in stacked]
+    now: Sequence[ir.Value | None] = node.inputs[:state]
+    for step in range(steps):
+        slices = [
+            writer.picked(array, steps - 1 - step if flip else step, axis)
+            for array, axis, flip in zip(arrays, axes, backward, strict=True)
+        ]
+        results = writer.run(body, [*now, *slices])
+        now = results[:state]
+        for stack, value in zip(kept, results[state:], strict=True):
+            stack.append(value)
+    ends = [
+        writer.stacked(stack[::-1] if flip else stack, like, axis)
+        for stack, like, axis, flip in zip(kept, stacked, into, reverse, strict=True)
+    ]
+    writer.finish([*now, *ends])
+    return True
+
+
+def _extent(value: ir.Value | None, axis: int) -> int | None:
+    extent = None if value is None or value.shape is None else value.shape[axis]
+    return extent if isinstance(extent, int) else None
+
+
+def _fixed_shape(value: ir.Value) -> bool:
+    return value.shape is not None and value.shape.is_static() and value.dtype is not None
+
+
+class _Writer:
+    """Writes nodes in front of one that they stand for."""
+
+    def __init__(self, node: ir.Node) -> None:
+        self.node, self.made, self.runs = node, list[ir.Node](), 0
+
+    def run(self, body: ir.Graph, given: Sequence[ir.Value | None]) -> list[ir.Value]:
+        """Nodes that do what a graph does; values for its inputs in, values of its outputs out."""
+        copy = body.clone(allow_outer_scope_values=True)
+        stands = dict(zip(copy.inputs, given, strict=True))
+        prefix = f"{self.node.name}/{self.runs}"
+        self.runs += 1
+        outputs = list(copy.outputs)
+        results: list[ir.Value] = []
+        for value in copy.initializers.values():
+            assert value.const_value is not None  # noqa: S101 - an initial value of a graph inside
+            stands[value] = self.constant(value.const_value.numpy())
+        for value in outputs:
+            known = stands.get(value)
+            if value not in stands:
+                results.append(value)
+            elif known is None:
+                results.append(self.op("Identity", value))  # left out; whoever reads it is refused
+            else:
+                results.append(known)
+        copy.outputs.clear()
+        for value, stand in stands.items():
+            if stand is not None:
+                value.replace_all_uses_with(stand)
+            else:
+                for use in list(value.uses()):
+                    use.node.replace_input_with(use.idx, None)
+        nodes = list(copy)
+        copy.remove(nodes)
+        for inner in nodes:
+            inner.name = f"{prefix}/{inner.name or inner.op_type}"
+            for value in inner.outputs:
+                if value.name:
+                    value.name = f"{prefix}/{value.name}"
+        self.made += nodes
+        return results
+
+    def constant(self, array: np.ndarray) -> ir.Value:
+        value = self.op("Constant", value=ir.tensor(array))
+        value.shape, value.type = ir.Shape(array.shape), ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        return value
+
+    def picked(self, array: ir.Value | None, step: int, axis: int) -> ir.Value:
+        """One slice of an array, without the axis."""
+        return self.op("Gather", array, self.constant(np.array(step, np.int64)), axis=axis)
+
+    def stacked(self, values: list[ir.Value], like: ir.Value, axis: int) -> ir.Value:
+        """Values along a new axis; of none, an empty array of that shape."""
+        if not values:
+            assert like.shape is not None  # noqa: S101 - looked at before
+            assert like.dtype is not None  # noqa: S101
+            shape = list(like.shape.numpy())
+            shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, 0)
+            return self.constant(np.empty(shape, like.dtype.numpy()))
+        at = self.constant(np.array([axis], np.int64))
+        parts = [self.op("Unsqueeze", value, at) for value in values]
+        return self.op("Concat", *parts, axis=axis)
+
+    def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+        name = f"{self.node.name}/{op_type}_{len(self.made)}"
+        made = ir.node(op_type, inputs, attributes, num_outputs=1, name=name)
+        made.outputs[0].name = f"{name}_0"
+        self.made.append(made)
+        return made.outputs[0]
+
+    def finish(self, results: Sequence[ir.Value | None]) -> None:
+        """Put the nodes in the place of the one that they stand for."""
+        graph = self.node.graph
+        assert graph is not None  # noqa: S101 - the node is in one
+        # A value of its own for every output: one may be an input, or asked for twice.
+        ends = [self.op("Identity", value) for value in results]
+        outputs = self.node.outputs
+        for old, new in zip(outputs, ends, strict=True):
+            new.shape, new.type = old.shape, old.type
+        ir.convenience.replace_nodes_and_values(graph, self.node, [self.node], self.made, outputs, ends)

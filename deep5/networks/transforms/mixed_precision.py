@@ -1,0 +1,271 @@
+"""Mixed precision: products in a short floating-point type, everything that a sum or a step depends on in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from deep5.core.errors import Unsupported, UsageError
+from deep5.networks.constants import FLOATS, constant_value
+from deep5.networks.network import Network
+from deep5.networks.onnx.shapes import infer_shapes
+from deep5.networks.transforms.unrolling import RECURRENT
+
+__all__ = ["FOLLOWING", "PRODUCTS", "SHORT_TYPES", "compute_dtype", "mixed_precision"]
+
+SHORT_TYPES = {
+    "bfloat16": ir.DataType.BFLOAT16,
+    "float16": ir.DataType.FLOAT16,
+    # Every cast stands and none changes a number: what the transformation is held to.
+    "float32": ir.DataType.FLOAT,
+}
+"""Element types that products can be computed in, by name."""
+
+PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+"""Operators that take the short type: they read every operand many times, and processors have units for them."""
+
+# fmt: off
+FOLLOWING = frozenset({
+    # These move numbers or choose among them: their results are exact, and so are their gradients.
+    "Abs", "Clip", "Concat", "DepthToSpace", "Flatten", "GlobalMaxPool", "Identity", "Max", "MaxPool", "Min", "Neg",
+    "Pad", "Relu", "Reshape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Transpose", "Unsqueeze", "Where",
+    # These round once; none makes its operands' errors larger than a sum or a product of two numbers does.
+    "Add", "LeakyRelu", "Mul", "Sigmoid", "Sub", "Sum", "Tanh",
+})
+# fmt: on
+"""Operators that compute in the short type where all that they read is in it already; the others take float32."""
+
+# Operators whose result says nothing of an element: they read whatever type there is.
+_BLIND = frozenset({"Shape", "Size"})
+# From this opset on the operators of both lists take bfloat16. Between opset 20, the oldest that a network is in, and
+# this one, operators have only come to take more types; GroupNormalization changed, which opset 20 does not have.
+_BFLOAT16_OPSET = 22
+
+
+def mixed_precision(network: Network, dtype: str) -> Network:
+    """The network with its products in bfloat16 or float16, its parameters, inputs and outputs in float32.
+
+    Casts to the short type stand before convolutions and matrix products (`PRODUCTS`), and what they give stays in it
+    through the operators that are safe there (`FOLLOWING`). Everything else takes float32, with a cast in front:
+    normalisations, softmax and losses, exponentials, logarithms and powers, sums and means, average pooling, dropout
+    (whose scale would be rounded for all elements alike), recurrent layers (whose state sums over the steps), and
+    operators that repeat a value, since the gradient of that is a sum; nested graphs as a whole. A value has at most
+    one cast to each type. A constant that the short type rounds to an infinity or to zero keeps its operator in
+    float32.
+
+    The gradient of a cast is a cast: gradients by parameters arrive in float32, and so an update rule changes float32
+    master weights. In float16 gradients below 6e-8 become zero; `loss_scale` of `inference_and_backprop` lifts them.
+
+    Args:
+        network: Its floating-point values are float32; it is not changed.
+        dtype: `"bfloat16"` or `"float16"`; `"float32"` puts the casts where they would stand, and changes no bit.
+
+    Returns:
+        A network of the same inputs, outputs, parameters and buffers with their names. For bfloat16 its opset is at
+        least 22, the first in which convolutions and pooling take it.
+
+    Raises:
+        UsageError: Another dtype, or no `Network`.
+        Unsupported: A network with other floating-point types than float32, or one without a product.
+
+    References:
+        Micikevicius et al., Mixed precision training, ICLR 2018, sections 3.1 (master weights), 3.2 (loss scaling) and
+        3.3 (sums in float32). Kalamkar et al., A study of bfloat16 for deep learning training, arXiv:1905.12322.
+
+    >>> from deep5.networks import mlp
+    >>> mixed = mixed_precision(mlp(features=4, hidden=3, classes=2), "bfloat16")
+    >>> [(node.op_type, str(node.outputs[0].dtype)) for node in mixed.nodes][3:6]
+    [('Gemm', 'BFLOAT16'), ('Tanh', 'BFLOAT16'), ('Cast', 'BFLOAT16')]
+    >>> mixed.parameter_specs["fc1.weight"].dtype, mixed.outputs["logits"].dtype
+    ('float32', 'float32')
+    """
+    if not isinstance(network, Network):
+        raise UsageError(f"mixed precision: got {type(network).__name__}; allowed: a Network of ONNX's operators")
+    if not isinstance(dtype, str) or dtype not in SHORT_TYPES:
+        raise UsageError(f"mixed precision: got {dtype!r:.60}; allowed: {', '.join(SHORT_TYPES)}")
+    name = network.model.graph.name
+    for value in _values(network.model.graph):
+        if value.dtype in FLOATS and value.dtype != ir.DataType.FLOAT:
+            raise Unsupported(
+                f"mixed precision of the network {name!r}: {value.name!r} is {value.dtype.numpy()}; allowed: float32 "
+                "alone; remedy: the network in float32, deep5.networks.with_precision(network, 'float32')"
+            )
+    if not any(_is(node, PRODUCTS) for node in network.nodes):
+        raise Unsupported(
+            f"mixed precision of the network {name!r}: it has no product to compute in {dtype}; allowed: networks with "
+            f"{', '.join(sorted(PRODUCTS))}; remedy: float32"
+        )
+    model = network.model.clone()
+    if dtype == "bfloat16":
+        model.graph.opset_imports[""] = max(network.opset, _BFLOAT16_OPSET)
+    _Casts(model.graph, SHORT_TYPES[dtype]).run()
+    infer_shapes(model, f"network {name!r} in {dtype}")
+    return Network(model)
+
+
+def compute_dtype(network: Network) -> str | None:
+    """The element type of a network's products and recurrent layers, as its nodes say; None where it has none.
+
+    Where there are several, their names with commas between them.
+    """
+    kinds = {value.dtype for node in network.nodes if _is(node, PRODUCTS | RECURRENT) for value in node.outputs}
+    return ", ".join(sorted(str(kind.numpy()) for kind in kinds if kind in FLOATS)) or None
+
+
+class _Casts:
+    """Puts the casts into a graph, from its first node to its last.
+
+    Args:
+        graph: Changed in place.
+        low: The short type.
+    """
+
+    def __init__(self, graph: ir.Graph, low: ir.DataType) -> None:
+        self._graph, self._low = graph, low
+        self._suffix = str(low.numpy())
+        # Which values are short, as `low` may be float32 too; and the other form of a value, by the value.
+        self._short: set[ir.Value] = set()
+        self._shortened: dict[ir.Value, ir.Value] = {}
+        self._widened: dict[ir.Value, ir.Value] = {}
+        self._taken = {str(value.name) for value in _values(graph)}
+        self._named = {str(node.name) for node in graph.all_nodes()}
+
+    def run(self) -> None:
+        """Decide of each node, and give it what it takes."""
+        for node in list(self._graph):
+            if _is(node, _BLIND):
+                continue
+            if self._is_short(node):
+                self._shorten(node)
+            else:
+                self._widen(node, node)
+        for position, value in enumerate(self._graph.outputs):
+            if value in self._short:
+                self._graph.outputs[position] = self._output(value)
+
+    def _is_short(self, node: ir.Node) -> bool:
+        operands = [value for value in node.inputs if value is not None and value.dtype in FLOATS]
+        constants = [value for value in operands if constant_value(value) is not None]
+        if not all(map(self._holds, constants)):
+            return False
+        if _is(node, PRODUCTS):
+            return True
+        varying = [value for value in operands if value not in constants]
+        return (
+            _is(node, FOLLOWING)
+            and bool(varying)
+            and all(value in self._short for value in varying)
+            and not (node.op_type in _BROADCASTING and any(_repeated(value, node.outputs[0]) for value in varying))
+        )
+
+    def _holds(self, value: ir.Value) -> bool:
+        """Whether the short type has a number for each of a constant's: no new infinity, and no new zero."""
+        array = constant_value(value)
+        with np.errstate(all="ignore"):
+            short = np.asarray(array).astype(self._low.numpy()).astype(np.float64)
+        wide = np.asarray(array, dtype=np.float64)
+        return bool(np.array_equal(np.isfinite(wide), np.isfinite(short)) and np.array_equal(wide == 0, short == 0))
+
+    def _shorten(self, node: ir.Node) -> None:
+        for position, value in enumerate(node.inputs):
+            if value is None or value.dtype not in FLOATS or value in self._short:
+                continue
+            if value not in self._shortened:
+                array = constant_value(value)
+                self._shortened[value] = (
+                    self._cast(value, self._low, self._suffix, node)
+                    if array is None
+                    else self._constant(value, array, node)
+                )
+            node.replace_input_with(position, self._shortened[value])
+        for value in node.outputs:
+            if value.dtype in FLOATS:
+                value.type = ir.TensorType(self._low)
+                self._short.add(value)
+
+    def _widen(self, node: ir.Node, before: ir.Node) -> None:
+        """Give a node, and those of its nested graphs, float32 where a value is short."""
+        for position, value in enumerate(node.inputs):
+            if value is not None and value in self._short:
+                node.replace_input_with(position, self._wide(value, before))
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                nested = attribute.as_graph()
+                for inner in nested:
+                    self._widen(inner, before)
+                for position, value in enumerate(nested.outputs):
+                    if value in self._short:
+                        nested.outputs[position] = self._wide(value, before)
+
+    def _wide(self, value: ir.Value, before: ir.Node | None) -> ir.Value:
+        if value not in self._widened:
+            self._widened[value] = self._cast(value, ir.DataType.FLOAT, "float32", before)
+        return self._widened[value]
+
+    def _output(self, value: ir.Value) -> ir.Value:
+        """The float32 form of an output, which gets its name."""
+        wide, name = self._wide(value, None), value.name
+        value.name = self._fresh(f"{name}/{self._suffix}")
+        wide.name = name
+        return wide
+
+    def _cast(self, value: ir.Value, to: ir.DataType, suffix: str, before: ir.Node | None) -> ir.Value:
+        return self._insert(ir.node("Cast", [value], {"to": int(to)}), value, to, suffix, before)
+
+    def _constant(self, value: ir.Value, array: np.ndarray, before: ir.Node) -> ir.Value:
+        short = ir.tensor(np.asarray(array).astype(self._low.numpy()))
+        return self._insert(ir.node("Constant", [], {"value": short}), value, self._low, self._suffix, before)
+
+    def _insert(self, node: ir.Node, of: ir.Value, to: ir.DataType, suffix: str, before: ir.Node | None) -> ir.Value:
+        made = node.outputs[0]
+        made.name, made.shape, made.type = self._fresh(f"{of.name}/{suffix}"), of.shape, ir.TensorType(to)
+        node.name = f"{made.name}/{node.op_type}"
+        while node.name in self._named:
+            node.name += "_"
+        self._named.add(node.name)
+        if before is None:
+            self._graph.append(node)
+        else:
+            self._graph.insert_before(before, node)
+        return made
+
+    def _fresh(self, name: str) -> str:
+        while name in self._taken:
+            name += "_"
+        self._taken.add(name)
+        return name
+
+
+# Following operators whose operands are broadcast to one shape.
+_BROADCASTING = frozenset({"Add", "Max", "Min", "Mul", "Sub", "Sum", "Where"})
+
+
+def _repeated(value: ir.Value, result: ir.Value) -> bool:
+    """Whether an operand is repeated along an axis, as far as the shapes tell."""
+    if value.shape is None or result.shape is None:
+        return True
+    return [_extent(extent) for extent in value.shape] != [_extent(extent) for extent in result.shape]
+
+
+def _extent(extent: int | ir.SymbolicDim) -> object:
+    """An extent as something that equals itself alone; unknown ones equal none."""
+    if isinstance(extent, int):
+        return extent
+    return object() if extent.value is None else extent.value
+
+
+def _is(node: ir.Node, kinds: frozenset[str]) -> bool:
+    return node.domain in ("", "ai.onnx") and node.op_type in kinds
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    """All values of a graph, those of nested graphs too."""
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                yield from _values(attribute.as_graph())

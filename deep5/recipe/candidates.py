@@ -1,0 +1,117 @@
+"""What a study compares: the candidates of a recipe's STUDY or of what varies, and the target they have to reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deep5.core.errors import RecipeError, UnknownName, UsageError
+from deep5.recipe.file import read_recipe_file
+from deep5.recipe.recipe import FULL, Recipe, load_recipe
+from deep5.results.time_to_target import Target
+
+__all__ = ["chosen", "load_study", "target_of"]
+
+
+def load_study(
+    name_or_path: str | Path, size: str = FULL, varied: Mapping[str, Mapping[str, Any]] | None = None
+) -> tuple[Recipe, dict[str, dict[str, Any]]]:
+    """A recipe and the settings that are compared: a dict STUDY in its file, from a candidate's name to settings.
+
+    Args:
+        name_or_path: A registered name, or the path of a Python file.
+        size: One of the recipe's sizes.
+        varied: By candidate, settings in place of a STUDY.
+
+    Raises:
+        RecipeError: No such recipe, no STUDY in it, or one that is no dict of settings.
+        UsageError: Settings that the recipe does not take; a STUDY and `varied`.
+    """
+    recipe = load_recipe(name_or_path)
+    if recipe.path is None:
+        raise RecipeError(f"the recipe {name_or_path} has no file; allowed: one that has")
+    at_size = recipe.at_size(size)
+    if not at_size.trains:
+        raise UsageError(f"{recipe.name} trains nothing; allowed: a recipe that trains a network; remedy: deep5 run")
+    scope, _ = read_recipe_file(recipe.path)
+    study = scope.get("STUDY")
+    if varied is not None:
+        if study is not None:
+            raise UsageError(
+                f"--vary, and {recipe.path} has a STUDY; allowed: one of them; remedy: leave --vary out (--only NAMES "
+                "takes some of the STUDY), or take the STUDY out of a copy of the recipe"
+            )
+        study = varied
+    if study is None:
+        raise RecipeError(
+            f"{recipe.path}: STUDY is None; allowed: a dict such as {{'adam': {{'optimizer': 'adam'}}, …}}; remedy: "
+            "one in the file, or --vary optimizer=adam,momentum"
+        )
+    if not isinstance(study, Mapping) or not study or not all(isinstance(own, Mapping) for own in study.values()):
+        raise RecipeError(
+            f"{recipe.path}: STUDY is {study!r:.60}; allowed: a dict such as {{'adam': {{'optimizer': 'adam'}}, …}}"
+        )
+    for name, own in study.items():
+        if not isinstance(name, str) or not name:
+            raise RecipeError(f"{recipe.path}: STUDY names the candidate {name!r}; allowed: a text")
+        if "seed" in own:
+            raise UsageError(f"the candidate {name!r} sets 'seed'; allowed: --seeds, which every candidate has")
+        at_size.with_settings(own)  # refuses what is none of its mutable parts, before anything runs
+    return at_size, {name: dict(own) for name, own in study.items()}
+
+
+def target_of(recipe: Recipe, asked: Target | None = None) -> tuple[Target | None, list[str]]:
+    """The target of a study, and what is to be said of it.
+
+    Args:
+        recipe: Its TimeToAccuracy or EpochsToAccuracy states the target.
+        asked: In its place.
+
+    Raises:
+        UsageError: A target that no metric of the recipe could judge.
+    """
+    names = {metric.name for metric, _ in recipe.metrics}
+    stated = [
+        (metric.name, metric.target)  # type: ignore[attr-defined]
+        for metric, _ in recipe.metrics
+        if metric.name in ("time_to_accuracy", "epochs_to_accuracy")
+    ]
+    goals = {goal for _, goal in stated}
+    if asked is None:
+        if len(goals) > 1:
+            told = ", ".join(f"{goal:g} %" for goal in sorted(goals))
+            return None, [f"METRICS state several targets ({told}), so no time to target was judged: --target says one"]
+        return (Target(metric="test_accuracy", goal=goals.pop()) if goals else None), []
+    if asked.metric == "test_accuracy":
+        judged = "test_accuracy" in names or "epochs_to_accuracy" in names
+        judged = judged or ("time_to_accuracy", asked.goal) in stated
+    else:
+        judged = asked.metric in names
+    if not judged:
+        remedy = "d5.TestAccuracy()" if asked.metric == "test_accuracy" else "d5.TestLoss()"
+        raise UsageError(
+            f"the target is a {asked}, and {recipe.name} has the metrics {', '.join(sorted(names)) or 'none'}; "
+            f"allowed: a metric that is measured; remedy: ({remedy}, None) in METRICS"
+        )
+    own = asked.metric == "test_accuracy" and goals == {asked.goal}
+    return (Target(metric=asked.metric, goal=asked.goal) if own else asked), []
+
+
+def chosen(settings: Mapping[str, Mapping[str, Any]], only: str | None) -> dict[str, Mapping[str, Any]]:
+    """Some of the candidates.
+
+    Args:
+        settings: By candidate.
+        only: Names with commas between, or one name, which may hold commas; None: all.
+
+    Raises:
+        UnknownName: None of that name.
+    """
+    if only is None:
+        return dict(settings)
+    names = [only] if only in settings else [name.strip() for name in only.split(",") if name.strip()]
+    for name in names:
+        if name not in settings:
+            raise UnknownName("candidate", name, settings)
+    return {name: settings[name] for name in names}

@@ -1,0 +1,131 @@
+"""Python files that recipes are made of: run once, with every way of failing told in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sys
+import traceback
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from deep5.core.errors import Deep5Error, MissingDependency, RecipeError, suggestion
+
+__all__ = ["named_in_file", "read_recipe_file"]
+
+_PARTS = ("FIXED", "MUTABLE", "METRICS")
+
+
+def read_recipe_file(path: Path) -> tuple[dict[str, Any], bytes]:
+    """Run a recipe's file, as a module and not as a program.
+
+    Returns:
+        What it defines, and the file's content.
+
+    Raises:
+        RecipeError: It cannot be read, is not Python, raises, exits, or lacks a part; the message says where.
+        MissingDependency: It imports a package that is not installed.
+    """
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise RecipeError(
+            f"the recipe file {path} cannot be read ({error.strerror or error}); "
+            "allowed: a Python file that you may read"
+        ) from error
+    scope = _run(path, source, "recipe")
+    missing = [part for part in _PARTS if part not in scope]
+    if missing:
+        raise RecipeError(
+            f"{path}: the recipe has no {' and no '.join(missing)}; allowed: a file that defines {', '.join(_PARTS)}"
+        )
+    return scope, source
+
+
+def named_in_file(text: str, beside: Path | None = None) -> Any:
+    """The component that `FILE.py:NAME` names.
+
+    Args:
+        text: File, colon, name.
+        beside: The folder that a relative file is looked for in; None: the working directory.
+
+    Raises:
+        RecipeError: No such file, or no such name in it, or it cannot be run.
+    """
+    file, _, name = text.rpartition(":")
+    path = Path(beside or "", file)
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise RecipeError(
+            f"the file {path} of the component {text!r} cannot be read ({error.strerror or error}); "
+            "allowed: FILE.py:NAME with a Python file that is there"
+        ) from error
+    scope = _run(path, source, "component")
+    if name not in scope:
+        names = [known for known, value in scope.items() if not known.startswith("_") and _own(value, scope)]
+        raise RecipeError(f"{path} has no {name!r}; allowed: {', '.join(names) or 'nothing'}{suggestion(name, names)}")
+    return scope[name]
+
+
+def _own(value: object, scope: dict[str, Any]) -> bool:
+    # What a file imports is there to be used.
+    if isinstance(value, type | types.FunctionType):
+        return bool(value.__module__ == scope["__name__"])
+    return not isinstance(value, types.ModuleType)
+
+
+def _run(path: Path, source: bytes, what: str) -> dict[str, Any]:
+    try:
+        # dont_inherit: the file is compiled as Python would, without this module's own __future__ imports.
+        code = compile(source, str(path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise RecipeError(f"{path}{line}: not valid Python: {error.args[0]}; allowed: a Python file") from error
+    # The file's own path tells two files of one name apart.
+    mark = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]
+    module = types.ModuleType(f"deep5_{what}_{path.stem}_{mark}")
+    module.__file__ = str(path)
+    # Classes defined in the file find their module, as `inspect` and data classes expect.
+    sys.modules[module.__name__] = module
+    try:
+        with _beside(path):
+            # A recipe is the user's own program; nothing that a result holds is ever run.
+            exec(code, module.__dict__)  # noqa: S102
+    except Deep5Error as error:
+        kind = MissingDependency if isinstance(error, MissingDependency) else RecipeError
+        raise kind(f"{_at(error, path)}{error}") from error
+    except ModuleNotFoundError as error:
+        from deep5.core.plugins import missing_dependency
+
+        raise MissingDependency(f"{_at(error, path)}{missing_dependency(f'the {what}', error)}") from error
+    except Exception as error:
+        raise RecipeError(
+            f"{_at(error, path)}the {what} raised {type(error).__name__}: {error}; allowed: a file that can be run; "
+            "remedy: --debug shows where"
+        ) from error
+    except SystemExit as error:
+        raise RecipeError(
+            f"{_at(error, path)}the {what} called exit({'' if error.code is None else repr(error.code)}) while it was "
+            'read; remedy: put that under if __name__ == "__main__"'
+        ) from error
+    return module.__dict__
+
+
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[None]:
+    """A recipe may import what lies beside it, as when Python runs it."""
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(folder)
+
+
+def _at(error: BaseException, path: Path) -> str:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"{path}:{frames[-1].lineno}: " if frames else f"{path}: "

@@ -1,0 +1,327 @@
+"""`Recipe`: FIXED + MUTABLE + METRICS, read from a file or from Python, validated and hashed."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from deep5.core.canonical import canonical, canonical_hash, copied
+from deep5.core.errors import RecipeError, UsageError, suggestion
+from deep5.core.metric import Goal, Metric
+from deep5.core.plugins import registered
+from deep5.recipe.file import read_recipe_file
+from deep5.recipe.keys import STUDIED, WORKLOAD, base, check_parts, keys_of
+from deep5.recipe.lines import RecipeLines
+from deep5.recipe.metrics import read_metrics
+from deep5.recipe.settings import changed_by_settings, without_old_arguments
+
+__all__ = ["FULL", "Recipe", "defaults", "load_recipe"]
+
+FULL = "full"
+"""The size that a recipe has without `--size`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A benchmark run, as declared.
+
+    Attributes:
+        name: Of the recipe; the stem of its file.
+        fixed: What must not change.
+        mutable: What may.
+        metrics: Pairs of metric and goal; None: reported, not judged.
+        sizes: Changes by name of size.
+        size: The size in force.
+        published: Whether fixed part and metrics are as the recipe states them ("closed").
+        settings: Keys that were set from outside.
+        path: The recipe's file, or None.
+        source: Its content, or None.
+    """
+
+    name: str
+    fixed: Mapping[str, Any]
+    mutable: Mapping[str, Any]
+    metrics: tuple[tuple[Metric, Goal | None], ...]
+    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    size: str = FULL
+    published: bool = True
+    settings: frozenset[str] = frozenset()
+    path: Path | None = None
+    source: bytes | None = None
+
+    @classmethod
+    def make(
+        cls,
+        fixed: Mapping[str, Any],
+        mutable: Mapping[str, Any],
+        metrics: Sequence[tuple[Any, Any]],
+        *,
+        name: str = "recipe",
+        sizes: Mapping[str, Mapping[str, Any]] | None = None,
+        path: Path | None = None,
+        source: bytes | None = None,
+    ) -> Recipe:
+        """Validate the three parts; the caller's dicts and lists are copied, never changed.
+
+        Raises:
+            RecipeError: Overlapping, unknown or missing keys, wrong types, malformed goals; the message says where.
+        """
+        lines = RecipeLines(path, source)
+        for part, what in ((fixed, "FIXED"), (mutable, "MUTABLE")):
+            if not isinstance(part, Mapping) or not all(isinstance(key, str) for key in part):
+                raise RecipeError(f"{lines.at(what)}{what} is {part!r}; allowed: a dict with strings as keys")
+        for key in fixed:
+            if key in mutable:
+                raise RecipeError(
+                    f"{lines.at('MUTABLE', key)}{key!r} stands in FIXED and in MUTABLE; allowed: one of them"
+                )
+        recipe = cls(
+            name=name,
+            fixed=copied(fixed),
+            mutable=copied(mutable),
+            metrics=(),
+            sizes=_sizes(sizes, lines),
+            path=path,
+            source=source,
+        )
+        check_parts(recipe.fixed, recipe.mutable, recipe.where)
+        recipe = replace(recipe, metrics=read_metrics(metrics, lines, "METRICS"))
+        for size in recipe.sizes:
+            recipe.at_size(size)
+        return recipe
+
+    @property
+    def timing(self) -> bool:
+        """Whether the recipe times two candidates against each other instead of training a network."""
+        return "candidate" in self.fixed or "candidate" in self.mutable
+
+    @property
+    def operators(self) -> bool:
+        """Whether the recipe times operators (level 0) instead of training a network."""
+        return not self.timing and any("operator" in part or "problems" in part for part in (self.fixed, self.mutable))
+
+    @property
+    def collectives(self) -> bool:
+        """Whether the recipe times a collective among ranks instead of training a network."""
+        other = self.timing or self.operators
+        return not other and any("collective" in part for part in (self.fixed, self.mutable))
+
+    @property
+    def trains(self) -> bool:
+        """Whether the recipe trains a network."""
+        return not (self.timing or self.operators or self.collectives)
+
+    @property
+    def ranks(self) -> int | None:
+        """How many ranks the recipe asks for; None: it runs without, as one process."""
+        ranks: int | None = None if self.operators else self.value("ranks")
+        return ranks
+
+    @property
+    def division(self) -> str:
+        """Either "closed", where two results of one hash may be compared, or "open".
+
+        A workload of operators or of collectives that stands in MUTABLE, by the recipe or by a setting, is not in the
+        hash.
+        """
+        workload = WORKLOAD if self.operators else STUDIED if self.collectives else frozenset[str]()
+        return "closed" if self.published and not workload & self.mutable.keys() else "open"
+
+    def value(self, key: str) -> Any:
+        """What a key holds, or its default; dicts and lists are fresh copies."""
+        for part in (self.fixed, self.mutable):
+            if key in part:
+                return copied(part[key])
+        if key.endswith("_args"):
+            return ()
+        if key.endswith("_kwargs"):
+            return {}
+        return keys_of(self.fixed, self.mutable)[key].default
+
+    @cached_property
+    def _lines(self) -> RecipeLines:
+        return RecipeLines(self.path, self.source)
+
+    def where(self, key: str) -> str:
+        """File and line of a key or of METRICS, ending in ': '; empty without a file and for settings."""
+        if key in self.settings:
+            return ""
+        if key in self.sizes.get(self.size, ()):
+            return self._lines.at("SIZES", self.size, key)
+        part = "FIXED" if key in self.fixed else "MUTABLE"
+        return self._lines.at(part, key) if key in self.fixed or key in self.mutable else self._lines.at(key)
+
+    def fixed_hash(self) -> str:
+        """SHA-256 of the canonical form of FIXED."""
+        return canonical_hash(self._canonical(self.fixed, strict=True))
+
+    def source_hash(self) -> str | None:
+        """SHA-256 of the file's content, or None without a file."""
+        return None if self.source is None else hashlib.sha256(self.source).hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """FIXED, MUTABLE and METRICS in JSON's types.
+
+        Raises:
+            RecipeError: FIXED holds what has no canonical form.
+        """
+        return {
+            "fixed": self._canonical(self.fixed, strict=True),
+            "mutable": self._canonical(self.mutable, strict=False),
+            "metrics": [
+                {**canonical(metric.describe(), "METRICS", strict=False), "goal": None if goal is None else str(goal)}
+                for metric, goal in self.metrics
+            ],
+        }
+
+    def document(self) -> dict[str, Any]:
+        """What a result says of its recipe; raises as `describe`."""
+        return {
+            "name": self.name,
+            "hash": self.fixed_hash(),
+            **self.describe(),
+            "size": self.size,
+            "division": self.division,
+        }
+
+    def _canonical(self, part: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
+        found = {}
+        for key, value in part.items():
+            try:
+                found[key] = canonical(value, key, strict=strict, beside=self.folder_of(key))
+            except RecipeError as error:
+                raise RecipeError(f"{self.where(key)}{error}") from error
+        return found
+
+    def folder_of(self, key: str) -> Path | None:
+        """Where a `FILE.py:NAME` under a key is looked for: beside the recipe; None: the working directory."""
+        return self.path.parent if self.path is not None and key not in self.settings else None
+
+    def at_size(self, size: str) -> Recipe:
+        """This recipe at another of its sizes.
+
+        Raises:
+            UsageError: It has no such size.
+        """
+        if size == FULL:
+            return self
+        if size not in self.sizes:
+            names = [FULL, *self.sizes]
+            raise UsageError(
+                f"the recipe {self.name!r} has no size {size!r}; allowed: {', '.join(names)}{suggestion(size, names)}"
+            )
+        changes = dict(self.sizes[size])
+        # A goal is for the full size; at another it is reported, unless that size states its own.
+        metrics: tuple[tuple[Metric, Goal | None], ...] = tuple((metric, None) for metric, _ in self.metrics)
+        if "metrics" in changes:
+            metrics = read_metrics(changes.pop("metrics"), self._lines, "SIZES", size, "metrics")
+        fixed = without_old_arguments(self.fixed, changes)
+        mutable = without_old_arguments(self.mutable, changes)
+        for key, value in changes.items():
+            in_fixed = key not in self.mutable and (base(key) in self.fixed or key in self.fixed)
+            (fixed if in_fixed else mutable)[key] = value
+        changed = replace(self, fixed=fixed, mutable=mutable, metrics=metrics, size=size, published=False)
+        check_parts(changed.fixed, changed.mutable, changed.where)
+        return changed
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Recipe:
+        """This recipe with mutable parts set anew.
+
+        Args:
+            settings: New values by key; `optimizer_kwargs.lr` sets one entry of a `_kwargs`. In any order.
+
+        Raises:
+            UsageError: A fixed part, or an unknown key, or a value that the key does not take.
+        """
+        mutable = changed_by_settings(self.name, self.fixed, self.mutable, settings)
+        names = frozenset(key.partition(".")[0] for key in settings)
+        # Weights that the recipe does not mention may be trained ones, and other samples easier ones.
+        judged = {name for name in names if base(name) in _JUDGED and base(name) not in self.mutable}
+        published = self.published and not judged
+        changed = replace(self, mutable=mutable, settings=self.settings | names, published=published)
+        check_parts(changed.fixed, changed.mutable, changed.where)
+        return changed
+
+
+# What decides what a network is judged by, where neither part of a recipe has it.
+_JUDGED = {"init", "validation_sampler", "test_transforms"}
+
+
+def _sizes(sizes: Any, lines: RecipeLines) -> dict[str, Mapping[str, Any]]:
+    if sizes is None:
+        return {}
+    if not isinstance(sizes, Mapping):
+        raise RecipeError(
+            f"{lines.at('SIZES')}SIZES is {sizes!r}; allowed: a dict such as {{'smoke': {{'epochs': 1}}}}"
+        )
+    for name, changes in sizes.items():
+        at = lines.at("SIZES", name if isinstance(name, str) else "")
+        if not isinstance(name, str) or not name or name == FULL:
+            raise RecipeError(f"{at}SIZES names the size {name!r}; allowed: a text other than {FULL!r}")
+        if not isinstance(changes, Mapping) or not all(isinstance(key, str) for key in changes):
+            raise RecipeError(f"{at}the size {name!r} is {changes!r}; allowed: a dict such as {{'epochs': 1}}")
+    return {name: copied(changes) for name, changes in sizes.items()}
+
+
+def defaults(recipe: Recipe) -> dict[str, Any]:
+    """What stands under each key that a recipe may leave out, in JSON's types."""
+    keys = keys_of(recipe.fixed, recipe.mutable)
+    return {name: canonical(key.default, name, strict=False) for name, key in keys.items() if not key.required}
+
+
+def load_recipe(name_or_path: str | Path) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        name_or_path: A registered name, or the path of a Python file.
+
+    Raises:
+        RecipeError: No such recipe; a file that cannot be read, raises, or is no valid recipe.
+    """
+    text = str(name_or_path)
+    names = registered("recipes")
+    if text in names:
+        try:
+            spec = importlib.util.find_spec(names[text].value)
+        except ModuleNotFoundError:
+            spec = None
+        if spec is None or spec.origin is None:
+            raise RecipeError(
+                f"the recipe {text!r} is registered as {names[text].value!r}, which is not there; "
+                "remedy: install the package that brings it again"
+            )
+        path = Path(spec.origin)
+    else:
+        path = Path(text)
+        if not path.is_file():
+            raise RecipeError(_not_there(path, text, list(names)))
+    scope, source = read_recipe_file(path)
+    return Recipe.make(
+        scope["FIXED"],
+        scope["MUTABLE"],
+        scope["METRICS"],
+        name=text if text in names else path.stem,
+        sizes=scope.get("SIZES"),
+        path=path,
+        source=source,
+    )
+
+
+def _not_there(path: Path, text: str, names: list[str]) -> str:
+    short = [name for name in names if not name.startswith(("distributed_", "microbatching_", "overhead_"))]
+    allowed = f"allowed: {', '.join(short)}, more by 'deep5 list recipes', or the path of a Python file"
+    if text and path.is_dir():
+        inside = sorted(str(file) for file in path.glob("*.py") if not file.name.startswith("_"))
+        more = f", … ({len(inside)} in all)" if len(inside) > 3 else ""
+        remedy = f"; remedy: name a file in it, such as {', '.join(inside[:3])}{more}" if inside else ""
+        return f"the recipe {text} is a folder; {allowed}{remedy}"
+    if text and (path.suffix == ".py" or len(path.parts) > 1 or path.exists()):
+        beside = [str(file) for file in path.parent.glob("*.py")]
+        wrong = "is no file" if path.exists() else "is not there"
+        return f"the recipe file {text} {wrong}; {allowed}{suggestion(text, beside)}"
+    return f"unknown recipe {text!r}; {allowed}{suggestion(text, names)}"

@@ -1,0 +1,110 @@
+"""Settings from outside (`--set`, `--framework`, …): they change what is mutable, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from deep5.core.canonical import copied
+from deep5.core.errors import UsageError, suggestion
+from deep5.recipe.keys import allowed_keys, base, keys_of
+
+__all__ = ["changed_by_settings", "parse_setting", "without_old_arguments"]
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Read `KEY=VALUE`; the value is a Python literal, or else a string.
+
+    Raises:
+        UsageError: There is no '='.
+
+    >>> parse_setting("batch_size=32"), parse_setting("optimizer=adam")
+    (('batch_size', 32), ('optimizer', 'adam'))
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UsageError(f"cannot read the setting {text!r}; allowed: KEY=VALUE, such as batch_size=32")
+    try:
+        return key.strip(), ast.literal_eval(value.strip())
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return key.strip(), value
+
+
+def changed_by_settings(
+    recipe: str, fixed: Mapping[str, Any], mutable: Mapping[str, Any], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """MUTABLE with new values; the order of the settings does not matter.
+
+    Args:
+        recipe: Its name, for messages.
+        fixed: FIXED.
+        mutable: MUTABLE; it is not changed.
+        settings: New values by key; `optimizer_kwargs.lr` sets one entry of a `_kwargs`, `schedules.lr` one
+            schedule.
+
+    Raises:
+        UsageError: A fixed part, or an unknown key, or what would have no effect.
+    """
+    for key in settings:
+        _check_settable(recipe, fixed, mutable, key)
+    if "framework" in settings and "executor" in settings:
+        raise UsageError("'framework' and 'executor' are both set; allowed: one of them")
+    changed = dict(mutable)
+    if "framework" in settings or "executor" in settings:
+        other = "executor" if "framework" in settings else "framework"
+        _check_settable(recipe, fixed, mutable, other)
+        for name in (other, f"{other}_args", f"{other}_kwargs"):
+            dropped = changed.pop(name, None)
+            # The tutorial's recipes hand the device over with the executor.
+            if name.endswith("_kwargs") and isinstance(dropped, Mapping) and "device" in dropped:
+                changed.setdefault("device", dropped["device"])
+    if "device" in settings and "executor_kwargs" in changed:
+        given = changed["executor_kwargs"]
+        changed["executor_kwargs"] = {name: given[name] for name in given if name != "device"}
+    whole = {key: value for key, value in settings.items() if "." not in key}
+    changed = {**without_old_arguments(changed, whole), **copied(whole)}
+    for key, value in settings.items():
+        name, dot, entry = key.partition(".")
+        if dot:
+            kwargs = changed.get(name, {})
+            changed[name] = {**(kwargs if isinstance(kwargs, Mapping) else {}), entry: value}
+    _check_effect(changed.get("schedules", fixed.get("schedules", {})), settings)
+    return changed
+
+
+def _check_effect(schedules: Any, settings: Mapping[str, Any]) -> None:
+    """Refuse a value of a hyperparameter that a schedule sets at every step."""
+    for key in settings:
+        name, _, entry = key.partition(".")
+        if name == "optimizer_kwargs" and isinstance(schedules, Mapping) and entry in schedules:
+            raise UsageError(
+                f"got {key}, but {entry!r} has a schedule in this recipe, which sets it; remedy: schedules.{entry}=…, "
+                "or schedules={} for none"
+            )
+
+
+def without_old_arguments(part: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A part less the arguments of components that are about to be replaced by others: they were for the old ones."""
+    new = [key for key, value in changes.items() if not isinstance(value, str) or part.get(key) != value]
+    old = {f"{key}{suffix}" for key in new for suffix in ("_args", "_kwargs")}
+    return {key: value for key, value in part.items() if key not in old}
+
+
+def _check_settable(recipe: str, fixed: Mapping[str, Any], mutable: Mapping[str, Any], key: str) -> None:
+    name, dot, entry = key.partition(".")
+    allowed = allowed_keys(keys_of(fixed, mutable))
+    settable = [known for known in allowed if not _is_fixed(fixed, mutable, known)]
+    if _is_fixed(fixed, mutable, name):
+        raise UsageError(
+            f"{name!r} is fixed by the recipe {recipe!r}; allowed to change: {', '.join(settable)}; "
+            "remedy: copy the recipe and change the copy, which makes it another benchmark"
+        )
+    if name not in allowed or (dot and not ((name.endswith("_kwargs") or name == "schedules") and entry)):
+        meant = f"; did you mean '{name}_kwargs.{entry}'?" if f"{name}_kwargs" in settable and entry else ""
+        raise UsageError(f"unknown key {key!r}; allowed: {', '.join(settable)}{meant or suggestion(name, settable)}")
+
+
+def _is_fixed(fixed: Mapping[str, Any], mutable: Mapping[str, Any], key: str) -> bool:
+    """The arguments of a fixed component are fixed with it, unless the recipe says that they are mutable."""
+    return key in fixed or (base(key) in fixed and key not in mutable)

@@ -1,0 +1,1 @@
+"""Studies on disk: records, charts, scaling, resumption."""

@@ -1,0 +1,137 @@
+"""Pictures of a study: accuracy and loss, a band over the seeds; scaling; what accuracy costs in bytes or staleness."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from deep5.core.errors import MissingDependency, UsageError
+from deep5.results.result import Result
+from deep5.results.time_to_target import Target
+
+__all__ = ["study_pictures", "trade_charts"]
+
+# Letters of a line above a picture.
+_LINE = 84
+
+
+def trade_charts(
+    recipe: str, runs: Mapping[str, Sequence[Result]], target: Target | None
+) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """What a study draws of ranks, by the name of its file: scaling, and what accuracy costs in bytes or staleness.
+
+    Args:
+        recipe: Its name.
+        runs: By candidate, those that came to their end.
+        target: What the runs had to reach, or None.
+
+    Returns:
+        A name, and what makes a chart of Altair, or None where the study is not about that.
+    """
+    from deep5.results.study.tradeoffs import COSTS
+
+    yield "scaling", partial(_scaling, recipe, runs)
+    for metric in COSTS:
+        yield metric, partial(_trade, recipe, runs, target, metric)
+
+
+def _scaling(recipe: str, runs: Mapping[str, Sequence[Result]]) -> Any:
+    from deep5.results.study.scaling import scaling_of
+    from deep5.results.study.scaling_chart import scaling_chart
+
+    scalings = scaling_of(runs)
+    return scaling_chart(scalings, recipe) if scalings else None
+
+
+def _trade(recipe: str, runs: Mapping[str, Sequence[Result]], target: Target | None, metric: str) -> Any:
+    from deep5.results.study.tradeoffs import synchronous_ones, tradeoff_chart, tradeoffs
+
+    paid = tradeoffs(runs, metric, target)
+    if not paid:
+        return None
+    across = synchronous_ones(runs, target) if metric == "staleness" else []
+    shown = {point.candidate for point in (*paid, *across)}
+    without = [name for name in runs if name not in shown]
+    told = f"not drawn, for it has no value: {', '.join(without)}" if without else ""
+    return tradeoff_chart(paid, metric, recipe, target, told, across)
+
+
+def study_pictures(
+    recipe: str,
+    runs: Mapping[str, Sequence[Result]],
+    seeds: int,
+    target: Target | None,
+    notes: Sequence[str] = (),
+) -> tuple[dict[str, bytes], list[str]]:
+    """Draw what there is.
+
+    Args:
+        recipe: Its name.
+        runs: By candidate, those that came to their end.
+        seeds: How many each candidate has.
+        target: What the runs had to reach, or None.
+        notes: Of the study; what other programs took of the processors stands on the pictures, too.
+
+    Returns:
+        Files by name, and what is missing in them, a sentence each.
+    """
+    from deep5.results import training_charts as charts
+    from deep5.results.standing import standing
+
+    there = {name: own for name, own in runs.items() if own}
+    if not there:
+        return {}, ["nothing was drawn: no run came to its end"]
+    goal = target.goal if target is not None and target.metric == "test_accuracy" else None
+    made = dict.fromkeys(runs, seeds)
+    above = standing([run for own in there.values() for run in own], notes=notes)
+    missing = []
+    title = recipe + (f", {seeds} seeds: mean and extremes" if seeds > 1 else "")
+
+    def accuracy(name: str, by: str) -> Any:
+        points = charts.accuracy_points(there)
+        undrawn = charts.undrawn(points, made)
+        if undrawn and by == "epoch":
+            missing.append(f"{name}.svg does not show all runs: {undrawn}")
+        return charts.accuracy_chart(points, title, goal=goal, by=by, seeds=made)
+
+    def loss() -> Any:
+        points = charts.loss_points(there)
+        if undrawn := charts.undrawn(points, made):
+            missing.append(f"loss.svg does not show all runs: {undrawn}")
+        return charts.loss_chart(points, title, seeds=made)
+
+    makers: list[tuple[str, Callable[[], Any]]] = [("accuracy", partial(accuracy, "accuracy", "epoch"))]
+    if goal is not None:
+        makers.append(("accuracy_time", partial(accuracy, "accuracy_time", "seconds")))
+    makers += [("loss", loss), *trade_charts(recipe, there, target)]
+    drawn: dict[str, bytes] = {}
+    lacking: list[str] = []
+    for name, make in makers:
+        try:
+            chart = make()
+            if chart is not None:
+                drawn |= charts.pictures(name, _under(above, chart))
+        except MissingDependency as error:
+            lacking.append(f"{name}.svg")
+            why = str(error)
+        except UsageError as error:
+            missing.append(f"no {name}.svg was drawn: {error}")
+    if lacking:
+        # One remedy for all of them, so it is said once.
+        missing.append(f"no {', '.join(lacking)} was drawn: {why}; then 'deep5 report' on this folder draws it")
+    return drawn, missing
+
+
+def _under(above: str, chart: Any) -> Any:
+    """A chart with what keeps its results from being finished, full and closed above its title."""
+    if not above:
+        return chart
+    from deep5.results.chart_parts import altair
+
+    told = chart.to_dict().get("title", {})
+    told = told if isinstance(told, dict) else {"text": told}
+    text = told.get("text", [])
+    lines = [*textwrap.wrap(above, _LINE), *([text] if isinstance(text, str) else text)]
+    return chart.properties(title=altair().Title(**{"anchor": "start", **told, "text": lines}))

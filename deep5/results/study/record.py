@@ -1,0 +1,281 @@
+"""`Study`: what a study ran and what became of it, as a document and as tables."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any
+
+from deep5.core.errors import brief
+from deep5.results.result import Result
+from deep5.results.study.scaling import Scaling, scaling_cells, scaling_of
+from deep5.results.time_to_target import MEASURES, TO_ACCURACY, Reached, Target, median_to_target, summary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["FAILED", "RUNS", "STUDY", "STUDY_VERSION", "TIME", "Study", "moment", "without_mean"]
+
+FAILED = re.compile(r"seed ([0-9]{1,40}): (.*)", re.DOTALL)
+"""How a study tells of a run that came to no end: its seed, and why."""
+
+RUNS = "runs"
+"""The folder in a study's folder that its runs are in."""
+
+STUDY = "study.json"
+"""The file of a study's folder that says what was run and what became of it."""
+
+STUDY_VERSION = "2"
+"""Of study.json; those without a version are older, and are read as well."""
+
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+"""How study.json says when it went on, and result.json when a run began."""
+
+# Around and between two columns of a table.
+_BETWEEN = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Runs of one recipe with several settings and seeds.
+
+    Attributes:
+        folder: Holds `study.json`, the pictures, and in `runs` a result folder a run.
+        recipe: Its name.
+        hash: Of its fixed part.
+        size: Of the recipe.
+        seeds: As declared; each candidate has them all.
+        settings: By candidate, in JSON's types.
+        runs: By candidate, the runs that came to their end, in the order of the seeds.
+        failures: By candidate, what became of those that did not.
+        target: What the runs have to reach, or None.
+        reached: By candidate and seed, how long each took to the target, failed runs included; empty without one.
+        finished: Whether every run was made.
+        provenance: Hashes: of all that the runs are made of, and of the environment that began them; deep5's commit.
+        resumed: When it went on after it had been ended, each time; a run that was broken off began again.
+        time_limit_s: Of one run.
+        memory_limit_bytes: Of one run; None: nine tenths of what was free.
+        notes: What is to be known, a sentence each.
+    """
+
+    folder: Path
+    recipe: str
+    hash: str
+    size: str
+    seeds: Sequence[int]
+    settings: Mapping[str, Mapping[str, Any]]
+    runs: Mapping[str, Sequence[Result]]
+    failures: Mapping[str, Sequence[str]]
+    target: Target | None = None
+    reached: Mapping[str, Mapping[int, Reached]] = field(default_factory=dict)
+    finished: bool = True
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    resumed: Sequence[str] = ()
+    time_limit_s: float | None = None
+    memory_limit_bytes: int | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def scaling(self) -> list[Scaling]:
+        """What candidates that differ in their number of ranks say of scaling."""
+        return scaling_of(self.runs)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from deep5.results.report.fragment import study_fragment
+
+        return study_fragment(self.recipe, self.runs, self.failures, self.notes)
+
+    def document(self) -> dict[str, Any]:
+        """What was run and what became of it, in JSON's types; of each metric the values, their mean and deviation."""
+        candidates: dict[str, dict[str, Any]] = {}
+        for name in self.settings:
+            candidates[name] = {
+                "settings": self.settings[name],
+                "runs": [str(result.folder.relative_to(self.folder)) for result in self.runs[name]],
+                "seeds": [result.document["seeds"].get("run") for result in self.runs[name]],
+                "failures": list(self.failures[name]),
+                "metrics": {metric: _summary(values) for metric, values in self._values(name).items()},
+                "time_to_target": None if self.target is None else summary(self.reached.get(name, {})),
+            }
+        return {
+            "schema_version": STUDY_VERSION,
+            "recipe": self.recipe,
+            "hash": self.hash,
+            "size": self.size,
+            "provenance": dict(self.provenance),
+            "finished": self.finished,
+            "resumed": list(self.resumed),
+            "time_limit_s": self.time_limit_s,
+            "memory_limit_bytes": self.memory_limit_bytes,
+            "process_per_run": True,
+            "seeds": list(self.seeds),
+            "target": None if self.target is None else self.target.document(),
+            "candidates": candidates,
+            "scaling": [scaling.document() for scaling in self.scaling],
+            "notes": list(self.notes),
+        }
+
+    def _values(self, name: str) -> dict[str, list[float]]:
+        found: dict[str, list[float]] = {}
+        for result in self.runs[name]:
+            for verdict in result.verdicts:
+                if verdict.value is not None:
+                    found.setdefault(verdict.label, []).append(verdict.value)
+        return found
+
+    def print(self, console: Console) -> None:
+        """A row a candidate: each metric's mean and deviation over the seeds; the time to the target; scaling.
+
+        Args:
+            console: Where to print.
+        """
+        from rich.text import Text
+
+        heads = self._heads()
+        rows = []
+        for name in self.settings:
+            values = self._values(name)
+            rows.append([name, *(_told(values[metric], metric) if metric in values else "-" for metric in heads)])
+        if heads:
+            _table(console, ["candidate", *heads.values()], rows)
+        if self.target is not None:
+            console.print(Text(f"to a {self.target}: median over the seeds (least … most)"), overflow="fold")
+            _table(
+                console,
+                ["candidate", *MEASURES, "reached by"],
+                [[name, *_cells(self.reached.get(name, {}))] for name in self.settings],
+            )
+        for scaling in self.scaling:
+            console.print(Text(f"{scaling.title}: median over the seeds"), overflow="fold")
+            _table(console, *scaling_cells(scaling))
+            for told in scaling.told():
+                console.print(Text(told), overflow="fold")
+        for line in self._lost():
+            console.print(Text(line), overflow="fold")
+        for note in self.notes:
+            console.print(Text(f"note: {note}"), overflow="fold")
+        console.print(Text(str(self.folder)), soft_wrap=True)
+
+    def _heads(self) -> dict[str, str]:
+        """By metric, the head of its column; the accuracy to get to is named, for the study's target may be another."""
+        heads = {}
+        for result in (result for own in self.runs.values() for result in own):
+            for verdict, row in zip(result.verdicts, result.document["metrics"], strict=True):
+                told = verdict.label.replace("_", " ")
+                if verdict.name in TO_ACCURACY:
+                    told = f"{told.partition(' ')[0]} to {row['parameters']['target']:g} % (recipe's goal)"
+                heads[verdict.label] = f"{told} [{verdict.unit}]"
+        return heads
+
+    def _lost(self) -> list[str]:
+        """What became of runs that failed or diverged: a reason once, and whose it is."""
+        found = [(name, FAILED.fullmatch(told)) for name, own in self.failures.items() for told in own]
+        lost = [(name, match[1], match[2]) for name, match in found if match is not None]
+        for name, reached in self.reached.items():
+            diverged = {seed: str(own.reason) for seed, own in reached.items()}
+            lost += [(name, str(seed), why) for seed, why in diverged.items() if why.startswith("diverged")]
+        # Each failed run names its own folder; `study.json` keeps the names.
+        of_a_run = re.compile(re.escape(f"{self.folder}/") + r"[\w./-]+")
+        grouped: dict[str, dict[str, list[str]]] = {}
+        for name, seed, why in lost:
+            grouped.setdefault(of_a_run.sub("its folder", why), {}).setdefault(name, []).append(seed)
+        return [
+            "; ".join(
+                f"{name}, {f'{len(seeds)} seeds' if len(seeds) > 1 else f'seed {seeds[0]}'}"
+                for name, seeds in own.items()
+            )
+            + f": {why}"
+            for why, own in grouped.items()
+        ]
+
+
+def _table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table, or several of as many columns as have room: no word and no number is broken in two."""
+    from rich import box
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    cells = [max((cell_len(row[place]) for row in rows), default=0) for place in range(len(columns))]
+    widths = [max(own, cell_len(head)) for own, head in zip(cells, columns, strict=True)]
+    if sum(widths) + _BETWEEN * len(widths) > console.width:
+        # Headings go on in the next line.
+        widths = [max(own, *map(cell_len, head.split())) for own, head in zip(cells, columns, strict=True)]
+    widths[0] = min(widths[0], console.width // 3)
+    begin = 1
+    while begin < len(columns):
+        end, used = begin, widths[0] + _BETWEEN
+        while end < len(columns) and (end == begin or used + widths[end] + _BETWEEN <= console.width):
+            used += widths[end] + _BETWEEN
+            end += 1
+        places = [0, *range(begin, end)]
+        table = Table(box=box.SIMPLE, pad_edge=False)
+        for place in places:
+            table.add_column(Text(columns[place]), overflow="fold", width=widths[place])  # "[s]" is no markup
+        for row in rows:
+            table.add_row(*(Text(row[place]) for place in places))
+        console.print(table)
+        begin = end
+
+
+def _cells(reached: Mapping[int, Reached]) -> list[str]:
+    """Medians with their ends where these differ, and how many got there."""
+    if not reached:
+        return [*("-" for _ in MEASURES), "no run"]
+    cells = []
+    for measure in MEASURES:
+        values = [getattr(own, measure) for own in reached.values()]
+        least, most = min(values), max(values)
+        ends = f" ({least:.3g} … {most:.3g})" if least < most else ""
+        cells.append(f"{median_to_target(values):.4g}{ends}")
+    there = sum(math.isfinite(own.seconds) for own in reached.values())
+    return [*cells, f"{there} of {len(reached)}"]
+
+
+def _summary(values: Sequence[float]) -> dict[str, Any]:
+    listed = [value if math.isfinite(value) else str(value) for value in values]
+    if not all(map(math.isfinite, values)):
+        return {"values": listed, "mean": None, "deviation": None}
+    return {"values": listed, "mean": mean(values), "deviation": stdev(values) if len(values) > 1 else None}
+
+
+def _told(values: Sequence[float], label: str = "") -> str:
+    if not all(map(math.isfinite, values)):
+        return without_mean(values, label)
+    return f"{mean(values):.5g}" + (f" ± {stdev(values):.2g}" if len(values) > 1 else "")
+
+
+def moment(told: object) -> datetime:
+    """A time that a document tells.
+
+    Raises:
+        ValueError: It is no text of the form `TIME`.
+
+    >>> moment("2026-01-31T23:59:00Z").isoformat()
+    '2026-01-31T23:59:00+00:00'
+    """
+    if not isinstance(told, str):
+        raise ValueError(f"{brief(told)} is no time; allowed: a text such as 2026-01-31T23:59:00Z")
+    return datetime.strptime(told, TIME).replace(tzinfo=UTC)
+
+
+def without_mean(values: Sequence[float], label: str) -> str:
+    """Why there is no mean: how often a target was not reached, or a metric was not finite.
+
+    Args:
+        values: Of one metric, not all of them finite.
+        label: The metric's.
+
+    >>> without_mean([1.0, math.inf], "time_to_accuracy"), without_mean([1.0, math.nan], "test_loss")
+    ('not reached in 1 of 2', '1 of 2 without a finite value')
+    """
+    bad = sum(not math.isfinite(value) for value in values)
+    if label.startswith(TO_ACCURACY):
+        return f"not reached in {bad} of {len(values)}"
+    return f"{bad} of {len(values)} without a finite value"

@@ -1,0 +1,92 @@
+"""Whether a study is the same as one that was ended, and may go on in its folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from deep5.core.errors import UsageError, brief
+from deep5.results.study.folder import LeftStudy
+from deep5.results.study.record import STUDY
+
+__all__ = ["DIRTY", "check_same", "source_note"]
+
+DIRTY = "deep5's own source had changes that no commit holds when the study "
+"""How the note begins that says that nobody knows whether deep5 itself stayed the same."""
+
+_SAME = ("recipe", "size", "seeds", "target", "time_limit_s", "memory_limit_bytes")
+_HASHES = {"contents": "recipe files, or files named in them,", "environment": "hardware or software"}
+_NOTHING = object()
+# Letters of a long text that are shown before the first that differs.
+_BEFORE = 12
+
+
+def check_same(left: LeftStudy, asked: Mapping[str, Any]) -> None:
+    """Refuse to go on with another study than was ended: with its runs, those to come would not compare.
+
+    Args:
+        left: What was left.
+        asked: As study.json would tell the study that is to go on.
+
+    Raises:
+        UsageError: What differs first, with both values.
+    """
+    told = left.document
+    for key in _SAME:
+        _hold(left.folder, key, told.get(key), asked[key])
+    ours, theirs = ({name: row["settings"] for name, row in own["candidates"].items()} for own in (told, asked))
+    for name in dict.fromkeys((*ours, *theirs)):
+        if name not in ours or name not in theirs:
+            _hold(left.folder, f"the candidate {name!r}", ours.get(name, _NOTHING), theirs.get(name, _NOTHING))
+        for key in dict.fromkeys((*ours[name], *theirs[name])):
+            then, now = (own[name].get(key, _NOTHING) for own in (ours, theirs))
+            _hold(left.folder, f"{key!r} of the candidate {name!r}", then, now)
+    began, now = told["provenance"], asked["provenance"]
+    for key, what in _HASHES.items():
+        if began.get(key) != now[key]:
+            raise UsageError(
+                f"the study in {left.folder} was of other {what} than there are now; allowed: the same files, machine "
+                "and versions; remedy: a new one, without --resume"
+            )
+    commits = ["none" if own.get("commit") is None else own["commit"].get("id") for own in (began, now)]
+    if commits[0] != commits[1]:
+        raise UsageError(
+            f"the study in {left.folder} was of deep5's commit {brief(commits[0])}; got {brief(commits[1])}; allowed: "
+            "the same one; remedy: that commit, or a new study, without --resume"
+        )
+    if told.get("hash") != asked["hash"]:
+        raise UsageError(
+            f"{left.folder / STUDY}: hash is {brief(told.get('hash'))}; allowed: {asked['hash']!r}, the recipe's; the "
+            "file is damaged"
+        )
+
+
+def source_note(left: LeftStudy, asked: Mapping[str, Any]) -> list[str]:
+    """What is to be said where deep5's source had changes, then or now, so that its commit says nothing of it."""
+    for own, when in ((asked, "went on"), (left.document, "began")):
+        if (own["provenance"].get("commit") or {}).get("dirty"):
+            return [DIRTY + when]
+    return []
+
+
+def _hold(folder: Path, what: str, told: Any, asked: Any) -> None:
+    if told == asked:
+        return
+    texts = ["nothing" if value is _NOTHING else brief(value) for value in (told, asked)]
+    if texts[0] == texts[1]:  # both are long, and begin alike
+        if isinstance(told, list) and isinstance(asked, list) and len(told) != len(asked):
+            texts = [f"{len(told)} of them", f"{len(asked)} of them"]
+        else:
+            texts = _apart(*(json.dumps(value, sort_keys=True) for value in (told, asked)))
+    raise UsageError(
+        f"the study in {folder} has {what}: {texts[0]}; got {texts[1]}; allowed: the same command with --resume"
+    )
+
+
+def _apart(one: str, other: str) -> list[str]:
+    """Two texts from where they differ."""
+    same = next((n for n, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), 0)
+    begin = max(0, same - _BEFORE)
+    return [f"…{text[begin : begin + 60]}" for text in (one, other)]

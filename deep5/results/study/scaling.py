@@ -1,0 +1,270 @@
+"""How a study's throughput grows with the number of ranks: speed-up and parallel efficiency, strong and weak."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
+
+from deep5.core.errors import TooFewSamples
+from deep5.core.terminal import counted
+from deep5.measuring.samples import Interval, paired_ratios, ratio_interval
+from deep5.results.result import Result
+
+__all__ = ["Scaling", "ScalingRow", "scaling_cells", "scaling_of"]
+
+# What makes no other work of a step; learning rates are often chosen by the number of ranks.
+_NO_WORK = frozenset(("ranks", "launcher", "batch_size", "accumulate", "seed"))
+_RATES = frozenset(("optimizer_kwargs", "schedules"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingRow:
+    """One number of ranks.
+
+    Attributes:
+        candidate: Whose runs these are.
+        ranks: N.
+        batch_size: Samples a step of all ranks together.
+        throughput: Samples a second, the median over the seeds.
+        step_s: Seconds of one batch at that throughput.
+        speedup: Against the row of fewest ranks, the median over the seeds; see `Scaling`.
+        efficiency: The speed-up, divided by how many times more ranks there are.
+        interval: Of the efficiency; None of fewer than six seeds.
+        ends: The least and the largest efficiency of a seed.
+        serial_fraction: e of `Scaling`; None in weak scaling, and where the fewest ranks are not one.
+        seeds: Which ran to their end, here and with the fewest ranks.
+        threads: Within an operator, of each rank; None where the framework does not say.
+        processors: How many all ranks together were pinned to; None where the system does not say.
+    """
+
+    candidate: str
+    ranks: int
+    batch_size: int
+    throughput: float
+    step_s: float
+    speedup: float
+    efficiency: float
+    interval: Interval | None
+    ends: tuple[float, float]
+    serial_fraction: float | None
+    seeds: tuple[int, ...]
+    threads: int | None
+    processors: int | None
+
+    @property
+    def shared(self) -> bool:
+        """Whether there were fewer processors than all ranks' threads: then they waited for each other."""
+        return self.processors is not None and self.ranks * (self.threads or 1) > self.processors
+
+    def document(self) -> dict[str, Any]:
+        """The row in JSON's types."""
+        ends = None
+        if self.interval is not None:
+            ends = {"low": self.interval.low, "high": self.interval.high, "confidence": self.interval.confidence}
+        return {
+            "candidate": self.candidate,
+            "ranks": self.ranks,
+            "batch_size": self.batch_size,
+            "throughput": self.throughput,
+            "step_s": self.step_s,
+            "speedup": self.speedup,
+            "efficiency": self.efficiency,
+            "interval": ends,
+            "ends": list(self.ends),
+            "serial_fraction": self.serial_fraction,
+            "seeds": list(self.seeds),
+            "threads": self.threads,
+            "processors": self.processors,
+            "shared": self.shared,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scaling:
+    """Candidates that differ in nothing but the number of ranks, and in the batch as the kind says.
+
+    With T(N) the seconds of a step with N ranks, without evaluations and first steps (`Throughput`), and one rank as
+    the fewest:
+
+    - strong scaling, the same batch for all ranks together: speed-up S(N) = T(1) / T(N), efficiency E(N) = S(N) / N.
+      By Amdahl's law S(N) = 1 / (f + (1 − f) / N) where a share f of the work is serial; solved for f, a measured
+      S(N) gives the experimentally determined serial fraction e = (1 / S − 1 / N) / (1 − 1 / N), which grows with N
+      where communication is what is lost.
+    - weak scaling, the same batch for each rank: scaled speed-up S(N) = N T(1) / T(N), efficiency E(N) = T(1) / T(N).
+
+    In both, S(N) is the ratio of throughputs. Where the fewest are R ranks, S(N) is against R, and E(N) = S(N) R / N.
+
+    Attributes:
+        kind: What stays the same.
+        rows: By number of ranks; the first is what the others are held against.
+
+    References:
+        Amdahl, Validity of the single processor approach to achieving large scale computing capabilities, AFIPS 1967.
+        Gustafson, Reevaluating Amdahl's law, CACM 31(5), 1988.
+        Karp and Flatt, Measuring parallel processor performance, CACM 33(5), 1990, equation 2.
+    """
+
+    kind: Literal["strong", "weak"]
+    rows: tuple[ScalingRow, ...]
+
+    @property
+    def title(self) -> str:
+        """What is scaled, in words."""
+        first = self.rows[0]
+        of = "all ranks" if self.kind == "strong" else "each rank"
+        size = first.batch_size if self.kind == "strong" else first.batch_size // first.ranks
+        return f"{self.kind} scaling, {size} samples a step for {of}, against {first.candidate}"
+
+    def told(self) -> list[str]:
+        """What is to be known of it, a sentence each."""
+        shared = [row for row in self.rows if row.shared]
+        found = []
+        if shared:
+            names, here = ", ".join(row.candidate for row in shared), counted(shared[0].processors or 0, "processor")
+            found.append(f"{names}: ranks shared {here}, so that efficiency is no claim about the scheme")
+        if any(row.interval is None for row in self.rows[1:]):
+            found.append("fewer than six seeds: the least and the largest value stand in place of an interval")
+        return found
+
+    def document(self) -> dict[str, Any]:
+        """Kind, rows and what is to be known, in JSON's types."""
+        return {"kind": self.kind, "rows": [row.document() for row in self.rows], "notes": self.told()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """A candidate's runs."""
+
+    name: str
+    ranks: int
+    batch_size: int
+    by_seed: Mapping[int, float]
+    threads: int | None
+    processors: int | None
+    work: str
+    rates: str
+
+
+def scaling_of(runs: Mapping[str, Sequence[Result]]) -> list[Scaling]:
+    """What runs with different numbers of ranks say of scaling.
+
+    Seeds are pairs: a study runs all candidates of one before the next, so that a ratio is of two runs that lie close
+    together. Its interval is that of the median over the seeds (`deep5.measuring.samples.ratio_interval`).
+
+    Args:
+        runs: By candidate, those that came to their end; those without the metric `throughput` are left out.
+
+    Returns:
+        One for all candidates that do the same work with two numbers of ranks or more; none where no candidates do.
+    """
+    measured = [found for name, own in runs.items() if (found := _measured(name, own)) is not None]
+    series: list[Scaling | None] = []
+    for group in _groups(measured):
+        fewest = min(own.ranks for own in group)
+        for base in (own for own in group if own.ranks == fewest):
+            same = [own for own in group if own.batch_size == base.batch_size]
+            same_each = [own for own in group if own.batch_size * base.ranks == base.batch_size * own.ranks]
+            series += [_scaling("strong", base, same), _scaling("weak", base, same_each)]
+    return [made for made in series if made is not None]
+
+
+def _measured(name: str, runs: Sequence[Result]) -> _Measured | None:
+    by_seed = {}
+    for result in runs:
+        values = [verdict.value for verdict in result.verdicts if verdict.name == "throughput"]
+        if len(values) == 1 and values[0]:
+            by_seed[int(result.document["seeds"]["run"])] = values[0]
+    if not by_seed:
+        return None
+    document = runs[0].document
+    parts = {**document["recipe"]["fixed"], **document["recipe"]["mutable"]}
+    size, times = parts.get("batch_size"), parts.get("accumulate", 1)
+    if isinstance(size, bool) or not isinstance(size, int):
+        return None  # one that grows is another at every epoch
+    affinity = ((document["system"] or {}).get("before") or {}).get("affinity")
+    work = {key: value for key, value in parts.items() if key not in _NO_WORK}
+    return _Measured(
+        name=name,
+        ranks=int(document["ranks"]),
+        batch_size=size * times,
+        by_seed=by_seed,
+        threads=(document["threads"] or {}).get("framework"),
+        processors=None if affinity is None else len(affinity),
+        work=json.dumps({key: value for key, value in work.items() if key not in _RATES}, sort_keys=True),
+        rates=json.dumps({key: value for key, value in work.items() if key in _RATES}, sort_keys=True),
+    )
+
+
+def _groups(measured: Sequence[_Measured]) -> list[list[_Measured]]:
+    """Those of the same work; where that is there twice, those of the same learning rates, too."""
+    by_work: dict[str, list[_Measured]] = {}
+    for own in measured:
+        by_work.setdefault(own.work, []).append(own)
+    found = []
+    for group in by_work.values():
+        if len({(own.ranks, own.batch_size) for own in group}) == len(group):
+            found.append(group)
+            continue
+        by_rates: dict[str, list[_Measured]] = {}
+        for own in group:
+            by_rates.setdefault(own.rates, []).append(own)
+        found += by_rates.values()
+    return found
+
+
+def _scaling(kind: Literal["strong", "weak"], base: _Measured, group: Sequence[_Measured]) -> Scaling | None:
+    rows = [row for own in sorted(group, key=lambda own: own.ranks) if (row := _row(kind, base, own)) is not None]
+    counts = [row.ranks for row in rows]
+    return Scaling(kind=kind, rows=tuple(rows)) if 2 <= len(set(counts)) == len(counts) else None
+
+
+def _row(kind: Literal["strong", "weak"], base: _Measured, own: _Measured) -> ScalingRow | None:
+    seeds = [seed for seed in base.by_seed if seed in own.by_seed]
+    if not seeds:
+        return None
+    # Seconds a sample: their ratio is that of throughputs.
+    ours, theirs = ([1.0 / of.by_seed[seed] for seed in seeds] for of in (own, base))
+    ratios = paired_ratios(theirs, ours).tolist()
+    more = own.ranks / base.ranks
+    try:
+        found = ratio_interval(theirs, ours)
+        interval = Interval(low=found.low / more, high=found.high / more, confidence=found.confidence)
+    except TooFewSamples:
+        interval = None
+    speedup, throughput = median(ratios), median(own.by_seed[seed] for seed in seeds)
+    serial = None
+    if kind == "strong" and base.ranks == 1 and own.ranks > 1:
+        serial = (1 / speedup - 1 / own.ranks) / (1 - 1 / own.ranks)
+    return ScalingRow(
+        candidate=own.name,
+        ranks=own.ranks,
+        batch_size=own.batch_size,
+        throughput=throughput,
+        step_s=own.batch_size / throughput,
+        speedup=speedup,
+        efficiency=speedup / more,
+        interval=None if own is base else interval,
+        ends=(min(ratios) / more, max(ratios) / more),
+        serial_fraction=serial,
+        seeds=tuple(seeds),
+        threads=own.threads,
+        processors=own.processors,
+    )
+
+
+def scaling_cells(scaling: Scaling) -> tuple[list[str], list[list[str]]]:
+    """The heads and the rows of a table."""
+    heads = ["candidate", "ranks", "step [ms]", "throughput [samples/s]", "speed-up", "efficiency [%]"]
+    serial = any(row.serial_fraction is not None for row in scaling.rows)
+    rows = []
+    for row in scaling.rows:
+        low, high = row.ends if row.interval is None else (row.interval.low, row.interval.high)
+        ends = f" ({100 * low:.1f} … {100 * high:.1f})" if row is not scaling.rows[0] and len(row.seeds) > 1 else ""
+        cells = [row.candidate, str(row.ranks), f"{1e3 * row.step_s:.4g}", f"{row.throughput:.4g}"]
+        cells += [f"{row.speedup:.3g}", f"{100 * row.efficiency:.1f}{ends}"]
+        told = "-" if row.serial_fraction is None else f"{row.serial_fraction:.3f}"
+        rows.append([*cells, *([told] if serial else [])])
+    return [*heads, *(["serial fraction"] if serial else [])], rows

@@ -1,0 +1,168 @@
+"""What runs a recipe's network: the framework, or the recipe's own function, with its threads and its numerics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from deep5.core.errors import Deep5Error, MissingDependency, RecipeError, UsageError
+from deep5.core.executors import GraphExecutor
+from deep5.core.framework import Framework
+from deep5.core.plugins import framework, missing_dependency, registered
+from deep5.core.tensors import device
+from deep5.distributed.launch.device import rank_device
+from deep5.measuring.environment import default_threads
+from deep5.recipe.components import component, make, not_a
+from deep5.recipe.recipe import Recipe
+
+__all__ = [
+    "executor_factory",
+    "framework_of",
+    "made_executor",
+    "numerics_warnings",
+    "set_numerics",
+    "set_threads",
+    "written_numerics",
+]
+
+
+def executor_factory(recipe: Recipe) -> tuple[str, Framework | None, Callable[[Any, int], Any]]:
+    """Name, framework (None for a function of the recipe's own), and what makes an executor of a network and a seed."""
+    place = rank_device(recipe.value("device"))
+    if recipe.value("framework") is not None:
+        found = _framework(recipe)
+        return (
+            found.name,
+            found,
+            lambda network, seed: make(recipe, "framework", found.executor, network, device=place, seed=seed),
+        )
+    given = component(recipe, "executor", "frameworks")
+    if isinstance(given, type) and issubclass(given, Framework):
+        given = given()
+    made = given.executor if isinstance(given, Framework) else given
+    module = str(getattr(made, "__module__", "")).split(".")
+    known = given if isinstance(given, Framework) else None
+    if known is not None:
+        name = known.name
+    elif module[:2] == ["deep5", "frameworks"] and len(module) > 2:
+        name = module[2]
+        known = _registered(recipe, "executor", name)
+    else:
+        name = str(getattr(made, "__qualname__", type(made).__name__))
+    return name, known, lambda network, seed: make(recipe, "executor", made, network, device=place, seed=seed)
+
+
+def made_executor(recipe: Recipe, build: Callable[[Any, int], Any], network: Any, seed: int) -> GraphExecutor:
+    """What runs the network.
+
+    Raises:
+        RecipeError: What the recipe names gives something else.
+    """
+    executor = build(network, seed)
+    if not isinstance(executor, GraphExecutor):
+        key = "framework" if recipe.value("executor") is None else "executor"
+        raise not_a(recipe, key, executor, "what gives a d5.GraphExecutor")
+    return executor
+
+
+def framework_of(recipe: Recipe, executor: GraphExecutor, key: str) -> Framework:
+    """The framework behind an executor that the recipe's own function made, as the executor names it."""
+    name = executor.settings().get("framework")
+    if isinstance(name, str) and name.partition(":")[0] in registered("frameworks"):
+        return framework(name)
+    raise RecipeError(
+        f"{recipe.where(key)}{key!r} cannot be set for the executor of {recipe.value('executor')!r}; "
+        "remedy: set it in the function under 'executor'"
+    )
+
+
+def _framework(recipe: Recipe) -> Framework:
+    value = recipe.value("framework")
+    if isinstance(value, str) and ".py:" not in value:
+        return _registered(recipe, "framework", value)
+    made = component(recipe, "framework", "frameworks")
+    try:
+        made = made() if isinstance(made, type) else made
+    except ModuleNotFoundError as error:
+        raise missing_dependency(f"{recipe.where('framework')}framework {value!r}", error) from error
+    if not isinstance(made, Framework):
+        raise not_a(recipe, "framework", made, "the name of a framework, or a d5.Framework or its class")
+    return made
+
+
+def _registered(recipe: Recipe, key: str, name: str) -> Framework:
+    try:
+        return framework(name)
+    except MissingDependency as error:
+        raise MissingDependency(f"{recipe.where(key)}{error}") from error
+    except UsageError as error:
+        raise RecipeError(f"{recipe.where(key)}{error}") from error
+
+
+def set_threads(recipe: Recipe, known: Framework, *, ranks: int = 1) -> tuple[int | None, list[str]]:
+    """Give the framework the recipe's threads, or those that every framework gets where the recipe does not say.
+
+    Args:
+        recipe: Says how many.
+        known: The framework.
+        ranks: Processes on this machine that train together.
+
+    Returns:
+        The number asked for, None where the framework was left alone; and what is to be known of it.
+    """
+    asked = recipe.value("threads")
+    threads = default_threads(known.thread_variable, ranks=ranks) if asked is None else asked
+    if threads is None:
+        return None, []
+    try:
+        known.set_threads(threads)
+    except Deep5Error as error:
+        if asked is not None:
+            raise RecipeError(f"{recipe.where('threads')}'threads': {error}") from error
+        # Another run of this process, or its own code, was first; nobody asked for a number.
+        return threads, [f"the number of threads is not the default: {error}"]
+    return threads, []
+
+
+def set_numerics(recipe: Recipe, known: Framework) -> list[str]:
+    """Give an accelerator's framework the recipe's numerics; on the host there is nothing to set.
+
+    Returns:
+        What is to be known of it.
+    """
+    if _on_host(recipe):
+        return []
+    try:
+        known.set_numerics(deterministic=recipe.value("deterministic"), tf32=recipe.value("tf32"))
+    except Deep5Error as error:
+        for key in written_numerics(recipe):
+            raise RecipeError(f"{recipe.where(key)}{key!r}: {error}") from error
+        # As with threads: another run of this process was first, and nobody asked.
+        return [f"the numerics are not the default: {error}"]
+    return []
+
+
+def written_numerics(recipe: Recipe) -> list[str]:
+    """The first of the keys of numerics that the recipe itself has; none where they are not set."""
+    keys = () if _on_host(recipe) else ("deterministic", "tf32")
+    return [key for key in keys if key in recipe.fixed or key in recipe.mutable][:1]
+
+
+def _on_host(recipe: Recipe) -> bool:
+    # The tutorial's recipes hand the device over with the executor.
+    own = [recipe.value(f"{key}_kwargs").get("device") for key in ("framework", "executor")]
+    place = next((found for found in own if found is not None), recipe.value("device"))
+    return device(place).kind == "cpu"
+
+
+def numerics_warnings(recipe: Recipe, name: str, found: Mapping[str, Any]) -> list[str]:
+    """What the framework does to the bits that the recipe does not let it; what it lets it, it need not do."""
+    warnings = []
+    if recipe.value("deterministic") and found.get("deterministic") is False:
+        warnings.append(
+            f"the run asked for the same bits again and {name} does not promise them; remedy: set deterministic=False, "
+            "and judge several seeds"
+        )
+    if found.get("tf32") is True and not recipe.value("tf32"):
+        warnings.append(f"the run asked for float32 and {name} rounds products to TF32; remedy: set tf32=True")
+    return warnings

@@ -1,0 +1,148 @@
+"""A recipe of collectives to a result: every algorithm at every size in turn, by ranks, and every result looked at."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deep5.bench.collective.recipe import plan_of
+from deep5.core.communicator import Communicator
+from deep5.core.errors import MissingDependency
+from deep5.core.metric import Sample
+from deep5.distributed.launch.join import launched
+from deep5.distributed.texts import gather_texts
+from deep5.recipe.recipe import Recipe
+from deep5.run.rank_files import name_folder, write_ranks
+from deep5.run.rank_record import RankRecord
+from deep5.run.record import CLOCK, RunRecord, thread_pools
+
+if TYPE_CHECKING:
+    from deep5.bench.collective.measure import CollectiveTimes
+    from deep5.bench.collective.plan import CollectivePlan
+    from deep5.bench.collective.summary import CollectiveSummary
+    from deep5.results.result import Result
+    from deep5.results.samples_file import SampleRow
+
+__all__ = ["time_collectives"]
+
+
+def time_collectives(
+    recipe: Recipe, out: str | Path, communicator: Communicator, *, quiet: bool = False
+) -> Result | None:
+    """Time as a recipe says; arguments and errors as for `deep5.run.execute.execute_as_rank`.
+
+    A call's time is that of the slowest rank. The first rank writes; samples.csv holds its own times, those of the
+    others are in files beside, and what the model is fitted to is in the first.
+
+    Returns:
+        The result; None on a rank other than the first.
+    """
+    from deep5.bench.collective.measure import measure_collectives
+
+    plan = plan_of(recipe)
+    if communicator.rank:
+        path = name_folder(communicator, None)
+        other = RankRecord(recipe, path, path.name)
+        with other.guarded():
+            times = measure_collectives(communicator, plan)
+            gather_texts(communicator, platform.node())
+            write_ranks(communicator, _own_rows(times, communicator.rank), _about(plan), other)
+        return None
+    run = _record(recipe, plan, out, communicator.size)
+    name_folder(communicator, run.folder.path)
+    with run.guarded():
+        times = measure_collectives(communicator, plan)
+        _warn(run, gather_texts(communicator, platform.node()), times)
+        run.extra_rows += [*_own_rows(times, 0), *_machine_rows(times)]
+        for name, content in write_ranks(communicator, [], _about(plan), run).items():
+            run.folder.write_file(name, content)
+        summary = _write(run, times)
+        result = run.finish()
+    if not quiet:
+        from rich.console import Console
+
+        from deep5.bench.collective.report import collective_table
+        from deep5.core.terminal import styled_where_fit
+
+        collective_table(summary, styled_where_fit(Console()))
+    return result
+
+
+def _record(recipe: Recipe, plan: CollectivePlan, out: str | Path, ranks: int) -> RunRecord:
+    return RunRecord(
+        recipe,
+        out,
+        level=3,
+        numerics={"dtype": plan.dtype},
+        threads={"asked": None, "framework": None, "pools": thread_pools()},
+        measurement={
+            "mode": "quick",
+            "clock": CLOCK,
+            "scope": "whole calls behind a barrier, their buffers filled before it; the slowest rank's",
+            "loops": 1,
+            "processes": 1,
+            "order": "all algorithms in a new random order every two rounds, turned in the second; size after size",
+            "cache_state": "warm",
+            "warmups": plan.warm_up,
+        },
+        seeds={"run": recipe.value("seed")},
+        ranks=ranks,
+    )
+
+
+def _warn(run: RunRecord, hosts: list[str], times: CollectiveTimes) -> None:
+    """Note where ranks share processors (only those of the first one's machine are known here), or others used them."""
+    from deep5.bench.collective.ranks import crowded, disturbed
+
+    run.warn(*crowded(hosts.count(hosts[0])), *disturbed(times))
+
+
+def _write(run: RunRecord, times: CollectiveTimes) -> CollectiveSummary:
+    """Write what was measured, draw it, and tell the metrics of it."""
+    from deep5.bench.collective.record import COLLECTIVE, collective_document, collective_pictures
+    from deep5.bench.collective.summary import summarise_collectives
+
+    summary = summarise_collectives(times)
+    started = launched()
+    document = collective_document(times, summary, "threads" if started is None else started.by)
+    run.warn(*(f"wrong: {sentence}" for sentence in summary.wrong))
+    run.folder.write_file(COLLECTIVE, json.dumps(document, indent=2, allow_nan=False) + "\n")
+    try:
+        for name, content in collective_pictures(summary, document).items():
+            run.folder.write_file(name, content)
+    except MissingDependency as error:
+        run.warn(f"no collective.svg was drawn: {error}")
+    for observer in run.observers:
+        observer.after_collectives(times, summary)
+    return summary
+
+
+def _own_rows(times: CollectiveTimes, rank: int) -> list[SampleRow]:
+    """A rank's own times: `ring/1024` a call."""
+    return [
+        row for each in times.measured for row in _rows(f"{each.algorithm}/{each.size_bytes}", each.own_seconds[rank])
+    ]
+
+
+def _machine_rows(times: CollectiveTimes) -> list[SampleRow]:
+    """`message/1024` and `addition/1024`: what the model was fitted to."""
+    series = {"message": times.message_s, "addition": times.addition_s}
+    return [
+        row
+        for what, sizes in series.items()
+        for size, values in sizes.items()
+        for row in _rows(f"{what}/{size}", values)
+    ]
+
+
+def _rows(name: str, seconds: Any) -> list[SampleRow]:
+    from deep5.results.samples_file import sample_rows
+
+    return sample_rows(name, "s", [Sample(value) for value in seconds])
+
+
+def _about(plan: CollectivePlan) -> dict[str, Any]:
+    calls = plan.warm_up + plan.rounds
+    return {"steps": calls * len(plan.algorithms) * len(plan.sizes_bytes), "threads": None}

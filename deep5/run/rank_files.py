@@ -1,0 +1,200 @@
+"""What the ranks of one run do together: one result folder, one last checkpoint, one end."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deep5.core.communicator import Communicator
+from deep5.core.events import Event
+from deep5.distributed.launch.join import Report, launched
+from deep5.distributed.resuming import restore_ranks
+from deep5.distributed.texts import gather_texts
+from deep5.distributed.votes import Votes
+from deep5.run.rank_record import RankRecord
+
+if TYPE_CHECKING:
+    from deep5.recipe.recipe import Recipe
+    from deep5.results.samples_file import SampleRow
+    from deep5.run.record import RunRecord
+    from deep5.training.checkpointer import Checkpointer
+    from deep5.training.trainer import Trainer
+
+__all__ = ["Together", "name_folder", "train_as_rank", "write_ranks"]
+
+
+class Together:
+    """A rank's side of a run of several.
+
+    Args:
+        communicator: Of all ranks.
+        trainer: This rank's, with a scheme as its optimizer.
+        keeper: Writes this rank's part of the checkpoints, or None.
+
+    Attributes:
+        votes: Listens behind all other events.
+    """
+
+    def __init__(self, communicator: Communicator, trainer: Trainer, keeper: Checkpointer | None) -> None:
+        self.communicator, self.trainer = communicator, trainer
+        if keeper is not None:
+            keeper.rank = communicator.rank
+        self.votes = Votes(communicator, keeper, lockstep=getattr(trainer.optimizer, "lockstep", True))
+        if communicator.size > 1:
+            trainer.listeners.deferred = self.votes.deferred
+
+    def folder(self, path: Path | None) -> Path:
+        """The first rank's result folder, which it tells the others; they reach it under the same path."""
+        return name_folder(self.communicator, path)
+
+    def go_on(self, run: RunRecord | RankRecord, folder: Path, tell: Callable[[str], None]) -> Mapping[str, Any] | None:
+        """Put the trainer where the last checkpoint of all ranks stands; what the checkpoint says that it is of.
+
+        None where the run was ended before there was one: then it begins again.
+        """
+        if (found := restore_ranks(self.trainer, folder, self.communicator, tell=tell)) is None:
+            if not self.communicator.rank:
+                tell("the run was ended before all ranks had written their first checkpoint: it begins again")
+            run.went_on(None, None)
+            return None
+        about, path = found
+        run.went_on(about, path)
+        return about
+
+    def collect(self, run: RunRecord | RankRecord) -> dict[str, str]:
+        """Put together what the ranks have observed, when training is over.
+
+        Returns:
+            Files for the result folder, on every rank: the samples of the ranks other than the first, and `ranks.json`.
+        """
+        from deep5.results.samples_file import sample_rows
+        from deep5.results.schema import metric_labels, metric_row
+
+        communicator = self.communicator
+        rows: list[SampleRow] = []
+        labels = metric_labels([metric_row(metric, None, judged=False, scope="") for metric, _ in run.recipe.metrics])
+        for label, (metric, _), observer in zip(labels, run.recipe.metrics, run.observers, strict=True):
+            observer.combine(communicator)
+            rows += sample_rows(label, metric.unit, observer.samples())
+        about = {"steps": self.trainer.step, "threads": self.trainer.executor.settings().get("threads")}
+        return write_ranks(communicator, rows, about, run)
+
+
+def name_folder(communicator: Communicator, path: Path | None) -> Path:
+    """The first rank's result folder, which it tells the others; they reach it under the same path.
+
+    Args:
+        communicator: Of all ranks.
+        path: The folder; None on the others.
+    """
+    if path is not None:
+        # Whoever watches over the ranks marks the result there, should one be lost.
+        Report().folder(path)
+    return Path(gather_texts(communicator, "" if path is None else str(path))[0])
+
+
+def write_ranks(
+    communicator: Communicator, rows: Sequence[SampleRow], about: Mapping[str, Any], run: RunRecord | RankRecord
+) -> dict[str, str]:
+    """Put together what every rank has measured and was.
+
+    Args:
+        communicator: Of all ranks.
+        rows: This rank's samples; those of the first are not used, which has them in its own file.
+        about: Its `steps` and `threads`.
+        run: Its record; the first one's gets the warnings of all.
+
+    Returns:
+        Files for the result folder, on every rank: the samples of the ranks other than the first, and `ranks.json`.
+    """
+    from deep5.results.ranks_file import RANKS, rank_samples
+    from deep5.results.samples_file import samples_text
+
+    started = launched()
+    own = {
+        "rank": communicator.rank,
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "communicator": type(communicator).__name__,
+        "launcher": None if started is None else started.by,
+        "steps": about["steps"],
+        "sent_bytes": communicator.sent_bytes,
+        "messages": communicator.messages,
+        "waited_s": communicator.waited_ns / 1e9,
+        "threads": about["threads"],
+        "warnings": run.warnings if isinstance(run, RankRecord) else [],
+    }
+    samples = gather_texts(communicator, "" if communicator.rank == 0 else samples_text(rows))
+    everyone = [json.loads(text) for text in gather_texts(communicator, json.dumps(own))]
+    run.warn(*_told_once(everyone, run.warnings if isinstance(run, RankRecord) else run.document["warnings"]))
+    files = {rank_samples(rank): text for rank, text in enumerate(samples) if rank}
+    return {**files, RANKS: json.dumps(everyone, indent=2) + "\n"}
+
+
+def _told_once(everyone: Sequence[Mapping[str, Any]], known: Sequence[str]) -> list[str]:
+    """The warnings of ranks, each with those that gave it; what the first one knows as well is everybody's.
+
+    >>> _told_once([{"rank": 1, "warnings": ["slow", "hot"]}, {"rank": 2, "warnings": ["hot", "odd"]}], ["slow"])
+    ['ranks 1, 2: hot', 'rank 2: odd']
+    """
+    ranks: dict[str, list[int]] = {}
+    for rank in everyone:
+        for sentence in rank["warnings"]:
+            if sentence not in known:
+                ranks.setdefault(sentence, []).append(rank["rank"])
+    return [
+        f"rank{'s' if len(those) > 1 else ''} {', '.join(map(str, those))}: {sentence}"
+        for sentence, those in ranks.items()
+    ]
+
+
+def train_as_rank(
+    recipe: Recipe,
+    trainer: Trainer,
+    communicator: Communicator,
+    listeners: Iterable[Event],
+    keeper: Checkpointer | None,
+    *,
+    resuming: bool,
+) -> None:
+    """Train as a rank other than the first, which does what `deep5.run.training.train` does.
+
+    Args:
+        recipe: What is run.
+        trainer: This rank's.
+        communicator: Of all ranks.
+        listeners: The recipe's own events, and the caller's.
+        keeper: Writes this rank's part of the checkpoints, or None.
+        resuming: Whether the run goes on in a folder that it left.
+
+    Raises:
+        RunFailed: The run could not be completed.
+    """
+    from deep5.training.checkpointer import checkpoints
+    from deep5.training.divergence import NonFiniteLoss
+    from deep5.training.interruption import saved_when_interrupted
+
+    together = Together(communicator, trainer, keeper)
+    path = together.folder(None)
+    run = RankRecord(recipe, path, path.name)
+    folder = path / "checkpoints"
+    if keeper is not None:
+        keeper.folder = folder = keeper.folder or folder
+        keeper.about = lambda: {"run_id": run.run_id, "ranks": communicator.size}
+    with run.guarded():
+        if resuming and checkpoints(folder):
+            together.go_on(run, folder, run.warn)
+        watch = NonFiniteLoss(run.warn)
+        own = [event for event in listeners if event.every_rank]
+        with nullcontext() if keeper is None else saved_when_interrupted(keeper):
+            left = recipe.value("epochs") - trainer.epoch
+            trainer.train(left, [*run.observers, watch, *own, together.votes])
+        together.collect(run)
+        # The first rank writes what is averaged here.
+        with getattr(trainer.optimizer, "averaged", nullcontext)():
+            pass

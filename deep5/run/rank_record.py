@@ -1,0 +1,97 @@
+"""`RankRecord`: what a rank other than the first keeps of a run, whose result folder is the first one's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deep5.core.errors import Deep5Error, RunFailed
+from deep5.run.record import observer_of
+
+if TYPE_CHECKING:
+    from deep5.recipe.recipe import Recipe
+
+__all__ = ["RankFailed", "RankRecord", "bare_reason", "how_to_go_on"]
+
+
+class RankFailed(RunFailed):
+    """A rank other than the first could not complete the run; `folder` is the first one's result folder."""
+
+    def __init__(self, message: str, folder: Path) -> None:
+        super().__init__(message)
+        self.folder = folder
+
+
+def bare_reason(error: BaseException) -> str:
+    """Why a run failed, without where it is written and how to go on.
+
+    Args:
+        error: What ended it: as `RankRecord.guarded` and `RunRecord.guarded` raise it, or any other.
+
+    >>> bare_reason(ValueError("a slip"))
+    'ValueError: a slip'
+    """
+    if isinstance(error, RunFailed) and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, (Deep5Error, KeyboardInterrupt)):
+        return str(error) or type(error).__name__
+    return f"{type(error).__name__}: {error}"
+
+
+def how_to_go_on(folder: Path) -> str:
+    """How to go on with a run, as the end of a message; empty where it left no checkpoint."""
+    from deep5.training.checkpointer import checkpoints
+
+    return f"; to go on, add --resume {folder} to the command" if checkpoints(folder / "checkpoints") else ""
+
+
+class RankRecord:
+    """Observes as `RunRecord` does, and writes nothing.
+
+    Args:
+        recipe: What is run.
+        path: The result folder of the first rank.
+        run_id: Its name.
+
+    Attributes:
+        observers: A fresh observer for each of the recipe's metrics, in their order.
+        warnings: What makes this rank's numbers less certain.
+    """
+
+    def __init__(self, recipe: Recipe, path: Path, run_id: str) -> None:
+        self.recipe, self.path, self.run_id = recipe, path, run_id
+        self.observers = [observer_of(recipe, metric) for metric, _ in recipe.metrics]
+        self.warnings: list[str] = []
+        self.checkpointer: Any = None
+
+    def warn(self, *told: str) -> None:
+        """Note what makes the numbers less certain; each once."""
+        self.warnings += [sentence for sentence in told if sentence not in self.warnings]
+
+    def position(self) -> dict[str, Any]:
+        """What a checkpoint holds of this record: nothing is written, so nothing is to be taken back."""
+        return {}
+
+    def went_on(self, about: Mapping[str, Any] | None, checkpoint: Path | None) -> None:
+        """The first rank notes it."""
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Errors as those of `RunRecord.guarded`.
+
+        Raises:
+            RankFailed: In place of every error.
+            KeyboardInterrupt: The run was interrupted.
+        """
+        try:
+            yield
+        except Deep5Error as error:
+            raise RankFailed(f"the run failed: {error}; {self._left()}", self.path) from error
+        except Exception as error:
+            told = f"the run failed: {type(error).__name__}: {error}; {self._left()}; remedy: --debug shows where"
+            raise RankFailed(told, self.path) from error
+
+    def _left(self) -> str:
+        return f"what it left is in {self.path}{how_to_go_on(self.path)}"

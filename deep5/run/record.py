@@ -1,0 +1,385 @@
+"""`RunRecord`: the result folder of a run under way; there from the first moment, and true at every moment."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import json
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import TYPE_CHECKING, Any
+
+from deep5.core.errors import Deep5Error, OutputError, RecipeError, RunFailed
+from deep5.core.metric import Metric, Observer
+from deep5.recipe.recipe import Recipe, defaults
+
+if TYPE_CHECKING:
+    from deep5.results.result import Result
+    from deep5.results.samples_file import SampleRow
+
+__all__ = ["CLOCK", "RunRecord", "observer_of", "thread_pools"]
+
+CLOCK = "time.perf_counter_ns"
+"""What a run's times are read from."""
+
+
+class RunRecord:
+    """Makes the folder, marked aborted, and fills it until the run is over.
+
+    Args:
+        recipe: What is run.
+        out: Where the folder goes.
+        set_up_s: Seconds that it took to get so far.
+        resume: A result folder to go on in, instead of a new one.
+        known: Further fields of the document, as `blank_document` takes them.
+
+    Attributes:
+        folder: The result folder.
+        document: result.json as it will be written next.
+        observers: A fresh observer for each of the recipe's metrics, in their order.
+        extra_rows: Samples beside those of the observers.
+        checkpointer: What writes the run's checkpoints, or None.
+
+    Raises:
+        OutputError: The folder cannot be written; nothing is left behind.
+        RecipeError: A metric does not give an observer.
+        CheckpointError: The folder to go on in is of another run, or has another's name.
+        UsageError: It is no result folder, or a run still writes there.
+    """
+
+    def __init__(
+        self, recipe: Recipe, out: str | Path, *, set_up_s: float = 0.0, resume: Path | None = None, **known: Any
+    ) -> None:
+        from deep5.measuring.environment import describe_software, describe_system, environment_hash
+        from deep5.results.continuing import check_name, going_on
+        from deep5.results.folder import ResultFolder
+        from deep5.results.result import load
+        from deep5.results.schema import blank_document
+
+        self.recipe = recipe
+        self.observers = [observer_of(recipe, metric) for metric, _ in recipe.metrics]
+        self.extra_rows: list[SampleRow] = []
+        self.checkpointer: Any = None
+        self._begin, self._cpu, self._set_up_s = perf_counter(), process_time(), set_up_s
+        system, software = describe_system(), describe_software()
+        provenance = {
+            **known.pop("provenance", {}),
+            "recipe_source": recipe.source_hash(),
+            "environment": environment_hash(system, software),
+        }
+        self.document = blank_document(
+            recipe=recipe.document(),
+            system=system,
+            software=software,
+            provenance=provenance,
+            metrics=self._rows(judged=False, valued=False),
+            started=_now(),
+            **known,
+        )
+        # Of the processes before, where a run goes on.
+        self._before = {"wall_time_s": 0.0, "cpu_time_s": 0.0}
+        self._resumed = resume is not None
+        self._unmeasured = dict(self.document["measurement"])
+        if resume is not None:
+            self.folder = ResultFolder.open(resume)
+            try:
+                left = load(resume).document
+                check_name(left["run_id"], self.folder.path)
+                self.document = going_on(left, self.document, defaults(recipe))
+            except BaseException:
+                self.folder.close()
+                raise
+            return
+        name = "".join(
+            letter if (letter.isascii() and letter.isalnum()) or letter in "_-" else "_" for letter in recipe.name
+        )
+        self.folder = ResultFolder.create(out, name.lstrip("-") or "recipe", self.document)
+        self.document["run_id"] = self.folder.run_id
+
+    def warn(self, *told: str) -> None:
+        """Note what makes the numbers less certain; each once."""
+        warnings = self.document["warnings"]
+        warnings += [sentence for sentence in told if sentence not in warnings]
+
+    def _rows(self, *, judged: bool, valued: bool) -> list[dict[str, Any]]:
+        from deep5.results.schema import metric_row
+
+        rows = []
+        for (metric, goal), observer in zip(self.recipe.metrics, self.observers, strict=True):
+            seen: dict[str, Any] = {}
+            if valued:
+                seen = _seen(metric, observer)
+            rows.append(metric_row(metric, goal, judged=judged, scope=_scope(metric), **seen))
+        return rows
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Whatever ends the run, the folder says what it was.
+
+        Raises:
+            RunFailed: In place of every error; the message names the folder.
+            KeyboardInterrupt: The run was interrupted; the message names the folder.
+        """
+        try:
+            self._write_inputs()
+            yield
+        except KeyboardInterrupt as interruption:
+            self._end("aborted", str(interruption) or "interrupted by the user")
+            going_on = self._resumable() or self._repeatable()
+            raise KeyboardInterrupt(f"interrupted; what the run left is in {self.folder.path}{going_on}") from None
+        except Deep5Error as error:
+            self._end("failed", str(error))
+            raise RunFailed(
+                f"the run failed: {error}; what it left is in {self.folder.path}{self._resumable()}"
+            ) from error
+        except Exception as error:
+            self._end("failed", f"{type(error).__name__}: {error}")
+            raise RunFailed(
+                f"the run failed: {type(error).__name__}: {error}; what it left is in "
+                f"{self.folder.path}{self._resumable()}; remedy: --debug shows where"
+            ) from error
+        finally:
+            self.folder.close()
+
+    def _resumable(self) -> str:
+        """How to go on, where a checkpoint was written."""
+        folder = getattr(self.checkpointer, "folder", None)
+        if folder is None or not any(folder.glob("step-*.safetensors")):
+            return ""
+        return f"; to go on, add --resume {self.folder.path} to the command"
+
+    def _repeatable(self) -> str:
+        """How to begin again, where there is nothing to go on from and nothing went wrong: the same command would."""
+        return f"; to begin again there, add --resume {self.folder.path} to the command" if self.recipe.trains else ""
+
+    def _write_inputs(self) -> None:
+        if self.recipe.source is not None and not self._resumed:
+            self.folder.write_file("recipe.py", self.recipe.source)
+        environment = {"system": self.document["system"]["before"], "software": self.document["software"]}
+        times = len(self.document["resumed"])
+        name = f"environment-{times + 1}.json" if times else "environment.json"
+        self.folder.write_file(name, json.dumps(environment, indent=2) + "\n")
+
+    def position(self) -> dict[str, Any]:
+        """What a checkpoint holds of this record.
+
+        How long the run took so far, what it measured of its first calls, and how far its events were written: who is
+        killed writes none of it into result.json.
+        """
+        return {
+            **self._lived(),
+            "measurement": dict(self.document["measurement"]),
+            "events_bytes": self.folder.events_bytes(),
+        }
+
+    def _lived(self) -> dict[str, float]:
+        return {
+            "wall_time_s": self._before["wall_time_s"] + perf_counter() - self._begin,
+            "cpu_time_s": self._before["cpu_time_s"] + process_time() - self._cpu,
+        }
+
+    def went_on(self, about: Mapping[str, Any] | None, checkpoint: Path | None) -> None:
+        """Note that the run goes on from a checkpoint, and take back what was written behind it.
+
+        Args:
+            about: What the checkpoint says, `position` included; None: from the beginning.
+            checkpoint: Its file.
+        """
+        about = about or {"events_bytes": 0, "step": 0, "epoch": 0, "measurement": self._unmeasured}
+        self.folder.cut_events(about["events_bytes"])
+        self._before = {name: about.get(name, 0.0) for name in self._before}
+        # What result.json has of the first calls is of steps that the checkpoint may not have, or missing after a kill.
+        self.document["measurement"] = dict(about.get("measurement", self.document["measurement"]))
+        self.document["resumed"].append(
+            {
+                "time": _now(),
+                "checkpoint": None if checkpoint is None else checkpoint.name,
+                "step": about["step"],
+                "epoch": about["epoch"],
+                "environment": self.document["provenance"]["environment"],
+            }
+        )
+        # Whoever reads the folder while the run goes on, or after it was killed again, is told of it.
+        self.folder.write_result(self.document)
+
+    def save_samples(self) -> None:
+        """Write every sample so far."""
+        from deep5.results.samples_file import sample_rows
+        from deep5.results.schema import metric_labels
+
+        rows = list(self.extra_rows)
+        labels = metric_labels(self.document["metrics"])
+        for label, (metric, _), observer in zip(labels, self.recipe.metrics, self.observers, strict=True):
+            rows += sample_rows(label, metric.unit, observer.samples())
+        self.folder.write_samples(rows)
+
+    def _write_files(self) -> None:
+        written = set(_OWN)
+        numbers: Counter[str] = Counter()
+        for (metric, _), observer in zip(self.recipe.metrics, self.observers, strict=True):
+            try:
+                found = observer.files()
+            except Exception as error:
+                raise RunFailed(f"the metric {metric.name!r} raised {type(error).__name__}: {error}") from error
+            numbers[metric.name] += 1
+            for name, content in found.items():
+                told = _apart(name, metric.name, numbers[metric.name], written)
+                written.add(told)
+                self.folder.write_file(told, content)
+
+    def _close(self) -> None:
+        from deep5.measuring.environment import describe_system
+
+        self.document["system"]["after"] = describe_system()
+        self.document["finished"] = _now()
+        if self.checkpointer is not None:
+            keeper = self.checkpointer
+            names = ("written", "seconds", "left_out")
+            self.document["checkpoints"] = {name: getattr(keeper, name) for name in names}
+            self.document["checkpoints"]["left_out"] = list(keeper.left_out)
+        self.document["resources"] = {"set_up_s": self._set_up_s, **self._lived()}
+
+    def _end(self, status: str, reason: str) -> None:
+        """Write down a run that came to nothing; what goes wrong here must not hide what went wrong before."""
+        reasons = [reason]
+        self._close()
+        for what in (self.save_samples, self._note_values):
+            try:
+                what()
+            except Exception as error:
+                reasons.append(f"its samples are not complete: {type(error).__name__}: {error}")
+        self.document |= {"status": status, "reasons": reasons, "accepted": None}
+        try:
+            self.folder.write_result(self.document)
+        except OutputError as error:
+            # The result.json that stands says that the run was aborted, which is true as well.
+            self.document["reasons"].append(str(error))
+
+    def _note_values(self) -> None:
+        self.document["metrics"] = self._rows(judged=False, valued=True)
+
+    def finish(self, stopped: str | None = None) -> Result:
+        """Judge, write, and read back what was written.
+
+        Args:
+            stopped: Why an event ended the run before its time, or None.
+        """
+        from deep5.results.result import load
+
+        rows = self._rows(judged=True, valued=True)
+        self.save_samples()
+        self._write_files()
+        self._close()
+        failed = [row["name"] for row in rows if row["passed"] is False]
+        judged = any(row["passed"] is not None for row in rows)
+        reasons = [f"{name} did not meet its goal" for name in failed]
+        if stopped is not None:
+            reasons.append(f"stopped: {stopped}")
+        document = {
+            **self.document,
+            "status": "success",
+            "reasons": reasons,
+            "accepted": not failed if judged else None,
+            "metrics": rows,
+        }
+        self.folder.write_result(document)
+        self.document = document
+        return load(self.folder.path)
+
+
+def observer_of(recipe: Recipe, metric: Metric) -> Observer:
+    """A fresh observer of a metric.
+
+    Raises:
+        RecipeError: The metric gives none.
+    """
+    try:
+        observer: Any = metric.observer()
+    except Exception as error:
+        raise RecipeError(
+            f"{recipe.where('METRICS')}the metric {metric.name!r} raised {type(error).__name__} when asked for an "
+            f"observer: {error}; remedy: --debug shows where"
+        ) from error
+    if not isinstance(observer, Observer):
+        got = type(observer).__name__
+        raise RecipeError(
+            f"{recipe.where('METRICS')}the metric {metric.name!r} gave a {got} as its observer; allowed: an object of "
+            "a class that extends deep5.core.metric.Observer"
+        )
+    return observer
+
+
+def _seen(metric: Metric, observer: Observer) -> dict[str, Any]:
+    try:
+        value, interval, samples = observer.value(), observer.interval(), observer.samples()
+        missing = observer.missing() if value is None else None
+        numbers = [] if value is None else [value]
+        numbers += [] if interval is None else [interval[0], interval[1]]
+        numbers += [sample.value for sample in samples]
+        odd = [number for number in numbers if not hasattr(number, "__float__")]
+    except Exception as error:
+        raise RunFailed(f"the metric {metric.name!r} raised {type(error).__name__}: {error}") from error
+    if odd:
+        raise RunFailed(f"the metric {metric.name!r} gave {odd[0]!r}; allowed: numbers, or None")
+    return {"value": value, "interval": interval, "samples": len(samples), "missing": missing}
+
+
+# The run's own files, which no metric's may replace.
+_OWN = (
+    "result.json",
+    "samples.csv",
+    "events.mllog",
+    "recipe.py",
+    "environment.json",
+    "dataset.json",
+    "network.onnx",
+    "weights.safetensors",
+)
+
+
+def _apart(name: str, metric: str, number: int, taken: Container[str]) -> str:
+    """A metric's file by its name, told apart from those of the recipe's other metrics.
+
+    Args:
+        name: As the metric calls it.
+        metric: The metric's name.
+        number: The metric's place among the recipe's metrics of its name, from 1; from 2 on it is in the file's name.
+        taken: Files that are the run's, or written; where the name is among them, the metric's name comes in as well.
+
+    >>> _apart("confusion.csv", "confusion_matrix", 1, ()), _apart("confusion.csv", "confusion_matrix", 2, ())
+    ('confusion.csv', 'confusion-2.csv')
+    >>> _apart("confusion.csv", "worst_class", 1, ("confusion.csv",))
+    'confusion-worst_class.csv'
+    """
+    suffix = Path(name).suffix
+    stem, tag = name.removesuffix(suffix), "" if number == 1 else f"-{number}"
+    further = (f"-{metric}-{count}" for count in itertools.count(number + 1))
+    names = (f"{stem}{told}{suffix}" for told in itertools.chain((tag, f"-{metric}{tag}"), further))
+    return next(told for told in names if told not in taken)
+
+
+def thread_pools() -> dict[str, int]:
+    """Threads of every pool that is loaded in this process, as read back from it."""
+    from threadpoolctl import threadpool_info
+
+    return {
+        f"{pool['internal_api']} ({Path(pool['filepath']).name})": pool["num_threads"] for pool in threadpool_info()
+    }
+
+
+def _scope(metric: Metric) -> str:
+    """What a metric's docstring says of the clock."""
+    text = " ".join((inspect.getdoc(type(metric)) or "").split())
+    begin = next((at for words in ("On the clock:", "Nothing is on a clock") if (at := text.find(words)) >= 0), -1)
+    if begin < 0:
+        return "the metric does not say what is on the clock"
+    end = text.find(" Args:", begin)
+    return text[begin : end if end > 0 else None].strip()
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

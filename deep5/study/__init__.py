@@ -1,0 +1,1 @@
+"""Studies: a recipe run for several values and seeds."""

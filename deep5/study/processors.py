@@ -1,0 +1,70 @@
+"""How the runs of a study share the processors, where candidates ask for ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from deep5.core.errors import UsageError
+from deep5.core.terminal import counted
+from deep5.measuring.environment import default_threads
+from deep5.measuring.pinning import processors
+from deep5.recipe.recipe import Recipe
+
+__all__ = ["Shares", "share_processors"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """What each run of a study gets, whichever candidate it is of.
+
+    Attributes:
+        threads: Within an operator, of each rank whose recipe does not say.
+        processors: How many each run is pinned to, all its ranks together.
+        notes: Which candidates have more ranks than that, a sentence for each number of ranks.
+    """
+
+    threads: int
+    processors: int
+    notes: tuple[str, ...]
+
+
+def share_processors(recipes: Mapping[str, Recipe]) -> Shares:
+    """Divide the processors of this process.
+
+    A rank has as many threads as each of the largest number of ranks could have for itself, so that candidates differ
+    in the number of ranks and not in what a rank is; and every run may use as many processors as the one of most
+    ranks and threads: with others, seconds would be those of another machine. Where there are fewer processors, ranks
+    share them.
+
+    Args:
+        recipes: By candidate, one of them.
+
+    Raises:
+        UsageError: A candidate asks for more threads a rank than there are processors; or ranks are asked for in a
+            process that is one of several itself.
+    """
+    from deep5.distributed.launch.join import launched
+
+    ranks = {name: recipe.ranks or 1 for name, recipe in recipes.items()}
+    if any(recipe.ranks is not None for recipe in recipes.values()) and (found := launched()) is not None:
+        raise UsageError(
+            f"{found.by} started this process as rank {found.rank} of {found.size}; allowed: deep5 study by itself, "
+            "which starts the ranks of its runs; remedy: the recipe's 'launcher'"
+        )
+    ours = default_threads("", ranks=max(ranks.values())) or 1
+    threads = {name: int(recipe.value("threads") or ours) for name, recipe in recipes.items()}
+    most = max(threads.values())
+    here = len(processors(max(most, *(ranks[name] * threads[name] for name in recipes))))
+    if most > here:
+        raise UsageError(f"{most} threads; allowed: at most {here}, the processors of this process")
+    crowded: dict[int, list[str]] = {}
+    for name, count in ranks.items():
+        if count > 1 and count * threads[name] > here:
+            crowded.setdefault(count, []).append(name)
+    notes = [
+        f"{', '.join(names)}: {count} ranks share {counted(here, 'processor')}, so that times are no claim about a "
+        "scheme"
+        for count, names in crowded.items()
+    ]
+    return Shares(threads=most, processors=here, notes=tuple(notes))

@@ -1,0 +1,366 @@
+"""A study: a recipe with each of several settings and seeds, its runs side by side in pictures and a table."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from deep5.compare.plan import check_plain, content_hash
+from deep5.compare.processes import check_limits, run_process
+from deep5.core.canonical import canonical, canonical_hash
+from deep5.core.errors import Deep5Error, OutputError, RunFailed, UsageError
+from deep5.core.seeds import generator
+from deep5.core.terminal import counted
+from deep5.measuring.environment import describe_software, environment_hash
+from deep5.measuring.machine_load import CROWDED
+from deep5.recipe.candidates import chosen, load_study, target_of
+from deep5.recipe.recipe import FULL, Recipe
+from deep5.results.folder import locked
+from deep5.results.result import Result, load
+from deep5.results.study.folder import folder_of, left_of
+from deep5.results.study.pictures import study_pictures
+from deep5.results.study.record import RUNS, STUDY, TIME, Study
+from deep5.results.study.resumption import DIRTY, check_same, source_note
+from deep5.results.time_to_target import Reached, Target, time_to_target
+from deep5.study.processors import Shares, share_processors
+
+__all__ = ["run_study"]
+
+_BESIDE = "other programs took up to"
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    """A study as declared; `contents` has a hash of what each candidate and seed is made of.
+
+    Runs of other contents, or of another environment (machine and software) or commit of deep5, do not belong into one
+    study. `memory_bytes` is the limit of memory that holds, where none was asked for as well.
+    """
+
+    recipe: Recipe
+    name_or_path: str
+    size: str
+    varied: Mapping[str, Mapping[str, Any]] | None
+    settings: Mapping[str, Mapping[str, Any]]
+    common: Mapping[str, Any]
+    seeds: Sequence[int]
+    target: Target | None
+    told: Sequence[str]
+    contents: Mapping[tuple[str, int], str]
+    environment: str
+    commit: Mapping[str, Any] | None
+    shares: Shares
+    time_limit_s: float
+    memory_limit_bytes: int | None
+    memory_bytes: int
+
+    def all_settings(self) -> dict[str, Any]:
+        """By candidate, all that is set of it, in JSON's types."""
+        return {name: canonical({**self.common, **own}, strict=False) for name, own in self.settings.items()}
+
+    def provenance(self) -> dict[str, Any]:
+        """Hashes of what the runs are made of, and of where they are made; the commit of deep5 in a checkout."""
+        contents = canonical_hash([self.contents[key] for key in sorted(self.contents)])
+        return {"contents": contents, "environment": self.environment, "commit": self.commit}
+
+
+def run_study(
+    recipe: str | Path,
+    varied: Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    size: str = FULL,
+    only: str | None = None,
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
+    common: Mapping[str, Any] | None = None,
+    target: Target | None = None,
+    time_limit_s: float = 3600.0,
+    memory_limit_bytes: int | None = None,
+    out: str | Path = "results",
+    resume: str | Path | None = None,
+    tell: Callable[[str], object] | None = None,
+) -> Study:
+    """Run a recipe with each settings and each seed, and draw accuracy against epoch and loss against time.
+
+    Each run has a fresh process of its own, one after the other, pinned to as many processors as the candidate of most
+    threads has: with others, seconds would be those of another machine. A candidate that asks for ranks has as many
+    processes, which share the processors (`deep5.study.processors`); limits apply to all of them together. Seed after
+    seed all candidates run, in an order that the seed draws, so that what changes on the machine meanwhile falls on all
+    of them. A run that fails, crashes, loses a rank or is ended at a limit is noted, counts as one that never reached
+    the target, and the others go on.
+
+    Args:
+        recipe: A registered name, or the path of a Python file.
+        varied: By candidate, settings in JSON's types, in place of the STUDY in the file.
+        size: One of the recipe's sizes.
+        only: These candidates, with commas between; None: all.
+        seeds: Of weights, order and noise; each candidate has the same ones.
+        common: Settings of all candidates, such as the framework.
+        target: What the runs have to reach; None: what the recipe's metrics state, if they do.
+        time_limit_s: Of one run.
+        memory_limit_bytes: Of one run, all its ranks together; None: nine tenths of what is free now.
+        out: Where the study's folder goes.
+        resume: The folder of a study of the same that was ended, to go on in: what ran to its end, or failed, counts,
+            and the run that was broken off begins again.
+        tell: Takes a line before each run.
+
+    Raises:
+        RecipeError: No such recipe, no candidates, or settings that another process could not be given.
+        UsageError: No candidate, no seed, settings that do not fit, a target that no metric judges, a limit that is
+            none, a folder that cannot be written, or one to go on in that is of another study or other limits, of
+            another recipe file, environment or commit of deep5, finished, or damaged.
+    """
+    plan = _plan(recipe, varied, size, only, seeds, common or {}, target, time_limit_s, memory_limit_bytes)
+    under_way = _UnderWay(plan, tell or _untold)
+    if resume is None:
+        under_way.begin(Path(out))
+    else:
+        under_way.go_on(Path(resume))
+    return under_way.run()
+
+
+def _untold(line: str) -> None:
+    """Nobody waits to know what is done."""
+
+
+def _plan(
+    name_or_path: str | Path,
+    varied: Mapping[str, Mapping[str, Any]] | None,
+    size: str,
+    only: str | None,
+    seeds: Sequence[int],
+    common: Mapping[str, Any],
+    asked: Target | None,
+    time_limit_s: float,
+    memory_limit_bytes: int | None,
+) -> _Plan:
+    """Check everything that can be checked before a process is started."""
+    recipe, candidates = load_study(name_or_path, size, varied)
+    settings = chosen(candidates, only)
+    if not settings or not seeds or len(set(seeds)) != len(seeds):
+        raise UsageError(f"a study of {list(settings)} with the seeds {list(seeds)}; allowed: at least one each, once")
+    for name, own in settings.items():
+        if both := sorted(set(own) & set(common)):
+            raise UsageError(f"{both[0]!r} is set for all and by the candidate {name!r}; allowed: one of them")
+    check_plain([varied or {}, common], "the settings")
+    memory_bytes = check_limits(time_limit_s, memory_limit_bytes)
+    made = {
+        (name, seed): recipe.with_settings({**common, **own, "seed": seed})
+        for name, own in settings.items()
+        for seed in seeds
+    }
+    contents = {key: content_hash(own) for key, own in made.items()}  # what cannot be hashed is refused
+    shares = share_processors({name: made[name, seeds[0]] for name in settings})
+    target, told = target_of(recipe, asked)
+    software = describe_software()
+    return _Plan(
+        recipe=recipe,
+        name_or_path=recipe.name if name_or_path == recipe.name else str(Path(name_or_path).resolve()),
+        size=size,
+        varied=varied,
+        settings=settings,
+        common=common,
+        seeds=seeds,
+        target=target,
+        told=[*told, *shares.notes],
+        contents=contents,
+        environment=environment_hash(software=software),
+        commit=software["commit"],
+        shares=shares,
+        time_limit_s=time_limit_s,
+        memory_limit_bytes=memory_limit_bytes,
+        memory_bytes=memory_bytes,
+    )
+
+
+class _UnderWay:
+    """A study under way: what ran so far, and what is left."""
+
+    def __init__(self, plan: _Plan, tell: Callable[[str], object]) -> None:
+        self._plan, self._tell = plan, tell
+        self._runs: dict[str, dict[int, Result]] = {name: {} for name in plan.settings}
+        self._failures: dict[str, dict[int, str]] = {name: {} for name in plan.settings}
+        self._crowded: list[float] = []
+        self._notes: list[str] = list(plan.told)
+        self._resumed: list[str] = []
+
+    def begin(self, out: Path) -> None:
+        """A new folder."""
+        self._folder = _new_folder(out, self._plan.recipe.name)
+        self._lock = locked(self._folder)
+
+    def go_on(self, path: Path) -> None:
+        """In the folder of one that was ended.
+
+        Raises:
+            UsageError: It is of another study, finished, damaged, or another process runs it.
+        """
+        folder = folder_of(path).absolute()
+        if not folder.is_dir():
+            raise UsageError(f"{folder} holds no {STUDY}; allowed: a folder that 'deep5 study' wrote")
+        try:
+            self._lock = locked(folder)  # first: what another process still writes is not to be read
+        except OSError as error:
+            raise UsageError(
+                f"cannot open {folder}: {error.strerror}; allowed: a folder that can be written"
+            ) from error
+        try:
+            self._take_over(folder)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def _take_over(self, folder: Path) -> None:
+        """What ran to its end, or failed, counts."""
+        self._folder = folder
+        left, asked = left_of(folder), self._study().document()
+        check_same(left, asked)
+        for name in self._plan.settings:
+            self._runs[name] |= left.runs[name]
+            self._failures[name] |= left.failures[name]
+        # Who was beside the runs that count is known from these alone, and what their deep5 was.
+        notes = [note for note in left.document["notes"] if note.startswith((_BESIDE, DIRTY))]
+        self._notes = list(dict.fromkeys([*self._notes, *notes, *source_note(left, asked)]))
+        self._resumed = [*left.document["resumed"], datetime.now(UTC).strftime(TIME)]
+
+    def run(self) -> Study:
+        """All that has not run yet; whatever ends the study, its folder says what was done."""
+        plan = self._plan
+        try:
+            self._write(self._study("the study is not finished"), {})
+            for seed in plan.seeds:
+                order = generator(seed, "study").permutation(len(plan.settings))
+                for name in (list(plan.settings)[place] for place in order):
+                    if seed in self._runs[name] or seed in self._failures[name]:
+                        continue
+                    self._tell(f"{name}, seed {seed}")
+                    try:
+                        self._runs[name][seed] = self._one(name, seed)
+                    except Deep5Error as error:
+                        self._failures[name][seed] = str(error)
+                    self._write(self._study("the study is not finished"), {})
+            runs = {name: [own[seed] for seed in sorted(own, key=plan.seeds.index)] for name, own in self._runs.items()}
+            drawn, missing = study_pictures(
+                plan.recipe.name, runs, len(plan.seeds), plan.target, notes=self._study().notes
+            )
+            finished = self._study(*missing, finished=True)
+            self._write(finished, drawn)
+        except KeyboardInterrupt:
+            self._write(self._study("the study was interrupted"), {})
+            told = f"interrupted; what the study left is in {self._folder}"
+            raise KeyboardInterrupt(f"{told}; to go on, add --resume {self._folder} to the command") from None
+        except OSError as error:
+            raise OutputError(f"the study cannot go on: {error}; {_remedy(self._folder, error)}") from error
+        finally:
+            os.close(self._lock)
+        return finished
+
+    def _one(self, name: str, seed: int) -> Result:
+        """A run, in a process of its own.
+
+        Raises:
+            Deep5Error: It did not come to its end, or what it left does not tell how long it took.
+        """
+        plan = self._plan
+        request = {
+            "kind": "study",
+            "job": "run",
+            "recipe": plan.name_or_path,
+            "size": plan.size,
+            "varied": plan.varied,
+            "candidate": name,
+            "settings": {**plan.common, "seed": seed},
+            "content": plan.contents[name, seed],
+            "out": str(self._folder / RUNS),
+        }
+        with tempfile.TemporaryDirectory(prefix="deep5-study-") as scratch:
+            outcome = run_process(
+                request,
+                Path(scratch),
+                threads=plan.shares.threads,
+                pinned=plan.shares.processors,
+                time_limit_s=plan.time_limit_s,
+                memory_limit_bytes=plan.memory_bytes,
+            )
+        if outcome.answer is None or outcome.reason is not None:
+            raise RunFailed(str(outcome.reason))
+        result = load(self._folder / RUNS / Path(outcome.answer["run"]).name, root=self._folder)
+        if plan.target is not None:
+            time_to_target(result, plan.target)
+        if (outcome.answer["others_share"] or 0.0) >= CROWDED:
+            self._crowded.append(outcome.answer["others_share"])
+        return result
+
+    def _study(self, *notes: str, finished: bool = False) -> Study:
+        plan = self._plan
+        order = plan.seeds.index
+        beside = []
+        if self._crowded:
+            runs = counted(len(self._crowded), "run")
+            beside = [f"{_BESIDE} {max(self._crowded):.0%} of the processors in {runs}; remedy: a quiet machine"]
+        return Study(
+            folder=self._folder,
+            recipe=plan.recipe.name,
+            hash=plan.recipe.fixed_hash(),
+            size=plan.recipe.size,
+            provenance=plan.provenance(),
+            seeds=plan.seeds,
+            settings=plan.all_settings(),
+            runs={name: [own[seed] for seed in sorted(own, key=order)] for name, own in self._runs.items()},
+            failures={
+                name: [f"seed {seed}: {own[seed]}" for seed in sorted(own, key=order)]
+                for name, own in self._failures.items()
+            },
+            target=plan.target,
+            reached={} if plan.target is None else {name: self._reached(name, plan.target) for name in plan.settings},
+            finished=finished,
+            resumed=self._resumed,
+            time_limit_s=plan.time_limit_s,
+            memory_limit_bytes=plan.memory_limit_bytes,
+            notes=(*self._notes, *beside, *notes),
+        )
+
+    def _reached(self, name: str, target: Target) -> dict[int, Reached]:
+        ran = {seed: time_to_target(result, target) for seed, result in self._runs[name].items()}
+        ran |= {seed: Reached.never(f"failed: {why}") for seed, why in self._failures[name].items()}
+        return {seed: ran[seed] for seed in self._plan.seeds if seed in ran}
+
+    def _write(self, study: Study, drawn: Mapping[str, bytes]) -> None:
+        from deep5.core.files import write_atomically
+
+        try:
+            for name, content in drawn.items():
+                write_atomically(self._folder / name, content)
+            write_atomically(self._folder / STUDY, json.dumps(study.document(), indent=2, allow_nan=False) + "\n")
+        except OSError as error:
+            raise OutputError(
+                f"cannot write into {self._folder}: {error.strerror or error}; {_remedy(self._folder, error)}"
+            ) from error
+
+
+def _remedy(folder: Path, error: OSError) -> str:
+    """What is left where the system refused something, and what to do."""
+    mend = "free some space" if error.errno in _NO_SPACE else "mend that"
+    if not (folder / STUDY).exists():
+        return f"nothing ran yet; remedy: {mend}, or another folder with --out"
+    return f"what it left is in {folder}; remedy: {mend}, then the same command with --resume {folder}"
+
+
+def _new_folder(out: Path, name: str) -> Path:
+    now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    folder = out.absolute() / f"{name}-study-{now}-{secrets.token_hex(3)}"
+    try:
+        (folder / RUNS).mkdir(parents=True)
+    except OSError as error:
+        raise OutputError(
+            f"cannot make {folder}: {error.strerror or error}; allowed: a folder that can be written; remedy: --out"
+        ) from error
+    return folder

@@ -1,0 +1,1 @@
+"""Trained networks: loaded from results, evaluated, used for prediction."""

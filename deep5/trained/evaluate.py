@@ -1,0 +1,303 @@
+"""`deep5 evaluate`: a result's trained network on its samples, beside what the run had recorded."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deep5.core.errors import Errors, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from rich.console import Console
+
+    from deep5.results.result import Result
+
+__all__ = ["Evaluation", "evaluate_command", "evaluate_result"]
+
+_TOP = 5
+# More classes fill no terminal: then the worst confusions are listed.
+_WIDEST, _LISTED = 20, 10
+_LOGITS, _LOSS, _LABEL = "logits", "loss", "label"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What a trained network does on samples.
+
+    Attributes:
+        folder: The result folder.
+        framework: What computed, with its version.
+        split: `"test"` or `"train"`, of `data`.
+        data: Where the samples come from.
+        same_data: Whether the data is the run's, bit for bit; None where that is not known.
+        samples: How many.
+        accuracy: Percent.
+        loss: Mean over the samples.
+        top_5: Percent; None where there are five classes or fewer.
+        matrix: The confusion matrix, as `deep5.training.scores.confusion` gives it.
+        names: Of the classes, where the data set names them.
+        recorded: What the run had recorded of the same samples, by `accuracy`, `loss`, `top_5`.
+        notes: What is to be known, a sentence each.
+    """
+
+    folder: Path
+    framework: str
+    split: str
+    data: str
+    same_data: bool | None
+    samples: int
+    accuracy: float
+    loss: float
+    top_5: float | None
+    matrix: np.ndarray
+    names: Mapping[int, str]
+    recorded: Mapping[str, float]
+    notes: tuple[str, ...]
+
+    @property
+    def same(self) -> bool | None:
+        """Whether the accuracy is what the run had recorded; None where it had recorded none of these samples."""
+        return None if "accuracy" not in self.recorded else self.recorded["accuracy"] == self.accuracy
+
+    def document(self) -> dict[str, Any]:
+        """All of it in JSON's types; a loss that is not finite is one of the texts inf, -inf, nan."""
+        classes = len(self.matrix)
+        return {
+            "folder": str(self.folder),
+            "framework": self.framework,
+            "split": self.split,
+            "data": self.data,
+            "same_data": self.same_data,
+            "samples": self.samples,
+            "accuracy": self.accuracy,
+            "loss": _number(self.loss),
+            "top_5": self.top_5,
+            "classes": [self.names.get(number) for number in range(classes)],
+            "recalls": [None if math.isnan(recall) else recall for recall in self._recalls()],
+            "confusion": self.matrix[:, :classes].tolist(),
+            "without_prediction": self.matrix[:, classes].tolist(),
+            "recorded": {name: _number(value) for name, value in self.recorded.items()},
+            "same": self.same,
+            "notes": list(self.notes),
+        }
+
+    def _recalls(self) -> list[float]:
+        from deep5.training.scores import recalls
+
+        found: list[float] = recalls(self.matrix).tolist()
+        return found
+
+    def print(self, console: Console) -> None:
+        """A few lines, and the confusion matrix.
+
+        Args:
+            console: Where to print.
+        """
+        from rich.text import Text
+
+        def line(text: str, style: str = "") -> None:
+            console.print(Text(text, style=style), soft_wrap=True)
+
+        line(f"{self.folder}")
+        line(
+            f"{self.samples} {'test' if self.split == 'test' else 'training'} samples of {self.data}, {self.framework}"
+        )
+        values = {"accuracy": (self.accuracy, "%"), "top_5": (self.top_5, "%"), "loss": (self.loss, "nat")}
+        for name, (value, unit) in values.items():
+            if value is None:
+                continue
+            recorded = self.recorded.get(name)
+            told = ""
+            if recorded is not None:
+                told = "  as the run recorded" if recorded == value else f"  the run recorded {recorded:.6g} {unit}"
+            line(f"  {name:<9} {value:10.6g} {unit}{told}")
+        if self.same_data is False:
+            line("  the data is not that of the run: nothing is compared", "yellow")
+        for note in self.notes:
+            line(f"  note: {note}", "yellow")
+        _print_matrix(self.matrix, self._recalls(), self.names, line)
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _print_matrix(
+    matrix: np.ndarray, recalls: list[float], known: Mapping[int, str], line: Callable[[str], None]
+) -> None:
+    classes = len(matrix)
+    if classes > _WIDEST:
+        wrong = [
+            (count, true, guess)
+            for true, row in enumerate(matrix[:, :classes].tolist())
+            for guess, count in enumerate(row)
+            if count and true != guess
+        ]
+        if wrong:
+            line("most confused (true class, taken for, how often):")
+        for count, true, guess in sorted(wrong, key=lambda entry: (-entry[0], entry[1:]))[:_LISTED]:
+            told = "".join(f"  {known[number]}" for number in (true, guess) if number in known)
+            line(f"  {true:>5} {guess:>5} {count:>6}{told}")
+        return
+    lost = bool(matrix[:, classes:].any())
+    names = [*map(str, range(classes)), *(["none"] if lost else [])]
+    width = max(3, *(len(str(count)) + 1 for count in matrix.ravel().tolist()), *(len(name) + 1 for name in names))
+    line("confusion matrix (true classes down, predicted across), and recall:")
+    line("  " + " " * 4 + "".join(f"{name:>{width}}" for name in names))
+    for true, row in enumerate(matrix.tolist()):
+        recall = "" if math.isnan(recalls[true]) else f"  {recalls[true]:.1f} %"
+        told = f"  {known[true]}" if true in known else ""
+        line(f"  {true:>4}" + "".join(f"{count:>{width}}" for count in row[: len(names)]) + recall + told)
+
+
+def evaluate_result(
+    folder: str | Path,
+    *,
+    split: str = "test",
+    data: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    framework: str | None = None,
+    device: str = "cpu",
+    recipe: str | Path | None = None,
+) -> Evaluation:
+    """Evaluate a result's trained network.
+
+    Args:
+        folder: The result folder; nothing in it is executed.
+        split: `"test"` or `"train"`.
+        data: Another data set, by its registered name or as `FILE.py:NAME`; None: the run's, made again from its
+            registered name.
+        arguments: Of that data set, by name.
+        framework: Where it runs; None: on the run's.
+        device: Where it runs.
+        recipe: The recipe of the run, where the data set is code of its own.
+
+    Raises:
+        UsageError: No result folder of a training run, or samples that cannot be made or do not fit.
+    """
+    from deep5.trained.load import class_names, executor_of, samples_of, trained
+
+    if split not in ("test", "train"):
+        raise UsageError(f"split {split!r}; allowed: 'test', 'train'")
+    run = trained(folder, recipe)
+    executor, notes = executor_of(run, framework, device)
+    _check_names(executor.network)
+    samples = samples_of(run, executor.network, split, data, arguments or {})
+    sums, matrix = _judged(executor, samples.batches)
+    rows, labels, right, top, loss = sums
+    compared = split == "test" and data is None and samples.same is not False
+    settings = executor.settings()
+    described = data or run.described.get("dataset")
+    return Evaluation(
+        folder=run.result.folder,
+        framework=f"{framework or settings.get('framework', '')} {settings.get('version', '')}".strip(),
+        split=split,
+        data=described if isinstance(described, str) else str(samples.description.get("source", "the recipe's data")),
+        same_data=None if data is not None else samples.same,
+        samples=rows,
+        accuracy=100.0 * right / labels,
+        loss=loss / rows,
+        top_5=100.0 * top / labels if len(matrix) > _TOP else None,
+        matrix=matrix,
+        names=class_names(samples.description),
+        recorded=_recorded(run.result) if compared else {},
+        notes=(*run.notes, *notes),
+    )
+
+
+def _check_names(network: Any) -> None:
+    for name, where, what in (
+        (_LOGITS, network.outputs, "output"),
+        (_LOSS, network.outputs, "output"),
+        (_LABEL, network.inputs, "input"),
+    ):
+        if name not in where:
+            raise UsageError(f"the network has no {what} {name!r}; it has {', '.join(where)}")
+
+
+def _judged(executor: Any, batches: Any) -> tuple[tuple[int, int, int, int, float], np.ndarray]:
+    """Samples, labels, right ones of them, those among the first five, sum of losses; and the confusion matrix."""
+    from deep5.core.tensors import to_numpy
+    from deep5.training.scores import class_rows, confusion, top_k_hits
+
+    rows, judged, right, top, total = 0, 0, 0, 0, 0.0
+    matrix: Any = 0
+    for _, inputs in batches.batches(0):
+        outputs = executor.inference(inputs)
+        scores, labels = class_rows(outputs[_LOGITS], inputs[_LABEL])
+        size = len(next(iter(inputs.values())))
+        right += top_k_hits(scores, labels, 1)
+        top += top_k_hits(scores, labels, min(_TOP, scores.shape[1]))
+        total += float(to_numpy(outputs[_LOSS])) * size
+        rows, judged = rows + size, judged + len(labels)
+        matrix = matrix + confusion(scores, labels)
+    if not rows:
+        raise UsageError("there are no samples to evaluate; allowed: at least one")
+    return (rows, judged, right, top, total), matrix
+
+
+def _recorded(result: Result) -> dict[str, float]:
+    """What the run says of its test set after the last epoch."""
+    found: dict[str, float] = {}
+    # What an event stopped within an epoch has other weights than those of its last evaluation.
+    stopped = any(reason.startswith("stopped") for reason in result.reasons)
+    names = {"test_accuracy": "accuracy", "test_loss": "loss", "top_k": "top_5"}
+    for row in result.document["metrics"]:
+        if row["value"] is None:
+            continue
+        if row["name"] == "final_test_accuracy":
+            found["accuracy"] = float(row["value"])
+        elif row["name"] in names and not stopped and row["parameters"].get("k", _TOP) == _TOP:
+            found[names[row["name"]]] = float(row["value"])
+    return found
+
+
+def evaluate_command(errors: Errors) -> click.Command:
+    """The command, for a command line that says how errors are told.
+
+    Args:
+        errors: The command line's own.
+    """
+
+    @click.command("evaluate")
+    @click.argument("result", metavar="RESULT")
+    @click.option(
+        "--split", type=click.Choice(["test", "train"]), default="test", show_default=True, help="Which part."
+    )
+    @click.option("--data", metavar="NAME", help="Another data set: a registered name, or FILE.py:NAME.")
+    @click.option(
+        "--set", "settings", metavar="KEY=VALUE", multiple=True, help="An argument of that data set; may be repeated."
+    )
+    @click.option("--framework", metavar="NAME", help="Run on this framework instead of the run's.")
+    @click.option("--device", metavar="D", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
+    @click.option("--recipe", metavar="RECIPE", help="The run's recipe, where its data set is code of its own.")
+    @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    def evaluate(result: str, settings: tuple[str, ...], as_json: bool, debug: bool, **chosen: Any) -> None:
+        """Evaluate the trained network of RESULT, a result folder, on its test set.
+
+        Beside it stands what the run had recorded. Nothing in the folder is executed: the data set is made again from
+        its registered name.
+        """
+        with errors(debug, as_json) as show:
+            from deep5.recipe.settings import parse_setting
+
+            found = evaluate_result(result, arguments=dict(parse_setting(text) for text in settings), **chosen)
+            if as_json:
+                show(json.dumps(found.document(), indent=2, allow_nan=False))
+                return
+            from rich.console import Console
+
+            console = Console()
+            with console.capture() as text:
+                found.print(console)
+            show(text.get().rstrip("\n"))
+
+    return evaluate

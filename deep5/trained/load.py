@@ -1,0 +1,329 @@
+"""What a run left, made ready for use: its network on a framework, and its samples; nothing of it is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from deep5.core.canonical import canonical_hash
+from deep5.core.errors import Deep5Error, MissingDependency, UsageError
+from deep5.core.plugins import framework, load, registered
+from deep5.recipe.components import component, make, not_a, transform_components
+from deep5.recipe.recipe import Recipe, load_recipe
+from deep5.results.result import Result
+from deep5.results.result import load as load_result
+
+if TYPE_CHECKING:
+    from deep5.networks.network import Network
+
+__all__ = ["Samples", "Trained", "class_names", "executor_of", "samples_of", "trained", "transforms_of", "weights_of"]
+
+NETWORK, WEIGHTS = "network.onnx", "weights.safetensors"
+# What a result's samples are made of, with the registry of each; the rest of its recipe is not looked at.
+_KINDS = {"dataset": "datasets", "validation_sampler": "samplers", "test_transforms": "transforms"}
+_SUFFIXES = ("", "_args", "_kwargs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A result and the recipe that its samples are made by.
+
+    Attributes:
+        result: As its folder tells it.
+        recipe: The user's, which may hold code of its own; or made of the registered names in the result alone; None
+            where those do not suffice.
+        reason: Why `recipe` is None.
+        notes: What is to be known of the two, a sentence each.
+    """
+
+    result: Result
+    recipe: Recipe | None
+    reason: str
+    notes: tuple[str, ...]
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The recipe's parts as the result records them."""
+        recorded = self.result.document["recipe"]
+        return {**recorded["fixed"], **recorded["mutable"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """Samples to judge a network by.
+
+    Attributes:
+        batches: A source of batches.
+        description: Of the data set.
+        same: Whether the data is the run's, bit for bit; None where that is not known.
+    """
+
+    batches: Any
+    description: Mapping[str, Any]
+    same: bool | None
+
+
+def class_names(description: Mapping[str, Any]) -> dict[int, str]:
+    """Names of the classes by number.
+
+    Args:
+        description: Of a data set; where it names none, none come back.
+    """
+    given = description.get("classes")
+    if isinstance(given, list):
+        return {number: str(name) for number, name in enumerate(given)}
+    if isinstance(given, Mapping):
+        return {int(number): str(name) for name, number in given.items() if isinstance(number, int)}
+    return {}
+
+
+def trained(folder: str | Path, recipe: str | Path | None = None) -> Trained:
+    """Read a result folder.
+
+    Args:
+        folder: Of a run of level 2.
+        recipe: Name or file of its recipe, where it has components of its own; its hash is compared, and what the run
+            had set of its samples is set again.
+
+    Raises:
+        UsageError: No result folder, or no trained network in it, or another recipe, or one whose samples were set to
+            what no registered name says.
+    """
+    result = load_result(folder)
+    if not any((result.folder / name).is_file() for name in (NETWORK, WEIGHTS)):
+        raise UsageError(
+            f"{result.folder} holds no trained network: the run has the status {result.status!r} and the level "
+            f"{result.document['level']}; allowed: a training run that came to its end"
+        )
+    if recipe is not None:
+        given, notes = _given_recipe(result, recipe)
+        return Trained(result=result, recipe=given, reason="", notes=notes)
+    try:
+        return Trained(result=result, recipe=_recorded_recipe(result), reason="", notes=())
+    except UsageError as error:
+        return Trained(result=result, recipe=None, reason=str(error), notes=())
+
+
+def _given_recipe(result: Result, name_or_path: str | Path) -> tuple[Recipe, tuple[str, ...]]:
+    recorded = result.document["recipe"]
+    recipe = load_recipe(name_or_path).at_size(recorded["size"] or "full")
+    if recipe.fixed_hash() != recorded["hash"]:
+        raise UsageError(
+            f"the recipe {name_or_path} has the fixed part {recipe.fixed_hash()[:12]}, the result {result.folder} that "
+            f"of {recorded['name']!r}, {str(recorded['hash'])[:12]}; allowed: the recipe of the run, as it was"
+        )
+    recipe = _as_set(recipe, recorded["mutable"])
+    if recipe.source_hash() != result.document["provenance"]["recipe_source"]:
+        return recipe, ("the recipe's file was changed since the run; its fixed part is the same",)
+    return recipe, ()
+
+
+def _as_set(recipe: Recipe, recorded: Mapping[str, Any]) -> Recipe:
+    """The recipe with what its samples are made of as it was in the run, where settings had changed it.
+
+    Raises:
+        UsageError: It was set to what no registered name says.
+    """
+    own, mutable = recipe.describe()["mutable"], dict(recipe.mutable)
+    remedy = f"a file that says so in place of {recipe.path}"
+    for key, kind in _KINDS.items():
+        for name in (f"{key}{suffix}" for suffix in _SUFFIXES):
+            if name not in recorded:
+                mutable.pop(name, None)
+            elif name not in own or own[name] != recorded[name]:
+                mutable[name] = _named(recorded[name], key, kind, remedy) if name == key else recorded[name]
+    return replace(recipe, mutable=mutable)
+
+
+def _recorded_recipe(result: Result, keys: Iterable[str] = _KINDS) -> Recipe:
+    """A recipe of what the result records under these keys by registered names.
+
+    Raises:
+        UsageError: One of them is code of the recipe's own.
+    """
+    recorded = result.document["recipe"]
+    parts = {**recorded["fixed"], **recorded["mutable"]}
+    known: dict[str, Any] = {}
+    for key in keys:
+        known |= {name: parts[name] for suffix in _SUFFIXES if (name := f"{key}{suffix}") in parts}
+        if key in known:
+            remedy = f"--recipe with the recipe's file, which is {recorded['name']!r} in the result"
+            known[key] = _named(known[key], key, _KINDS[key], remedy)
+    return Recipe(name=recorded["name"], fixed=known, mutable={}, metrics=())
+
+
+def _named(value: Any, key: str, kind: str, remedy: str) -> Any:
+    """What a result records under a key, by its registered name."""
+    if key != "test_transforms":
+        _check_registered(value, key, kind, remedy)
+        return value
+    return [_transform(entry, remedy) for entry in (value if isinstance(value, (list, tuple)) else [value])]
+
+
+def _check_registered(value: Any, key: str, kind: str, remedy: str) -> None:
+    # A name with a colon would be a file: a result folder may come from anybody.
+    if not isinstance(value, str) or value not in registered(kind):
+        raise UsageError(
+            f"{key!r} of this result is {str(value)[:80]!r}, which is none of the registered {kind}; remedy: {remedy}"
+        )
+
+
+def _transform(entry: Any, remedy: str) -> Any:
+    """A transform by its registered name, or by what it said of itself."""
+    if isinstance(entry, Mapping) and isinstance(entry.get("transform"), str):
+        fields = {name: _tuples(value) for name, value in entry.items() if name != "transform"}
+        _check_registered(entry["transform"], "test_transforms", "transforms", remedy)
+        try:
+            return load("transforms", entry["transform"])(**fields)
+        except TypeError as error:
+            raise UsageError(f"'test_transforms' of this result holds {str(entry)[:80]}: {error}") from error
+    _check_registered(entry, "test_transforms", "transforms", remedy)
+    return entry
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def transforms_of(run: Trained) -> tuple[Any, ...]:
+    """What the run's test samples went through behind their data set.
+
+    Raises:
+        UsageError: They are code of the recipe's own, and the recipe is not given.
+    """
+    recipe = run.recipe or _recorded_recipe(run.result, ("test_transforms",))
+    return transform_components(recipe, "test_transforms")
+
+
+def weights_of(run: Trained) -> tuple[Network, tuple[str, ...]]:
+    """The trained network, and what is to be known of it.
+
+    Raises:
+        UsageError: The result holds its weights alone.
+        NetworkError: A file is damaged.
+    """
+    from deep5.networks.network import Network
+
+    folder = run.result.folder
+    if not (folder / NETWORK).is_file():
+        raise UsageError(
+            f"{folder} holds no {NETWORK}: the network was native code; remedy: --recipe with the recipe that makes it"
+        )
+    network = Network.from_onnx(folder / NETWORK)
+    if (folder / WEIGHTS).is_file():
+        network = network.with_weights(folder / WEIGHTS)
+    recorded = run.result.document["provenance"]["trained_weights"]
+    if recorded is not None and network.weights_hash() != recorded:
+        return network, ("the weights in the folder are not those that the run wrote: their hash is another one",)
+    return network, ()
+
+
+def executor_of(run: Trained, name: str | None, device: str) -> tuple[Any, tuple[str, ...]]:
+    """The trained network on a framework, and what is to be known of it.
+
+    Args:
+        run: The result.
+        name: Of the framework; None: the run's.
+        device: Where it runs.
+
+    Raises:
+        UsageError: No such framework, or native code without its recipe.
+        Unsupported: The framework does not run it.
+    """
+    recorded = run.result.document["framework"] or {}
+    if not (run.result.folder / NETWORK).is_file() and run.recipe is not None and run.recipe.path is not None:
+        return _native_executor(run)
+    network, notes = weights_of(run)
+    if name is None:
+        name = str(recorded.get("name"))
+        if name.partition(":")[0] not in registered("frameworks"):
+            raise UsageError(f"the run's framework was {name!r}, which is not registered; remedy: --framework NAME")
+    found = framework(name)
+    threads = (run.result.document["threads"] or {}).get("asked")
+    if threads is not None:
+        try:
+            found.set_threads(threads)
+        except UsageError as error:
+            notes = (*notes, f"the number of threads is not the run's: {error}")
+    return found.executor(network, device=device), notes
+
+
+def _native_executor(run: Trained) -> tuple[Any, tuple[str, ...]]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    from deep5.run.assemble import assemble
+
+    assert run.recipe is not None  # noqa: S101 - the caller looked
+    executor = assemble(run.recipe).executor
+    path = run.result.folder / WEIGHTS
+    try:
+        executor.load_state_dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"the weights {path} cannot be read: {error}; allowed: the file that the run wrote") from error
+    return executor, ()
+
+
+def samples_of(run: Trained, network: Any, split: str, data: str | None, arguments: Mapping[str, Any]) -> Samples:
+    """The samples to judge by, in batches, prepared as the run's test samples were.
+
+    Args:
+        run: The result.
+        network: Whose inputs they are for.
+        split: `"test"` or `"train"`.
+        data: Another data set, by its registered name or as `FILE.py:NAME`; None: the run's.
+        arguments: Of that data set, by name.
+
+    Raises:
+        UsageError: The data set cannot be made, or does not fit the network; or what the run's test samples went
+            through is code of the recipe's own, and the recipe is not given.
+    """
+    from deep5.training.dataset import Splits
+
+    recipe = source = run.recipe
+    if data is not None:
+        # What samples go through is the run's, whatever data set they are of.
+        recipe = recipe or _recorded_recipe(run.result, ("validation_sampler", "test_transforms"))
+        fixed = {"dataset": data, "dataset_kwargs": dict(arguments)}
+        source = Recipe(name=recipe.name, fixed=fixed, mutable={}, metrics=())
+    elif arguments:
+        raise UsageError("--set is for the data set of --data; remedy: name one")
+    if recipe is None or source is None:
+        raise UsageError(run.reason)
+    splits = make(source, "dataset", component(source, "dataset", "datasets"))
+    if not isinstance(splits, Splits):
+        raise not_a(source, "dataset", splits, "Splits (deep5.training.dataset), or a function that gives them")
+    hashes = [splits.train.content_hash(), splits.test.content_hash()]
+    recorded = run.result.document["provenance"]["data"]
+    same = None if recorded is None or None in hashes else canonical_hash(hashes) == recorded
+    chosen = splits.train if split == "train" else splits.test
+    return Samples(
+        batches=_sampler(run, recipe, network, chosen),
+        description=splits.description,
+        same=same,
+    )
+
+
+def _sampler(run: Trained, recipe: Recipe, network: Any, samples: Any) -> Any:
+    from deep5.training.transforms import fitted
+
+    transforms = transform_components(recipe, "test_transforms")
+    try:
+        fit, found = fitted(samples, transforms, network.inputs)
+    except UsageError as error:
+        raise UsageError(f"data set and network do not fit: {error}") from error
+    size = run.described.get("batch_size")
+    # As large as in the run, so that its sums are the run's sums.
+    size = max(size, 256) if isinstance(size, int) else 256
+    size = min(size, len(fit)) if hasattr(fit, "__len__") else size
+    kind = component(recipe, "validation_sampler", "samplers")
+    # What transforms draw is a function of it.
+    seed = run.result.document["seeds"].get("order", 0)
+    try:
+        return make(recipe, "validation_sampler", kind, fit, size, seed=seed, transforms=found)
+    except MissingDependency:
+        raise
+    except Deep5Error as error:
+        raise UsageError(f"the samples cannot be put into batches: {error}") from error

@@ -1,0 +1,369 @@
+"""`deep5 predict`: what a result's trained network says of arrays and images."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deep5.core.errors import Errors, OutputError, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from deep5.core.tensors import TensorSpec
+    from deep5.trained.images import Preparation
+
+__all__ = ["Prediction", "predict_command", "predict_files"]
+
+_LOGITS, _LABEL = "logits", "label"
+_ARRAYS = (".npy", ".npz")
+# Samples that run at once.
+_BATCH = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What the network says of one sample.
+
+    Attributes:
+        file: Where the sample stands.
+        index: Its place in a file of several; None where the file is the sample.
+        ranked: Pairs of class and probability, the likeliest first; empty where the logits are not numbers or the
+            largest is not finite.
+        names: Of the classes, where the data set names them.
+    """
+
+    file: str
+    index: int | None
+    ranked: tuple[tuple[int, float], ...]
+    names: Mapping[int, str]
+
+    def document(self) -> dict[str, Any]:
+        """In JSON's types."""
+        top = [
+            {"class": number, "name": self.names.get(number), "probability": probability}
+            for number, probability in self.ranked
+        ]
+        first: dict[str, Any] = top[0] if top else {"class": None, "name": None, "probability": None}
+        return {"file": self.file, "index": self.index, **first, "top": top}
+
+    def line(self) -> str:
+        """For a terminal."""
+        place = "" if self.index is None else f"[{self.index}]"
+        told = (
+            f"{number}{f' ({self.names[number]})' if number in self.names else ''} {100 * probability:.2f} %"
+            for number, probability in self.ranked
+        )
+        return f"{self.file}{place}  " + (
+            "  ".join(told) if self.ranked else "no prediction: its logits are no numbers"
+        )
+
+
+def predict_files(
+    folder: str | Path,
+    files: Sequence[str | Path],
+    *,
+    top: int = 1,
+    framework: str | None = None,
+    device: str = "cpu",
+    recipe: str | Path | None = None,
+    size: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    fit: str | None = None,
+    invert: bool = False,
+) -> tuple[list[Prediction], tuple[str, ...]]:
+    """Classify the samples in some files with a result's trained network.
+
+    Args:
+        folder: The result folder; nothing in it is executed.
+        files: Arrays (.npy, .npz) as the network takes them, one sample or several with their axis first; else images.
+        top: How many classes are told of each sample.
+        framework: Where it runs; None: on the run's.
+        device: Where it runs.
+        recipe: The recipe of the run, where its network or what its test samples went through is its own code.
+        size: Height and width that images are brought to; None: those of the run's samples.
+        mean: Of pixels in [0, 1], a channel; None: as the run's samples were prepared.
+        std: Likewise.
+        fit: `"crop"` or `"stretch"`; None: as the run's samples were prepared.
+        invert: Turn dark and bright of images around.
+
+    Returns:
+        A prediction a sample in the order of the files, and what is to be known of them, a sentence each.
+
+    Raises:
+        UsageError: No result folder of a training run, or a file that is not there, cannot be read, or does not fit the
+            network.
+        MissingDependency: An image, and Pillow is not installed.
+    """
+    from deep5.trained.images import preparation_of
+    from deep5.trained.load import class_names, executor_of, trained
+
+    if isinstance(top, bool) or not isinstance(top, int) or top < 1:
+        raise UsageError(f"top {top!r:.60}; allowed: a whole number of at least 1")
+    run = trained(folder, recipe)
+    executor, notes = executor_of(run, framework, device)
+    network = executor.network
+    if _LOGITS not in network.outputs:
+        raise UsageError(f"the network has no output {_LOGITS!r}; it has {', '.join(network.outputs)}")
+    inputs = {name: spec for name, spec in network.inputs.items() if name != _LABEL}
+    preparation = preparation_of(run, inputs, size=size, mean=mean, std=std, fit=fit, invert=invert)
+    names = class_names(preparation.description)
+    found: list[Prediction] = []
+    for batch in _batched(_samples(files, inputs, preparation), _batch_size(network.inputs)):
+        logits = _logits(executor, [arrays for _, _, arrays in batch])
+        for (file, index, _), row in zip(batch, logits, strict=True):
+            found.append(Prediction(file=file, index=index, ranked=_ranked(row, top), names=names))
+    images = any(Path(file).suffix.lower() not in _ARRAYS for file in files)
+    return found, (*run.notes, *notes, *(preparation.notes if images else ()))
+
+
+_Sample = tuple[str, "int | None", "dict[str, np.ndarray]"]
+
+
+def _samples(
+    files: Sequence[str | Path], inputs: Mapping[str, TensorSpec], preparation: Preparation
+) -> Iterator[_Sample]:
+    for given in files:
+        path = Path(given)
+        if not path.is_file():
+            state = "is a folder" if path.is_dir() else "is not there"
+            raise UsageError(f"the file {path} {state}; allowed: .npy and .npz files, and images")
+        if path.suffix.lower() in _ARRAYS:
+            yield from _arrays(path, inputs)
+        else:
+            yield str(given), None, preparation.image(path)
+
+
+def _arrays(path: Path, inputs: Mapping[str, TensorSpec]) -> Iterator[_Sample]:
+    """The samples of a NumPy file; nothing in it is executed."""
+    held = _read(path)
+    if isinstance(held, Mapping):
+        parts = {name: array for name, array in held.items() if name != _LABEL}
+        if len(parts) == 1 and len(inputs) == 1:
+            parts = dict(zip(inputs, parts.values(), strict=True))
+    else:
+        parts = dict.fromkeys(list(inputs)[:1], held)
+    if parts.keys() != inputs.keys():
+        raise UsageError(
+            f"{path} holds {', '.join(map(repr, held)) or 'nothing'}; the network takes {', '.join(inputs)}"
+        )
+    fitted, single = {}, None
+    for name, array in parts.items():
+        one, fitted[name] = _fitted(path, name, array, inputs[name])
+        single = one if single is None else single and one
+    lengths = {len(array) for array in fitted.values()}
+    if len(lengths) != 1:
+        raise UsageError(f"{path} holds {sorted(lengths)} samples in its arrays; allowed: the same number in each")
+    for index in range(lengths.pop()):
+        yield str(path), None if single else index, {name: array[index] for name, array in fitted.items()}
+
+
+def _read(path: Path) -> Any:
+    import numpy as np
+
+    try:
+        with path.open("rb") as file:
+            held = np.load(file, allow_pickle=False)
+            return held if isinstance(held, np.ndarray) else {name: held[name] for name in held.files}
+    except Exception as error:  # the reader of zip files raises its own
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UsageError(
+            f"{path} cannot be read ({reason}); allowed: arrays of numbers as numpy.save writes them"
+        ) from error
+
+
+def _fitted(path: Path, name: str, array: np.ndarray, spec: TensorSpec) -> tuple[bool, np.ndarray]:
+    """Whether the array is one sample, and it with an axis of samples, in the network's element type."""
+    import numpy as np
+
+    from deep5.core.tensors import numpy_dtype
+
+    single = array.ndim == len(spec.shape) - 1
+    many = array[None] if single else array
+    dtype = numpy_dtype(spec.dtype)
+    shape = tuple(spec.shape[1:])
+    fits = many.ndim == len(spec.shape) and all(
+        not isinstance(want, int) or want == got for want, got in zip(shape, many.shape[1:], strict=True)
+    )
+    whole = array.dtype.kind in "iu"
+    floating = array.dtype.kind == "f"
+    if not fits or not (whole or floating) or (whole and dtype.kind not in "iu") or (floating and dtype.kind in "iu"):
+        raise UsageError(
+            f"{path} holds {array.dtype} of shape {array.shape} for {name!r}; the network takes {spec.dtype} of shape "
+            f"{shape}, or several with their axis first"
+            + (_PIXELS if fits and whole and dtype.kind not in "iu" else "")
+        )
+    if whole and many.size and not (np.iinfo(dtype).min <= many.min() and many.max() <= np.iinfo(dtype).max):
+        raise UsageError(f"{path} holds whole numbers for {name!r} that are out of the range of {dtype}")
+    return single, many.astype(dtype)
+
+
+_PIXELS = "; remedy: prepare pixels as the data set does, or give the image's file"
+
+
+def _batch_size(inputs: Mapping[str, TensorSpec]) -> int | None:
+    """Samples in a batch, where the network has a fixed number; None where it takes any."""
+    return next((spec.shape[0] for spec in inputs.values() if spec.shape and isinstance(spec.shape[0], int)), None)
+
+
+def _batched(samples: Iterator[_Sample], fixed: int | None) -> Iterator[list[_Sample]]:
+    batch: list[_Sample] = []
+    for sample in samples:
+        # Samples of other extents (sentences, say) do not go together.
+        if batch and any(batch[0][2][name].shape != array.shape for name, array in sample[2].items()):
+            yield batch
+            batch = []
+        batch.append(sample)
+        if len(batch) == (fixed or _BATCH):
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _logits(executor: Any, samples: Sequence[Mapping[str, np.ndarray]]) -> np.ndarray:
+    """A row of logits a sample."""
+    import numpy as np
+
+    from deep5.core.tensors import numpy_dtype, to_numpy
+
+    network = executor.network
+    rows = _batch_size(network.inputs) or len(samples)
+    feed = {}
+    for name in samples[0]:
+        stacked = np.stack([sample[name] for sample in samples])
+        # A network of a fixed batch size gets the last sample over and over.
+        feed[name] = np.concatenate([stacked, np.repeat(stacked[-1:], rows - len(samples), axis=0)])
+    if _LABEL in network.inputs:  # for the loss, at which nobody looks
+        label = network.inputs[_LABEL]
+        extents = {
+            symbol: extent
+            for name, array in feed.items()
+            for symbol, extent in zip(network.inputs[name].shape, array.shape, strict=True)
+            if isinstance(symbol, str)
+        }
+        shape = [rows, *(extent if isinstance(extent, int) else extents.get(extent, 1) for extent in label.shape[1:])]
+        feed[_LABEL] = np.zeros(shape, numpy_dtype(label.dtype))
+    found = to_numpy(executor.inference(feed)[_LOGITS])
+    if found.ndim != 2:
+        raise UsageError(
+            f"the network's logits have the shape {found.shape}; allowed: a row of classes a sample, as a network that "
+            "classifies whole samples has"
+        )
+    rows_found: np.ndarray = found[: len(samples)].astype(np.float64)
+    return rows_found
+
+
+def _ranked(logits: np.ndarray, top: int) -> tuple[tuple[int, float], ...]:
+    import numpy as np
+
+    if not np.isfinite(logits.max()):  # the largest of numbers and NaN is NaN
+        return ()
+    shifted = np.exp(logits - logits.max())
+    probabilities = shifted / shifted.sum()
+    order = np.argsort(-logits, kind="stable")[:top]
+    return tuple((int(number), float(probabilities[number])) for number in order)
+
+
+def _written(path: Path, predictions: Sequence[Prediction]) -> None:
+    from deep5.core.files import write_atomically
+
+    if path.suffix == ".json":
+        text = json.dumps([prediction.document() for prediction in predictions], indent=2) + "\n"
+    elif path.suffix == ".csv":
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(("file", "index", "rank", "class", "name", "probability"))
+        for prediction in predictions:
+            index = "" if prediction.index is None else prediction.index
+            for rank, (number, probability) in enumerate(prediction.ranked or ((None, math.nan),), start=1):
+                name = "" if number is None else prediction.names.get(number, "")
+                writer.writerow(
+                    (prediction.file, index, rank, "" if number is None else number, name, repr(probability))
+                )
+        text = out.getvalue()
+    else:
+        raise UsageError(f"--out {path}; allowed: a file that ends in .csv or .json")
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {path}: {error.strerror or error}; allowed: a file that can be written"
+        ) from error
+
+
+def _numbers(text: str | None, option: str) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(map(math.isfinite, found)):
+        raise UsageError(f"{option} {text!r}; allowed: a number a channel with commas between, such as 0.5,0.5,0.5")
+    return found
+
+
+def predict_command(errors: Errors) -> click.Command:
+    """The command, for a command line that says how errors are told.
+
+    Args:
+        errors: The command line's own.
+    """
+
+    @click.command("predict")
+    @click.argument("result", metavar="RESULT")
+    @click.argument("files", metavar="FILE…", nargs=-1, required=True)
+    @click.option(
+        "--top", type=click.IntRange(min=1), default=1, show_default=True, metavar="K", help="Classes a sample."
+    )
+    @click.option("--out", metavar="FILE", help="Write a .csv or .json instead of printing.")
+    @click.option("--size", type=click.IntRange(min=1), metavar="N", help="Bring images to N x N pixels.")
+    @click.option("--mean", metavar="M,…", help="Taken off pixels in [0, 1]; a number a channel.")
+    @click.option("--std", metavar="D,…", help="Pixels less the mean are divided by it.")
+    @click.option("--fit", type=click.Choice(["crop", "stretch"]), help="How an image that is no square becomes one.")
+    @click.option("--invert", is_flag=True, help="Images are dark on bright where the data set is bright on dark.")
+    @click.option("--framework", metavar="NAME", help="Run on this framework instead of the run's.")
+    @click.option("--device", metavar="D", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
+    @click.option("--recipe", metavar="RECIPE", help="The run's recipe, where it holds code of its own.")
+    @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+    @click.option("--debug", is_flag=True, help="On an error, show the traceback.")
+    def predict(
+        result: str,
+        files: tuple[str, ...],
+        out: str | None,
+        mean: str | None,
+        std: str | None,
+        as_json: bool,
+        debug: bool,
+        **chosen: Any,
+    ) -> None:
+        """Classify each FILE with the trained network of RESULT, a result folder.
+
+        A FILE is an image, prepared as the samples of the run were, or an array (.npy, .npz) as the network takes it:
+        one sample, or several with their axis first. Nothing in RESULT is executed.
+        """
+        with errors(debug, as_json) as show:
+            if out is not None and Path(out).suffix not in (".csv", ".json"):
+                raise UsageError(f"--out {out}; allowed: a file that ends in .csv or .json")
+            chosen |= {"mean": _numbers(mean, "--mean"), "std": _numbers(std, "--std")}
+            found, notes = predict_files(result, files, **chosen)
+            if out is not None:
+                _written(Path(out), found)
+            if as_json:
+                document = {"predictions": [one.document() for one in found], "notes": list(notes)}
+                show(json.dumps(document, indent=2, allow_nan=False))
+                return
+            lines = [f"{len(found)} predictions in {out}"] if out is not None else [one.line() for one in found]
+            show("\n".join([*lines, *(f"note: {note}" for note in notes)]))
+
+    return predict
