@@ -57,8 +57,8 @@ test-all: $(VENV)/.complete ## Every test; the counts go to docs/test-counts.md,
 	export DEEP5_REQUIRE=$(DEEP5_REQUIRE); \
 	$(BIN)/python -m pytest -m "not timing" $(PARALLEL) --junitxml=$(VENV)/all.xml || status=$$?; \
 	$(BIN)/python -m pytest -m timing --junitxml=$(VENV)/timing.xml || status=$$?; \
-	$(BIN)/python tests/counts.py docs/test-counts.md --tests $(VENV)/all.xml --times $(VENV)/timing.xml; \
-	$(BIN)/python tests/longest.py tests/long_tests.txt $(VENV)/all.xml $(VENV)/timing.xml; \
+	$(BIN)/python tests/support/counts.py docs/test-counts.md --tests $(VENV)/all.xml --times $(VENV)/timing.xml; \
+	$(BIN)/python tests/support/longest.py tests/long_tests.txt $(VENV)/all.xml $(VENV)/timing.xml; \
 	exit $$status
 
 coverage: $(VENV)/.complete ## The fast suite once more, with what of the code it ran; a third slower
@@ -67,7 +67,7 @@ coverage: $(VENV)/.complete ## The fast suite once more, with what of the code i
 lint: $(VENV)/.complete ## ruff, mypy in strict mode, and who may import whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python tests/staging.py types imports
+	$(BIN)/python tests/support/staging.py types imports
 
 constraints: $(VENV)/.python ## Renew constraints.txt: the newest of everything but PyTorch, in a throw-away environment
 	rm -rf $(VENV)/renewed

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.former_paths import keep_importable
+from deep5.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from deep5 import networks as networks
@@ -183,8 +184,6 @@ if TYPE_CHECKING:
     from deep5.training.transforms.transform import RandomTransform as RandomTransform
     from deep5.training.transforms.transform import Transform as Transform
     from deep5.training.weighted_sampler import WeightedSampler as WeightedSampler
-
-__version__ = "0.1.0"
 
 keep_importable()
 

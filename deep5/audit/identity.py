@@ -61,7 +61,7 @@ def own_recipe(name: str, size: str, fixed_hash: str) -> Recipe:
 
 def _check_own(ledger: Ledger, document: Mapping[str, Any]) -> None:
     """Who has the name of a recipe of deep5's own and is of the closed division, is that recipe, to the letter."""
-    from deep5 import __version__
+    from deep5.core.version import __version__
     from deep5.recipe.recipe import load_recipe
 
     recipe, source = document["recipe"], document["provenance"]["recipe_source"]

@@ -17,7 +17,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
-from deep5 import __version__
+from deep5.core.version import PACKAGE, __version__
 
 __all__ = ["default_threads", "describe_software", "describe_system", "environment_hash", "info"]
 
@@ -112,7 +112,7 @@ def describe_software() -> dict[str, Any]:
             for name, value in sorted(os.environ.items())
             if _VARIABLE.fullmatch(name) and not _PRIVATE.search(name) and not _is_by_library(name, value)
         },
-        "commit": _commit(Path(__file__).resolve().parent),
+        "commit": _commit(PACKAGE),
     }
 
 
@@ -178,7 +178,7 @@ def info() -> dict[str, Any]:
     import_module("numpy")  # a pool is listed only once its library is loaded
     keys = ("user_api", "internal_api", "version", "num_threads", "threading_layer", "architecture")
     return {
-        "deep5": {"version": __version__, "folder": str(Path(__file__).resolve().parent), "commit": software["commit"]},
+        "deep5": {"version": __version__, "folder": str(PACKAGE), "commit": software["commit"]},
         "system": system,
         "software": software,
         "blas": [{key: pool.get(key) for key in keys} for pool in threadpoolctl.threadpool_info()],

@@ -1,7 +1,7 @@
 """Raw times of interleaved rounds -> what may be said of them: a ratio, a verdict, a steady state, what to distrust.
 
 Nothing here draws random numbers. The bootstrap of a median has a closed form, and the test that a claim rests on holds
-whatever the noise is distributed like. tests/test_statistics_simulated.py says how often each is right.
+whatever the noise is distributed like. tests/measuring/test_statistics_simulated.py says how often each is right.
 """
 
 from __future__ import annotations

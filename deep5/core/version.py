@@ -1,0 +1,12 @@
+"""deep5's version, as `pyproject.toml` has it, and the folder of its package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["PACKAGE", "__version__"]
+
+__version__ = "0.1.0"
+
+PACKAGE = Path(__file__).resolve().parents[1]
+"""The folder `deep5` that is imported."""

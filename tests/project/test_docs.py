@@ -1,0 +1,215 @@
+"""What the documents show runs: every Python block, every command, every doctest."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import deep5
+from comparison_cases import written_comparison
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+KINDS = {"python", "sh", "text", "toml", ""}
+
+
+def blocks(kind: str) -> list[tuple[str, str]]:
+    return [(page.name, body) for page in PAGES for found, body in BLOCK.findall(page.read_text()) if found == kind]
+
+
+def test_no_block_is_of_a_kind_that_nobody_checks() -> None:
+    kinds = {kind for page in PAGES for kind, _ in BLOCK.findall(page.read_text())}
+    assert kinds <= KINDS
+    assert blocks("python")
+
+
+def every_day(page: str) -> Any:
+    """The mark of the page that a new user meets first."""
+    return pytest.mark.daily if page == "README.md" else ()
+
+
+@pytest.mark.parametrize(
+    ("page", "code"), [pytest.param(page, code, marks=every_day(page)) for page, code in blocks("python")]
+)
+def test_python_blocks_run(page: str, code: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    script = tmp_path / "snippet.py"
+    script.write_text(code)
+    if '"results"' in code:
+        shutil.copytree(request.getfixturevalue("finished").parent, tmp_path / "results")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"{page}: {done.stderr}"
+
+
+def commands() -> list[tuple[str, str]]:
+    lines = [(page, line.partition("#")[0].strip()) for page, body in blocks("sh") for line in body.splitlines()]
+    return [(page, line) for page, line in lines if line.startswith("deep5 ")]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run, for what the documents do with one."""
+    from deep5.recipe.recipe import load_recipe
+    from deep5.run.execute import execute
+
+    return execute(load_recipe("digits_lenet").at_size("smoke"), out=tmp_path_factory.mktemp("results")).folder
+
+
+# A comparison is planned, and not run: what its processes do has tests of its own.
+PLANNED = """
+import sys
+import deep5.compare.driver
+from deep5.cli.main import main
+from deep5.compare.options import given_options
+from deep5.compare.plan import make_plan
+
+def run_comparison(recipe, *, out, tell, resume=None, **options):
+    sys.exit(0 if make_plan(recipe, **given_options(options)) else 1)
+
+deep5.compare.driver.run_comparison = run_comparison
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The folders of two studies."""
+    from deep5.results.time_to_target import parse_target
+    from deep5.study.study import run_study
+
+    folder = tmp_path_factory.mktemp("studies")
+    settings = {"Adam": {"optimizer": "adam"}, "momentum": {"optimizer": "momentum"}}
+    return [
+        run_study(
+            name,
+            varied,
+            size="smoke",
+            only="Adam,momentum",
+            seeds=(0,),
+            common={"framework": "reference"},
+            target=parse_target("accuracy=5"),
+            out=folder,
+        ).folder
+        for name, varied in (("digits_lenet", settings), ("optimizer_study", None))
+    ]
+
+
+def _with_files(words: list[str], finished: Path, folder: Path, request: pytest.FixtureRequest) -> list[str]:
+    """A command on a result, an image or an array: with real ones."""
+    if words[0] == "profile":
+        return [words[0], *map(str, request.getfixturevalue("studies"))]
+    if any("-compare-" in word for word in words):
+        made = str(written_comparison(folder))
+        return [made if "-compare-" in word else word for word in words]
+    words = [str(finished) if word.startswith("results/") else word for word in words]
+    if words[0] == "predict":
+        from PIL import Image
+
+        Image.new("L", (28, 28)).save(folder / "photo.png")
+        np.save(folder / "digits.npy", np.zeros((2, 1, 28, 28), np.float32))
+    if "results" in words:
+        shutil.copytree(finished.parent, folder / "results")
+    return words
+
+
+# Commands that take their time, and have tests of their own: here of those with ranks one, all in `make test-all`.
+LONG = ("deep5 bench operator", "deep5 bench collective", "deep5 study", "deep5 calibrate", "deep5 check optimizer")
+
+
+def marked() -> list[Any]:
+    """All commands; the long ones are not for every day."""
+    found, ranks = [], False
+    for page, line in commands():
+        again = ranks and line.startswith("deep5 run") and "--ranks" in line
+        ranks = ranks or "--ranks" in line
+        found.append(
+            pytest.param(page, line, marks=pytest.mark.slow if again or line.startswith(LONG) else every_day(page))
+        )
+    return found
+
+
+@pytest.mark.parametrize(("page", "line"), marked())
+def test_commands_are_understood(
+    page: str, line: str, tmp_path: Path, finished: Path, request: pytest.FixtureRequest
+) -> None:
+    """Runs are tried at their smoke size, or validated; comparisons are planned; the rest is run as it stands."""
+    words = _with_files(shlex.split(line)[1:], finished, tmp_path, request)
+    program = ["-c", PLANNED] if words[0] == "compare" else ["-m", "deep5"]
+    if "my_recipe.py" in words:
+        recipe = next(body for _, body in blocks("python") if "METRICS" in body)
+        (tmp_path / "my_recipe.py").write_text(recipe)
+    elif words[0] == "study":
+        # Of the study of optimizers two are enough.
+        words += ["--seeds", "1", *(["--only", "Adam,momentum"] if "optimizer_study" in words else [])]
+    elif words[0] == "run" and (words[1].startswith("overhead_") or {"--resume", "--checkpoint-every"} & {*words}):
+        words += ["--size", "smoke"]
+    elif words[0] == "run" and "--size" not in words:
+        words[0] = "check"
+    if any(word.startswith("ops.py") for word in words):
+        cube = "\n\ndef cube(x):\n    return x**3\n"
+        operator = next(body for page, body in blocks("python") if page == "operators.md" and "class IPow" in body)
+        (tmp_path / "ops.py").write_text(operator.partition("print(")[0] + cube)
+    if any("rules.py:" in word for word in words):
+        rule = next(body for page, body in blocks("python") if page == "README.md" and "class SignMomentum" in body)
+        (tmp_path / "rules.py").write_text(rule)
+    if "weights.safetensors" in words:
+        deep5.networks.lenet().save_weights(tmp_path / "weights.safetensors")
+    done = subprocess.run(
+        [sys.executable, *program, *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"{page}: {line}: {done.stderr}"
+
+
+def modules() -> list[str]:
+    found = ["deep5"]
+    for name in ("deep5", "deep5.frameworks", "deep5.metrics"):
+        package = importlib.import_module(name)
+        prefix = f"{name}."
+        found += [info.name for info in pkgutil.walk_packages(package.__path__, prefix) if "__main__" not in info.name]
+    return sorted(set(found))
+
+
+@pytest.mark.daily
+@pytest.mark.parametrize("name", modules())
+def test_doctests(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.failed == 0
+
+
+def test_there_are_doctests() -> None:
+    finder = doctest.DocTestFinder()
+    assert sum(bool(test.examples) for name in modules() for test in finder.find(importlib.import_module(name))) >= 8
+
+
+def test_the_readme_names_the_version_of_the_package() -> None:
+    assert f'version = "{deep5.__version__}"' in (ROOT / "pyproject.toml").read_text()
+    assert f"## {deep5.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"

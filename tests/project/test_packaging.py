@@ -1,0 +1,206 @@
+"""What is packed, registered and pinned: a wheel that lacks nothing, and a recipe run from it elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from deep5.core.plugins import KINDS
+from staging import ROOMS
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+FRAMEWORKS = {"torch", "tensorflow", "onnxruntime", "jax"}
+
+
+def packed_as(path: Path) -> str:
+    """Where a file of the repository lies in the wheel: `metrics/time.py` -> `deep5/metrics/time.py`."""
+    inside = path.relative_to(ROOT).as_posix()
+    return inside if inside.startswith("deep5/") else f"deep5/{inside}"
+
+
+def package_files() -> list[Path]:
+    """Every file of the package and its rooms, whatever git thinks of it."""
+    files = [path for room in ("deep5", *ROOMS) for path in sorted((ROOT / room).rglob("*")) if path.is_file()]
+    return [path for path in files if "__pycache__" not in path.parts and not path.name.startswith(".")]
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    arguments = [str(word) for word in command]
+    return subprocess.run(
+        arguments, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+# What pyproject.toml says
+
+
+def test_package_list_equals_the_folders() -> None:
+    folders = {Path(packed_as(path)).parent for path in package_files()}  # of data, too: setuptools warns of others
+    listed = PROJECT["tool"]["setuptools"]["packages"]
+    assert listed == sorted(folder.as_posix().replace("/", ".") for folder in folders)
+    without = [packed_as(p) for p in package_files() if p.suffix == ".py" and not (p.parent / "__init__.py").exists()]
+    assert without == [], "a folder with modules and no __init__.py"
+
+
+def test_rooms_are_mapped() -> None:
+    assert PROJECT["tool"]["setuptools"]["package-dir"] == {f"deep5.{room}": room for room in ROOMS}
+
+
+POINTS = [
+    EntryPoint(name=name, value=value, group=group)
+    for group, points in PROJECT["project"]["entry-points"].items()
+    for name, value in points.items()
+] + [EntryPoint(name="deep5", value=PROJECT["project"]["scripts"]["deep5"], group="console_scripts")]
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point.group}:{point.name}")
+def test_entry_point_leads_to_something(point: EntryPoint) -> None:
+    room, *rest = point.module.removeprefix("deep5.").split(".")
+    base = ROOT.joinpath(*([room] if room in ROOMS else ["deep5", room]), *rest)
+    assert base.with_suffix(".py").is_file() or (base / "__init__.py").is_file()
+    try:
+        assert point.load() is not None
+    except ModuleNotFoundError as error:
+        assert (error.name or "").partition(".")[0] in FRAMEWORKS, error  # noqa: PT017 - which one is missing decides
+
+
+def test_installed_entry_points_are_those_of_pyproject() -> None:
+    groups = {point.group for point in POINTS} | {f"deep5.{kind}" for kind in KINDS}
+    found = [point for group in sorted(groups) for point in entry_points(group=group)]
+    installed = {(point.group, point.name, point.value) for point in found if point.value.startswith("deep5.")}
+    declared = {(point.group, point.name, point.value) for point in POINTS}
+    assert installed == declared, "entry points are registered at installation: 'make venv' installs anew"
+
+
+def test_every_recipe_is_registered() -> None:
+    registered = {
+        value.removeprefix("deep5.recipes.") for value in PROJECT["project"]["entry-points"]["deep5.recipes"].values()
+    }
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "recipes").rglob("*.py")}
+    files = [path for path, text in texts.items() if re.search(r"^FIXED\b.*=", text, re.MULTILINE)]
+    assert registered == {".".join(path.relative_to(ROOT / "recipes").with_suffix("").parts) for path in files}
+
+
+# What constraints.txt pins
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("#")
+    found = [re.fullmatch(r"([A-Za-z0-9._-]+)==([0-9][A-Za-z0-9.]*)", line) for line in lines[1:]]
+    assert None not in found, "only name==version, without addresses and local versions"
+    return {canonicalize_name(pin[1]): pin[2] for pin in found if pin is not None}
+
+
+def test_what_the_project_needs_is_pinned_within_its_range() -> None:
+    pinned, project = pins(), PROJECT["project"]
+    lines = project["dependencies"] + [line for extra in project["optional-dependencies"].values() for line in extra]
+    for needed in map(Requirement, lines + PROJECT["build-system"]["requires"]):
+        if needed.name != "deep5":
+            version = pinned.get(canonicalize_name(needed.name))
+            assert version is not None, f"{needed.name} is not in constraints.txt: 'make constraints'"
+            assert needed.specifier.contains(version), f"{needed} and {needed.name}=={version}"
+
+
+def test_pytorch_is_pinned() -> None:
+    assert pins()["torch"] == "2.13.0"
+
+
+# What make says and what the tools of the house do
+
+
+def test_make_alone_lists_every_target() -> None:
+    done = run("make", "--no-print-directory", cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    targets = re.findall(r"^\.PHONY: (.*)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[0].split()
+    assert re.findall(r"^  make ([a-z-]+)", done.stdout, re.MULTILINE) == targets
+
+
+def test_make_without_a_python_says_what_to_do(tmp_path: Path) -> None:
+    for name in ("Makefile", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    # Like a version manager's stand-in for a version that is not chosen.
+    for name in ("python3", "python3.11", "python3.12", "python3.13"):
+        (programs / name).write_text("#!/bin/sh\necho 'Python 3.9.18'\nexit 1\n", encoding="utf-8")
+        (programs / name).chmod(0o755)
+    done = run("make", "run", cwd=tmp_path, PATH=f"{programs}{os.pathsep}{os.environ['PATH']}")
+    assert done.returncode == 2
+    assert re.search(r"deep5 needs Python 3\.11 or newer .*found: Python 3\.9\.18\.\nRemedy: ", done.stderr), (
+        done.stderr
+    )
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_continuous_integration_runs_tests_and_lint() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert re.findall(r"^make .*", script.read_text(encoding="utf-8"), re.MULTILINE) == ["make test", "make lint"]
+
+
+# The wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy so that the repository stays as it is."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("deep5", *ROOMS):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    done = run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source, cwd=out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next(out.glob("*.whl"))
+
+
+def test_wheel_holds_every_file_of_the_package_and_no_other(wheel: Path) -> None:
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert names == {packed_as(path) for path in package_files()}
+    assert {"deep5/py.typed", "deep5/results/schema.json"} <= names
+    assert any(name.startswith("deep5/training/datasets/") and name.endswith(".npz") for name in names)
+
+
+def test_wheel_carries_the_license_and_the_entry_points(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    held = {name.partition(".dist-info/")[2]: name for name in archive.namelist()}
+    assert archive.read(held["licenses/LICENSE"]).startswith(b"BSD 3-Clause License")
+    registered = archive.read(held["entry_points.txt"]).decode()
+    assert all(f"{point.name} = {point.value}" in registered for point in POINTS)
+
+
+@pytest.mark.daily
+def test_recipe_runs_from_the_installed_wheel(wheel: Path, tmp_path: Path) -> None:
+    room, elsewhere = tmp_path / "venv", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    venv.create(room, with_pip=False)
+    python = room / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check")
+    done = run(*pip, "install", "--quiet", "-c", ROOT / "constraints.txt", wheel, cwd=elsewhere)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    found = "import deep5, importlib.util as u; print(deep5.__file__, *(n for n in {} if u.find_spec(n)))"
+    done = run(python, "-c", found.format(sorted(FRAMEWORKS)), cwd=elsewhere)
+    assert done.stdout.split() == [str(next(room.rglob("site-packages")) / "deep5" / "__init__.py")], done.stderr
+
+    recipe = ("digits_lenet", "--framework", "reference", "--size", "smoke")
+    done = run(room / "bin" / "deep5", "run", *recipe, cwd=elsewhere)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = list(elsewhere.rglob("result.json"))
+    assert len(results) == 1, sorted(elsewhere.rglob("*"))
+    assert list(elsewhere.iterdir()) == [elsewhere / "results"]

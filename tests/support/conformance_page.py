@@ -1,0 +1,154 @@
+"""Write the page from the lists of failing cases: `python tests/support/conformance_page.py docs/conformance.md`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter, defaultdict
+from importlib.metadata import version
+from pathlib import Path
+
+from conformance import SUITES, cases, excluded
+
+FRAMEWORKS = {
+    "reference": "numpy",
+    "onnxruntime": "onnxruntime",
+    "pytorch": "torch",
+    "tensorflow": "tensorflow",
+    "jax": "jax",
+}
+"""Each with the distribution that says its version."""
+IMPORTERS = {
+    "onnx2pytorch 0.6.0, experimental=True": ("pytorch", {"node": 1410, "converted": 79, "operator": 33, "simple": 15}),
+    "onnx2torch 1.5.15": ("pytorch", {"node": 320, "converted": 54, "operator": 25, "simple": 6}),
+    "onnx2tf 1.29.24": ("tensorflow", {"node": 861, "converted": 78, "operator": 35, "simple": 11}),
+    "onnx-tf 1.10.0": ("tensorflow", {"node": 449, "converted": 77, "operator": 35, "simple": 14}),
+    "jaxonnxruntime 0.3.0": ("jax", {"node": 318, "converted": 75}),
+}
+"""Other importers, as measured beside torch 2.13.0 and jax 0.10.2, on the framework that they are for.
+
+TensorFlow's ask for older versions: they had models, inputs and expected outputs written by onnx 1.23.2, and read them
+in an environment of their own, which `ENVIRONMENTS` says.
+"""
+ENVIRONMENTS = (
+    "Blanks are not measured. The kernels of torchvision could not be loaded for those of PyTorch: at most 13 node",
+    "tests, of NonMaxSuppression and RoiAlign, hang on them.",
+    "",
+    "Those for TensorFlow do not run beside these versions: each read the cases of onnx 1.23.2 in an environment of",
+    "its own. onnx2tf had onnx 1.19.1 and tensorflow 2.19.0, the exact versions that it asks for. It changes the order",
+    "of axes: a case counts where it passes with inputs in ONNX's order or with channels last, the model simplified",
+    "or not, each output in either order, within 60 seconds. onnx-tf had onnx 1.18.0 and tensorflow 2.14.1, old enough",
+    "for its tensorflow-addons, and inputs whose names begin with a letter. Of the node tests 565 are in a version of",
+    "ONNX's IR that this onnx does not read; at 847, onnx-tf says that it does not have the operator's version.",
+)
+
+
+def table() -> list[str]:
+    """Counts by framework and suite."""
+    sizes = {suite: len(cases(suite)) for suite in SUITES}
+    lines = [
+        "| framework | " + " | ".join(f"{suite}, of {size}" for suite, size in sizes.items()) + " |",
+        "|---|" + "---:|" * len(sizes),
+    ]
+    for framework in FRAMEWORKS:
+        left = excluded(framework)
+        lines.append(f"| `{framework}` | " + " | ".join(str(sizes[s] - len(left.get(s, ()))) for s in SUITES) + " |")
+    return lines
+
+
+def importers() -> list[str]:
+    """Other importers beside deep5."""
+    suites = ("node", "converted", "operator", "simple")
+    lines = ["| importer | framework | " + " | ".join(suites) + " |", "|---|---|" + "---:|" * len(suites)]
+    for framework in dict.fromkeys(framework for framework, _ in IMPORTERS.values()):
+        left = excluded(framework)
+        own = [str(len(cases(suite)) - len(left.get(suite, ()))) for suite in suites]
+        lines.append(f"| deep5 | {framework} | " + " | ".join(own) + " |")
+        for name, (other, counts) in IMPORTERS.items():
+            if other == framework:
+                lines.append(f"| {name} | {framework} | " + " | ".join(str(counts.get(s, "")) for s in suites) + " |")
+    return lines
+
+
+NOT_RUN = re.compile(r"^\w+ cannot run this network: (?:\S+ \((?P<operator>\w+)\)(?: in it)?: )+")
+"""What deep5 says before the reason: of the first node that is refused, and of what lies inside it."""
+GROUPS = (
+    (r"has no such operator", "no such operator: {}", "operator"),
+    (r"the domain '(?P<domain>\S+)' is not ONNX's own", "operators of other domains: {}", "domain operator"),
+    (r"has no operator (?P<operator>\S+)", "no such operator: {}", "operator"),
+    (r"has no kernel for (?P<operator>\S+)", "no kernel: {}", "operator"),
+    (r"^the element type (?P<type>\w+) of '", "element types that are not computed with: {}", "type"),
+    (r"takes and gives no (?P<type>\w+),", "element types that it neither takes nor gives: {}", "type"),
+    (r"^the (?:in|out)put '\S+' is (?P<type>[a-z0-9 ]+)", "texts, lists or optional values given: {}", "type"),
+    (r"computes what is (?P<type>\w+) in float64", "numbers computed in a type that does not hold them: {}", "type"),
+    (r"would compute it in float32 without a word", "float16 that it would compute in float32: {}", "operator"),
+    (r"the statistics that it updates are", "updated statistics of a batch normalisation as outputs", ""),
+    (r"^\w+ failed in the network '\S+': (?P<operator>\w+): ", "it fails when it runs: {}", "operator"),
+)
+"""Reasons that are alike: what they say, the line for them, and what of them is counted in it."""
+
+
+def grouped(reason: str) -> tuple[str, str]:
+    """The line that a reason goes to, and what of it is counted there; the reason itself where no group fits."""
+    refused = NOT_RUN.match(reason)
+    said = reason[refused.end() :] if refused else reason
+    for pattern, line, part in GROUPS:
+        found = re.search(pattern, said)
+        if found is None:
+            continue
+        known = {**(refused.groupdict() if refused else {}), **found.groupdict()}
+        return line, ".".join(known[each] for each in part.split())
+    return said.removeprefix("the model is not valid ONNX: "), ""
+
+
+def reasons(framework: str) -> list[str]:
+    """Why cases do not pass, the commonest reasons first."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for names in excluded(framework).values():
+        for each in names.values():
+            line, part = grouped(each.reason)
+            found[line][part] += 1
+    lines = []
+    for line, parts in sorted(found.items(), key=lambda entry: -entry[1].total()):
+        lines.append(f"- {parts.total()}: " + line.format(", ".join(f"{part} {n}" for part, n in parts.most_common())))
+    return lines
+
+
+def page() -> str:
+    versions = ", ".join(f"{name} {version(name)}" for name in ("onnx", *FRAMEWORKS.values()))
+    parts = [
+        "# ONNX conformance, counted",
+        "",
+        "How many cases of ONNX's own back-end suite (`onnx.backend.test`) pass through `Network.from_onnx` and an",
+        f"executor, with ONNX's inputs, expected outputs and tolerances. {versions}.",
+        "",
+        *table(),
+        "",
+        "What does not pass is refused by name, before anything runs, unless its list says otherwise: the lists, a",
+        "case a line with its reason, are `tests/support/conformance/FRAMEWORK.toml`.",
+        "`tests/networks/onnx/test_conformance.py` runs every case, daily one in six; a case that passes and is",
+        "still on its list fails the test, as one does that no longer passes.",
+        "",
+        "```sh",
+        "python tests/support/conformance.py pytorch -k resize         # cases by name",
+        "python tests/support/conformance.py pytorch --write           # all suites, and the list anew",
+        "python tests/support/conformance_page.py docs/conformance.md  # this page",
+        "```",
+        "",
+        "## Beside other importers",
+        "",
+        "The newest versions on PyPI that run beside these versions, by the same cases and comparison:",
+        "",
+        *importers(),
+        "",
+        *ENVIRONMENTS,
+        "",
+        "## Why cases do not pass",
+    ]
+    for framework in FRAMEWORKS:
+        parts += ["", f"### {framework}", "", *reasons(framework)]
+    return "\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(page())

@@ -1,0 +1,132 @@
+"""How each operator of ONNX runs and is differentiated: the table in docs/onnx_operators.md, written by this script.
+
+Run `python tests/support/operator_table.py` after an operator or a rule was added; a test fails until then.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from pathlib import Path
+
+import onnx
+
+import gradient_drawn_layers
+from conformance import cases, excluded, model_of
+from deep5.frameworks.jax.operators import OPERATORS as JAX
+from deep5.frameworks.pytorch.operators import OPERATORS as PYTORCH
+from deep5.frameworks.reference.operators import OPERATORS as REFERENCE
+from deep5.frameworks.tensorflow.operators import OPERATORS as TENSORFLOW
+from deep5.networks.constants import FLOATS
+from deep5.networks.gradients.rules import CONSTANT, REFUSED, RULES
+from deep5.networks.transforms.unrolling import RECURRENT
+from gradient_drawn import CASES
+from gradient_layers import LAYERS
+from gradient_table import ELEMENTS
+from nested_operators import NESTED
+
+__all__ = ["PAGE", "differentiated", "operators", "page"]
+
+PAGE = Path(__file__).parents[2] / "docs" / "onnx_operators.md"
+TABLES = {"reference": REFERENCE, "onnxruntime": None, "pytorch": PYTORCH, "tensorflow": TENSORFLOW, "jax": JAX}
+assert gradient_drawn_layers.windows  # it adds its operators to CASES
+
+FORMS = {"Dropout"}
+"""What `evaluation_form` and `training_form` take out of a network before a back-end sees it."""
+REAL = {f"tensor({kind.name.lower()})" for kind in FLOATS}
+
+_HEAD = """# Operators of ONNX
+
+Every operator of ONNX's own domain in its newest version, {count} of them: how back-ends run it, and what its
+gradient is where a back-end has none of its own (`reference`, `onnxruntime`, `openvino`; PyTorch, TensorFlow and JAX
+differentiate what they run). Written by `python tests/support/operator_table.py`.
+
+- forward, a column a back-end: *native*, the framework's own functions; *body*, what ONNX's function or a layer's cells
+  consist of; *form*, deep5 writes it in other operators when it prepares inference and training; `-`, none of these;
+  ONNX Runtime decides node by node. Behind it, how many cases of ONNX's own suite (node tests of this operator alone)
+  pass there; no count, or *no case*: the suite has none. `framework.supports(node)` says which attributes and element
+  types it takes.
+- backward: *rule*, a backward pass of its own; *body*, that of those operators; *constant*, the gradient stops or is
+  zero, since the outputs are whole numbers or do not vary; *refused*, with the reason.
+- tested: *table*, against three frameworks' own gradients, row by row; *drawn*, at nodes drawn from the schema, against
+  central differences, and against the own gradients of PyTorch, JAX and TensorFlow where they have the operator;
+  *graphs*, in the same way, in networks of which only a run knows the branch or the number of steps.
+
+| operator | reference | onnxruntime | pytorch | tensorflow | jax | backward | tested |
+|---|---|---|---|---|---|---|---|
+"""
+
+
+@functools.cache
+def operators() -> dict[str, onnx.defs.OpSchema]:
+    """The newest version of each operator that is not deprecated."""
+    names = sorted({schema.name for schema in onnx.defs.get_all_schemas_with_history() if schema.domain == ""})
+    found = {name: onnx.defs.get_schema(name) for name in names}
+    return {name: schema for name, schema in found.items() if not schema.deprecated}
+
+
+def is_function(op: str) -> bool:
+    schema = operators()[op]
+    return schema.has_function or schema.has_context_dependent_function
+
+
+def discrete(op: str) -> bool:
+    """Whether there is nothing to differentiate by, or nothing to differentiate."""
+    schema = operators()[op]
+    sides = (schema.inputs, schema.outputs)
+    return any(not any(REAL & set(each.types) or "seq" in str(each.types) for each in side) for side in sides)
+
+
+def differentiated(op: str) -> str:
+    """`"rule"`, `"body"`, `"constant"` or `"refused: …"`.
+
+    Raises:
+        LookupError: Nobody says what the gradient of the operator is.
+    """
+    if op in RULES:
+        return "rule"
+    if op in REFUSED:
+        return f"refused: {REFUSED[op]}"
+    if op in CONSTANT or discrete(op):
+        return "constant"
+    if op in {*CASES, *NESTED} and (is_function(op) or op in RECURRENT):
+        return "body"
+    raise LookupError(f"{op}: neither a rule, nor a body that is tested, nor a reason")
+
+
+@functools.cache
+def suite() -> dict[str, list[str]]:
+    """By operator, the cases of ONNX's node tests that are this operator alone."""
+    found = defaultdict(list)
+    for name, case in cases("node").items():
+        nodes = model_of(case).graph.node
+        if len(nodes) == 1 and nodes[0].domain == "":
+            found[nodes[0].op_type].append(name)
+    return found
+
+
+def forward(framework: str, op: str) -> str:
+    table, left = TABLES[framework], excluded(framework).get("node", {})
+    other = "form" if op in FORMS else "body" if is_function(op) or op in RECURRENT else "-"
+    how = [] if table is None else ["native" if op in table else other]
+    own = suite().get(op, ())
+    counted = [f"{sum(name not in left for name in own)}/{len(own)}"] if own else []
+    return " ".join(how + counted) or "no case"
+
+
+def tested(op: str) -> str:
+    found = (["table"] if op in ELEMENTS or op in LAYERS else []) + (["drawn"] if op in CASES else [])
+    found += ["graphs"] if op in NESTED else []
+    return ", ".join(found) or "-"
+
+
+def page() -> str:
+    lines = []
+    for op, schema in operators().items():
+        runs = [forward(framework, op) for framework in TABLES]
+        lines.append(f"| {op}-{schema.since_version} | {' | '.join(runs)} | {differentiated(op)} | {tested(op)} |")
+    return _HEAD.format(count=len(lines)) + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,63 @@
+"""A staging folder in which the package lies as it is imported, for tools that read files and not installations.
+
+`deep5.frameworks`, `deep5.metrics` and `deep5.recipes` live beside `deep5/`, where mypy and import-linter, which do
+not follow an editable installation, would miss them. `python tests/support/staging.py types imports` makes
+`.staging/deep5`, a folder of symbolic links, and runs both over it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOMS = ("frameworks", "metrics", "recipes")
+
+
+def stage(root: Path) -> Path:
+    """Make `root/.staging/deep5` anew, a link for each entry of `deep5/` and each room; returns `root/.staging`."""
+    staging = root / ".staging"
+    package = staging / "deep5"
+    if package.exists():
+        shutil.rmtree(package)
+    package.mkdir(parents=True)
+    entries = [entry for entry in sorted((root / "deep5").iterdir()) if entry.name != "__pycache__"]
+    for entry in [*entries, *(root / room for room in ROOMS)]:
+        (package / entry.name).symlink_to(Path("..", "..", entry.relative_to(root)))
+    return staging
+
+
+def check_types(root: Path) -> subprocess.CompletedProcess[str]:
+    """Run mypy, strict as pyproject.toml says, over the staged package."""
+    return _run(root, "-m", "mypy", "--config-file", str(root / "pyproject.toml"), "-p", "deep5")
+
+
+def check_imports(root: Path) -> subprocess.CompletedProcess[str]:
+    """Run import-linter, with the contracts in pyproject.toml, over the staged package."""
+    program = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
+    return _run(root, "-c", program, "--config", str(root / "pyproject.toml"), "--no-cache")
+
+
+def _run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # In the staging folder, so that it and not the repository is the first place where `deep5` is looked for.
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=stage(root), capture_output=True, text=True, timeout=600, check=False)
+
+
+CHECKS = {"types": check_types, "imports": check_imports}
+
+
+def main(names: list[str]) -> int:
+    """Run the checks named over this repository and print what they say; returns 1 where one complains."""
+    failed = False
+    for name in names:
+        result = CHECKS[name](Path(__file__).resolve().parents[2])
+        sys.stdout.write(result.stdout)
+        sys.stderr.write(result.stderr)
+        failed = failed or result.returncode != 0
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
