@@ -74,7 +74,7 @@ def by_ranks(
             recipe, communicator, out=out / "runs", events=events, quiet=True, resume=resume, checkpointer=keeper
         )
 
-    with suppress(d5.errors.RunFailed, KeyboardInterrupt):
+    with suppress(d5.core.errors.RunFailed, KeyboardInterrupt):
         run_in_threads(ranks, rank, timeout_s=120)
     (folder,) = (out / "runs").iterdir()
     return folder

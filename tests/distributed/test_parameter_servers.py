@@ -754,7 +754,7 @@ try:
         if step == 10 and rank == 2:
             time.sleep(20)
         made.step(batch(step), d5.StepInfo(step, 0, 4))
-except d5.errors.CommunicationError as error:
+except d5.core.errors.CommunicationError as error:
     print("rank", rank, error, flush=True)
     time.sleep(0.5)
     MPI.COMM_WORLD.Abort(3)

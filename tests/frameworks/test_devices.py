@@ -76,7 +76,7 @@ def test_gradients_and_state(name: str) -> None:
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_training(name: str, rule: str) -> None:
     runs = pair(name, d5.networks.lenet())
-    steps = [run.train_step(d5.plugins.load("optimizers", rule)(lr=0.005)) for run in runs]
+    steps = [run.train_step(d5.core.plugins.load("optimizers", rule)(lr=0.005)) for run in runs]
     for number in range(6):
         draw = np.random.default_rng(number)
         given = {

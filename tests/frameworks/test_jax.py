@@ -849,7 +849,7 @@ work()
 print(executor.settings()["threads"], (process_time() - used) / (perf_counter() - wall))
 try:
     framework.set_threads(3 - int(sys.argv[1]))
-except d5.errors.UsageError as error:
+except d5.core.errors.UsageError as error:
     print(error)
 """
 

@@ -469,7 +469,7 @@ def test_training_sends_the_bytes_of_the_formula(name: str | None, scheme: Any) 
     def rank(communicator: ThreadCommunicator) -> int:
         from deep5.distributed.sharding import ShardedSampler
 
-        given = {} if name is None else {"compression": d5.plugins.load("compressors", name)(**ARGUMENTS[name])}
+        given = {} if name is None else {"compression": d5.core.plugins.load("compressors", name)(**ARGUMENTS[name])}
         made = scheme(**given).wrap(d5.SGD(lr=0.01), communicator, seed=4)
         samples = digits(size=28).train.batch(np.arange(steps * 16))
         sampler = ShardedSampler(d5.OrderedSampler(ArrayDataset(samples), 16), communicator.rank, 2)

@@ -525,7 +525,7 @@ def by_ranks(out: Path, changes: str, *, ended: bool = False, resume: Path | Non
             recipe, communicator, out=out / "runs", events=events, quiet=True, resume=resume, checkpointer=keeper
         )
 
-    with suppress(d5.errors.RunFailed):
+    with suppress(d5.core.errors.RunFailed):
         run_in_threads(2, rank, timeout_s=120)
     (folder,) = (out / "runs").iterdir()
     return folder

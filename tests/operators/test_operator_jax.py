@@ -222,7 +222,7 @@ def test_numpy_arrays_of_any_strides_are_taken_and_copied(make: Any) -> None:
     base, power = array((6, 4)), JAX.operator(make(2))
     for x in (base, base.T, base[::2, ::-1], np.asfortranarray(base), base.astype(">f8"), np.float64(1.5)):
         close(power(x), np.asarray(x, np.float64) ** 2)
-    aligned = d5.tensors.aligned_empty((1 << 16,), "float64")
+    aligned = d5.core.tensors.aligned_empty((1 << 16,), "float64")
     aligned[:] = 2
     got = power(aligned)
     aligned[:] = 3
@@ -598,7 +598,7 @@ def test_an_operator_of_onnx() -> None:
 def test_the_executor(make: Any) -> None:
     operator = make()
     executor = JAX.operator_executor(operator)
-    assert isinstance(executor, d5.backend.OperatorExecutor)
+    assert isinstance(executor, d5.OperatorExecutor)
     x, w = array((4, 3)), array((3,), seed=1)
     inputs = executor.arrays(x[::-1], w, np.array([1]))
     assert [str(value.dtype) for value in inputs] == ["float64", "float64", "int64"]

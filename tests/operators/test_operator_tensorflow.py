@@ -702,7 +702,7 @@ def test_executors_of_all_kinds() -> None:
             executor.synchronize()
             assert executor.settings()["xla"] == (framework is XLA)
             assert {"framework", "version", "device", "threads", "tf32", "deterministic"} <= set(executor.settings())
-            assert executor.device == d5.tensors.Device()
+            assert executor.device == d5.core.tensors.Device()
             np.testing.assert_allclose(TF.operator(operator)(a, b), a @ b, rtol=ROUNDING)
     with pytest.raises(OperatorError, match=r"matmul failed on tensorflow: .*(incompatible|equal)"):
         TF.operator_executor(native).inference(tf.zeros((2, 3)), tf.zeros((2, 3)))

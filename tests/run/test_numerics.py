@@ -135,9 +135,9 @@ def test_jax_is_as_deterministic_as_the_flags_that_xla_has_read(flags: str, late
 import os, sys
 import deep5 as d5
 from deep5.frameworks.jax.settings import find_device, read_settings
-find_device(d5.tensors.Device())
+find_device(d5.core.tensors.Device())
 os.environ["XLA_FLAGS"] = sys.argv[1] or os.environ["XLA_FLAGS"]
-print(read_settings(d5.tensors.Device(kind="cuda", index=0))["deterministic"])
+print(read_settings(d5.core.tensors.Device(kind="cuda", index=0))["deterministic"])
 """
     done = subprocess.run(
         [sys.executable, "-c", code, later],

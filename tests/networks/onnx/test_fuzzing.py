@@ -168,7 +168,7 @@ def test_numbers_of_eight_bits_are_fed_to_tensorflow() -> None:
     network = d5.Network.from_onnx(model("g (float8e5m2[3] unread, float[3] x) => (float[3] y) { y = Neg (x) }"))
     feed = {"unread": np.ones(3, ml_dtypes.float8_e5m2), "x": np.array([1, 2, 3], np.float32)}
     found = d5.framework("tensorflow").executor(network).inference(feed)["y"]
-    assert np.array_equal(d5.tensors.to_numpy(found), [-1, -2, -3])
+    assert np.array_equal(d5.core.tensors.to_numpy(found), [-1, -2, -3])
 
 
 @pytest.mark.parametrize("framework", ["reference", "pytorch", "jax"])
@@ -180,7 +180,7 @@ def test_an_error_of_the_framework_names_the_node(framework: str) -> None:
     with pytest.raises(NetworkError, match=r"cannot run the network on these inputs \(.*shaped.*Reshape.*\)"):
         executor.inference({"x": np.ones((2, 3), np.float32), "goal": np.array([5, 4])})
     good = executor.inference({"x": np.ones((2, 3), np.float32), "goal": np.array([3, 2])})
-    assert d5.tensors.to_numpy(good["y"]).shape == (3, 2)
+    assert d5.core.tensors.to_numpy(good["y"]).shape == (3, 2)
 
 
 @pytest.mark.parametrize(
