@@ -104,12 +104,12 @@ $(VENV)/.python: constraints.txt
 	@$(PIP) install --progress-bar off -c constraints.txt --upgrade pip setuptools wheel $(BRIEFLY)
 	@touch $@
 
-$(VENV)/.pytorch: $(VENV)/.python pyproject.toml constraints.txt
+$(VENV)/.pytorch: $(VENV)/.python pyproject.toml entry_points.txt setup.py constraints.txt
 	@echo "Installing deep5 with PyTorch into $(VENV): a few minutes the first time"
 	@$(INSTALL) -e '.[pytorch]' $(BRIEFLY)
 	@touch $@
 
-$(VENV)/.complete: $(VENV)/.python pyproject.toml constraints.txt
+$(VENV)/.complete: $(VENV)/.python pyproject.toml entry_points.txt setup.py constraints.txt
 	@echo "Installing deep5 with every framework and the development tools into $(VENV): some minutes the first time"
 	@$(INSTALL) -e '.[all,openvino,dev]' $(BRIEFLY)
 	@touch $(VENV)/.pytorch $@

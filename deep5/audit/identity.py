@@ -98,10 +98,10 @@ def _check_own(ledger: Ledger, document: Mapping[str, Any]) -> None:
 
 
 def _is_installed(name: str) -> bool:
-    from deep5.core.plugins import registered
+    from deep5.recipe.registered import registered_recipe
 
-    entry = registered("recipes").get(name)
-    return entry is not None and entry.value.startswith("deep5.recipes.")
+    found = registered_recipe(name)
+    return found is not None and found.point.value.startswith("deep5.recipes.")
 
 
 def check_environment(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> None:

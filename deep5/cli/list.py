@@ -1,15 +1,16 @@
-"""What `deep5 list` shows: a line a component, and for a missing framework the command that installs it."""
+"""What `deep5 list` shows: a line per component, and for a missing framework the command that installs it."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import inspect
+from importlib.metadata import EntryPoint
 from typing import Any
 
 from deep5.core.errors import MissingDependency, UsageError
 from deep5.core.plugins import install_command, load, registered
 from deep5.core.python_source import parse
+from deep5.recipe.registered import family_of, module_file
 
 __all__ = ["listing"]
 
@@ -17,19 +18,22 @@ __all__ = ["listing"]
 def listing(kind: str) -> list[dict[str, Any]]:
     """Every registered component of a kind: `name` and `about`; for frameworks also `installed`.
 
+    Recipes also have `internal`: whether they measure deep5 itself.
+
     Args:
         kind: A key of `plugins.KINDS`.
     """
     rows: list[dict[str, Any]] = []
-    for name in registered(kind):
+    for name, point in registered(kind).items():
         try:
             if kind == "recipes":
-                rows.append({"name": name, "about": _recipe_about(registered(kind)[name].value)})
+                rows += _recipes(point)
                 continue
             component = load(kind, name)
         except UsageError as error:
             missing = "not installed; " if isinstance(error, MissingDependency) else ""
-            rows.append({"name": name, "about": f"{missing}{error}", "installed": False})
+            internal = {"internal": False} if kind == "recipes" else {}
+            rows.append({"name": name, "about": f"{missing}{error}", "installed": False, **internal})
             continue
         row = {"name": name, "about": _first_sentence(inspect.getdoc(component))}
         if kind == "frameworks":
@@ -58,18 +62,25 @@ def _installed(component: Any) -> dict[str, Any]:
     return {"about": f"{about} [{', '.join(versions) or 'always there'}]", "installed": True}
 
 
-def _recipe_about(module: str) -> str:
+def _recipes(point: EntryPoint) -> list[dict[str, Any]]:
+    """The recipe of a module, or the recipes of a family; none is run."""
+    if not point.attr:
+        return [{"name": point.name, "about": _recipe_about(point), "internal": False}]
+    family = family_of(point)
+    return [
+        {"name": f"{point.name}_{case}", "about": _first_sentence(about), "internal": family.internal}
+        for case, about in sorted(family.cases.items())
+    ]
+
+
+def _recipe_about(point: EntryPoint) -> str:
     """The first sentence of a recipe's docstring, read without running the recipe."""
     import ast
-    from pathlib import Path
 
     try:
-        spec = importlib.util.find_spec(module)
-        if spec is None or spec.origin is None:
-            raise UsageError(f"registered as {module!r}, which is not there")
-        return _first_sentence(ast.get_docstring(parse(Path(spec.origin).read_bytes())))
-    except (ModuleNotFoundError, OSError, SyntaxError, ValueError) as error:
-        raise UsageError(f"registered as {module!r}, which cannot be read ({error})") from error
+        return _first_sentence(ast.get_docstring(parse(module_file(point).read_bytes())))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UsageError(f"registered as {point.value!r}, which cannot be read ({error})") from error
 
 
 def _first_sentence(text: str | None) -> str:

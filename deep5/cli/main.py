@@ -336,10 +336,14 @@ def check_operator(operator: str, as_json: bool, quiet: bool, debug: bool, **cho
 
 @_cli.command("list")
 @click.argument("kind", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@click.option("--all", "everything", is_flag=True, help="Show the recipes that measure deep5 itself, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON; `internal` marks what needs --all.")
 @_debug_option
-def list_(kind: str | None, as_json: bool, debug: bool) -> None:
-    """Show what is registered: recipes, frameworks, metrics, networks, datasets, samplers, optimizers, events."""
+def list_(kind: str | None, everything: bool, as_json: bool, debug: bool) -> None:
+    """Show what is registered: recipes, frameworks, metrics, networks, datasets, samplers, optimizers, events.
+
+    Recipes that measure deep5 itself are left out; --all shows them.
+    """
     with errors(debug, as_json) as show:
         from deep5.cli.list import listing
         from deep5.core.errors import UnknownName
@@ -354,8 +358,9 @@ def list_(kind: str | None, as_json: bool, debug: bool) -> None:
         for name, rows in found.items():
             if kind is None:
                 show(f"{name}:")
-            width = max((len(row["name"]) for row in rows), default=0)
-            for row in rows:
+            shown = [row for row in rows if everything or not row.get("internal")]
+            width = max((len(row["name"]) for row in shown), default=0)
+            for row in shown:
                 show(f"{'  ' if kind is None else ''}{row['name']:<{width}}  {row['about']}".rstrip())
 
 

@@ -11,8 +11,9 @@ from deep5.compare.plan import Candidate, Plan, request_of
 from deep5.compare.processes import run_process
 from deep5.compare.training import of_reference
 from deep5.core.errors import Deep5Error, OutputError, RecipeError
-from deep5.core.plugins import load, missing_dependency, registered
+from deep5.core.plugins import load, missing_dependency
 from deep5.recipe.recipe import Recipe
+from deep5.recipe.registered import registered_recipe
 from deep5.run.assemble import make_optimizer
 from deep5.run.assemble_executor import executor_factory
 from deep5.run.check import check_recipe
@@ -41,7 +42,7 @@ def check_able(plan: Plan, recipes: Mapping[str, Recipe]) -> float:
     groups = {candidate.group: candidate for candidate in plan.candidates}
     frameworks = {candidate.framework: candidate for candidate in plan.candidates}
     for candidate in {own.label: own for own in (*groups.values(), *frameworks.values())}.values():
-        if plan.recipe not in registered("recipes") or any(".py:" in text for text in candidate.texts):
+        if registered_recipe(plan.recipe) is None or any(".py:" in text for text in candidate.texts):
             spent_s += _check_apart(plan, recipes[candidate.label], candidate)
         else:
             check_candidate(recipes[candidate.label], plan.kind, candidate.framework)

@@ -1,4 +1,4 @@
-"""deep5's version, as `pyproject.toml` has it, and the folder of its package."""
+"""deep5's version, written here only, and the folder of its package."""
 
 from __future__ import annotations
 

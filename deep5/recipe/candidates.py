@@ -34,7 +34,7 @@ def load_study(
     at_size = recipe.at_size(size)
     if not at_size.trains:
         raise UsageError(f"{recipe.name} trains nothing; allowed: a recipe that trains a network; remedy: deep5 run")
-    scope, _ = read_recipe_file(recipe.path)
+    scope, _ = read_recipe_file(recipe.path, recipe.source)
     study = scope.get("STUDY")
     if varied is not None:
         if study is not None:

@@ -18,18 +18,22 @@ __all__ = ["named_in_file", "read_recipe_file"]
 _PARTS = ("FIXED", "MUTABLE", "METRICS")
 
 
-def read_recipe_file(path: Path) -> tuple[dict[str, Any], bytes]:
+def read_recipe_file(path: Path, source: bytes | None = None) -> tuple[dict[str, Any], bytes]:
     """Run a recipe's file, as a module and not as a program.
 
+    Args:
+        path: The file.
+        source: What is run in place of the file's content, if it is known already.
+
     Returns:
-        What it defines, and the file's content.
+        What it defines, and the source that was run.
 
     Raises:
         RecipeError: It cannot be read, is not Python, raises, exits, or lacks a part; the message says where.
         MissingDependency: It imports a package that is not installed.
     """
     try:
-        source = path.read_bytes()
+        source = path.read_bytes() if source is None else source
     except OSError as error:
         raise RecipeError(
             f"the recipe file {path} cannot be read ({error.strerror or error}); "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,6 +17,7 @@ from deep5.recipe.file import read_recipe_file
 from deep5.recipe.keys import STUDIED, WORKLOAD, base, check_parts, keys_of
 from deep5.recipe.lines import RecipeLines
 from deep5.recipe.metrics import read_metrics
+from deep5.recipe.registered import family_of, recipe_names, registered_recipe
 from deep5.recipe.settings import changed_by_settings, without_old_arguments
 
 __all__ = ["FULL", "Recipe", "defaults", "load_recipe"]
@@ -284,37 +284,29 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
         RecipeError: No such recipe; a file that cannot be read, raises, or is no valid recipe.
     """
     text = str(name_or_path)
-    names = registered("recipes")
-    if text in names:
-        try:
-            spec = importlib.util.find_spec(names[text].value)
-        except ModuleNotFoundError:
-            spec = None
-        if spec is None or spec.origin is None:
-            raise RecipeError(
-                f"the recipe {text!r} is registered as {names[text].value!r}, which is not there; "
-                "remedy: install the package that brings it again"
-            )
-        path = Path(spec.origin)
-    else:
-        path = Path(text)
-        if not path.is_file():
-            raise RecipeError(_not_there(path, text, list(names)))
-    scope, source = read_recipe_file(path)
+    found = registered_recipe(text)
+    path = Path(text) if found is None else found.path()
+    if found is None and not path.is_file():
+        raise RecipeError(_not_there(path, text))
+    scope, source = read_recipe_file(path, None if found is None else found.source())
     return Recipe.make(
         scope["FIXED"],
         scope["MUTABLE"],
         scope["METRICS"],
-        name=text if text in names else path.stem,
+        name=path.stem if found is None else text,
         sizes=scope.get("SIZES"),
         path=path,
         source=source,
     )
 
 
-def _not_there(path: Path, text: str, names: list[str]) -> str:
-    short = [name for name in names if not name.startswith(("distributed_", "microbatching_", "overhead_"))]
+def _not_there(path: Path, text: str) -> str:
+    names, points = recipe_names(), registered("recipes")
+    short = [name for name in names if name in points and not name.startswith("distributed_")]
     allowed = f"allowed: {', '.join(short)}, more by 'deep5 list recipes', or the path of a Python file"
+    if text in points:
+        cases = [f"{text}_{case}" for case in family_of(points[text]).cases]
+        return f"{text!r} is a family of {len(cases)} recipes; allowed: one of them, such as {', '.join(cases[:3])}"
     if text and path.is_dir():
         inside = sorted(str(file) for file in path.glob("*.py") if not file.name.startswith("_"))
         more = f", … ({len(inside)} in all)" if len(inside) > 3 else ""

@@ -21,6 +21,7 @@ import deep5 as d5
 from command import Command
 from deep5 import __version__
 from deep5.core import plugins
+from deep5.recipe.registered import recipe_names
 from deep5.results.result import load, result_folders
 from deep5.results.schema import schema
 from pace import slowness
@@ -358,13 +359,32 @@ class Own(d5.UpdateRule):
 def test_list(kind: str, deep5: Command) -> None:
     rows = json.loads(deep5("list", kind, "--json").out)[kind]
     modes = {row["name"] for row in rows if ":" in row["name"]}  # such as pytorch:compiled
-    assert {row["name"] for row in rows} - modes == set(plugins.registered(kind))
+    named = recipe_names() if kind == "recipes" else plugins.registered(kind)
+    assert {row["name"] for row in rows} - modes == set(named)
     assert not modes or kind == "frameworks"
-    text = deep5("list", kind).out
+    text, everything = deep5("list", kind).out, deep5("list", kind, "--all").out
     for row in rows:
         assert row["about"], row
-        assert f"{row['name']} " in text
+        assert (f"{row['name']} " in text) is not row.get("internal", False)
+        assert f"{row['name']} " in everything
     assert f"{kind}:\n" in deep5("list").out
+
+
+def test_list_leaves_out_what_measures_deep5_itself(deep5: Command) -> None:
+    rows = json.loads(deep5("list", "recipes", "--json").out)["recipes"]
+    assert {row["name"] for row in rows if row["internal"]} == {
+        name for name in recipe_names() if name.startswith("overhead_")
+    }
+    assert deep5("list", "recipes", "--json", "--all").out == deep5("list", "recipes", "--json").out
+    assert "overhead" not in deep5("list", "recipes").out
+    # A name that is not shown is suggested all the same.
+    assert deep5("check", "overhead_trainr").err.endswith("did you mean 'overhead_trainer'?\n")
+
+
+def test_a_family_is_no_recipe(deep5: Command) -> None:
+    answer = deep5("check", "overhead")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.startswith("deep5: 'overhead' is a family of 88 recipes; allowed: one of them, such as overhead_")
 
 
 def test_info(deep5: Command) -> None:
@@ -515,7 +535,9 @@ main()
 HEAVY = {"torch", "tensorflow", "jax", "onnxruntime", "onnx", "onnx_ir", "rich", "scipy", "sklearn", "pandas"}
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("--version",), ("check", "digits_lenet"), ("list",)])
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("--version",), ("check", "digits_lenet"), ("list",), ("list", "recipes", "--all")]
+)
 def test_nothing_heavy_is_imported(arguments: tuple[str, ...], tmp_path: Path) -> None:
     program = f"""
 import sys
@@ -531,7 +553,7 @@ print(*sorted({{name.partition(".")[0] for name in sys.modules}}), file=sys.stde
     assert done.returncode == 0, done.stderr
     loaded = set(done.stderr.split())
     assert "click" in loaded
-    heavy = HEAVY - {"scipy"} if arguments == ("list",) else HEAVY
+    heavy = HEAVY - {"scipy"} if arguments[0] == "list" else HEAVY
     assert not loaded & heavy
     if arguments[0].startswith("--"):
         assert "numpy" not in loaded

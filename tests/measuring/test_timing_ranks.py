@@ -25,6 +25,7 @@ from deep5.distributed.communicators.threads import ThreadCommunicator, run_in_t
 from deep5.measuring.timing import Rounds, of_slowest, time_rounds
 from deep5.recipe.components import make_candidate
 from deep5.recipe.recipe import Recipe, load_recipe
+from deep5.recipe.registered import recipe_names
 from deep5.recipes.overhead import ranks_training
 from deep5.results.result import load, result_folders
 from deep5.results.samples_file import read_samples
@@ -495,7 +496,7 @@ def test_every_compression_has_its_formula() -> None:
 
 
 def test_recipes_of_ranks_cover_what_was_promised() -> None:
-    names = {name for name in registered("recipes") if name.startswith(("overhead_all_reduce", "overhead_ranks"))}
+    names = {name for name in recipe_names() if name.startswith(("overhead_all_reduce", "overhead_ranks"))}
     sizes = ("4_bytes", "1_mib", "4_mib", "16_mib")
     assert names == {
         *(f"overhead_all_reduce_{library}_{size}" for library in ("mpi", "gloo") for size in sizes),

@@ -204,8 +204,8 @@ def test_there_are_doctests() -> None:
     assert sum(bool(test.examples) for name in modules() for test in finder.find(importlib.import_module(name))) >= 8
 
 
-def test_the_readme_names_the_version_of_the_package() -> None:
-    assert f'version = "{deep5.__version__}"' in (ROOT / "pyproject.toml").read_text()
+def test_the_version_of_the_package_is_in_the_changelog_and_the_citation() -> None:
+    assert f"version: {deep5.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     assert f"## {deep5.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 

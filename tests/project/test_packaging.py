@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
 import shutil
@@ -10,7 +11,7 @@ import sys
 import tomllib
 import venv
 import zipfile
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deep5.core.plugins import KINDS
+from deep5.core.version import __version__
 from staging import ROOMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,10 +50,7 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.Compl
 # What pyproject.toml says
 
 
-def test_package_list_equals_the_folders() -> None:
-    folders = {Path(packed_as(path)).parent for path in package_files()}  # of data, too: setuptools warns of others
-    listed = PROJECT["tool"]["setuptools"]["packages"]
-    assert listed == sorted(folder.as_posix().replace("/", ".") for folder in folders)
+def test_every_folder_with_modules_is_a_package() -> None:
     without = [packed_as(p) for p in package_files() if p.suffix == ".py" and not (p.parent / "__init__.py").exists()]
     assert without == [], "a folder with modules and no __init__.py"
 
@@ -60,11 +59,36 @@ def test_rooms_are_mapped() -> None:
     assert PROJECT["tool"]["setuptools"]["package-dir"] == {f"deep5.{room}": room for room in ROOMS}
 
 
+def test_the_configuration_stays_readable() -> None:
+    assert len((ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines()) <= 300
+
+
+def test_the_version_is_written_once() -> None:
+    setuptools = PROJECT["tool"]["setuptools"]["dynamic"]
+    assert "version" in PROJECT["project"]["dynamic"]
+    assert setuptools["version"] == {"attr": "deep5.core.version.__version__"}
+    assert version("deep5") == __version__, "the version is read at installation: 'make venv' installs anew"
+
+
+def entry_points_file() -> dict[str, dict[str, str]]:
+    """What entry_points.txt registers: by group, modules and objects by name."""
+    parser = configparser.ConfigParser(delimiters=("=",))
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
+    parser.read(ROOT / PROJECT["tool"]["setuptools"]["dynamic"]["entry-points"]["file"], encoding="utf-8")
+    return {group: dict(parser[group]) for group in parser.sections()}
+
+
 POINTS = [
     EntryPoint(name=name, value=value, group=group)
-    for group, points in PROJECT["project"]["entry-points"].items()
+    for group, points in entry_points_file().items()
     for name, value in points.items()
 ] + [EntryPoint(name="deep5", value=PROJECT["project"]["scripts"]["deep5"], group="console_scripts")]
+
+
+def test_every_kind_has_a_group_and_its_names_are_sorted() -> None:
+    groups = entry_points_file()
+    assert set(groups) == {f"deep5.{kind}" for kind in KINDS}
+    assert all(list(points) == sorted(points) for points in groups.values())
 
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point.group}:{point.name}")
@@ -78,7 +102,7 @@ def test_entry_point_leads_to_something(point: EntryPoint) -> None:
         assert (error.name or "").partition(".")[0] in FRAMEWORKS, error  # noqa: PT017 - which one is missing decides
 
 
-def test_installed_entry_points_are_those_of_pyproject() -> None:
+def test_installed_entry_points_are_those_of_the_file() -> None:
     groups = {point.group for point in POINTS} | {f"deep5.{kind}" for kind in KINDS}
     found = [point for group in sorted(groups) for point in entry_points(group=group)]
     installed = {(point.group, point.name, point.value) for point in found if point.value.startswith("deep5.")}
@@ -87,12 +111,19 @@ def test_installed_entry_points_are_those_of_pyproject() -> None:
 
 
 def test_every_recipe_is_registered() -> None:
-    registered = {
-        value.removeprefix("deep5.recipes.") for value in PROJECT["project"]["entry-points"]["deep5.recipes"].values()
-    }
+    """A module defines FIXED, or a family of recipes."""
+    values = entry_points_file()["deep5.recipes"].values()
+    registered = {value.removeprefix("deep5.recipes.") for value in values}
     texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "recipes").rglob("*.py")}
-    files = [path for path, text in texts.items() if re.search(r"^FIXED\b.*=", text, re.MULTILINE)]
-    assert registered == {".".join(path.relative_to(ROOT / "recipes").with_suffix("").parts) for path in files}
+    modules = {path: ".".join(path.relative_to(ROOT / "recipes").with_suffix("").parts) for path in texts}
+    recipes = {modules[path] for path, text in texts.items() if re.search(r"^FIXED\b.*=", text, re.MULTILINE)}
+    families = {
+        f"{modules[path]}:{name}"
+        for path, text in texts.items()
+        for name in re.findall(r"^(\w+) = RecipeFamily\(", text, re.MULTILINE)
+    }
+    assert registered == recipes | families
+    assert len(families) == 2
 
 
 # What constraints.txt pins
@@ -162,7 +193,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in ("deep5", *ROOMS):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "entry_points.txt", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     done = run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, source, cwd=out)
     assert done.returncode == 0, done.stdout + done.stderr

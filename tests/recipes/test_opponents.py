@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import deep5 as d5
-from deep5.core.plugins import registered
 from deep5.core.tensors import array_namespace
 from deep5.recipe.recipe import load_recipe
+from deep5.recipe.registered import recipe_names
 from deep5.recipes.overhead import by_deep5, jax_by_hand, onnxruntime_by_hand, pytorch_by_hand, tensorflow_by_hand
 
 # Four samples: each opponent takes their number from its input's shape alone; the recipes' own sizes, 1, 8 and 64, are
@@ -154,7 +154,7 @@ def test_the_opponent_computes_what_deep5_computes(framework: str, name: str) ->
 def test_every_opponent_of_a_recipe_is_here() -> None:
     """Of all recipes whose opponent is written by hand."""
     found = set()
-    for name in registered("recipes"):
+    for name in recipe_names():
         recipe = load_recipe(name)
         for framework, module in HAND.items():
             if recipe.fixed.get("baseline") in (module.training_step, module.inference):
@@ -198,7 +198,7 @@ def test_onnxruntimes_opponent_computes_what_deep5_computes(name: str, size: int
 
 def test_every_recipe_against_onnxruntimes_opponent_is_here() -> None:
     found = set()
-    for name in registered("recipes"):
+    for name in recipe_names():
         fixed = load_recipe(name).fixed
         if fixed.get("baseline") is onnxruntime_by_hand.inference:
             found.add((fixed["baseline_kwargs"]["network"].__name__, fixed["baseline_kwargs"]["batch_size"]))

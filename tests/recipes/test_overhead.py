@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 
 from deep5.core.events import StepInfo
-from deep5.core.plugins import registered
 from deep5.distributed.communicators.threads import run_in_threads
 from deep5.measuring.timing import time_rounds
 from deep5.recipe.components import make_candidate
 from deep5.recipe.recipe import Recipe, load_recipe
+from deep5.recipe.registered import recipe_names
 from deep5.results.result import Result, load
 from deep5.run.execute import execute, execute_as_rank
 from pace import slowness
 
-RECIPES = sorted(registered("recipes"))
+RECIPES = recipe_names()
 OVERHEAD = [name for name in RECIPES if name.startswith("overhead_")]
 ENGINES = ("pytorch", "tensorflow", "jax", "onnxruntime")
 OF_NATIVE_RULES = ["overhead_pytorch_rule"]

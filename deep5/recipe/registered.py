@@ -1,0 +1,107 @@
+"""Registered recipes: names of modules and of the cases of families, each resolved to the source that is run."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+from deep5.core.errors import RecipeError, UsageError
+from deep5.core.plugins import load, registered
+from deep5.recipe.family import RecipeFamily
+
+__all__ = ["RegisteredRecipe", "family_of", "module_file", "recipe_names", "registered_recipe"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegisteredRecipe:
+    """What a registered name leads to.
+
+    Attributes:
+        name: Of the recipe.
+        point: The entry point of its module.
+        case: Its name in the family that the module holds, or None for a module with one recipe.
+    """
+
+    name: str
+    point: EntryPoint
+    case: str | None = None
+
+    def path(self) -> Path:
+        """The file of the module; raises as `module_file`."""
+        return module_file(self.point)
+
+    def source(self) -> bytes | None:
+        """For a case, a Python file that defines it: the module's and a line more; None: the module's as it is."""
+        if self.case is None:
+            return None
+        selection = f"\n\nglobals().update({self.point.attr}.parts({self.case!r}))\n"
+        return self.path().read_bytes().rstrip() + selection.encode()
+
+
+def registered_recipe(name: str) -> RegisteredRecipe | None:
+    """The recipe that is registered under a name, or None; at most the family's module is imported.
+
+    Raises:
+        UsageError: The name begins with a family's, whose module cannot be imported.
+    """
+    point = registered("recipes").get(name)
+    if point is not None and not point.attr:
+        return RegisteredRecipe(name=name, point=point)
+    for point in _families():
+        case = name.removeprefix(f"{point.name}_")
+        if case != name and case in family_of(point).cases:
+            return RegisteredRecipe(name=name, point=point, case=case)
+    return None
+
+
+def recipe_names() -> list[str]:
+    """Every registered recipe; a family whose module cannot be imported is left out."""
+    names = {name for name, point in registered("recipes").items() if not point.attr}
+    for point in _families():
+        try:
+            names.update(f"{point.name}_{case}" for case in family_of(point).cases)
+        except UsageError:
+            continue
+    return sorted(names)
+
+
+def family_of(point: EntryPoint) -> RecipeFamily:
+    """The family that an entry point leads to.
+
+    Raises:
+        UsageError: It cannot be imported, or is no family.
+    """
+    family = load("recipes", point.name)
+    if not isinstance(family, RecipeFamily):
+        raise RecipeError(
+            f"the recipes {point.name!r} are registered as {point.value!r}, a {type(family).__name__}; "
+            "allowed: a RecipeFamily, or a module without ':'"
+        )
+    return family
+
+
+def module_file(point: EntryPoint) -> Path:
+    """The file of the module that an entry point leads to, which is not imported.
+
+    Raises:
+        RecipeError: It is not there.
+    """
+    try:
+        spec = importlib.util.find_spec(point.module)
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or spec.origin is None:
+        raise RecipeError(
+            f"the recipe {point.name!r} is registered as {point.value!r}, which is not there; "
+            "remedy: install the package that brings it again"
+        )
+    return Path(spec.origin)
+
+
+def _families() -> Iterator[EntryPoint]:
+    # The longest name first: `a_b_c` is the case `c` of `a_b` before it is the case `b_c` of `a`.
+    points = [point for point in registered("recipes").values() if point.attr]
+    return iter(sorted(points, key=lambda point: len(point.name), reverse=True))
