@@ -17,6 +17,7 @@ def test_every_registered_recipe_has_its_hashes_here() -> None:
     assert recipe_names() == sorted(HASHES), "a new recipe's hashes are added, and none is ever changed"
 
 
+@pytest.mark.daily
 @pytest.mark.parametrize("name", HASHES)
 def test_the_hash_of_the_fixed_part_stays(name: str) -> None:
     recipe = load_recipe(name)
