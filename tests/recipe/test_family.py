@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from deep5.audit.identity import _is_installed
+from deep5.audit.finding import Ledger
+from deep5.audit.identity import check_recipe, own_recipe
 from deep5.cli.list import listing
 from deep5.core import plugins
 from deep5.core.errors import RecipeError, UsageError
+from deep5.core.version import __version__
 from deep5.recipe.candidates import load_study
 from deep5.recipe.recipe import load_recipe
 from deep5.recipe.registered import recipe_names, registered_recipe
@@ -148,5 +151,35 @@ def test_what_a_case_raises_is_reported_with_its_line(install: Callable[..., Pat
 
 def test_the_audit_knows_deep5s_own_cases(install: Callable[..., Path]) -> None:
     install("mlp = third_party_recipes.mlp:OURS", mlp=FAMILY)
-    names = ("overhead_trainer", "microbatching_resnet_pytorch", "digits_lenet", "overhead_none", "mlp_epochs_1")
-    assert [_is_installed(name) for name in names] == [True, True, True, False, False]
+    for name in ("overhead_trainer", "microbatching_resnet_pytorch", "digits_lenet"):
+        assert own_recipe(name, "smoke", load_recipe(name).at_size("smoke").fixed_hash()).name == name
+    for name in ("overhead_none", "overhead", "mlp_epochs_1"):
+        with pytest.raises(UsageError, match="the recipe is none of deep5's own"):
+            own_recipe(name, "full", "")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("", "", ""),
+        ("parts('trainer')", "parts('trainer_logging')", "recipe.py is not the recipe 'overhead_trainer'"),
+        ('goal="<= 5 us",', 'goal="<= 50 us",', "recipe.py is not the recipe 'overhead_trainer'"),
+    ],
+)
+def test_the_audit_compares_the_stored_case_with_the_registered_one(
+    old: str, new: str, says: str, tmp_path: Path
+) -> None:
+    recipe = load_recipe("overhead_trainer")
+    assert recipe.source is not None
+    assert old in recipe.source.decode()
+    stored = recipe.source.decode().replace(old, new).encode()
+    (tmp_path / "recipe.py").write_bytes(stored)
+    ledger = Ledger("folder")
+    document = {
+        "recipe": recipe.document(),
+        "provenance": {"recipe_source": hashlib.sha256(stored).hexdigest()},
+        "software": {"deep5": __version__},
+    }
+    check_recipe(ledger, tmp_path, document)
+    assert ledger.checks >= 3
+    assert [says in finding.what for finding in ledger.findings] == [True] * bool(says)
