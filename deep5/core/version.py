@@ -6,7 +6,7 @@ from pathlib import Path
 
 __all__ = ["PACKAGE", "__version__"]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """The folder `deep5` that is imported."""
