@@ -1,13 +1,14 @@
-"""Python source as a tree and as text, in one thread at a time."""
+"""Python source as a tree and as text, in one thread at a time; numbers as source text."""
 
 from __future__ import annotations
 
 import ast
 import inspect
+import math
 import threading
 from typing import Any, Literal, overload
 
-__all__ = ["parse", "source_of"]
+__all__ = ["number", "parse", "source_of"]
 
 # Until 3.11.7 all threads of CPython count in one place how deep a tree is that is being made. Where a collection of
 # garbage lets another thread in, which makes one as well, the first fails with a SystemError
@@ -29,3 +30,8 @@ def source_of(component: Any) -> str:
     """`inspect.getsource`, which makes a tree to find a class; raises OSError and TypeError as it does."""
     with _ONE:
         return inspect.getsource(component)
+
+
+def number(value: float) -> str:
+    """A number as source text; infinities and NaN have no literal."""
+    return repr(value) if math.isfinite(value) else f"float('{value}')"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from deep5.core import python_source
 from deep5.networks.gradients.window import attribute
 from deep5.networks.nodes import fixed, is_whole, rank, spare
 
@@ -123,8 +123,7 @@ def pointwise(
 
 def number(node: ir.Node, name: str, default: float) -> str:
     """A number of an attribute as source text; infinities and NaN have no literal."""
-    value: float = attribute(node, name, default)
-    return repr(value) if math.isfinite(value) else f"float('{value}')"
+    return python_source.number(attribute(node, name, default))
 
 
 def axis(node: ir.Node, default: int) -> int:

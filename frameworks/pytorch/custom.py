@@ -8,24 +8,27 @@ from typing import Any
 
 import torch
 
-from deep5.core.errors import Unsupported
+from deep5.core.framework import Framework
+from deep5.frameworks.pytorch.operator_check import check_operator
 from deep5.frameworks.pytorch.operator_cpp import cpp_operator
+from deep5.frameworks.pytorch.operator_onnx import onnx_operator
 from deep5.frameworks.pytorch.operator_python import described, python_operator
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.backward import Backward
-from deep5.operators.contract import check_outputs, name_of, several
+from deep5.operators.contract import check_outputs, several
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
 
-__all__ = ["check_operator", "native_operator", "on_tensors"]
+__all__ = ["native_operator", "on_tensors"]
 
 
-def native_operator(operator: Operator) -> Callable[..., Any]:
+def native_operator(operator: Operator, framework: Framework) -> Callable[..., Any]:
     """An operator as a function of tensors.
 
     Args:
         operator: Of any kind.
+        framework: The back-end, which says what can run.
 
     Returns:
         A function that gives one tensor, or a tuple of several. A `NativeOperator` that says nothing of its outputs is
@@ -37,7 +40,7 @@ def native_operator(operator: Operator) -> Callable[..., Any]:
     if isinstance(operator, NativeOperator) and not operator.says_specs:
         check_operator(operator)
         return functools.partial(operator.function, **operator.settings) if operator.settings else operator.function
-    outputs_of = on_tensors(operator)
+    outputs_of = on_tensors(operator, framework)
 
     def custom(*inputs: Any) -> Any:
         outputs = outputs_of(*inputs)
@@ -46,14 +49,11 @@ def native_operator(operator: Operator) -> Callable[..., Any]:
     return custom
 
 
-def on_tensors(operator: Operator) -> Callable[..., tuple[Any, ...]]:
+def on_tensors(operator: Operator, framework: Framework) -> Callable[..., tuple[Any, ...]]:
     """As `native_operator`; gives a tuple in any case."""
     check_operator(operator)
     if isinstance(operator, ONNXOperator):
-        # Which writes programs, and those call registered operators by what is here.
-        from deep5.frameworks.pytorch.operator_onnx import onnx_operator
-
-        return onnx_operator(operator)
+        return onnx_operator(operator, framework, functools.partial(on_tensors, framework=framework))
     if isinstance(operator, NativeOperator):
         return _native(operator)
     if isinstance(operator, CppOperator):
@@ -61,24 +61,6 @@ def on_tensors(operator: Operator) -> Callable[..., tuple[Any, ...]]:
     if isinstance(operator, Backward) and isinstance(operator.operator, CppOperator):
         return cpp_operator(operator)
     return python_operator(operator)
-
-
-def check_operator(operator: Operator, device: str = "cpu") -> None:
-    """Refuse an operator that torch does not run on a kind of device.
-
-    Raises:
-        Unsupported: It is another framework's, or has no source for the device.
-    """
-    own = operator.operator if isinstance(operator, Backward) else operator
-    if isinstance(own, NativeOperator) and own.framework.partition(":")[0] != "pytorch":
-        raise Unsupported(
-            f"{name_of(own)} is a function of {own.framework}, which runs on that framework alone; remedy: "
-            f"d5.framework({own.framework!r})"
-        )
-    if isinstance(own, NativeOperator) and own is not operator:
-        raise Unsupported(f"{name_of(own)} is differentiated by torch itself; there is no backward pass of its own")
-    if isinstance(own, CppOperator):
-        own.text(device)
 
 
 def _native(operator: NativeOperator) -> Callable[..., tuple[Any, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +13,9 @@ from deep5.core.events import StepInfo
 from deep5.core.framework import Framework
 from deep5.core.tensors import Device
 from deep5.frameworks.pytorch.base import TorchExecutor
-from deep5.frameworks.pytorch.custom import check_operator
+from deep5.frameworks.pytorch.custom import on_tensors
 from deep5.frameworks.pytorch.emit import Program, compile_forward
+from deep5.frameworks.pytorch.operator_check import check_operator
 from deep5.frameworks.pytorch.short import from_numpy
 from deep5.frameworks.pytorch.statistics import RunningStatistics
 from deep5.frameworks.pytorch.synchronised import batch_norm_over_ranks
@@ -26,7 +27,7 @@ from deep5.networks.run_modes import Forms
 if TYPE_CHECKING:
     from deep5.distributed.schemes.batch_statistics import RankStatistics
     from deep5.frameworks.pytorch.compiled import Compiler
-    from deep5.frameworks.pytorch.layer_clock import GradientStamps
+    from deep5.frameworks.pytorch.gradient_stamps import GradientStamps
 
 __all__ = ["PyTorchExecutor"]
 
@@ -58,6 +59,7 @@ class PyTorchExecutor(TorchExecutor):
     ) -> None:
         self._stamps = stamps
         self._forms = Forms(network, framework)
+        self._operators = partial(on_tensors, framework=framework)
         place = torch.device(str(device))
         _check_operators(self._forms.evaluation, framework.name, place)
         # clone: torch's own allocation, aligned as its kernels like it.
@@ -152,7 +154,14 @@ class PyTorchExecutor(TorchExecutor):
         batch_norm = None if self._ranks is None else batch_norm_over_ranks(self._ranks)
         results = (*self._outputs, *further)
         program = compile_forward(
-            network, results, self._known, self._place, owned=True, batch_norm=batch_norm, stamps=self._stamps
+            network,
+            results,
+            self._known,
+            self._place,
+            self._operators,
+            owned=True,
+            batch_norm=batch_norm,
+            stamps=self._stamps,
         )
         return program if self._compiler is None else program._replace(call=self._compiler(program.call, network))
 

@@ -71,7 +71,7 @@ class PyTorch(Framework):
         """The operator as a function of tensors that torch can differentiate, and compile; see `Framework.operator`."""
         from deep5.frameworks.pytorch.custom import native_operator
 
-        return native_operator(operator)
+        return native_operator(operator, PyTorch())
 
     def operator_executor(self, operator: Operator, *, device: str | Device = "cpu") -> OperatorExecutor:
         """One operator on torch; see `Framework.operator_executor`."""

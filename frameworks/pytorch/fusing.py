@@ -18,7 +18,7 @@ from deep5.networks.custom import is_custom
 from deep5.networks.nodes import reads
 
 if TYPE_CHECKING:
-    from deep5.frameworks.pytorch.emit import Emitter
+    from deep5.frameworks.pytorch.emitter import Emitter
 
 __all__ = ["Step", "steps"]
 

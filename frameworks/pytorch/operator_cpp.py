@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from deep5.core.errors import ShapeError, Unsupported
-from deep5.core.memo import remember
+from deep5.core.errors import Unsupported
 from deep5.frameworks.pytorch.operator_graph import compilable
-from deep5.frameworks.pytorch.operator_python import described, tensor_spec
+from deep5.frameworks.pytorch.operator_pass import Compiled, Pass
+from deep5.frameworks.pytorch.operator_traced import call, traced
 from deep5.operators.backward import Backward
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
-from deep5.operators.kernel import Kernel
-from deep5.operators.plan import Plan
 
-__all__ = ["PASSES", "Compiled", "Pass", "cpp_operator"]
+__all__ = ["cpp_operator"]
 
 
 Outputs = tuple[Any, ...]
@@ -38,9 +34,7 @@ def cpp_operator(operator: CppOperator | Backward) -> Callable[..., Outputs]:
     Returns:
         A function of tensors that gives a tuple of them, differentiable once.
     """
-    from deep5.frameworks.pytorch.operator_traced import traced
-
-    own = Compiled(operator)
+    own = Compiled(operator, call)
     forward, recording = own.forward, torch.is_grad_enabled
     modes, transforms = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active
 
@@ -63,189 +57,6 @@ def cpp_operator(operator: CppOperator | Backward) -> Callable[..., Outputs]:
     return compilable(run)
 
 
-class _Made(NamedTuple):
-    """How an operator runs on inputs of known shapes."""
-
-    plan: Plan
-    outputs: list[tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]
-    place: torch.device
-    on_host: bool
-
-
-class Pass:
-    """A compiled operator in one direction.
-
-    Args:
-        operator: A `CppOperator`, or the `Backward` of one.
-        owner: What has to live for its backward pass to run.
-
-    Attributes:
-        number: What stands for it in the graphs that torch traces.
-        owner: A weak reference.
-    """
-
-    def __init__(self, operator: CppOperator | Backward, owner: Compiled) -> None:
-        self.operator, self.owner, self.number = operator, weakref.ref(owner), next(_NUMBERS)
-        self._made: dict[Any, _Made] = {}
-        PASSES[self.number] = self
-
-    def __call__(self, inputs: Sequence[Any]) -> Outputs:
-        """The outputs, of tensors whose gradients are not asked for.
-
-        Raises:
-            ShapeError: Inputs that the operator does not take.
-            OperatorError: It does not compile, or failed.
-            Unsupported: There is no source for the device.
-        """
-        try:
-            plan, wanted, place, on_host = self._made[
-                tuple([(value.__class__, value.shape, value.dtype, value.device) for value in inputs])
-            ]
-        except (KeyError, AttributeError, TypeError):  # new, no tensor, symbolic
-            if any(isinstance(value, torch.Tensor) and _dispatches(type(value)) for value in inputs):
-                from deep5.frameworks.pytorch.operator_traced import call
-
-                return call(self, inputs)
-            plan, wanted, place, on_host = self._make(inputs)
-        given, laid = inputs, plan
-        try:
-            for value in inputs:
-                if not value.is_contiguous() or value.is_neg():
-                    given, laid = _as_they_lie(plan, inputs)
-                    break
-            addresses = [value.data_ptr() for value in given]
-        except RuntimeError as error:
-            raise ShapeError(
-                f"{name_of(self.operator)}: an input has no memory of its own ({error}); allowed: dense tensors"
-            ) from error
-        if on_host:
-            outputs = [torch.empty_strided(shape, strides, dtype=dtype) for shape, strides, dtype in wanted]
-        else:
-            outputs = [
-                torch.empty_strided(shape, strides, dtype=dtype, device=place) for shape, strides, dtype in wanted
-            ]
-        addresses += [value.data_ptr() for value in outputs]
-        if on_host:
-            try:
-                laid.on_addresses(tuple(addresses))
-            except ShapeError:  # memory that is not aligned to its element type; nothing has run
-                given = [value.clone(memory_format=torch.contiguous_format) for value in given]
-                plan.on_addresses(tuple([value.data_ptr() for value in (*given, *outputs)]))
-        else:
-            with torch.cuda.device(place):
-                laid.on_addresses(tuple(addresses), torch.cuda.current_stream().cuda_stream)
-        return tuple(outputs)
-
-    def kernel(self, dtypes: Sequence[str], place: torch.device) -> Kernel:
-        """The kernel for inputs of these element types.
-
-        Raises:
-            As `CppOperator.kernel`; Unsupported, too, where there is no `backward`, and on other devices.
-        """
-        if place.type not in ("cpu", "cuda"):
-            raise Unsupported(
-                f"{name_of(self.operator)}: got tensors on {place.type}; allowed: cpu, and cuda for operators with a "
-                "CUDA source"
-            )
-        if isinstance(self.operator, CppOperator):
-            return self.operator.kernel(dtypes, device=place.type)
-        of: Any = self.operator.operator
-        if not of.differentiable:
-            raise Unsupported(
-                f"{name_of(of)} has no backward in C++, so nothing can be trained through it; remedy: write one, or "
-                "ask for no gradient by what goes into it"
-            )
-        kernel: Kernel = of.kernel(self.operator.split(dtypes)[1], needs=self.operator.needs, device=place.type)
-        return kernel
-
-    def place(self, inputs: Sequence[Any]) -> torch.device:
-        """Where it runs.
-
-        Raises:
-            ShapeError: Inputs on several devices.
-        """
-        places = {value.device for value in inputs}
-        if len(places) > 1:
-            raise ShapeError(
-                f"{name_of(self.operator)}: got inputs on {', '.join(sorted(map(str, places)))}; allowed: one device"
-            )
-        return next(iter(places), torch.device("cpu"))
-
-    def _make(self, inputs: Sequence[Any]) -> _Made:
-        described(self.operator, inputs)  # refuses what is no tensor, and another number of them
-        place = self.place(inputs)
-        specs = [tensor_spec(value) for value in inputs]
-        plan = self.kernel([spec.dtype for spec in specs], place).plan(specs)
-        outputs = []
-        for spec in plan.outputs:
-            shape = tuple(map(int, spec.shape))
-            # Strides are given since torch.empty looks for more arguments than torch.empty_strided: half a µs each.
-            strides = torch.empty(shape, device="meta").stride()
-            outputs.append((shape, strides, getattr(torch, spec.dtype)))
-        key = tuple([(value.__class__, value.shape, value.dtype, value.device) for value in inputs])
-        return remember(self._made, key, _Made(plan, outputs, place, place.type == "cpu"))
-
-
-class Compiled:
-    """A compiled operator with its backward passes.
-
-    Args:
-        operator: A `CppOperator`, or the `Backward` of one, which has none.
-
-    Attributes:
-        operator: As given.
-        forward: The forward pass.
-    """
-
-    def __init__(self, operator: CppOperator | Backward) -> None:
-        self.operator, self.forward = operator, Pass(operator, self)
-        self._backward: dict[Any, Pass] = {}
-
-    def differentiate(
-        self, output_grads: Sequence[Any], saved: Sequence[Any], needs: tuple[bool, ...], way: Way
-    ) -> Outputs:
-        """The gradients by the inputs.
-
-        Args:
-            output_grads: By all outputs.
-            saved: The inputs, then the outputs.
-            needs: Which inputs want a gradient.
-            way: How the backward pass is run.
-        """
-        floating = tuple([value.is_floating_point() for value in saved[len(needs) :]])
-        grads = [gradient for gradient, real in zip(output_grads, floating, strict=True) if real]
-        given = (*grads, *saved)
-        run = self.backward(needs, floating)
-        if torch.is_grad_enabled():  # somebody means to differentiate the gradients
-            with torch.no_grad():
-                made = way(run, given)
-            made = _Once.apply(name_of(self.operator), made, *given)
-        else:
-            made = way(run, given)
-        found = iter(made)
-        return tuple([next(found) if needed else None for needed in needs])
-
-    def backward(self, needs: tuple[bool, ...], floating: tuple[bool, ...]) -> Pass:
-        """The backward pass.
-
-        Args:
-            needs: Which inputs want a gradient.
-            floating: Which outputs are floating-point numbers.
-
-        Raises:
-            Unsupported: The operator is itself a backward pass.
-        """
-        found = self._backward.get((needs, floating))
-        if found is None:
-            if isinstance(self.operator, Backward):
-                raise Unsupported(f"{name_of(self.operator)} has no gradient of its own; allowed: a first derivative")
-            found = self._backward[needs, floating] = Pass(Backward(self.operator, needs, floating), self)
-        return found
-
-
-Way = Callable[[Pass, Sequence[Any]], Outputs]
-
-
 class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is not type-checked
     """One for all operators, which come as the first argument."""
 
@@ -261,45 +72,9 @@ class _Function(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
         return None, *ctx.own.differentiate(output_grads, ctx.saved_tensors, ctx.needs_input_grad[1:], _directly)
 
 
-class _Once(torch.autograd.Function):  # type: ignore[misc]  # torch is not type-checked
-    """Gradients as they are, which refuse to be differentiated by what they were computed of."""
-
-    @staticmethod
-    def forward(ctx: Any, name: str, gradients: Outputs, *given: Any) -> Outputs:
-        ctx.name = name
-        return gradients
-
-    @staticmethod
-    def backward(ctx: Any, *output_grads: Any) -> Outputs:
-        raise Unsupported(
-            f"{ctx.name} in C++ has no second derivative; remedy: an operator in Python, which may have one"
-        )
-
-
 def _directly(run: Pass, given: Sequence[Any]) -> Outputs:
     return run(given)
 
 
 # Function.apply looks for the transformations of torch.func first, for 1 µs; a pass refuses their tensors anyway.
 _apply = super(torch.autograd.Function, _Function).apply
-
-
-def _as_they_lie(plan: Plan, inputs: Sequence[Any]) -> tuple[list[Any], Plan]:
-    """The inputs, copied only where the kernel takes none that are strided, and the plan for their strides."""
-    # A negation that torch has put off is part of the value, and not in memory.
-    given = [
-        value.resolve_neg() if strided else value.resolve_neg().contiguous()
-        for value, strided in zip(inputs, plan.kernel.strided, strict=True)
-    ]
-    strides = tuple([None if value.is_contiguous() else value.stride() for value in given])
-    return given, plan.of_strides(strides) if any(strides) else plan
-
-
-def _dispatches(kind: type) -> bool:
-    """Whether tensors of this class have no memory of their own: those that torch traces with, for one."""
-    return getattr(kind, "__torch_dispatch__", None) is not torch.Tensor.__torch_dispatch__
-
-
-_NUMBERS = itertools.count()
-PASSES: weakref.WeakValueDictionary[int, Pass] = weakref.WeakValueDictionary()
-"""What stands behind the numbers in graphs; it keeps nothing alive."""

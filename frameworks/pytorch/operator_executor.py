@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,9 @@ import torch
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
 from deep5.core.memo import remember
 from deep5.core.tensors import Array, Device
-from deep5.frameworks.pytorch.custom import check_operator, on_tensors
+from deep5.frameworks.pytorch.custom import on_tensors
 from deep5.frameworks.pytorch.numerics import deterministic, tf32
+from deep5.frameworks.pytorch.operator_check import check_operator
 from deep5.frameworks.pytorch.operator_onnx import onnx_program
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.asked import check_output_grads, wanted_gradients
@@ -54,7 +56,8 @@ class PyTorchOperatorExecutor:
         self.operator, self.device = operator, device
         self._framework, self._compiler, self._place = framework, compiler, torch.device(str(device))
         check_operator(operator, self._place.type)
-        self._plain = None if isinstance(operator, ONNXOperator) else on_tensors(operator)
+        self._operators = functools.partial(on_tensors, framework=framework)
+        self._plain = None if isinstance(operator, ONNXOperator) else self._operators(operator)
         self._made: dict[Any, Run] = {}
 
     def arrays(self, *values: Array) -> tuple[Array, ...]:
@@ -133,7 +136,7 @@ class PyTorchOperatorExecutor:
         except AttributeError:
             self._wanted(inputs, None)  # which refuses what is no tensor
             raise
-        run = self._plain or onnx_program(self.operator, self._framework, inputs)  # type: ignore[arg-type]
+        run = self._plain or onnx_program(self.operator, self._framework, self._operators, inputs)  # type: ignore[arg-type]
         if self._compiler is not None:
             run = self._compiler.of_operator(_in_python(run))
         return remember(self._made, key, run, room=_PROGRAMS)

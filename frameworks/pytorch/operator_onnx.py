@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from deep5.core.errors import ShapeError, Unsupported
+from deep5.core.framework import Framework
 from deep5.core.memo import remember
 from deep5.frameworks.pytorch.emit import compile_forward
+from deep5.frameworks.pytorch.emitter import RunsOperator
 from deep5.frameworks.pytorch.operator_python import tensor_spec
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.networks.run_modes import Forms
-
-if TYPE_CHECKING:
-    from deep5.core.framework import Framework
 
 __all__ = ["onnx_operator", "onnx_program"]
 
@@ -23,16 +22,15 @@ __all__ = ["onnx_operator", "onnx_program"]
 Program = Callable[..., tuple[Any, ...]]
 
 
-def onnx_operator(operator: ONNXOperator) -> Program:
+def onnx_operator(operator: ONNXOperator, framework: Framework, operators: RunsOperator) -> Program:
     """A function of tensors that looks its program up by their shapes and element types.
 
     Args:
         operator: The operator.
+        framework: The back-end, which says what can run.
+        operators: From a registered operator to what runs it on tensors.
     """
-    from deep5.frameworks.pytorch.framework import PyTorch
-
     programs: dict[Any, Program] = {}
-    framework = PyTorch()
 
     def custom(*inputs: Any) -> tuple[Any, ...]:
         if torch.compiler.is_compiling():
@@ -43,16 +41,18 @@ def onnx_operator(operator: ONNXOperator) -> Program:
         try:
             program = programs[key := tuple([(value.shape, value.dtype, value.device) for value in inputs])]
         except KeyError:
-            program = remember(programs, key, onnx_program(operator, framework, inputs))
+            program = remember(programs, key, onnx_program(operator, framework, operators, inputs))
         except AttributeError:
-            program = onnx_program(operator, framework, inputs)  # which refuses what is no tensor
+            program = onnx_program(operator, framework, operators, inputs)  # which refuses what is no tensor
         return program(*inputs)
 
     return custom
 
 
-def onnx_program(operator: ONNXOperator, framework: Framework, inputs: Sequence[Any]) -> Program:
-    """The generated function for inputs like these.
+def onnx_program(
+    operator: ONNXOperator, framework: Framework, operators: RunsOperator, inputs: Sequence[Any]
+) -> Program:
+    """The generated function for inputs like these; further arguments as for `onnx_operator`.
 
     Raises:
         ShapeError: What is no tensor, or inputs that the operator does not take.
@@ -67,4 +67,4 @@ def onnx_program(operator: ONNXOperator, framework: Framework, inputs: Sequence[
             )
     network = Forms(operator.network([tensor_spec(value) for value in inputs]), framework).evaluation
     place = inputs[0].device if inputs else torch.device("cpu")
-    return compile_forward(network, tuple(network.outputs), {}, place).call
+    return compile_forward(network, tuple(network.outputs), {}, place, operators).call

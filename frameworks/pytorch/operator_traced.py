@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from deep5.core.errors import OperatorError
-from deep5.frameworks.pytorch.operator_cpp import PASSES, Compiled, Pass
+from deep5.frameworks.pytorch.operator_pass import PASSES, Compiled, Pass
 from deep5.frameworks.pytorch.operator_python import described, tensor_spec
 from deep5.operators.contract import name_of
 from deep5.operators.plan import CODES, NAMES

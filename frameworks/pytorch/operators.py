@@ -24,6 +24,7 @@ from deep5.frameworks.pytorch import (
     operators_training,
     operators_windows,
 )
+from deep5.frameworks.pytorch.operator_check import check_operator
 from deep5.frameworks.pytorch.table import CHECKS, EAGER, OPERATORS, RANKED, SETTINGS
 from deep5.networks.custom import is_custom, operator_of
 from deep5.networks.nodes import computed, subgraphs, supported
@@ -94,8 +95,6 @@ def _read_on_host(node: ir.Node) -> str | None:
 
 def _unfit(node: ir.Node) -> str | None:
     """Why a node of a registered operator cannot run."""
-    from deep5.frameworks.pytorch.custom import check_operator
-
     if None in node.inputs:
         return f"the input {node.inputs.index(None)} is left out; allowed: all inputs of a registered operator"
     for value in (*node.inputs, *node.outputs):

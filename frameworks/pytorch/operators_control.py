@@ -12,7 +12,7 @@ from deep5.frameworks.pytorch import control, sequences
 from deep5.frameworks.pytorch.table import attribute, kernel, operator
 
 if TYPE_CHECKING:
-    from deep5.frameworks.pytorch.emit import Emitter
+    from deep5.frameworks.pytorch.emitter import Emitter
 
 __all__: list[str] = []
 

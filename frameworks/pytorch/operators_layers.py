@@ -23,7 +23,7 @@ from deep5.frameworks.pytorch.table import (
 )
 
 if TYPE_CHECKING:
-    from deep5.frameworks.pytorch.emit import Emitter
+    from deep5.frameworks.pytorch.emitter import Emitter
 
 __all__: list[str] = []
 

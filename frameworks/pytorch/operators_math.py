@@ -15,7 +15,7 @@ from deep5.frameworks.pytorch.unsigned import unsigned_quotient, unsigned_remain
 from deep5.networks.constants import constant_value
 
 if TYPE_CHECKING:
-    from deep5.frameworks.pytorch.emit import Emitter
+    from deep5.frameworks.pytorch.emitter import Emitter
 
 __all__: list[str] = []
 

@@ -12,7 +12,7 @@ import torch
 from deep5.frameworks.pytorch.table import EAGER, attribute, number, operator
 
 if TYPE_CHECKING:
-    from deep5.frameworks.pytorch.emit import Emitter
+    from deep5.frameworks.pytorch.emitter import Emitter
 
 __all__: list[str] = []
 

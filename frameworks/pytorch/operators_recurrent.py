@@ -11,7 +11,7 @@ from deep5.frameworks.pytorch.recurrent import gated_recurrent, long_short_term,
 from deep5.frameworks.pytorch.table import attribute, extents, operator, writer
 
 if TYPE_CHECKING:
-    from deep5.frameworks.pytorch.emit import Emitter
+    from deep5.frameworks.pytorch.emitter import Emitter
 
 __all__: list[str] = []
 

@@ -11,7 +11,7 @@ import torch
 from deep5.frameworks.pytorch.table import attribute, fixed, kernel, operator, rank
 
 if TYPE_CHECKING:
-    from deep5.frameworks.pytorch.emit import Emitter
+    from deep5.frameworks.pytorch.emitter import Emitter
 
 __all__: list[str] = []
 

@@ -25,7 +25,7 @@ from deep5.networks.constants import constant_value
 from deep5.networks.slicing import slice_of
 
 if TYPE_CHECKING:
-    from deep5.frameworks.pytorch.emit import Emitter
+    from deep5.frameworks.pytorch.emitter import Emitter
 
 __all__: list[str] = []
 

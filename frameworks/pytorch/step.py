@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ import torch
 from deep5.core.arguments import check_callable
 from deep5.core.errors import ShapeError, UsageError
 from deep5.core.events import StepInfo
-from deep5.core.executors import ParameterGroup
+from deep5.core.executors import GraphExecutor, ParameterGroup
 from deep5.core.tensors import Array, Arrays, TensorSpec, to_numpy
 from deep5.training.functional import FunctionalRule
 from deep5.training.groups import partition, require_trained
@@ -22,10 +22,7 @@ from deep5.training.pipeline import GradientPipeline, modified
 from deep5.training.rule import UpdateRule
 from deep5.training.trace import trace_rule
 
-if TYPE_CHECKING:
-    from deep5.frameworks.pytorch.base import TorchExecutor
-
-__all__ = ["DeviceStep"]
+__all__ = ["DeviceStep", "LeafExecutor"]
 
 Modifier = Callable[[str, Array, Array], Array]
 
@@ -43,6 +40,18 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "equal": operator.eq,
     "not_equal": operator.ne,
 }
+
+
+class LeafExecutor(GraphExecutor, Protocol):
+    """An executor whose parameters are leaves of torch's graphs."""
+
+    def leaves(self) -> dict[str, Any]:
+        """The trained parameters by name: leaves, which carry `.grad`."""
+        ...
+
+    def spend(self) -> None:
+        """A whole training step has used the gradients up: they stay readable, but nothing is added to them."""
+        ...
 
 
 class _Functions:
@@ -124,7 +133,7 @@ class DeviceStep:
 
     def __init__(
         self,
-        executor: TorchExecutor,
+        executor: LeafExecutor,
         rule: UpdateRule,
         *,
         loss: str = "loss",

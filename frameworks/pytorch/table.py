@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from deep5.core.python_source import number
 from deep5.networks.gradients.window import attribute
 from deep5.networks.nodes import computed, fixed, is_whole, rank, spare
 
 if TYPE_CHECKING:
-    from deep5.frameworks.pytorch.emit import Emitter
+    from deep5.frameworks.pytorch.emitter import Emitter
 
 __all__ = [
     "CHECKS",
@@ -173,11 +173,6 @@ def call(emitter: Emitter, node: ir.Node, function: Callable[..., Any], *argumen
     """Emit output = function(inputs …, further arguments)."""
     inputs = [emitter.name(value) for value in node.inputs]
     emitter.assign(node, f"{emitter.function(function)}({', '.join([*inputs, *arguments])})")
-
-
-def number(value: float) -> str:
-    """A number as source text; infinities and NaN have no literal."""
-    return repr(value) if math.isfinite(value) else f"float('{value}')"
 
 
 def extents(node: ir.Node, position: int = 0) -> list[int | None]:

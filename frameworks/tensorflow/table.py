@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from deep5.core.python_source import number
 from deep5.networks.gradients.window import attribute
 from deep5.networks.nodes import computed, fixed, is_whole, rank, spare, subgraphs
 
@@ -93,11 +93,6 @@ def elementwise(emitter: Emitter, node: ir.Node, function: Callable[..., Any], *
     order = emitter.common_order(node.inputs)
     inputs = [emitter.aligned(value, order) for value in node.inputs]
     emitter.assign(node, f"{emitter.function(function)}({', '.join([*inputs, *arguments])})", order)
-
-
-def number(value: float) -> str:
-    """A number as source text; infinities and NaN have no literal."""
-    return repr(value) if math.isfinite(value) else f"float('{value}')"
 
 
 def extents(value: ir.Value | None) -> list[int | str | None]:

@@ -25,7 +25,7 @@ from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
 from deep5.frameworks.pytorch.compiled import Compiler
 from deep5.frameworks.pytorch.executor import PyTorchExecutor
 from deep5.frameworks.pytorch.framework import PyTorch
-from deep5.frameworks.pytorch.operator_cpp import PASSES
+from deep5.frameworks.pytorch.operator_pass import PASSES
 from deep5.networks import Network, NetworkBuilder
 from deep5.networks.gradients import gradient_network
 from deep5.networks.onnx_operator import ONNXOperator
