@@ -190,3 +190,9 @@ def _extent(node: ir.Node) -> int | None:
     shape = node.inputs[0].shape if node.inputs[0] is not None else None
     extent = None if shape is None else shape[attribute(node, "axis", 0)]
     return extent if isinstance(extent, int) else None
+
+
+def extents(value: ir.Value | None) -> list[int | str | None]:
+    """The extents of a value; a symbol's name, or None, where one is not known; none where the rank is not known."""
+    shape = value.shape or ()  # type: ignore[union-attr]  # it is there
+    return [extent if isinstance(extent, int) else extent.value for extent in shape]

@@ -16,7 +16,7 @@ from deep5.core.errors import ShapeError, Unsupported, brief
 from deep5.frameworks.tensorflow.contract import described
 from deep5.networks.tracing.extents import TracedExtent, product
 
-__all__ = ["TensorFlowArray", "as_arrays", "as_tensors", "extent_tensor"]
+__all__ = ["TensorFlowArray", "as_tensors", "extent_tensor"]
 
 _SIGNS: dict[str, Callable[[Any, Any], Any]] = {
     "+": tf.add,
@@ -56,6 +56,7 @@ class TensorFlowArray:
 
     Args:
         tensor: The tensor.
+        namespace: The functions that take it.
 
     Raises:
         Unsupported: Somebody decides by what it holds, or by an extent that is not known, while it is traced.
@@ -66,17 +67,15 @@ class TensorFlowArray:
     __array_priority__ = 1000
     # Equality is element by element.
     __hash__ = None  # type: ignore[assignment]
-    __slots__ = ("_shape", "tensor")
+    __slots__ = ("_namespace", "_shape", "tensor")
 
-    def __init__(self, tensor: Any) -> None:
-        self.tensor = tensor
+    def __init__(self, tensor: Any, namespace: Any) -> None:
+        self.tensor, self._namespace = tensor, namespace
         self._shape: tuple[int | TracedExtent, ...] | None = None
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
         """The functions that take it."""
-        from deep5.frameworks.tensorflow.array_namespace import ARRAYS
-
-        return ARRAYS
+        return self._namespace
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Any:
         """The tensor, to functions of TensorFlow's."""
@@ -135,7 +134,9 @@ class TensorFlowArray:
         return self.mT
 
     def __getitem__(self, key: Any) -> TensorFlowArray:
-        return TensorFlowArray(self.tensor[tuple(self._keys(key if isinstance(key, tuple) else (key,)))])
+        return TensorFlowArray(
+            self.tensor[tuple(self._keys(key if isinstance(key, tuple) else (key,)))], self._namespace
+        )
 
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
         raise Unsupported("it writes into an array; allowed: new arrays; remedy: xp.where, or xp.concat")
@@ -240,13 +241,6 @@ class TensorFlowArray:
             raise ShapeError(
                 f"got the index {key} for {_said(self.tensor)}; allowed: {-extent} to {extent - 1} on axis {axis}"
             )
-
-
-def as_arrays(value: Any) -> Any:
-    """The tensors in it, which may be a tuple or a list, as arrays; anything else as it is."""
-    if isinstance(value, tf.Tensor):
-        return TensorFlowArray(value)
-    return type(value)(map(as_arrays, value)) if type(value) in (tuple, list) else value
 
 
 def as_tensors(value: Any) -> Any:

@@ -17,13 +17,13 @@ import numpy as np
 import tensorflow as tf
 
 from deep5.core.errors import Unsupported
-from deep5.frameworks.tensorflow.array import TensorFlowArray, as_arrays, as_tensors, extent_tensor
+from deep5.frameworks.tensorflow.array import TensorFlowArray, as_tensors, extent_tensor
 from deep5.frameworks.tensorflow.array_promotion import operands
 from deep5.frameworks.tensorflow.namespace import NAMESPACE
 from deep5.networks.tracing.extents import TracedExtent
 from deep5.networks.tracing.promotion import kind_of
 
-__all__ = ["ARRAYS", "ArrayNamespace"]
+__all__ = ["ARRAYS", "ArrayNamespace", "as_arrays"]
 
 # Functions whose arguments, all of them arrays and numbers, become arrays of one element type.
 _MEETING = (
@@ -36,6 +36,17 @@ _MEETING = (
 _PRODUCTS = ("matmul", "outer", "solve", "tensordot", "vecdot")
 # On whole numbers these change nothing; TensorFlow has them for others alone.
 _ROUNDING = ("ceil", "floor", "round")
+
+
+def as_arrays(value: Any) -> Any:
+    """The tensors in it, which may be a tuple or a list, as arrays; anything else as it is."""
+    if isinstance(value, tf.Tensor):
+        return _array(value)
+    return type(value)(map(as_arrays, value)) if type(value) in (tuple, list) else value
+
+
+def _array(tensor: Any) -> TensorFlowArray:
+    return TensorFlowArray(tensor, ARRAYS)
 
 
 def _on_tensors(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,7 +96,7 @@ def _asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool |
     else:
         value = NAMESPACE.asarray(as_tensors(obj), dtype=dtype)
     value = value if dtype is None else tf.cast(value, dtype)
-    return TensorFlowArray(tf.identity(value) if copy else value)
+    return _array(tf.identity(value) if copy else value)
 
 
 def _kind(obj: Any) -> str:
@@ -98,7 +109,7 @@ def _kind(obj: Any) -> str:
 
 def _full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
     shape = as_tensors(shape if isinstance(shape, (tuple, list)) else (shape,))
-    return TensorFlowArray(tf.fill(shape, _asarray(fill_value, dtype=dtype).tensor))
+    return _array(tf.fill(shape, _asarray(fill_value, dtype=dtype).tensor))
 
 
 def _filled(number: int) -> Callable[..., Any]:
@@ -113,7 +124,7 @@ def _full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = N
     x = as_tensors(x)
     filler = _asarray(fill_value, dtype=x.dtype if dtype is None else dtype).tensor
     known = x.shape.is_fully_defined()
-    return TensorFlowArray(tf.broadcast_to(filler, x.shape if known else tf.shape(x)))
+    return _array(tf.broadcast_to(filler, x.shape if known else tf.shape(x)))
 
 
 def _like(number: int) -> Callable[..., Any]:
@@ -132,7 +143,7 @@ def _arange(start: Any, /, stop: Any = None, step: Any = 1, *, dtype: Any = None
     whole = all(isinstance(each, (int, TracedExtent)) for each in bounds)
     dtype = dtype or (tf.int64 if whole else tf.float32)
     limits = [tf.cast(as_tensors(each), dtype) if isinstance(each, TracedExtent) else each for each in bounds]
-    return TensorFlowArray(tf.range(0, *limits, dtype=dtype) if stop is None else tf.range(*limits, dtype=dtype))
+    return _array(tf.range(0, *limits, dtype=dtype) if stop is None else tf.range(*limits, dtype=dtype))
 
 
 def _linspace(start: Any, stop: Any, /, num: Any, **settings: Any) -> Any:
@@ -153,14 +164,14 @@ def _total(function: Callable[..., Any]) -> Callable[..., Any]:
         if dtype is None:
             kind = kind_of(np.dtype(x.dtype.as_numpy_dtype))
             dtype = x.dtype if kind == "float" else tf.uint64 if x.dtype.is_unsigned else tf.int64
-        return TensorFlowArray(function(tf.cast(x, dtype), axis=axis, keepdims=keepdims))
+        return _array(function(tf.cast(x, dtype), axis=axis, keepdims=keepdims))
 
     return reduce
 
 
 def _truth(function: Callable[..., Any]) -> Callable[..., Any]:
     def reduce(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Any:
-        return TensorFlowArray(function(tf.cast(as_tensors(x), tf.bool), axis=axis, keepdims=keepdims))
+        return _array(function(tf.cast(as_tensors(x), tf.bool), axis=axis, keepdims=keepdims))
 
     return reduce
 

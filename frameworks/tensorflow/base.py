@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from deep5.core.arguments import check_callable
-from deep5.core.errors import Unsupported
 from deep5.core.events import StepInfo
 from deep5.core.executors import ParameterGroup, TrainStep
 from deep5.core.tensors import Array, Arrays, Device
-from deep5.frameworks.tensorflow.functions import TracedNetwork, Values
+from deep5.frameworks.tensorflow.functions import TracedNetwork
 from deep5.frameworks.tensorflow.settings import read_settings
 from deep5.frameworks.tensorflow.short import through_float32, xla_kernels
 from deep5.frameworks.tensorflow.step import TensorFlowStep
-from deep5.frameworks.tensorflow.traced import Traced
 from deep5.frameworks.tensorflow.variables import Live
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
@@ -41,8 +38,6 @@ class TracedExecutor(TracedNetwork):
         eager: bool = False,
     ) -> None:
         super().__init__(network, live, device=device, seed=seed, xla=xla, eager=eager)
-        self._gradients: Values | None = None
-        self._without = "nothing has run backward yet"
         self._step: weakref.ref[TensorFlowStep] | None = None
 
     @property
@@ -107,69 +102,6 @@ class TracedExecutor(TracedNetwork):
         added = None if not accumulate else self.network.trained_specs if wrt is None else wrt
         return self.run_backprop(function, inputs, info, scale, added=added, on_gradient=on_gradient)
 
-    def run_backprop(
-        self,
-        function: Traced,
-        inputs: Arrays,
-        info: StepInfo | None,
-        *further: Any,
-        added: Collection[str] | None = None,
-        on_gradient: Callable[[str, Array], None] | None = None,
-    ) -> Arrays:
-        """Call a function of `traced_gradients` and keep what it gives.
-
-        Args:
-            function: The function.
-            inputs: As for `inference`.
-            info: As for `inference`.
-            further: Its further arguments, tensors.
-            added: Whose gradients are added to those of the call before, which are kept; None: they are not.
-            on_gradient: Called with each.
-
-        Returns:
-            The network's outputs.
-        """
-        if on_gradient is not None:
-            check_callable("on_gradient", on_gradient, "(name, gradient)")
-        feed, extents = self._feed(inputs)
-        before = {} if added is None or self._gradients is None else self._gradients
-        self._gradients, self._without = None, "the last call failed"  # none, should what follows fail
-        for position, (name, _) in enumerate(self._inputs if before else ()):
-            if name in before and added is not None and name in added:
-                self._check_sum(name, before[name].shape, feed[position].shape)
-        if self._form.masks:
-            feed += self._masks(extents, info)
-        if self._ranks is not None:
-            self._ranks.begin(info)
-        results, gradients = function(*feed, *further)
-        if before:
-            gradients = {name: before[name] + value if name in before else value for name, value in gradients.items()}
-        if on_gradient is not None:
-            for name in reversed(gradients):
-                on_gradient(name, self._in_onnx_order(name, gradients[name]))
-        self._gradients = {**before, **gradients} if before else gradients
-        return dict(zip(self._outputs, results, strict=True))
-
-    def run_step(self, function: Traced, inputs: Arrays, info: StepInfo, *further: Any) -> Arrays:
-        """Call a function of `traced_step`; arguments as for `run_backprop`."""
-        feed, extents = self._feed(inputs)
-        self._gradients, self._without = None, "a whole compiled step ran last"
-        if self._form.masks:
-            feed += self._masks(extents, info)
-        if self._ranks is not None:
-            self._ranks.begin(info)
-        return dict(zip(self._outputs, function(*feed, *further), strict=True))
-
-    def gradients(self) -> Arrays:
-        """Gradients of the last `inference_and_backprop`, in ONNX's order; see `GraphExecutor.gradients`.
-
-        Raises:
-            Unsupported: There are none: nothing ran backward, the call failed, or a whole compiled step ran last.
-        """
-        if self._gradients is None:
-            raise Unsupported(f"there are no gradients: {self._without}; remedy: call inference_and_backprop first")
-        return {name: self._in_onnx_order(name, value) for name, value in self._gradients.items()}
-
     def parameters(self) -> Arrays:
         """The live parameters: variables, or views of those that lie in another order; change them by `assign`."""
         return {name: self.live[name].native() for name in self.network.parameter_specs}
@@ -217,9 +149,6 @@ class TracedExecutor(TracedNetwork):
         if self._xla:
             return xla_kernels(dtype, self.place)
         return "float32" if through_float32(dtype, self.place, xla=False) else dtype
-
-    def _in_onnx_order(self, name: str, value: Any) -> Any:
-        return self.live[name].to_onnx(value) if name in self.live else value
 
 
 def _place(name: str) -> str:

@@ -10,8 +10,10 @@ import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record
 
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.core.framework import Framework
 from deep5.core.tensors import TensorSpec
-from deep5.frameworks.tensorflow.array import TensorFlowArray, as_arrays, as_tensors
+from deep5.frameworks.tensorflow.array import TensorFlowArray, as_tensors
+from deep5.frameworks.tensorflow.array_namespace import ARRAYS, as_arrays
 from deep5.frameworks.tensorflow.compiled import Compiled, CompiledBackward, failure
 from deep5.frameworks.tensorflow.contract import (
     Expected,
@@ -20,14 +22,17 @@ from deep5.frameworks.tensorflow.contract import (
     described,
     tensors,
 )
+from deep5.frameworks.tensorflow.emit import compile_forward
+from deep5.frameworks.tensorflow.operator_check import refusal
 from deep5.networks.onnx_operator import ONNXOperator
+from deep5.networks.run_modes import Forms
 from deep5.operators.backward import Backward
 from deep5.operators.contract import is_floating, name_of, several
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
 
-__all__ = ["Route", "is_compiled", "native_operator", "refusal", "route"]
+__all__ = ["Route", "native_operator", "route"]
 
 Outputs = tuple[Any, ...]
 
@@ -48,13 +53,13 @@ class Route(Protocol):
         ...
 
 
-def native_operator(operator: Operator, *, xla: bool = False) -> Callable[..., Any]:
+def native_operator(operator: Operator, framework: Framework) -> Callable[..., Any]:
     """An operator as a function of tensors, for eager calls, `tf.function` and, in Python, XLA.
 
     Args:
         operator: Of any kind. The methods of one in Python get `TensorFlowArray`s, arrays of the standard; every
             floating-point input counts as one that needs a gradient, because TensorFlow does not say which are wanted.
-        xla: Whether XLA will compile what it is called in.
+        framework: The back-end, whose mode says whether XLA will compile what it is called in.
 
     Returns:
         A function of tensors, and of what TensorFlow makes tensors of; gives one tensor, or a tuple of several.
@@ -62,7 +67,7 @@ def native_operator(operator: Operator, *, xla: bool = False) -> Callable[..., A
     Raises:
         Unsupported: TensorFlow cannot run it, with the reason.
     """
-    run = route(operator, xla=xla)
+    run = route(operator, framework)
 
     def call(*inputs: Any) -> Any:
         try:
@@ -81,55 +86,29 @@ def native_operator(operator: Operator, *, xla: bool = False) -> Callable[..., A
     return made
 
 
-def route(operator: Operator, *, xla: bool = False, device: str = "/CPU:0") -> Route:
+def route(operator: Operator, framework: Framework, *, device: str = "/CPU:0") -> Route:
     """How TensorFlow runs an operator.
 
     Args:
         operator: Of any kind.
-        xla: Whether XLA will compile what it is called in.
+        framework: The back-end, whose mode says whether XLA will compile what it is called in.
         device: Where it will run, as TensorFlow names it.
 
     Raises:
         Unsupported: It does not, with the reason.
     """
-    if reason := refusal(operator, xla=xla, on_host="GPU" not in device):
+    if reason := refusal(operator, xla=framework.mode == "xla", on_host="GPU" not in device):
         raise Unsupported(reason)
     if isinstance(operator, CppOperator):
         return _Own(operator, Compiled(operator))
     if isinstance(operator, NativeOperator):
         return _Taped(_Function(operator))
     if isinstance(operator, ONNXOperator):
-        run, forward = (_Standard(operator, xla=xla, device=device, gradients=each) for each in (True, False))
+        run, forward = (_Standard(operator, framework, device=device, gradients=each) for each in (True, False))
         return _Taped(run, forward)
     if isinstance(operator, Backward):
         return _Taped(_backward(operator))
     return _Own(operator, _InPython(operator))
-
-
-def is_compiled(operator: Operator) -> bool:
-    """Whether it is compiled code, forward or backward."""
-    return isinstance(operator.operator if isinstance(operator, Backward) else operator, CppOperator)
-
-
-def refusal(operator: Operator, *, xla: bool, on_host: bool) -> str:
-    """Why TensorFlow does not run an operator; empty where it does."""
-    name = name_of(operator)
-    if isinstance(operator, NativeOperator) and operator.framework.partition(":")[0] != "tensorflow":
-        return (
-            f"{name} is a function of {operator.framework}; allowed on tensorflow: functions of its own; remedy: "
-            f"d5.framework({operator.framework!r})"
-        )
-    if is_compiled(operator) and not on_host:
-        return (
-            f"{name} is compiled, and deep5 has no way for CUDA kernels into tensorflow; allowed: the host; remedy: "
-            "device='cpu', or d5.framework('pytorch')"
-        )
-    if is_compiled(operator) and xla:
-        return (
-            f"{name} is compiled already, and XLA compiles no kernel that is; remedy: 'tensorflow' in place of "
-            "'tensorflow:xla'"
-        )
-    return ""
 
 
 class _Own:
@@ -191,7 +170,7 @@ class _InPython:
     def forward(self, *inputs: Any) -> Outputs:
         expected = self._expected(inputs)
         with _named(f"{name_of(self._operator)}.forward"):
-            made = self._operator.forward(*map(TensorFlowArray, inputs))
+            made = self._operator.forward(*(TensorFlowArray(value, ARRAYS) for value in inputs))
         return checked_outputs(self._operator, as_tensors(made), expected)
 
     def backward(
@@ -271,8 +250,8 @@ class _Function:
 class _Standard:
     """An operator of ONNX's, as a network of one node."""
 
-    def __init__(self, operator: ONNXOperator, *, xla: bool, device: str, gradients: bool) -> None:
-        self._operator, self._xla, self._device, self._gradients = operator, xla, device, gradients
+    def __init__(self, operator: ONNXOperator, framework: Framework, *, device: str, gradients: bool) -> None:
+        self._operator, self._framework, self._device, self._gradients = operator, framework, device, gradients
         self._programs: dict[tuple[str, ...], Callable[..., Outputs]] = {}
 
     def __call__(self, *inputs: Any) -> Outputs:
@@ -290,12 +269,15 @@ class _Standard:
         return tuple(self._programs[key](*inputs))
 
     def _program(self, specs: Sequence[TensorSpec]) -> Callable[..., Outputs]:
-        from deep5.frameworks.tensorflow.emit import compile_forward
-        from deep5.frameworks.tensorflow.framework import TensorFlow
-        from deep5.networks.run_modes import Forms
-
-        network = Forms(self._operator.network(specs), TensorFlow("xla" if self._xla else "")).evaluation
-        return compile_forward(network, {}, device=self._device, xla=self._xla, gradients=self._gradients).call
+        framework, device = self._framework, self._device
+        return compile_forward(
+            Forms(self._operator.network(specs), framework).evaluation,
+            {},
+            device=device,
+            xla=framework.mode == "xla",
+            gradients=self._gradients,
+            route=lambda operator: route(operator, framework, device=device),
+        ).call
 
 
 def _backward(operator: Backward) -> Callable[..., Outputs]:

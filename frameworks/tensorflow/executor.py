@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -11,6 +11,7 @@ from deep5.core.errors import Unsupported
 from deep5.core.framework import Framework
 from deep5.core.tensors import Device
 from deep5.frameworks.tensorflow.base import TracedExecutor
+from deep5.frameworks.tensorflow.custom import route
 from deep5.frameworks.tensorflow.emit import Program, compile_forward, preferred_orders
 from deep5.frameworks.tensorflow.functions import placed
 from deep5.frameworks.tensorflow.synchronised import batch_norm_over_ranks
@@ -55,6 +56,7 @@ class TensorFlowExecutor(TracedExecutor):
         scopes: Scopes | None = None,
     ) -> None:
         self._scopes = scopes
+        self._route = partial(route, framework=framework, device=placed(device))
         self._forms, self._orders = Forms(network, framework), preferred_orders(network)
         with tf.device(placed(device)):
             live = {
@@ -114,6 +116,7 @@ class TensorFlowExecutor(TracedExecutor):
             device=self.place,
             xla=self._xla,
             gradients=gradients,
+            route=self._route,
             batch_norm=batch_norm,
             scopes=self._scopes,
         )

@@ -99,13 +99,13 @@ class TensorFlow(Framework):
         """
         from deep5.frameworks.tensorflow.custom import native_operator
 
-        return native_operator(operator, xla=self.mode == "xla")
+        return native_operator(operator, self)
 
     def operator_executor(self, operator: Operator, *, device: str | Device = "cpu") -> OperatorExecutor:
         """One operator as a traced function; see `Framework.operator_executor`."""
         from deep5.frameworks.tensorflow.operator_executor import TensorFlowOperator
 
-        return TensorFlowOperator(operator, device=self._place(device), xla=self.mode == "xla")
+        return TensorFlowOperator(operator, self, device=self._place(device))
 
     def optimizers(self) -> Mapping[str, Callable[..., StepOptimizer]]:
         """Keras's own, compiled into the step."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
+from deep5.core.arguments import check_callable
 from deep5.core.errors import ShapeError, Unsupported
 from deep5.core.events import StepInfo
-from deep5.core.tensors import Device, to_numpy
+from deep5.core.tensors import Array, Arrays, Device, to_numpy
 from deep5.frameworks.tensorflow.emit import Program
 from deep5.frameworks.tensorflow.memory import apart_from, shared
 from deep5.frameworks.tensorflow.traced import Traced
@@ -54,6 +55,8 @@ class TracedNetwork(NetworkExecutor):
         self._outputs = tuple(network.outputs)
         self._functions: dict[tuple[Any, ...], Traced] = {}
         self._scale: tuple[Any, Any] = (None, None)
+        self._gradients: Values | None = None
+        self._without = "nothing has run backward yet"
         # What batch normalisation exchanges by while a pass runs; None: nobody has others to exchange with.
         self._ranks: RankStatistics | None = None
 
@@ -184,6 +187,69 @@ class TracedNetwork(NetworkExecutor):
         eager = self._eager or (self._ranks is not None and self._ranks.in_threads)
         return Traced(body, signature, device=self.place, xla=self._xla, eager=eager)
 
+    def run_backprop(
+        self,
+        function: Traced,
+        inputs: Arrays,
+        info: StepInfo | None,
+        *further: Any,
+        added: Collection[str] | None = None,
+        on_gradient: Callable[[str, Array], None] | None = None,
+    ) -> Arrays:
+        """Call a function of `traced_gradients` and keep what it gives.
+
+        Args:
+            function: The function.
+            inputs: As for `inference`.
+            info: As for `inference`.
+            further: Its further arguments, tensors.
+            added: Whose gradients are added to those of the call before, which are kept; None: they are not.
+            on_gradient: Called with each.
+
+        Returns:
+            The network's outputs.
+        """
+        if on_gradient is not None:
+            check_callable("on_gradient", on_gradient, "(name, gradient)")
+        feed, extents = self._feed(inputs)
+        before = {} if added is None or self._gradients is None else self._gradients
+        self._gradients, self._without = None, "the last call failed"  # none, should what follows fail
+        for position, (name, _) in enumerate(self._inputs if before else ()):
+            if name in before and added is not None and name in added:
+                self._check_sum(name, before[name].shape, feed[position].shape)
+        if self._form.masks:
+            feed += self._masks(extents, info)
+        if self._ranks is not None:
+            self._ranks.begin(info)
+        results, gradients = function(*feed, *further)
+        if before:
+            gradients = {name: before[name] + value if name in before else value for name, value in gradients.items()}
+        if on_gradient is not None:
+            for name in reversed(gradients):
+                on_gradient(name, self._in_onnx_order(name, gradients[name]))
+        self._gradients = {**before, **gradients} if before else gradients
+        return dict(zip(self._outputs, results, strict=True))
+
+    def run_step(self, function: Traced, inputs: Arrays, info: StepInfo, *further: Any) -> Arrays:
+        """Call a function of `traced_step`; arguments as for `run_backprop`."""
+        feed, extents = self._feed(inputs)
+        self._gradients, self._without = None, "a whole compiled step ran last"
+        if self._form.masks:
+            feed += self._masks(extents, info)
+        if self._ranks is not None:
+            self._ranks.begin(info)
+        return dict(zip(self._outputs, function(*feed, *further), strict=True))
+
+    def gradients(self) -> Arrays:
+        """Gradients of the last `inference_and_backprop`, in ONNX's order; see `GraphExecutor.gradients`.
+
+        Raises:
+            Unsupported: There are none: nothing ran backward, the call failed, or a whole compiled step ran last.
+        """
+        if self._gradients is None:
+            raise Unsupported(f"there are no gradients: {self._without}; remedy: call inference_and_backprop first")
+        return {name: self._in_onnx_order(name, value) for name, value in self._gradients.items()}
+
     def _forward(self, training: bool) -> Traced:
         program = self._training if training else self._evaluation
 
@@ -238,6 +304,9 @@ class TracedNetwork(NetworkExecutor):
             tf.TensorSpec([extent if isinstance(extent, int) else None for extent in shape], self._dtype(dtype))
             for shape, dtype in specs
         ]
+
+    def _in_onnx_order(self, name: str, value: Any) -> Any:
+        return self.live[name].to_onnx(value) if name in self.live else value
 
     def _masks(self, extents: Mapping[str, int], info: StepInfo | None) -> list[Any]:
         return [self.tensor(mask) for mask in self._form.draw(extents, self._info(info))]

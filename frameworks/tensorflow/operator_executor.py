@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.core.framework import Framework
 from deep5.core.memo import remember
 from deep5.core.tensors import Array, Device, to_numpy
 from deep5.frameworks.tensorflow.compiled import failure
@@ -35,17 +36,17 @@ class TensorFlowOperator:
 
     Args:
         operator: Of any kind.
+        framework: The back-end, whose mode says whether XLA compiles what is traced.
         device: Where it runs.
-        xla: Whether XLA compiles what is traced.
 
     Raises:
         Unsupported: TensorFlow cannot run it, with the reason.
     """
 
-    def __init__(self, operator: Operator, *, device: Device, xla: bool) -> None:
+    def __init__(self, operator: Operator, framework: Framework, *, device: Device) -> None:
         self.operator, self.device = operator, device
-        self._xla, self._place, self._name = xla, placed(device), name_of(operator)
-        self._route = route(operator, xla=xla, device=self._place)
+        self._xla, self._place, self._name = framework.mode == "xla", placed(device), name_of(operator)
+        self._route = route(operator, framework, device=self._place)
         self._forward: dict[Any, Any] = {}
         self._both: dict[Any, Any] = {}
 

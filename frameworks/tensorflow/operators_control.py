@@ -12,7 +12,7 @@ from deep5.core.errors import NetworkError
 from deep5.frameworks.tensorflow.table import CONTROL, attribute, operator
 
 if TYPE_CHECKING:
-    from deep5.frameworks.tensorflow.emit import Emitter
+    from deep5.frameworks.tensorflow.emitter import Emitter
 
 __all__: list[str] = []
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from deep5.core.errors import Deep5Error, OperatorError, Unsupported
 from deep5.core.framework import Support
-from deep5.frameworks.tensorflow.custom import is_compiled, refusal, route
+from deep5.frameworks.tensorflow.operator_check import is_compiled, refusal
 from deep5.frameworks.tensorflow.table import extents
 from deep5.networks.custom import is_custom, operator_of
 from deep5.networks.network import Network
@@ -17,7 +17,7 @@ from deep5.operators.operator import Operator
 from deep5.operators.plan import CODES
 
 if TYPE_CHECKING:
-    from deep5.frameworks.tensorflow.emit import Emitter
+    from deep5.frameworks.tensorflow.emitter import Emitter
 
 __all__ = ["emit_custom", "refuse_compiled", "supports_custom"]
 
@@ -60,7 +60,7 @@ def refuse_compiled(network: Network) -> None:
 
 def emit_custom(emitter: Emitter, node: ir.Node) -> None:
     """Emit the call of a registered operator, on values in ONNX's order of axes."""
-    run = route(_operator(node), xla=emitter.xla, device=emitter.device)
+    run = emitter.route(_operator(node))
     shapes = [
         [extent if isinstance(extent, int) else None for extent in extents(value)] if value.name else None
         for value in node.outputs

@@ -11,7 +11,7 @@ import tensorflow as tf
 from deep5.frameworks.tensorflow.table import attribute, number, operator
 
 if TYPE_CHECKING:
-    from deep5.frameworks.tensorflow.emit import Emitter
+    from deep5.frameworks.tensorflow.emitter import Emitter
 
 __all__: list[str] = []
 

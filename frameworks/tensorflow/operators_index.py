@@ -13,7 +13,7 @@ from deep5.core.errors import Unsupported
 from deep5.frameworks.tensorflow.table import attribute, axis, operator
 
 if TYPE_CHECKING:
-    from deep5.frameworks.tensorflow.emit import Emitter
+    from deep5.frameworks.tensorflow.emitter import Emitter
 
 __all__ = ["REFUSING"]
 

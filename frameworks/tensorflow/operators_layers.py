@@ -11,7 +11,7 @@ from deep5.frameworks.tensorflow.order import channels_last
 from deep5.frameworks.tensorflow.table import attribute, axis, extents, number, operator, rank, spare
 
 if TYPE_CHECKING:
-    from deep5.frameworks.tensorflow.emit import Emitter
+    from deep5.frameworks.tensorflow.emitter import Emitter
 
 __all__: list[str] = []
 

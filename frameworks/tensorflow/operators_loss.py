@@ -12,7 +12,7 @@ from deep5.frameworks.tensorflow.order import channels_last, onnx_order
 from deep5.frameworks.tensorflow.table import attribute, operator, rank
 
 if TYPE_CHECKING:
-    from deep5.frameworks.tensorflow.emit import Emitter
+    from deep5.frameworks.tensorflow.emitter import Emitter
 
 __all__: list[str] = []
 

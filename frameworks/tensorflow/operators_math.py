@@ -21,7 +21,7 @@ from deep5.frameworks.tensorflow.table import (
 )
 
 if TYPE_CHECKING:
-    from deep5.frameworks.tensorflow.emit import Emitter
+    from deep5.frameworks.tensorflow.emitter import Emitter
 
 __all__: list[str] = []
 

@@ -12,7 +12,7 @@ from deep5.frameworks.tensorflow.order import without
 from deep5.frameworks.tensorflow.table import attribute, axes_of, axis, computed, operator, rank
 
 if TYPE_CHECKING:
-    from deep5.frameworks.tensorflow.emit import Emitter
+    from deep5.frameworks.tensorflow.emitter import Emitter
 
 __all__: list[str] = []
 

@@ -13,7 +13,7 @@ from deep5.frameworks.tensorflow.order import channels_last
 from deep5.frameworks.tensorflow.table import attribute, extents, number, operator, rank
 
 if TYPE_CHECKING:
-    from deep5.frameworks.tensorflow.emit import Emitter
+    from deep5.frameworks.tensorflow.emitter import Emitter
 
 __all__: list[str] = []
 

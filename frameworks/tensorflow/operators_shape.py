@@ -27,7 +27,7 @@ from deep5.networks.constants import constant_value
 from deep5.networks.nodes import inside, outside, poisonless
 
 if TYPE_CHECKING:
-    from deep5.frameworks.tensorflow.emit import Emitter
+    from deep5.frameworks.tensorflow.emitter import Emitter
 
 __all__: list[str] = []
 

@@ -14,7 +14,7 @@ from deep5.frameworks.tensorflow.short import with_bias
 from deep5.frameworks.tensorflow.table import attribute, extents, operator, rank
 
 if TYPE_CHECKING:
-    from deep5.frameworks.tensorflow.emit import Emitter
+    from deep5.frameworks.tensorflow.emitter import Emitter
 
 __all__: list[str] = []
 

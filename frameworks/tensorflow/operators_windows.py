@@ -18,7 +18,7 @@ from deep5.frameworks.tensorflow.table import attribute, extents, operator, rank
 from deep5.networks.gradients.window import Window
 
 if TYPE_CHECKING:
-    from deep5.frameworks.tensorflow.emit import Emitter
+    from deep5.frameworks.tensorflow.emitter import Emitter
 
 __all__ = ["convolution", "convolution_window", "spread"]
 

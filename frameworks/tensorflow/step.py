@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +14,7 @@ from deep5.core.errors import ShapeError, UsageError
 from deep5.core.events import StepInfo, check_info
 from deep5.core.executors import ParameterGroup
 from deep5.core.tensors import Array, Arrays, to_numpy
+from deep5.frameworks.tensorflow.functions import TracedNetwork, Values
 from deep5.frameworks.tensorflow.memory import HostVector
 from deep5.frameworks.tensorflow.namespace import NAMESPACE
 from deep5.frameworks.tensorflow.order import onnx_order
@@ -23,10 +24,6 @@ from deep5.training.groups import require_trained
 from deep5.training.loss_scale import KEYS, CompiledScale, check_scaling, fitting, next_scaling, scaling_state
 from deep5.training.pipeline import GradientPipeline, modified
 from deep5.training.rule import UpdateRule
-
-if TYPE_CHECKING:
-    from deep5.frameworks.tensorflow.base import TracedExecutor
-    from deep5.frameworks.tensorflow.functions import Values
 
 __all__ = ["TensorFlowStep"]
 
@@ -72,7 +69,7 @@ class _Functions:
 
 
 class TensorFlowStep:
-    """The whole training step of a `TracedExecutor`; implements `TrainStep`.
+    """The whole training step of a `TracedNetwork`; implements `TrainStep`.
 
     Hyperparameters and what else the rule computes on the host enter as one vector, so that nothing retraces when they
     change. The rule works on values as they lie in memory: whatever it does element by element, or sums over a
@@ -94,7 +91,7 @@ class TensorFlowStep:
 
     def __init__(
         self,
-        executor: TracedExecutor,
+        executor: TracedNetwork,
         rule: UpdateRule,
         *,
         loss: str,

@@ -9,10 +9,10 @@ import onnx_ir as ir
 
 from deep5.core.python_source import number
 from deep5.networks.gradients.window import attribute
-from deep5.networks.nodes import computed, fixed, is_whole, rank, spare, subgraphs
+from deep5.networks.nodes import computed, extents, fixed, is_whole, rank, spare, subgraphs
 
 if TYPE_CHECKING:
-    from deep5.frameworks.tensorflow.emit import Emitter
+    from deep5.frameworks.tensorflow.emitter import Emitter
 
 __all__ = [
     "CHECKS",
@@ -93,12 +93,6 @@ def elementwise(emitter: Emitter, node: ir.Node, function: Callable[..., Any], *
     order = emitter.common_order(node.inputs)
     inputs = [emitter.aligned(value, order) for value in node.inputs]
     emitter.assign(node, f"{emitter.function(function)}({', '.join([*inputs, *arguments])})", order)
-
-
-def extents(value: ir.Value | None) -> list[int | str | None]:
-    """The extents of a value; a symbol's name, or None, where one is not known; none where the rank is not known."""
-    shape = value.shape or ()  # type: ignore[union-attr]  # it is there
-    return [extent if isinstance(extent, int) else extent.value for extent in shape]
 
 
 def axis(node: ir.Node, default: int, name: str = "axis") -> int:

@@ -31,6 +31,7 @@ import tensorflow as tf  # noqa: E402
 
 from deep5.frameworks.tensorflow import compiled  # noqa: E402
 from deep5.frameworks.tensorflow.array import TensorFlowArray  # noqa: E402
+from deep5.frameworks.tensorflow.array_namespace import ARRAYS  # noqa: E402
 from deep5.frameworks.tensorflow.namespace import NAMESPACE  # noqa: E402
 
 RNG = np.random.default_rng(4)
@@ -566,7 +567,7 @@ def test_nothing_of_the_arrays_is_left_in_a_graph() -> None:
     signature = [tf.TensorSpec([None, 8]), tf.TensorSpec([6, 7])]
     graphs = [
         tf.function(call, input_signature=signature, autograph=False).get_concrete_function().graph
-        for call in (route(Written()).forward, by_hand)
+        for call in (route(Written(), TF).forward, by_hand)
     ]
     ours, own = ([each.type for each in graph.get_operations()] for graph in graphs)
     assert Counter(ours) == Counter(own)
@@ -595,7 +596,7 @@ def test_unknown_extents_are_computed_with(name: str) -> None:
     call = EXTENTS[name]
 
     def run(x: Any) -> Any:
-        given = TensorFlowArray(x)
+        given = TensorFlowArray(x, ARRAYS)
         return call(d5.array_namespace(given), given, given.shape[0]).tensor
 
     traced = tf.function(run, input_signature=[tf.TensorSpec([None, 3], tf.float64)], autograph=False)
@@ -659,7 +660,7 @@ OPEN = re.compile(
 
 
 def test_functions_of_the_standard_on_arrays_of_unknown_extents() -> None:
-    xp = TensorFlowArray(tf.constant(0)).__array_namespace__()
+    xp = TensorFlowArray(tf.constant(0), ARRAYS).__array_namespace__()
     names = [name for name in CASES if not OPEN.fullmatch(name)]
     for name in names:
         case = CASES[name]
@@ -899,14 +900,15 @@ def test_an_operator_in_cpp_is_given_the_memory_of_tensorflow(wrap: Callable[[An
 
 
 def test_the_refusal_of_graphics_processors_names_the_operator() -> None:
-    from deep5.frameworks.tensorflow.custom import refusal, route
+    from deep5.frameworks.tensorflow.custom import route
+    from deep5.frameworks.tensorflow.operator_check import refusal
     from deep5.frameworks.tensorflow.operators_custom import refuse_compiled
 
     with pytest.raises(Unsupported, match=r"CppPow_1 \(CppPow\): CppPow is compiled, and deep5 has no way for CUDA"):
         refuse_compiled(cubes("CppPow"))
     refuse_compiled(cubes("PyPow"))
     with pytest.raises(Unsupported, match="no way for CUDA kernels into tensorflow"):
-        route(CppPow(2), device="/GPU:0")
+        route(CppPow(2), TF, device="/GPU:0")
     assert not refusal(PyPow(2), xla=True, on_host=False)
 
 
