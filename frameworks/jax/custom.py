@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import jax
 
 from deep5.core.errors import Unsupported
-from deep5.core.tensors import Device
+from deep5.core.framework import Framework
+from deep5.frameworks.jax.operator_check import check_operator
 from deep5.frameworks.jax.operator_cpp import cpp_operator
+from deep5.frameworks.jax.operator_onnx import onnx_operator
 from deep5.frameworks.jax.operator_python import native_arrays, python_operator
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.backward import Backward
@@ -19,7 +22,7 @@ from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
 
-__all__ = ["check_operator", "is_compiled", "native_operator", "on_arrays", "types"]
+__all__ = ["native_operator", "on_arrays", "types"]
 
 Outputs = tuple[Any, ...]
 _WIDE = ("float64", "int64", "uint64", "complex128")
@@ -27,11 +30,12 @@ _WIDE = ("float64", "int64", "uint64", "complex128")
 _FORWARD_MODE = "forward-mode"
 
 
-def native_operator(operator: Operator) -> Callable[..., Any]:
+def native_operator(operator: Operator, framework: Framework) -> Callable[..., Any]:
     """An operator as a function of arrays.
 
     Args:
         operator: Of any kind.
+        framework: The back-end, which says what can run.
 
     Returns:
         A function that gives one array, or a tuple of several. It takes NumPy's arrays too, which it copies.
@@ -39,7 +43,7 @@ def native_operator(operator: Operator) -> Callable[..., Any]:
     Raises:
         Unsupported: It is another framework's.
     """
-    outputs_of = on_arrays(operator)
+    outputs_of = on_arrays(operator, framework)
 
     def custom(*inputs: Any) -> Any:
         outputs = outputs_of(*inputs)
@@ -48,10 +52,10 @@ def native_operator(operator: Operator) -> Callable[..., Any]:
     return custom
 
 
-def on_arrays(operator: Operator) -> Callable[..., Outputs]:
+def on_arrays(operator: Operator, framework: Framework) -> Callable[..., Outputs]:
     """As `native_operator`; gives a tuple in any case."""
     check_operator(operator)
-    run = _route(operator)
+    run = _route(operator, framework)
 
     def outputs_of(*inputs: Any) -> Outputs:
         try:
@@ -67,38 +71,6 @@ def on_arrays(operator: Operator) -> Callable[..., Outputs]:
     return outputs_of
 
 
-def check_operator(operator: Operator, device: Device | None = None) -> None:
-    """Refuse an operator that JAX does not run.
-
-    Args:
-        operator: Of any kind.
-        device: Where it is to run; None: on the host.
-
-    Raises:
-        Unsupported: It is another framework's, or does not run on the device.
-    """
-    own = operator.operator if isinstance(operator, Backward) else operator
-    if isinstance(own, NativeOperator) and own.framework.partition(":")[0] != "jax":
-        raise Unsupported(
-            f"{name_of(own)} is a function of {own.framework}, which runs on that framework alone; remedy: "
-            f"d5.framework({own.framework!r})"
-        )
-    if isinstance(own, NativeOperator) and own is not operator:
-        raise Unsupported(f"{name_of(own)} is differentiated by JAX itself; there is no backward pass of its own")
-    if isinstance(own, CppOperator):
-        if device is not None and device.kind != "cpu":
-            raise Unsupported(
-                f"{name_of(own)} is compiled, and deep5 hands CUDA kernels to no JAX; allowed: the host; remedy: "
-                "device='cpu', or d5.framework('pytorch')"
-            )
-        own.text()
-
-
-def is_compiled(operator: Operator) -> bool:
-    """Whether it is compiled code, forward or backward."""
-    return isinstance(operator.operator if isinstance(operator, Backward) else operator, CppOperator)
-
-
 def types(operator: Operator, inputs: Sequence[Any]) -> AbstractContextManager[Any]:
     """The context in which an operator is traced, or runs: 64-bit types mean what they say.
 
@@ -110,12 +82,9 @@ def types(operator: Operator, inputs: Sequence[Any]) -> AbstractContextManager[A
     return nullcontext()
 
 
-def _route(operator: Operator) -> Callable[..., Outputs]:
+def _route(operator: Operator, framework: Framework) -> Callable[..., Outputs]:
     if isinstance(operator, ONNXOperator):
-        # Which writes programs, and those call registered operators by what is here.
-        from deep5.frameworks.jax.operator_onnx import onnx_operator
-
-        return onnx_operator(operator)
+        return onnx_operator(operator, framework, partial(on_arrays, framework=framework))
     if isinstance(operator, NativeOperator):
         return _native(operator)
     if isinstance(operator, CppOperator) or (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import Unsupported
@@ -40,11 +41,13 @@ class JAX(Framework):
 
     def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> JAXExecutor:
         """A network on JAX; see `Framework.executor`."""
-        from deep5.frameworks.jax.emit import GraphProgram
+        from deep5.frameworks.jax.custom import on_arrays
         from deep5.frameworks.jax.executor import JAXExecutor
+        from deep5.frameworks.jax.graph_program import GraphProgram
 
         place = read_device(device)
-        return JAXExecutor(network, GraphProgram(network, self, place), device=place, seed=seed)
+        program = GraphProgram(network, self, partial(on_arrays, framework=self), place)
+        return JAXExecutor(network, program, device=place, seed=seed)
 
     def layer_clock(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
         """There is none; see `Framework.layer_clock`."""
@@ -63,13 +66,13 @@ class JAX(Framework):
         """The operator as a function of arrays that JAX can trace and differentiate; see `Framework.operator`."""
         from deep5.frameworks.jax.custom import native_operator
 
-        return native_operator(operator)
+        return native_operator(operator, self)
 
     def operator_executor(self, operator: Operator, *, device: str | Device = "cpu") -> OperatorExecutor:
         """One operator on JAX; see `Framework.operator_executor`."""
         from deep5.frameworks.jax.operator_executor import JAXOperatorExecutor
 
-        return JAXOperatorExecutor(operator, device=read_device(device))
+        return JAXOperatorExecutor(operator, self, device=read_device(device))
 
     def optimizers(self) -> Mapping[str, Callable[..., StepOptimizer]]:
         """Optax's."""

@@ -15,8 +15,8 @@ from deep5.core.errors import ShapeError, Unsupported, UsageError
 from deep5.core.events import StepInfo
 from deep5.core.tensors import Device, TensorSpec
 from deep5.core.tensors import device as read_device
-from deep5.frameworks.jax.emit import Function
 from deep5.frameworks.jax.executor import JAXExecutor
+from deep5.frameworks.jax.program import Function
 from deep5.frameworks.jax.storage import Storage
 from deep5.networks.native import NativeNetwork
 from deep5.networks.probing import UNFIT, checked_inputs, checked_seed, misfit, said_of, tried

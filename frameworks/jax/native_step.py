@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,9 +12,7 @@ from deep5.core.errors import ShapeError
 from deep5.core.events import StepInfo, check_info
 from deep5.core.tensors import Arrays
 from deep5.frameworks.jax.failures import named_failures
-
-if TYPE_CHECKING:
-    from deep5.frameworks.jax.executor import JAXExecutor
+from deep5.frameworks.jax.functions import JAXNetwork
 
 __all__ = ["NativeStep", "Point"]
 
@@ -61,7 +59,7 @@ class NativeStep:
 
     def __init__(
         self,
-        executor: JAXExecutor,
+        executor: JAXNetwork,
         loss: str,
         initial: Callable[[Values, Mapping[str, Any]], Tree],
         update: Callable[[Point, Tree, Mapping[str, Any]], tuple[Values, Tree]],

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.core.framework import Framework
 from deep5.core.tensors import Array, Device, aligned_empty, to_numpy
-from deep5.frameworks.jax.custom import check_operator, on_arrays, types
+from deep5.frameworks.jax.custom import on_arrays, types
 from deep5.frameworks.jax.failures import failure
+from deep5.frameworks.jax.operator_check import check_operator
 from deep5.frameworks.jax.pending import Pending
 from deep5.frameworks.jax.settings import find_device, read_settings
 from deep5.operators.asked import check_output_grads, wanted_gradients
@@ -36,6 +38,7 @@ class JAXOperatorExecutor:
 
     Args:
         operator: Of any kind that JAX runs.
+        framework: The back-end, which says what can run.
         device: Where it runs.
 
     Attributes:
@@ -46,10 +49,10 @@ class JAXOperatorExecutor:
         Unsupported: It is another framework's, or does not run on the device; a device that JAX does not see.
     """
 
-    def __init__(self, operator: Operator, *, device: Device) -> None:
+    def __init__(self, operator: Operator, framework: Framework, *, device: Device) -> None:
         check_operator(operator, device)
         self.operator, self.device = operator, device
-        self._name, self._place, self._run = name_of(operator), find_device(device), on_arrays(operator)
+        self._name, self._place, self._run = name_of(operator), find_device(device), on_arrays(operator, framework)
         self._forward = jax.jit(self._run)
         self._both: dict[tuple[bool, ...], Callable[..., Any]] = {}
         self._pending = Pending()

@@ -9,30 +9,33 @@ import jax
 
 from deep5.core.errors import Unsupported
 from deep5.core.events import StepInfo
-from deep5.frameworks.jax.emit import GraphProgram
+from deep5.core.framework import Framework
+from deep5.frameworks.jax.emit import RunsOperator
+from deep5.frameworks.jax.graph_program import GraphProgram
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.contract import spec_of
 
 __all__ = ["onnx_operator"]
 
 
-def onnx_operator(operator: ONNXOperator) -> Callable[..., tuple[Any, ...]]:
+def onnx_operator(
+    operator: ONNXOperator, framework: Framework, operators: RunsOperator
+) -> Callable[..., tuple[Any, ...]]:
     """A function of arrays, made for each combination of shapes when JAX traces it; JAX differentiates it.
 
     Args:
         operator: The operator.
+        framework: The back-end, which says what can run.
+        operators: From a registered operator to what runs it on arrays.
 
     Returns:
         A function that gives a tuple. When it is first called with inputs of these shapes it raises ShapeError or
         NetworkError where the operator does not take them, and Unsupported where JAX does not run it so.
     """
-    from deep5.frameworks.jax.framework import JAX
-
-    framework = JAX()
 
     def run(*inputs: Any) -> tuple[Any, ...]:
         with jax.enable_x64(True):
-            program = GraphProgram(operator.network([spec_of(value) for value in inputs]), framework)
+            program = GraphProgram(operator.network([spec_of(value) for value in inputs]), framework, operators)
             if program.untraceable:
                 raise Unsupported(
                     f"jax cannot trace this operator: {program.untraceable}; allowed: settings that are attributes; "

@@ -1,11 +1,7 @@
-"""Which nodes JAX runs: the table of operators, filled by the modules beside this one."""
+"""The table of operators, filled by the modules beside this one, and which nodes it runs."""
 
 from __future__ import annotations
 
-import onnx_ir as ir
-
-from deep5.core.errors import Deep5Error
-from deep5.core.framework import Support
 from deep5.frameworks.jax import (
     operators_control,
     operators_index,
@@ -22,27 +18,11 @@ from deep5.frameworks.jax import (
     operators_training,
     operators_windows,
 )
-from deep5.frameworks.jax.operators_math import FEW_BITS
-from deep5.frameworks.jax.operators_training import DOMAIN
-from deep5.frameworks.jax.table import CHECKS, OPERATORS
-from deep5.networks.custom import is_custom, operator_of
-from deep5.networks.nodes import supported
+from deep5.frameworks.jax.support import supports
+from deep5.frameworks.jax.table import OPERATORS
 
 __all__ = ["OPERATORS", "supports"]
 
-_WHOLE = [f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)]
-_DTYPES = {getattr(ir.DataType, name) for name in ("BOOL", "FLOAT16", "BFLOAT16", "FLOAT", "DOUBLE", *_WHOLE)}
-# What moves elements, or casts them, does so with types that JAX does not compute in.
-_MOVING = {
-    "BitCast", "Cast", "CastLike", "Concat", "Constant", "ConstantOfShape", "DequantizeLinear", "Expand", "Flatten",
-    "Identity", "If", "Loop", "QuantizeLinear", "Reshape", "Scan", "Shape", "Size", "Slice", "Split", "Squeeze", "Tile",
-    "Transpose", "Unsqueeze",
-}  # fmt: skip
-# Written by the number of axes of what goes in.
-_RANKED = {
-    "AveragePool", "BatchNormalization", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "GlobalAveragePool",
-    "GlobalMaxPool", "LRN", "LpPool", "MaxPool", "MaxUnpool", "QLinearConv",
-}  # fmt: skip
 # Named, so that nobody takes the imports away: they fill the table.
 _FILLED_BY = (
     operators_control,
@@ -60,32 +40,3 @@ _FILLED_BY = (
     operators_shape,
     operators_windows,
 )
-_RANKLESS = OPERATORS.keys() - _RANKED
-
-
-def supports(node: ir.Node) -> Support:
-    """Whether this node can run, and if not, why."""
-    if is_custom(node):
-        reason = _unfit(node)
-        return Support(reason is None, reason or "")
-    if node.domain == DOMAIN and f"{DOMAIN}.{node.op_type}" in OPERATORS:
-        return Support(True)
-    dtypes = _DTYPES | FEW_BITS if node.op_type in _MOVING else _DTYPES
-    return supported(node, "JAX", OPERATORS, CHECKS, dtypes, shapeless=lambda inner: inner.op_type in _RANKLESS)
-
-
-def _unfit(node: ir.Node) -> str | None:
-    """Why a node of a registered operator cannot run."""
-    from deep5.frameworks.jax.custom import check_operator
-
-    if None in node.inputs:
-        return f"the input {node.inputs.index(None)} is left out; allowed: all inputs of a registered operator"
-    for value in (*node.inputs, *node.outputs):
-        if value is not None and value.dtype is not None and value.dtype not in _DTYPES:
-            return f"the element type {value.dtype.name} of {value.name!r}"
-    try:
-        if (operator := operator_of(node)) is not None:
-            check_operator(operator)
-    except Deep5Error as error:
-        return str(error)
-    return None

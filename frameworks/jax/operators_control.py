@@ -17,11 +17,12 @@ from jax import lax
 from deep5.frameworks.jax.host import graphs_of
 from deep5.frameworks.jax.kernels_host import host_array
 from deep5.frameworks.jax.operators_random import DRAWING
+from deep5.frameworks.jax.support import supports
 from deep5.frameworks.jax.table import attribute, given, operator, results
 from deep5.networks.constants import constant_value
 
 if TYPE_CHECKING:
-    from deep5.frameworks.jax.emit import Emitter
+    from deep5.frameworks.jax.emitter import Emitter
 
 __all__: list[str] = []
 
@@ -31,8 +32,6 @@ Kinds = tuple[tuple[Any, tuple[int, ...]], ...]
 
 
 def _check_nested(node: ir.Node) -> str | None:
-    from deep5.frameworks.jax.operators import supports
-
     for graph in graphs_of(node):
         for inner in graph:
             if inner.op_type in DRAWING and node.op_type != "If":

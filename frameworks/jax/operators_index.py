@@ -17,7 +17,7 @@ from deep5.frameworks.jax.table import attribute, call, given, operator
 from deep5.networks.constants import FLOATS
 
 if TYPE_CHECKING:
-    from deep5.frameworks.jax.emit import Emitter
+    from deep5.frameworks.jax.emitter import Emitter
 
 __all__: list[str] = []
 

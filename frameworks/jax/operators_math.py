@@ -24,7 +24,7 @@ from deep5.frameworks.jax.table import (
 )
 
 if TYPE_CHECKING:
-    from deep5.frameworks.jax.emit import Emitter
+    from deep5.frameworks.jax.emitter import Emitter
 
 __all__ = ["few_bits"]
 

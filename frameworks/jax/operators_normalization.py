@@ -11,7 +11,7 @@ from jax import lax
 from deep5.frameworks.jax.table import attribute, axis, call, number, operator
 
 if TYPE_CHECKING:
-    from deep5.frameworks.jax.emit import Emitter
+    from deep5.frameworks.jax.emitter import Emitter
 
 __all__: list[str] = []
 

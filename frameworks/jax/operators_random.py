@@ -15,7 +15,7 @@ from deep5.frameworks.jax.table import attribute, number, operator
 from deep5.networks.network import Network
 
 if TYPE_CHECKING:
-    from deep5.frameworks.jax.emit import Emitter
+    from deep5.frameworks.jax.emitter import Emitter
 
 __all__ = ["DRAWING", "draws"]
 

@@ -15,7 +15,7 @@ from deep5.frameworks.jax.table import attribute, given, operator, results
 from deep5.networks.transforms.unrolling import can_unroll, is_plain
 
 if TYPE_CHECKING:
-    from deep5.frameworks.jax.emit import Emitter
+    from deep5.frameworks.jax.emitter import Emitter
 
 __all__: list[str] = []
 

@@ -17,7 +17,7 @@ from deep5.frameworks.jax.kernels_host import host_array
 from deep5.frameworks.jax.table import attribute, call, given, number, operator
 
 if TYPE_CHECKING:
-    from deep5.frameworks.jax.emit import Emitter
+    from deep5.frameworks.jax.emitter import Emitter
 
 __all__: list[str] = []
 

@@ -17,7 +17,7 @@ from deep5.networks.nodes import inside, outside
 from deep5.networks.slicing import slice_of
 
 if TYPE_CHECKING:
-    from deep5.frameworks.jax.emit import Emitter
+    from deep5.frameworks.jax.emitter import Emitter
 
 __all__: list[str] = []
 

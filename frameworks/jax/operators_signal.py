@@ -13,7 +13,7 @@ from deep5.core.errors import ShapeError
 from deep5.frameworks.jax.table import attribute, call, given, operator
 
 if TYPE_CHECKING:
-    from deep5.frameworks.jax.emit import Emitter
+    from deep5.frameworks.jax.emitter import Emitter
 
 __all__: list[str] = []
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from deep5.frameworks.jax.table import attribute, number, operator, results
 
 if TYPE_CHECKING:
-    from deep5.frameworks.jax.emit import Emitter
+    from deep5.frameworks.jax.emitter import Emitter
 
 __all__ = ["DOMAIN"]
 

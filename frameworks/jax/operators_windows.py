@@ -19,7 +19,7 @@ from deep5.frameworks.jax.table import attribute, call, given, operator, rank
 from deep5.networks.gradients.window import Window
 
 if TYPE_CHECKING:
-    from deep5.frameworks.jax.emit import Emitter
+    from deep5.frameworks.jax.emitter import Emitter
 
 __all__ = ["max_pool_with_places"]
 

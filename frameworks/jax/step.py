@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +16,12 @@ from deep5.core.events import StepInfo, check_info
 from deep5.core.executors import ParameterGroup
 from deep5.core.tensors import Array, Arrays, to_numpy
 from deep5.frameworks.jax.failures import named_failures
+from deep5.frameworks.jax.functions import JAXNetwork
 from deep5.training.functional import FunctionalRule
 from deep5.training.groups import require_trained
 from deep5.training.loss_scale import KEYS, CompiledScale, check_scaling, fitting, next_scaling, scaling_state
 from deep5.training.pipeline import GradientPipeline, modified
 from deep5.training.rule import UpdateRule
-
-if TYPE_CHECKING:
-    from deep5.frameworks.jax.executor import JAXExecutor
 
 __all__ = ["JAXStep"]
 
@@ -82,7 +80,7 @@ class JAXStep:
 
     def __init__(
         self,
-        executor: JAXExecutor,
+        executor: JAXNetwork,
         rule: UpdateRule,
         *,
         loss: str = "loss",

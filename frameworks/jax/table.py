@@ -12,7 +12,7 @@ from deep5.networks.gradients.window import attribute
 from deep5.networks.nodes import fixed, is_whole, rank, spare
 
 if TYPE_CHECKING:
-    from deep5.frameworks.jax.emit import Emitter
+    from deep5.frameworks.jax.emitter import Emitter
 
 __all__ = [
     "CHECKS",

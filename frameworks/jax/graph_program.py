@@ -1,0 +1,121 @@
+"""`GraphProgram`: an ONNX network as the functions that an executor runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from deep5.core.events import StepInfo
+from deep5.core.framework import Framework
+from deep5.core.seeds import derive_seed
+from deep5.core.tensors import Device
+from deep5.frameworks.jax import kernels
+from deep5.frameworks.jax.emit import RunsOperator, write
+from deep5.frameworks.jax.host import find_host_values
+from deep5.frameworks.jax.operator_check import check_operator, is_compiled
+from deep5.frameworks.jax.operators_random import draws
+from deep5.frameworks.jax.program import Function
+from deep5.frameworks.jax.storage import find_flat, find_storage
+from deep5.frameworks.jax.synchronised import batch_norm_over_ranks
+from deep5.networks.custom import operator_of
+from deep5.networks.network import Network
+from deep5.networks.run_modes import Forms
+
+if TYPE_CHECKING:
+    from deep5.distributed.schemes.batch_statistics import RankStatistics
+
+__all__ = ["GraphProgram"]
+
+
+class GraphProgram:
+    """An ONNX network as pure functions that JAX traces; see `Program`.
+
+    Args:
+        network: The network.
+        framework: The back-end.
+        operators: From a registered operator to what runs it on arrays.
+        device: Where it is to run; None: on the host.
+
+    Raises:
+        Unsupported: Nodes that it cannot run, each with its reason.
+
+    Attributes:
+        stored: How weights of layers are stored, by name.
+        x64: 64-bit types mean what they say in ONNX.
+        fallible: Whether it holds compiled operators, or exchanges statistics with other ranks.
+        untraceable: Why JAX cannot trace it, so that it runs operator by operator; empty: JAX can.
+    """
+
+    x64 = True
+    _evaluations = 0
+    _ranks: RankStatistics | None = None
+
+    def __init__(
+        self, network: Network, framework: Framework, operators: RunsOperator, device: Device | None = None
+    ) -> None:
+        self._forms, self._operators = Forms(network, framework), operators
+        self.fallible = False
+        for node in self._forms.evaluation.nodes:
+            if (operator := operator_of(node)) is not None:
+                check_operator(operator, device)
+                self.fallible |= is_compiled(operator)
+        self._names = tuple(network.parameter_specs), tuple(network.buffer_specs), tuple(network.outputs)
+        self._draws = draws(self._forms.evaluation)
+        self.untraceable = find_host_values(self._forms.evaluation).reason
+        self._flat = find_flat(self._forms.evaluation)
+        self.stored = find_storage(self._forms.evaluation, self._flat)
+
+    @cached_property
+    def evaluation(self) -> Function:
+        """The network in evaluation."""
+        return self._written(self._forms.evaluation, {}, kernels.batch_normalization_in_training)
+
+    @cached_property
+    def training(self) -> Function:
+        """The network in training, of inputs with the masks behind them."""
+        form = self._forms.training
+        if form.network is self._forms.evaluation:
+            return self.evaluation
+        batch_norm = kernels.batch_normalization_in_training
+        if self._ranks is not None:
+            batch_norm = batch_norm_over_ranks(self._ranks)
+        return self._written(form.network, form.statistics, batch_norm)
+
+    def _written(self, network: Network, fresh: Mapping[str, str], batch_norm: Callable[..., Any]) -> Function:
+        return write(
+            network,
+            fresh,
+            self.stored,
+            self._flat,
+            *self._names,
+            operators=self._operators,
+            batch_norm=batch_norm,
+        )
+
+    def synchronise_batch_norm(self, ranks: RankStatistics) -> None:
+        """Take statistics of batch normalisation from the batch of all ranks; in what is traced from now on."""
+        self._ranks, self.fallible = ranks, True
+        self.__dict__.pop("training", None)
+
+    def draw(self, extents: Mapping[str, int], info: StepInfo) -> list[np.ndarray]:
+        """The masks of a step, and the random key where nodes draw; who exchanges statistics in it is told the step."""
+        if self._ranks is not None:
+            self._ranks.begin(info)
+        form = self._forms.training
+        key = [_key(info.seed, info.step)] if self._draws else []
+        return form.draw(extents, info) + key if form.masks else key
+
+    def evaluation_key(self, info: StepInfo) -> list[np.ndarray]:
+        """The random key of a call in evaluation, where nodes draw: another one each time."""
+        if not self._draws:
+            return []
+        self._evaluations += 1
+        return [_key(info.seed, info.step, self._evaluations)]
+
+
+def _key(seed: int, *purpose: int) -> np.ndarray:
+    return np.array(jax.random.key_data(jax.random.key(derive_seed(seed, "nodes that draw", *purpose))))
