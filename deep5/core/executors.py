@@ -98,6 +98,9 @@ class TrainStep(Protocol):
         Args:
             gradients: As `backprop` leaves them: scaled by the loss scale of the step, if it has one.
             info: The step.
+
+        Raises:
+            ShapeError: A gradient is missing, or of another shape or dtype than its parameter; nothing has changed.
         """
         ...
 
@@ -219,9 +222,11 @@ class GraphExecutor(Protocol):
         Raises:
             ShapeError: A missing, unknown or misshapen input; a symbolic extent of 0, since the mean over an empty
                 batch is NaN; with `accumulate`, the gradient by an input that has another shape than before.
+            NetworkError: A label that is no class, or the framework fails on these inputs.
             UnknownName: No such loss, parameter or input.
             Unsupported: An output that cannot be differentiated.
-            UsageError: `loss` or what is in `wrt` is no name, `loss_scale` no finite number, `info` no `StepInfo`.
+            UsageError: `loss` or what is in `wrt` is no name, `loss_scale` no finite number, `info` no `StepInfo`,
+                `on_gradient` no function.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import sys
@@ -22,6 +23,7 @@ __all__ = [
     "aligned_empty",
     "array_namespace",
     "device",
+    "dtype_name",
     "numpy_dtype",
     "to_numpy",
 ]
@@ -225,3 +227,9 @@ def to_numpy(value: Array) -> Any:
     if array.dtype.kind in "OSUMm":
         raise Unsupported(f"cannot make a NumPy array of {type(value).__name__}; allowed: arrays and numbers")
     return array
+
+
+@functools.cache
+def dtype_name(dtype: Any) -> str:
+    """An element type by NumPy's name, whatever the framework calls it."""
+    return str(getattr(dtype, "name", dtype)).removeprefix("torch.")

@@ -16,7 +16,8 @@ import numpy as np
 from deep5.core.arguments import is_whole
 from deep5.core.errors import NetworkError, ShapeError, UnknownName, Unsupported, UsageError, brief, suggestion
 from deep5.core.events import StepInfo, check_info
-from deep5.core.tensors import Array, Arrays, Device, TensorSpec, to_numpy
+from deep5.core.executors import GraphExecutor
+from deep5.core.tensors import Array, Arrays, Device, TensorSpec, dtype_name, to_numpy
 from deep5.networks.failed import is_own
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
@@ -31,8 +32,8 @@ _FITTING = 256
 _LARGEST = {"float16": 65504.0, "float32": (2 - 2.0**-23) * 2.0**127, "bfloat16": (2 - 2.0**-7) * 2.0**127}
 
 
-class NetworkExecutor(ABC):
-    """Base of deep5's own executors.
+class NetworkExecutor(GraphExecutor, ABC):
+    """Base of deep5's own executors; implements `GraphExecutor`.
 
     Args:
         network: The network; it is not changed.
@@ -89,25 +90,33 @@ class NetworkExecutor(ABC):
 
     def _float_dtype(self, live: Iterable[Any]) -> str:
         """The floating-point type that the network computes in: of its live values, or of inputs where none is one."""
-        found = (_dtype_name(value.dtype) for value in live)
+        found = (dtype_name(value.dtype) for value in live)
         declared = (spec.dtype for spec in self.network.inputs.values())
         return next((name for name in (*found, *declared) if name.startswith(("float", "bfloat"))), "none")
 
-    def _compute_dtype(self, live: Iterable[Any], kernels: Callable[[str], str] = str) -> dict[str, str]:
-        """What settings say of products in short types, or in other types than that of the parameters.
+    def _product_kernels(self, dtype: str) -> str:
+        """The element type of the kernels that compute products of a short one."""
+        return dtype
+
+    def _dtype_settings(self, live: Sequence[Any]) -> dict[str, str]:
+        """What settings say of element types.
 
         Args:
             live: Parameters.
-            kernels: From the type of a product to that of the kernels which compute it.
+
+        Returns:
+            `dtype`, and what differs from it: `compute_dtype` of products, `compute_kernels` of what computes them.
         """
         from deep5.networks.transforms.mixed_precision import compute_dtype
 
+        found = {"dtype": self._float_dtype(live)}
         computes = compute_dtype(self.network) if isinstance(self.network, Network) else None
         if computes is None:
-            return {}
-        found = {} if computes == self._float_dtype(live) else {"compute_dtype": computes}
+            return found
+        if computes != found["dtype"]:
+            found["compute_dtype"] = computes
         names = computes.split(", ")
-        used = [kernels(name) if name in ("bfloat16", "float16") else name for name in names]
+        used = [self._product_kernels(name) if name in ("bfloat16", "float16") else name for name in names]
         return {**found, "compute_kernels": ", ".join(dict.fromkeys(used))} if used != names else found
 
     def _averaged(self) -> Any:
@@ -152,7 +161,7 @@ class NetworkExecutor(ABC):
             value = self._native(name, value)
             if value.dtype != dtype:
                 raise ShapeError(
-                    f"input {name!r}: got dtype {_dtype_name(value.dtype)}, expected {self.network.inputs[name]}"
+                    f"input {name!r}: got dtype {dtype_name(value.dtype)}, expected {self.network.inputs[name]}"
                 )
             feed.append(value)
         for count in self._loop_counts:
@@ -194,7 +203,7 @@ class NetworkExecutor(ABC):
     def _element(self, name: str, value: Any, spec: TensorSpec) -> Any:
         made = self._native(name, value)
         if made.dtype != self._dtype(spec.dtype):
-            raise ShapeError(f"input {name!r}: got an element of {_dtype_name(made.dtype)}, expected {spec}")
+            raise ShapeError(f"input {name!r}: got an element of {dtype_name(made.dtype)}, expected {spec}")
         return made
 
     def _shapes(self, feed: Sequence[Any]) -> tuple[Any, ...]:
@@ -392,8 +401,3 @@ class NetworkExecutor(ABC):
             pairs.append((name, packed[start : start + extent]))
             start += extent
         return pairs
-
-
-def _dtype_name(dtype: Any) -> str:
-    """The element type by NumPy's name, whatever the framework calls it."""
-    return str(getattr(dtype, "name", dtype)).removeprefix("torch.")

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from deep5.core.errors import ShapeError
-from deep5.core.tensors import Array
+from deep5.core.tensors import Array, dtype_name
 from deep5.operators.contract import is_floating, spec_of
 
 __all__ = ["check_output_grads", "wanted_gradients"]
@@ -71,4 +71,4 @@ def check_output_grads(name: str, outputs: Sequence[Any], output_grads: Sequence
 @lru_cache(maxsize=64)
 def _floating(dtype: Any) -> bool:
     """Of an element type of any library; names are slow to make, and this is asked at every call."""
-    return is_floating(str(getattr(dtype, "name", dtype)).removeprefix("torch."))
+    return is_floating(dtype_name(dtype))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Sequence
 from numbers import Integral
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, brief
 from deep5.core.memo import remember
-from deep5.core.tensors import Array, TensorSpec
+from deep5.core.tensors import Array, TensorSpec, dtype_name
 
 if TYPE_CHECKING:
     from deep5.operators.operator import Operator
@@ -54,12 +53,7 @@ def known(spec: TensorSpec) -> bool:
 
 def spec_of(value: Array) -> TensorSpec:
     """Shape and element type of an array of any library."""
-    return TensorSpec(shape=tuple(map(int, value.shape)), dtype=_name(value.dtype))
-
-
-@functools.cache
-def _name(dtype: Any) -> str:
-    return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
+    return TensorSpec(shape=tuple(map(int, value.shape)), dtype=dtype_name(value.dtype))
 
 
 def check_inputs(operator: Operator, count: int) -> None:

@@ -21,6 +21,7 @@ from deep5.training.given import StepNumbers
 from deep5.training.groups import partition, require_trained
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
+from deep5.training.state_check import checked_state
 from deep5.training.trace import TracedRule
 
 __all__ = ["ArrayFunctions", "FunctionalRule"]
@@ -232,18 +233,7 @@ class FunctionalRule:
                 for key, expression in self._traced.states.items():
                     shape = tuple(map(int, self._specs[name].shape)) if expression.element else ()
                     expected[f"{key}/{name}"] = (shape, part.dtype if expression.element else "float64")
-        if state.keys() != expected.keys():
-            odd = sorted(state.keys() ^ expected.keys())
-            raise ShapeError(
-                f"the optimizer's state has missing or unknown entries: {odd}; allowed: {sorted(expected)}"
-            )
-        found = {}
-        for key, (shape, dtype) in expected.items():
-            value = np.asarray(state[key])
-            if value.shape != shape or str(value.dtype) != dtype:
-                raise ShapeError(f"state {key!r}: got {value.dtype}{value.shape}, expected {dtype}{shape}")
-            found[key] = value
-        return found
+        return checked_state(state, expected)
 
     def _each(self, expression: Expr | None, parameters: Arrays, states: Arrays, given: Array) -> dict[str, Array]:
         if expression is None:

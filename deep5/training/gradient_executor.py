@@ -6,7 +6,6 @@ host memory that the engine reads in place. What an engine adds is how it runs o
 
 from __future__ import annotations
 
-import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,16 +13,16 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import onnx_ir as ir
+from typing_extensions import override
 
 from deep5.core.arguments import check_callable
 from deep5.core.errors import ShapeError, Unsupported
 from deep5.core.events import StepInfo
-from deep5.core.executors import ParameterGroup, TrainStep
+from deep5.core.executors import ParameterGroup
 from deep5.core.framework import Framework, Support
 from deep5.core.tensors import Array, Arrays, Device, aligned_empty, numpy_dtype, to_numpy
 from deep5.networks.constants import FLOATS
 from deep5.networks.custom import is_custom
-from deep5.networks.executor import NetworkExecutor
 from deep5.networks.gradients import gradient_network
 from deep5.networks.gradients.rules import CONSTANT, RULES
 from deep5.networks.labels import label_inputs
@@ -31,7 +30,10 @@ from deep5.networks.network import Network
 from deep5.networks.run_modes import Forms
 from deep5.networks.transforms.lowering import lowered
 from deep5.training.pipeline import GradientPipeline
+from deep5.training.rule import UpdateRule
+from deep5.training.rule_step import Modifier
 from deep5.training.step import KernelStep
+from deep5.training.training_executor import TrainingExecutor
 
 __all__ = ["GradientExecutor", "Notify", "Run", "has_gradient"]
 
@@ -106,7 +108,7 @@ class _Gradients:
     spent: bool = False
 
 
-class GradientExecutor(NetworkExecutor):
+class GradientExecutor(TrainingExecutor):
     """Base of executors whose engine knows no gradients; implements `GraphExecutor`.
 
     Args:
@@ -136,7 +138,6 @@ class GradientExecutor(NetworkExecutor):
         # By program, memory of gradients that nobody holds: a training loop allocates nothing.
         self._spare: dict[_Key, _Memory] = {}
         self._scale: tuple[Any, np.ndarray] = (None, np.array(0))
-        self._step: weakref.ref[Any] | None = None
         # Told the step before each pass in training, where what runs depends on it.
         self._before_training: Callable[[StepInfo | None], None] = lambda info: None
 
@@ -183,8 +184,8 @@ class GradientExecutor(NetworkExecutor):
             labels.check(fed[labels.position])
         return fed, extents
 
+    @override
     def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
-        """Run forward; see `GraphExecutor.inference`."""
         fed, extents = self._feed(inputs, empty=not training)
         program = self._programs.get(("forward", training)) or self._runnable(self._forward, training)
         if training and self._forms.training.masks:
@@ -194,6 +195,7 @@ class GradientExecutor(NetworkExecutor):
         results, _ = program.run(fed)
         return self._outputs(program, results)
 
+    @override
     def inference_and_backprop(
         self,
         inputs: Arrays,
@@ -205,17 +207,6 @@ class GradientExecutor(NetworkExecutor):
         loss_scale: float = 1.0,
         on_gradient: Callable[[str, Array], None] | None = None,
     ) -> Arrays:
-        """Run forward and backward as one graph; see `GraphExecutor.inference_and_backprop`.
-
-        Raises:
-            ShapeError: A missing, unknown or misshapen input, or one of extent 0; a gradient to add to that has
-                another shape.
-            NetworkError: A label that is no class; the engine failed.
-            UnknownName: No such loss, parameter or input.
-            Unsupported: An operator without a gradient, or one whose gradient the engine cannot run.
-            UsageError: Names that are none, a `loss_scale` that is no finite number, an `info` that is no `StepInfo`,
-                an `on_gradient` that is no function.
-        """
         if on_gradient is not None:
             check_callable("on_gradient", on_gradient, "(name, gradient)")
         fed, extents = self._feed(inputs)
@@ -273,7 +264,7 @@ class GradientExecutor(NetworkExecutor):
             Unsupported: Nothing has run backward yet, or the last call failed.
         """
         if self._last is None:
-            raise Unsupported("there are no gradients yet; remedy: call inference_and_backprop first")
+            self._refuse_gradients()
         self._last.given = True
         return dict(self._last.values)
 
@@ -285,24 +276,15 @@ class GradientExecutor(NetworkExecutor):
         """The live running statistics, as `parameters`."""
         return {name: self._values[name] for name in self.network.buffer_specs}
 
-    def train_step(
+    def _make_step(
         self,
-        rule: Any,
-        loss: str = "loss",
-        *,
-        groups: Sequence[ParameterGroup] = (),
-        modifier: Callable[[str, Array, Array], Array] | None = None,
-        pipeline: GradientPipeline | None = None,
-    ) -> TrainStep:
-        """The training step under an update rule, which runs in place on the parameters.
-
-        Raises:
-            RuleError: As for `KernelStep`.
-            UsageError: As for `KernelStep`, or `loss` is no output.
-            Unsupported: The loss is no floating-point scalar.
-        """
-        self._check_loss(loss)
-        step: TrainStep = KernelStep(
+        rule: UpdateRule,
+        loss: str,
+        groups: Sequence[ParameterGroup],
+        modifier: Modifier | None,
+        pipeline: GradientPipeline | None,
+    ) -> KernelStep:
+        return KernelStep(
             self,
             rule,
             loss=loss,
@@ -313,8 +295,6 @@ class GradientExecutor(NetworkExecutor):
             locate=self._locate,
             spend=self.spend,
         )
-        self._step = weakref.ref(step)
-        return step
 
     def discard_programs(self) -> None:
         """Compile anew at the next call: options of what is compiled cannot change."""
@@ -327,10 +307,6 @@ class GradientExecutor(NetworkExecutor):
         """How many threads the update may use."""
         return 1
 
-    def _averaged(self) -> Any:
-        step = None if self._step is None else self._step()
-        return super()._averaged() if step is None else step.averaged()
-
     def _recycle(self, gradients: _Gradients) -> None:
         if not gradients.given:
             self._spare[gradients.key] = gradients.memory
@@ -338,7 +314,7 @@ class GradientExecutor(NetworkExecutor):
     def _locate(self, names: Sequence[str]) -> Sequence[int]:
         """Addresses of gradients of the last call; unlike `gradients` it leaves them the executor's own."""
         if self._last is None:
-            raise Unsupported("there are no gradients yet; remedy: call inference_and_backprop first")
+            self._refuse_gradients()
         places = self._last.memory.places
         if not places:
             for name, array in self._last.values.items():

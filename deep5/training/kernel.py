@@ -22,6 +22,8 @@ from deep5.training.emit_c import POINTERS, TOTALS, KernelArgs, emit_c, phases
 from deep5.training.given import StepNumbers
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
+from deep5.training.rule_step import refuse_inside
+from deep5.training.state_check import checked_state
 
 __all__ = ["RuleKernel", "bind_groups", "bind_rule"]
 
@@ -234,7 +236,7 @@ class RuleKernel:
         """
         if self.prepares:
             if self._averaging:
-                self._refuse_inside()
+                refuse_inside()
             self._set_given(info)
             if not self._prepared:
                 self._keep()
@@ -314,15 +316,12 @@ class RuleKernel:
             UsageError: As for `update_from`.
         """
         if self._averaging:
-            self._refuse_inside()
+            refuse_inside()
         if not self._live or self._prepared != self.prepares:
             call = "prepare(info)" if self._live else "attach(parameters)"
             raise UsageError(f"an update by {type(self.rule).__name__} before {call}; remedy: call it first")
         self._grad[:] = addresses
         self._set_given(info, scale)
-
-    def _refuse_inside(self) -> None:
-        raise UsageError("a training step inside averaged(); remedy: leave the block first")
 
     def finite(self) -> bool:
         """After `begin`, where the pipeline scales the loss: whether every element of the gradients is finite."""
@@ -421,22 +420,13 @@ class RuleKernel:
         Raises:
             ShapeError: An entry is missing, unknown, or of another shape or dtype.
         """
-        expected = self.state_dict()
-        if state.keys() != expected.keys():
-            odd = sorted(state.keys() ^ expected.keys())
-            raise ShapeError(
-                f"the optimizer's state has missing or unknown entries: {odd}; allowed: {sorted(expected)}"
-            )
-        for key, value in expected.items():
-            got = np.asarray(state[key])
-            if got.shape != value.shape or got.dtype != value.dtype:
-                raise ShapeError(f"state {key!r}: got {got.dtype}{got.shape}, expected {value.dtype}{value.shape}")
+        given = checked_state(state, {key: (value.shape, str(value.dtype)) for key, value in self.state_dict().items()})
         for name, views in self._state.items():
             for parameter, view in zip(self.names, views, strict=True):
-                view[...] = np.asarray(state[f"{name}/{parameter}"]).reshape(-1)
+                view[...] = given[f"{name}/{parameter}"].reshape(-1)
         for index, name in enumerate(self._scalars):
             for tensor, parameter in enumerate(self.names):
-                self._memory["scalar_state"][tensor, index] = float(state[f"{name}/{parameter}"])
+                self._memory["scalar_state"][tensor, index] = float(given[f"{name}/{parameter}"])
 
 
 def _address(array: np.ndarray) -> int:

@@ -16,6 +16,7 @@ from deep5.core.tensors import Arrays, aligned_empty, to_numpy
 from deep5.training.hyper_state import KEY, apart, restore_rate
 from deep5.training.line_search import Trial, strong_wolfe
 from deep5.training.packed import Packed, vector
+from deep5.training.state_check import check_entries
 
 __all__ = ["LBFGS"]
 
@@ -166,9 +167,7 @@ class LBFGS:
         """
         packed = self._bound()
         state, held = apart(state)
-        if sorted(state) != ["calls", "s", "y"]:
-            odd = sorted(set(state) ^ {"calls", "s", "y"})
-            raise ShapeError(f"the optimizer's state has missing or unknown entries: {odd}; allowed: calls, s, y")
+        check_entries(state, ("calls", "s", "y"))
         s, y, calls = np.asarray(state["s"]), np.asarray(state["y"]), np.asarray(state["calls"])
         whole = calls.shape == () and calls.dtype.kind in "iu"
         fits = s.ndim == 2 and s.shape == y.shape and s.dtype == y.dtype == np.float64

@@ -115,9 +115,13 @@ class LossScale:
         """For an exact resume."""
         return scaling_state(self._values)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`; other entries are not looked at."""
-        self._values = check_scaling(state)
+    def load(self, scaling: np.ndarray) -> None:
+        """Continue from this scaling; see `initial_scaling`."""
+        self._values = scaling
+
+    def values(self) -> np.ndarray:
+        """Scaling after the last step."""
+        return self._values
 
 
 def scaling_state(values: Any) -> dict[str, Any]:
@@ -160,6 +164,10 @@ class CompiledScale:
     def values(self) -> np.ndarray:
         """Scaling after the last step; waits for it."""
         return np.array(self._recent[1])
+
+    def state_dict(self) -> dict[str, Any]:
+        """For an exact resume; waits for the last step."""
+        return scaling_state(self.values())
 
 
 def fitting(vector: Array, scaling: Array, width: int, where: Callable[..., Array]) -> Array:

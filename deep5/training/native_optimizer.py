@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 from deep5.core.arguments import is_finite
-from deep5.core.errors import Unsupported, UsageError, brief
+from deep5.core.errors import Deep5Error, Unsupported, UsageError, brief
 from deep5.core.events import StepInfo
 from deep5.core.executors import GraphExecutor
 from deep5.core.tensors import Array, Arrays
@@ -43,6 +43,7 @@ class NativeOptimizer(ABC):
 
     Attributes:
         framework: Name of the back-end whose executors it drives.
+        library: What messages call whose optimizer it is.
         twin: deep5's own optimizer.
         accumulates: Whether one gradient is all that its step takes, so that it may be that of several micro-batches.
         closures: Whether, where it evaluates the loss again within its step, each evaluation is a call of what it is
@@ -53,6 +54,7 @@ class NativeOptimizer(ABC):
     """
 
     framework: ClassVar[str]
+    library: ClassVar[str]
     accumulates: ClassVar[bool] = True
     closures: ClassVar[bool] = False
     twin: ClassVar[type]
@@ -126,6 +128,27 @@ class NativeOptimizer(ABC):
     @abstractmethod
     def bind(self, executor: GraphExecutor) -> None:
         """Make the framework's optimizer over the executor's parameters."""
+
+    def _foreign(self, executor: GraphExecutor) -> UsageError:
+        """The refusal of another framework's executor."""
+        return UsageError(
+            f"a native optimizer of {self.framework} cannot drive a {type(executor).__name__}; allowed: an executor of "
+            f"{self.framework}"
+        )
+
+    @contextmanager
+    def _making(self) -> Iterator[None]:
+        """What the framework says against a hyperparameter while its optimizer is made.
+
+        Raises:
+            UsageError: It refuses one.
+        """
+        try:
+            yield
+        except Deep5Error:
+            raise
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{self.library} refuses the optimizer {self.describe()}: {error}") from error
 
     @abstractmethod
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:

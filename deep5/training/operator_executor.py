@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typing_extensions import override
 
 from deep5.core.errors import NetworkError, OperatorError, ShapeError, Unsupported
+from deep5.core.executors import OperatorExecutor
 from deep5.core.memo import remember
 from deep5.core.tensors import Array, Device, TensorSpec, to_numpy
 from deep5.networks.gradients import vjp_network
@@ -51,7 +53,7 @@ class _Made:
     checked: bool = False
 
 
-class EngineOperatorExecutor(ABC):
+class EngineOperatorExecutor(OperatorExecutor, ABC):
     """Base of operator executors on engines whose arrays are NumPy's; implements `OperatorExecutor`.
 
     For inputs of each combination of shapes and element types, a network of one node is compiled; forward and backward
@@ -89,22 +91,22 @@ class EngineOperatorExecutor(ABC):
         """A network with gradients in other operators, where the engine has none for those."""
         return network
 
+    @override
     def arrays(self, *values: Array) -> tuple[Array, ...]:
-        """NumPy arrays, C-contiguous and aligned; see `OperatorExecutor.arrays`."""
         return host_arrays(self.operator, values)
 
+    @override
     def inference(self, *inputs: Array) -> tuple[Array, ...]:
-        """Run forward; see `OperatorExecutor.inference`."""
         try:
             made = self._made[None, tuple([(value.shape, value.dtype) for value in inputs])]
         except (KeyError, AttributeError, TypeError):
             made = self._make(inputs, None)
         return self._run(made, inputs)
 
+    @override
     def inference_and_backprop(
         self, inputs: Sequence[Array], output_grads: Sequence[Array], *, needs: Sequence[bool] | None = None
     ) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
-        """Run forward and the vector-Jacobian product; see `OperatorExecutor.inference_and_backprop`."""
         name = name_of(self.operator)
         check_arrays(name, inputs)
         wanted = wanted_gradients(name, inputs, needs)
@@ -124,7 +126,7 @@ class EngineOperatorExecutor(ABC):
         """Compile anew at the next call: options of what is compiled cannot change."""
         self._made.clear()
 
-    def synchronize(self) -> None:  # noqa: B027 - there is nothing to do
+    def synchronize(self) -> None:
         """Return at once: the engine has finished when a call returns."""
 
     def _run(self, made: _Made, inputs: Sequence[Array]) -> tuple[Array, ...]:

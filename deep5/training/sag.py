@@ -15,6 +15,7 @@ from deep5.core.executors import GraphExecutor
 from deep5.core.tensors import Arrays, to_numpy
 from deep5.training.hyper_state import KEY, apart, restore_rate
 from deep5.training.packed import Packed
+from deep5.training.state_check import check_entries
 
 __all__ = ["SAG"]
 
@@ -243,11 +244,7 @@ class SAG:
         """
         packed, expected = self._bound(), ("gradients", "members", "sizes", "sum")
         state, held = apart(state)
-        if tuple(sorted(state)) != expected:
-            raise ShapeError(
-                f"the optimizer's state has missing or unknown entries: {sorted(set(state) ^ set(expected))}; allowed: "
-                f"{', '.join(expected)}"
-            )
+        check_entries(state, expected)
         gradients, members, sizes, total = (np.asarray(state[name]) for name in expected)
         whole = all(array.ndim == 1 and array.dtype == np.int64 for array in (members, sizes))
         fits = (gradients.shape, str(gradients.dtype)) == ((len(sizes), packed.size), packed.dtype) if whole else False

@@ -7,24 +7,22 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
-from deep5.core.arguments import check_callable
-from deep5.core.errors import UsageError
 from deep5.core.events import StepInfo, check_info
 from deep5.core.executors import GraphExecutor, ParameterGroup
 from deep5.core.tensors import Array, Arrays, to_numpy
 from deep5.training.groups import by_dtype, partition, require_trained
 from deep5.training.kernel import RuleKernel, bind_groups
-from deep5.training.loss_scale import KEYS, LossScale, check_scaling
+from deep5.training.loss_scale import LossScale
 from deep5.training.pipeline import GradientPipeline, modified
 from deep5.training.rule import UpdateRule
+from deep5.training.rule_step import Modifier, RuleStep, by_updates, refuse_inside
 
 __all__ = ["KernelStep"]
 
-Modifier = Callable[[str, Array, Array], Array]
 
-
-class KernelStep:
+class KernelStep(RuleStep):
     """Forward and backward by the executor, the update by one compiled kernel in place.
 
     Args:
@@ -59,13 +57,12 @@ class KernelStep:
         locate: Callable[[Sequence[str]], Sequence[int] | None] | None = None,
         spend: Callable[[], None] = lambda: None,
     ) -> None:
-        check_callable("modifier", modifier, "(name, param, grad) -> grad")
-        self._executor, self.rule, self._loss, self._modifier = executor, rule, loss, modifier
-        self._locate, self._spend, self._threads = locate, spend, threads
+        super().__init__(rule, loss, modifier)
+        self._executor, self._locate, self._spend, self._threads = executor, locate, spend, threads
         self._live = executor.parameters()
         self._dynamic: LossScale | None = None
         self._kernels: list[RuleKernel] = []
-        self._traced, self._inside = 0, False
+        self._traced = 0
         self._build(groups, pipeline or GradientPipeline())
 
     def _build(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
@@ -92,15 +89,6 @@ class KernelStep:
         self._prepares = any(kernel.prepares for kernel in kernels)
         self.averages = any(kernel.averages for kernel in kernels)
 
-    def regroup(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
-        """Other groups and stages from now on; see `TrainStep`."""
-        if self._inside:
-            self._refuse_inside()
-        self.cancel()
-        state = self.state_dict()
-        self._build(groups, pipeline)
-        self.load_state_dict(state)
-
     @property
     def how(self) -> str:
         """`"c"` or `"numpy"`: how the rule runs."""
@@ -111,20 +99,8 @@ class KernelStep:
         """How often the rule was traced: once, and again whenever `regroup` was called."""
         return self._traced
 
-    @property
-    def loss_scale(self) -> float:
-        """What the loss of the next step is multiplied by; 1 where it is not scaled."""
-        if self._dynamic is not None:
-            return self._dynamic.scale
-        return float(self.pipeline.loss_scale or 1.0)
-
-    @property
-    def skipped_steps(self) -> int:
-        """Steps without an update, because a gradient was not finite under a dynamic loss scale."""
-        return 0 if self._dynamic is None else self._dynamic.skipped
-
+    @override
     def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
-        """One whole step; see `TrainStep`."""
         outputs = self.backprop(inputs, info)
         try:
             addresses = self._located() if self._modifier is None else None
@@ -141,6 +117,7 @@ class KernelStep:
         self._spend()
         return outputs
 
+    @override
     def backprop(
         self,
         inputs: Arrays,
@@ -150,9 +127,8 @@ class KernelStep:
         accumulate: bool = False,
         loss_scale: float = 1.0,
     ) -> Arrays:
-        """Forward and backward at the rule's point; see `TrainStep`."""
         if self._inside:
-            self._refuse_inside()
+            refuse_inside()
         check_info(info)
         if self._prepares:
             own = self._updates(info)
@@ -172,12 +148,8 @@ class KernelStep:
             self.cancel()
             raise
 
+    @override
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
-        """The update; see `TrainStep`.
-
-        Raises:
-            ShapeError: A gradient is missing, or of another shape or dtype than its parameter. The step is given up.
-        """
         try:
             check_info(info)
             self._apply(gradients, info)
@@ -215,10 +187,7 @@ class KernelStep:
         return loss_scale * self.loss_scale if self._scales else loss_scale
 
     def _updates(self, info: StepInfo) -> StepInfo:
-        """The step as the rule counts it: by updates, so that bias corrections fit the state."""
-        if self._dynamic is None or not self._dynamic.skipped:
-            return info
-        return info._replace(step=max(info.step - self._dynamic.skipped, 0))
+        return info if self._dynamic is None else by_updates(info, self._dynamic.skipped)
 
     def _found(self, kernel: RuleKernel, gradients: Arrays) -> list[tuple[int, Any]]:
         """The gradients of a kernel, each with its address and what keeps it there."""
@@ -267,59 +236,36 @@ class KernelStep:
         if self._dynamic is not None:
             self._dynamic.update(finite=False)
 
+    def _before_regrouping(self) -> None:
+        self.cancel()
+
     def cancel(self) -> None:
         """Give up what `backprop` has begun: the live memory holds the parameters, not the point of the gradient."""
         for kernel in self._kernels:
             kernel.cancel()
 
     @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """While inside, the executor holds `eval_param`; see `TrainStep`.
-
-        Raises:
-            UsageError: Between `backprop` and `apply`; or a step is asked for inside.
-        """
-        if self._inside or not self.averages:
-            yield
-            return
+    def _evaluation_point(self) -> Iterator[None]:
         with ExitStack() as stack:
             for kernel in self._kernels:
                 stack.enter_context(kernel.averaged())
-            self._inside = True
-            try:
-                yield
-            finally:
-                self._inside = False
+            yield
 
-    def _refuse_inside(self) -> None:
-        raise UsageError("a training step inside averaged(); remedy: leave the block first")
-
-    def state_dict(self) -> dict[str, Any]:
-        """The rule's state, and that of a dynamic loss scale, as NumPy arrays, copied."""
-        return {key: np.array(value) for key, value in self.state_views().items()}
+    def _rule_state(self) -> dict[str, Any]:
+        return {key: np.array(value) for kernel in self._kernels for key, value in kernel.state_views().items()}
 
     def state_views(self) -> dict[str, Any]:
         """As `state_dict`, but of the live memory: to be read before the next step."""
         found: dict[str, Any] = {key: value for kernel in self._kernels for key, value in kernel.state_views().items()}
         return found if self._dynamic is None else {**found, **self._dynamic.state_dict()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit.
-
-        Raises:
-            ShapeError: An entry is missing, unknown, or of another shape or dtype.
-        """
+    def _load_rule_state(self, state: Mapping[str, Any]) -> None:
         rest = dict(state)
-        if self._dynamic is not None:
-            check_scaling(state)  # before anything changes
-            rest = {key: value for key, value in state.items() if key not in KEYS}
         for number, kernel in enumerate(self._kernels, start=1):
             own = set(kernel.names)
             part = {key: rest.pop(key) for key in list(rest) if key.partition("/")[2] in own}
             # What belongs to nobody goes to the last kernel, whose message names it.
             kernel.load_state_dict({**part, **rest} if number == len(self._kernels) else part)
-        if self._dynamic is not None:
-            self._dynamic.load_state_dict(state)
 
 
 def _add_up(parts: Sequence[np.ndarray]) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import jax
+from typing_extensions import override
 
 from deep5.core.errors import Unsupported
 from deep5.core.events import StepInfo
-from deep5.core.executors import ParameterGroup, TrainStep
+from deep5.core.executors import ParameterGroup
 from deep5.core.tensors import Array, Arrays, Device
 from deep5.frameworks.jax.failures import named_failures
 from deep5.frameworks.jax.functions import JAXNetwork
@@ -22,6 +22,7 @@ from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
+from deep5.training.rule_step import Modifier
 
 if TYPE_CHECKING:
     from deep5.distributed.schemes.batch_statistics import RankStatistics
@@ -72,7 +73,6 @@ class JAXExecutor(JAXNetwork):
             self.capabilities = self.capabilities - {"whole_step"}
         self._evaluate = self.compiled(self._evaluation)
         self._train = self.compiled(self._training)
-        self._step: weakref.ref[JAXStep] | None = None
 
     def synchronise_batch_norm(self, ranks: RankStatistics) -> None:
         """Take statistics of batch normalisation from the batch of all ranks, from the next pass in training on.
@@ -91,8 +91,8 @@ class JAXExecutor(JAXNetwork):
         self._train = self.compiled(self._training)
         self._backward.clear()
 
+    @override
     def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
-        """Run forward; see `GraphExecutor.inference`."""
         feed, extents = self._feed(inputs, empty=not training)
         with jax.enable_x64(True), named_failures():
             if training:
@@ -104,6 +104,7 @@ class JAXExecutor(JAXNetwork):
         self._pending.results = outputs
         return dict(zip(self._outputs, outputs, strict=True))
 
+    @override
     def inference_and_backprop(
         self,
         inputs: Arrays,
@@ -115,16 +116,6 @@ class JAXExecutor(JAXNetwork):
         loss_scale: float = 1.0,
         on_gradient: Callable[[str, Array], None] | None = None,
     ) -> Arrays:
-        """Run forward and backward as one compiled function; see `GraphExecutor.inference_and_backprop`.
-
-        Raises:
-            ShapeError: A missing, unknown or misshapen input, or one of extent 0; a gradient to add to that has
-                another shape.
-            UnknownName: No such loss, parameter or input.
-            Unsupported: A loss that is no floating-point scalar.
-            UsageError: Names that are none, a `loss_scale` that is no finite number, an `info` that is no `StepInfo`,
-                an `on_gradient` that is no function.
-        """
         names = self._trained if wrt is None and self._trained else self._check_wrt(wrt)
         return self.backpropagate(
             inputs, loss, names, self._values, info, (accumulate, loss_scale), on_gradient=on_gradient
@@ -138,27 +129,15 @@ class JAXExecutor(JAXNetwork):
         """The running statistics that are live now, as `parameters`."""
         return dict(zip(self._buffer_index, self._buffers, strict=True))
 
-    def train_step(
+    def _make_step(
         self,
         rule: UpdateRule,
-        loss: str = "loss",
-        *,
-        groups: Sequence[ParameterGroup] = (),
-        modifier: Callable[[str, Array, Array], Array] | None = None,
-        pipeline: GradientPipeline | None = None,
-    ) -> TrainStep:
-        """Forward, backward and update as one compiled function; see `GraphExecutor.train_step`.
-
-        Args:
-            rule: The update rule; it is traced.
-            loss: As for `inference_and_backprop`.
-            groups: Parameter groups.
-            modifier: `gradient_modifier(name, param, grad) -> grad`, traced: functions of JAX alone.
-        """
-        self._check_loss(loss)
-        step = JAXStep(self, rule, loss=loss, groups=groups, modifier=modifier, pipeline=pipeline)
-        self._step = weakref.ref(step)
-        return step
+        loss: str,
+        groups: Sequence[ParameterGroup],
+        modifier: Modifier | None,
+        pipeline: GradientPipeline | None,
+    ) -> JAXStep:
+        return JAXStep(self, rule, loss=loss, groups=groups, modifier=modifier, pipeline=pipeline)
 
     def synchronize(self) -> None:
         """Return when the results of this thread's last call are there; see `GraphExecutor.synchronize`.
@@ -169,17 +148,15 @@ class JAXExecutor(JAXNetwork):
         with named_failures():
             jax.block_until_ready((self._pending.take(), self._values, self._buffers))
 
+    @override
     def settings(self) -> dict[str, Any]:
-        """Read back from JAX and its compiler; see `GraphExecutor.settings`."""
-        found = {**read_settings(self.device), "dtype": self._float_dtype(self._values)}
-        found |= self._compute_dtype(self._values, self._kernels)
+        found = {**read_settings(self.device), **self._dtype_settings(self._values)}
         for value in self._values[:1]:
             (place,) = value.devices()
             found["device"] = "cpu" if place.platform == "cpu" else f"cuda:{place.id}"
         return found
 
-    def _kernels(self, dtype: str) -> str:
-        """The element type of the kernels that compute products of one."""
+    def _product_kernels(self, dtype: str) -> str:
         return product_kernels(dtype, self._place)
 
     def _evaluation(self, values: Any, buffers: Any, feed: Any) -> Any:

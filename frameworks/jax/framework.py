@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from deep5.core.errors import Unsupported
 from deep5.core.executors import OperatorExecutor, StepOptimizer
 from deep5.core.framework import Framework, Support
@@ -39,8 +41,8 @@ class JAX(Framework):
         """The version of jax."""
         return str(self._jax.__version__)
 
+    @override
     def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> JAXExecutor:
-        """A network on JAX; see `Framework.executor`."""
         from deep5.frameworks.jax.custom import on_arrays
         from deep5.frameworks.jax.executor import JAXExecutor
         from deep5.frameworks.jax.graph_program import GraphProgram
@@ -68,8 +70,8 @@ class JAX(Framework):
 
         return native_operator(operator, self)
 
+    @override
     def operator_executor(self, operator: Operator, *, device: str | Device = "cpu") -> OperatorExecutor:
-        """One operator on JAX; see `Framework.operator_executor`."""
         from deep5.frameworks.jax.operator_executor import JAXOperatorExecutor
 
         return JAXOperatorExecutor(operator, self, device=read_device(device))

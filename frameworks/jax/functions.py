@@ -17,9 +17,9 @@ from deep5.frameworks.jax.failures import named_failures
 from deep5.frameworks.jax.pending import Pending
 from deep5.frameworks.jax.program import Program
 from deep5.frameworks.jax.settings import find_device
-from deep5.networks.executor import NetworkExecutor
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
+from deep5.training.training_executor import TrainingExecutor
 
 __all__ = ["JAXNetwork"]
 
@@ -27,7 +27,7 @@ __all__ = ["JAXNetwork"]
 _LARGE_BYTES = 1 << 16
 
 
-class JAXNetwork(NetworkExecutor):
+class JAXNetwork(TrainingExecutor):
     """What JAX's executors and steps are made of: live values, and functions over them.
 
     Args:
@@ -55,7 +55,7 @@ class JAXNetwork(NetworkExecutor):
         self._buffers = tuple(self.store(name, network.initial(name)) for name in network.buffer_specs)
         self._backward: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._gradients: dict[str, Any] | None = None
-        self._why = "nothing ran backward yet"
+        self._without = "nothing has run backward yet"
         self._pending = Pending()
 
     def _dtype(self, name: str) -> Any:
@@ -131,7 +131,7 @@ class JAXNetwork(NetworkExecutor):
             check_callable("on_gradient", on_gradient, "(name, gradient)")
         feed, extents = self._feed(inputs)
         earlier, self._gradients = ((self._gradients or {}) if accumulate else {}), None  # none, should this fail
-        self._why = "the last inference_and_backprop failed"
+        self._without = "the last inference_and_backprop failed"
         added = tuple(name for name in names if name in earlier)
         if type(loss) is not str:
             self._check_loss(loss)
@@ -160,7 +160,7 @@ class JAXNetwork(NetworkExecutor):
             Unsupported: There are none; after a whole compiled step they have never left it.
         """
         if self._gradients is None:
-            raise Unsupported(f"there are no gradients: {self._why}; remedy: call inference_and_backprop first")
+            self._refuse_gradients()
         return dict(self._gradients)
 
     def differentiated(self, loss: str, names: Sequence[str]) -> Callable[..., tuple[Any, Any, tuple[Any, ...]]]:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from deep5.core.errors import ShapeError
 from deep5.core.events import StepInfo, check_info
 from deep5.core.tensors import Arrays
 from deep5.frameworks.jax.failures import named_failures
 from deep5.frameworks.jax.functions import JAXNetwork
+from deep5.training.state_check import checked_state
 
 __all__ = ["NativeStep", "Point"]
 
@@ -85,7 +85,7 @@ class NativeStep:
         check_info(info)
         executor = self._executor
         feed, extents = executor._feed(inputs)
-        executor._gradients, executor._why = None, "the last training step was compiled as a whole"
+        executor._gradients, executor._without = None, "the last training step was compiled as a whole"
         with jax.enable_x64(True), named_failures():
             feed += executor.program.draw(extents, info)
             outputs, executor._values, executor._buffers, self._states = executor.settled(
@@ -155,22 +155,11 @@ class NativeStep:
         Raises:
             ShapeError: An entry is missing, unknown, or of another shape or dtype.
         """
-        expected = self.state_dict()
-        if state.keys() != expected.keys():
-            odd = sorted(state.keys() ^ expected.keys())
-            raise ShapeError(
-                f"the optimizer's state has missing or unknown entries: {odd}; allowed: {sorted(expected)}"
-            )
+        given = checked_state(state, {key: (value.shape, str(value.dtype)) for key, value in self.state_dict().items()})
         leaves = []
         for path, leaf in zip(self._paths, jax.tree.leaves(self._states), strict=True):
             key, name = self._key(path)
-            value, wanted = np.asarray(state[key]), expected[key]
-            if (value.shape, value.dtype) != (wanted.shape, wanted.dtype):
-                raise ShapeError(
-                    f"the optimizer's state {key!r}: got {value.dtype}{value.shape}, expected {wanted.dtype}"
-                    f"{wanted.shape}"
-                )
-            value = self._executor.turn(name, value) if self._stored(name, leaf) else value
+            value = self._executor.turn(name, given[key]) if self._stored(name, leaf) else given[key]
             leaves.append(np.array(value, order="C"))
         with jax.enable_x64(True):
             placed = [jax.device_put(value, self._executor._place) for value in leaves]

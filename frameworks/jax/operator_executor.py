@@ -8,8 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from typing_extensions import override
 
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.core.executors import OperatorExecutor
 from deep5.core.framework import Framework
 from deep5.core.tensors import Array, Device, aligned_empty, to_numpy
 from deep5.frameworks.jax.custom import on_arrays, types
@@ -31,7 +33,7 @@ _UNFIT = (IndexError, RuntimeError, TypeError, ValueError, NotImplementedError)
 Outputs = tuple[Any, ...]
 
 
-class JAXOperatorExecutor:
+class JAXOperatorExecutor(OperatorExecutor):
     """An operator on JAX; made by `JAX.operator_executor`. Implements `OperatorExecutor`.
 
     Calls return before the work is done; `synchronize` waits, and raises what went wrong meanwhile.
@@ -61,8 +63,8 @@ class JAXOperatorExecutor:
         """Aligned copies of NumPy's arrays on the device; see `OperatorExecutor.arrays`."""
         return tuple(self._native(number, value) for number, value in enumerate(values))
 
+    @override
     def inference(self, *inputs: Array) -> tuple[Array, ...]:
-        """Run forward as one compiled function; see `OperatorExecutor.inference`."""
         for value in inputs:
             if type(value) is not _ARRAY:
                 self._check("input", inputs)
@@ -75,10 +77,10 @@ class JAXOperatorExecutor:
         self._pending.results = outputs
         return outputs
 
+    @override
     def inference_and_backprop(
         self, inputs: Sequence[Array], output_grads: Sequence[Array], *, needs: Sequence[bool] | None = None
     ) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
-        """Run forward and the vector-Jacobian product as one compiled function; see `OperatorExecutor`."""
         self._check("input", inputs)
         wanted = wanted_gradients(self._name, inputs, needs)
         # What is no array is named where it is missed: while the function is traced.
@@ -103,8 +105,8 @@ class JAXOperatorExecutor:
         except _UNFIT as error:
             raise self._failed(error) from error
 
+    @override
     def settings(self) -> dict[str, Any]:
-        """Read back from JAX and its compiler; see `OperatorExecutor.settings`."""
         found = read_settings(self.device)
         found["device"] = "cpu" if self._place.platform == "cpu" else f"cuda:{self._place.id}"
         return found

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from deep5.core.errors import Deep5Error, UsageError
+from typing_extensions import override
+
 from deep5.core.events import StepInfo
 from deep5.core.executors import GraphExecutor, StepOptimizer
 from deep5.core.plugins import missing_dependency
@@ -57,7 +58,7 @@ class OptaxOptimizer(NativeOptimizer):
     Hyperparameters enter the compiled step as numbers, so that all of them may change without a second trace.
     """
 
-    framework = "jax"
+    framework, library = "jax", "optax"
 
     @abstractmethod
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
@@ -71,9 +72,7 @@ class OptaxOptimizer(NativeOptimizer):
             MissingDependency: Optax is not installed.
         """
         if getattr(executor, "differentiated", None) is None or not hasattr(executor, "program"):
-            raise UsageError(
-                f"a native optimizer of jax cannot drive a {type(executor).__name__}; allowed: an executor of jax"
-            )
+            raise self._foreign(executor)
         optax = _optax()
         from deep5.frameworks.jax.native_step import NativeStep
 
@@ -97,12 +96,8 @@ class OptaxOptimizer(NativeOptimizer):
             return optax.apply_updates(point.values, changes), state
 
         numbers = {name: float(self.hyper[name]) for name in self.changeable}
-        try:
+        with self._making():
             self._optimizer = NativeStep(own, self.loss, initial, update, numbers)
-        except Deep5Error:
-            raise
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"optax refuses the optimizer {self.describe()}: {error}") from error
         self._executor, self._now = executor, dict(self.hyper)
 
     @property
@@ -154,48 +149,48 @@ def _optax() -> Any:
 class GradientDescentOptimizer(OptaxOptimizer, twin=SGD):
     """`optax.sgd`."""
 
+    @override
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
-        """See `OptaxOptimizer`."""
         return optax.sgd(hyper["lr"])
 
 
 class MomentumOptimizer(OptaxOptimizer, twin=Momentum):
     """`optax.sgd` with momentum."""
 
+    @override
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
-        """See `OptaxOptimizer`."""
         return optax.sgd(hyper["lr"], momentum=hyper["momentum"], nesterov=hyper["nesterov"])
 
 
 class NesterovOptimizer(OptaxOptimizer, twin=Nesterov):
     """`optax.sgd` with Nesterov's momentum."""
 
+    @override
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
-        """See `OptaxOptimizer`."""
         return optax.sgd(hyper["lr"], momentum=hyper["momentum"], nesterov=True)
 
 
 class AdaGradOptimizer(OptaxOptimizer, twin=AdaGrad):
     """`optax.adagrad`; its epsilon stands inside the root."""
 
+    @override
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
-        """See `OptaxOptimizer`."""
         return optax.adagrad(hyper["lr"], initial_accumulator_value=hyper["initial"], eps=hyper["epsilon"])
 
 
 class AdaDeltaOptimizer(OptaxOptimizer, twin=AdaDelta):
     """`optax.adadelta`."""
 
+    @override
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
-        """See `OptaxOptimizer`."""
         return optax.adadelta(hyper["lr"], rho=hyper["rho"], eps=hyper["epsilon"])
 
 
 class RMSPropOptimizer(OptaxOptimizer, twin=RMSProp):
     """`optax.rmsprop` with its epsilon outside the root."""
 
+    @override
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
-        """See `OptaxOptimizer`."""
         return optax.rmsprop(hyper["lr"], decay=hyper["rho"], eps=hyper["epsilon"], eps_in_sqrt=False)
 
 
@@ -206,24 +201,24 @@ def _adam(hyper: Mapping[str, Any]) -> dict[str, Any]:
 class AdamOptimizer(OptaxOptimizer, twin=Adam):
     """`optax.adam`."""
 
+    @override
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
-        """See `OptaxOptimizer`."""
         return optax.adam(**_adam(hyper))
 
 
 class AdamWOptimizer(OptaxOptimizer, twin=AdamW):
     """`optax.adamw`."""
 
+    @override
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
-        """See `OptaxOptimizer`."""
         return optax.adamw(**_adam(hyper), weight_decay=hyper["weight_decay"])
 
 
 class AMSGradOptimizer(OptaxOptimizer, twin=AMSGrad):
     """`optax.amsgrad`, as the paper has it; with `bias_correction` as Optax does, which corrects before the maximum."""
 
+    @override
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
-        """See `OptaxOptimizer`."""
         corrected = hyper["bias_correction"]
         return optax.amsgrad(**_adam(hyper), bias_correction_mu=corrected, bias_correction_nu=corrected)
 
@@ -231,16 +226,16 @@ class AMSGradOptimizer(OptaxOptimizer, twin=AMSGrad):
 class NadamOptimizer(OptaxOptimizer, twin=Nadam, lacks=("momentum_decay",)):
     """`optax.nadam`, whose momentum is constant, as deep5's is with a `momentum_decay` of 20000 or more."""
 
+    @override
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
-        """See `OptaxOptimizer`."""
         return optax.nadam(**_adam(hyper))
 
 
 class LARSOptimizer(OptaxOptimizer, twin=LARS):
     """`optax.lars`; it divides by ‖g + β w‖ where the paper has ‖g‖ + β ‖w‖."""
 
+    @override
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
-        """See `OptaxOptimizer`."""
         return optax.lars(
             hyper["lr"],
             weight_decay=hyper["weight_decay"],
@@ -252,16 +247,16 @@ class LARSOptimizer(OptaxOptimizer, twin=LARS):
 class LAMBOptimizer(OptaxOptimizer, twin=LAMB):
     """`optax.lamb`."""
 
+    @override
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
-        """See `OptaxOptimizer`."""
         return optax.lamb(**_adam(hyper), weight_decay=hyper["weight_decay"])
 
 
 class LionOptimizer(OptaxOptimizer, twin=Lion):
     """`optax.lion`."""
 
+    @override
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
-        """See `OptaxOptimizer`."""
         return optax.lion(hyper["lr"], b1=hyper["beta1"], b2=hyper["beta2"], weight_decay=hyper["weight_decay"])
 
 
@@ -270,8 +265,8 @@ class LBFGSOptimizer(OptaxOptimizer, twin=LBFGS, lacks=("iterations", "c1", "c2"
 
     accumulates = False
 
+    @override
     def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
-        """See `OptaxOptimizer`."""
         search = optax.scale_by_zoom_linesearch(max_linesearch_steps=hyper["evaluations"], initial_guess_strategy="one")
         return optax.lbfgs(hyper["lr"], memory_size=hyper["history"], linesearch=search)
 

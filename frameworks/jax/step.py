@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from typing_extensions import override
 
-from deep5.core.arguments import check_callable
-from deep5.core.errors import ShapeError, UsageError
+from deep5.core.errors import ShapeError
 from deep5.core.events import StepInfo, check_info
 from deep5.core.executors import ParameterGroup
 from deep5.core.tensors import Array, Arrays, to_numpy
@@ -19,13 +19,13 @@ from deep5.frameworks.jax.failures import named_failures
 from deep5.frameworks.jax.functions import JAXNetwork
 from deep5.training.functional import FunctionalRule
 from deep5.training.groups import require_trained
-from deep5.training.loss_scale import KEYS, CompiledScale, check_scaling, fitting, next_scaling, scaling_state
+from deep5.training.loss_scale import CompiledScale, fitting, next_scaling
 from deep5.training.pipeline import GradientPipeline, modified
 from deep5.training.rule import UpdateRule
+from deep5.training.rule_step import Modifier, RuleStep, check_gradient, refuse_inside
 
 __all__ = ["JAXStep"]
 
-Modifier = Callable[[str, Array, Array], Array]
 Tuples = tuple[Any, ...]
 
 
@@ -53,7 +53,7 @@ class _Functions:
         return jnp.broadcast_to(value, like.shape)
 
 
-class JAXStep:
+class JAXStep(RuleStep):
     """A whole training step; made by `JAXExecutor.train_step`. Implements `TrainStep`.
 
     Parameters, buffers and the rule's state are donated: the step writes the new ones into the memory of the old. Not
@@ -88,11 +88,10 @@ class JAXStep:
         modifier: Modifier | None = None,
         pipeline: GradientPipeline | None = None,
     ) -> None:
-        check_callable("modifier", modifier, "(name, param, grad) -> grad")
-        self._executor, self._loss, self._modifier = executor, loss, modifier
-        self.rule, self._loss_dtype = rule, executor.network.outputs[loss].dtype
+        super().__init__(rule, loss, modifier)
+        self._executor, self._traces = executor, 0
+        self._loss_dtype = executor.network.outputs[loss].dtype
         self._names, self._outputs = tuple(executor.network.parameter_specs), tuple(executor.network.outputs)
-        self._traces, self._inside = 0, False
         self._build(groups, pipeline or GradientPipeline())
 
     def _build(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
@@ -106,6 +105,7 @@ class JAXStep:
             pipeline=pipeline,
             modified=self._modifier is not None,
         )
+        self.averages = self._rule.averages
         self.pipeline, self._scales = pipeline, pipeline.loss_scale is not None
         self._dynamic = CompiledScale(self._rule.given, self._loss_dtype) if pipeline.dynamic else None
         self._given = self._rule.given if self._dynamic is None else self._dynamic.vector
@@ -125,37 +125,19 @@ class JAXStep:
             if self._dynamic is not None:
                 self._scaling = (jax.device_put(self._dynamic.values(), executor._place),)
 
-    def regroup(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
-        """Other groups and stages from now on; see `TrainStep`."""
-        if self._inside:
-            self._refuse_inside()
-        state = self.state_dict()
-        self._build(groups, pipeline)
-        self.load_state_dict(state)
-
     @property
     def traces(self) -> int:
         """How often the step was traced: once for every combination of the inputs' shapes."""
         return max(self._traces, self._rule.traces)
 
-    @property
-    def loss_scale(self) -> float:
-        """What the loss of the next step is multiplied by; waits for the last step where it is dynamic."""
-        return float(self.pipeline.loss_scale or 1.0) if self._dynamic is None else float(self._dynamic.values()[0])
-
-    @property
-    def skipped_steps(self) -> int:
-        """Steps without an update, because a gradient was not finite; waits for the last step."""
-        return 0 if self._dynamic is None else int(self._dynamic.values()[2])
-
+    @override
     def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
-        """One whole step; see `TrainStep`."""
         executor = self._executor
         if self._inside:
-            self._refuse_inside()
+            refuse_inside()
         feed, extents = executor._feed(inputs)
         given = self._given(info)
-        executor._gradients, executor._why = None, "the last training step was compiled as a whole"
+        executor._gradients, executor._without = None, "the last training step was compiled as a whole"
         with jax.enable_x64(True), named_failures():
             feed += executor.program.draw(extents, info)
             outputs, executor._values, executor._buffers, self._states, self._scaling = executor.settled(
@@ -166,6 +148,7 @@ class JAXStep:
         executor._pending.results = outputs
         return dict(zip(self._outputs, outputs, strict=True))
 
+    @override
     def backprop(
         self,
         inputs: Arrays,
@@ -175,9 +158,8 @@ class JAXStep:
         accumulate: bool = False,
         loss_scale: float = 1.0,
     ) -> Arrays:
-        """Forward and backward at the rule's point; see `TrainStep`."""
         if self._inside:
-            self._refuse_inside()
+            refuse_inside()
         check_info(info)
         executor = self._executor
         values = executor._values
@@ -190,16 +172,13 @@ class JAXStep:
             inputs, self._loss, self._rule.names, values, info, options, on_gradient=on_gradient
         )
 
+    @override
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
-        """The update; see `TrainStep`.
-
-        Raises:
-            ShapeError: A gradient is missing, or of another shape or dtype than its parameter.
-        """
         if self._inside:
-            self._refuse_inside()
+            refuse_inside()
         executor, given = self._executor, self._given(info)
-        found = tuple(self._checked(name, gradients) for name in self._rule.names)
+        specs = executor.network.parameter_specs
+        found = tuple(check_gradient(name, gradients, specs[name], _native) for name in self._rule.names)
         with jax.enable_x64(True):
             executor._values, self._states, self._scaling = self._update(
                 executor._values, self._states, self._scaling, found, given
@@ -212,49 +191,33 @@ class JAXStep:
         return jax.enable_x64(True)
 
     @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """While inside, the executor holds `eval_param`; see `TrainStep`.
-
-        Raises:
-            UsageError: A step is asked for inside.
-        """
-        if self._inside or not self._rule.averages:
-            yield
-            return
+    def _evaluation_point(self) -> Iterator[None]:
         executor, own = self._executor, self._executor._values
         with jax.enable_x64(True):
             executor._values = self._evaluate(own, self._states, self._rule.given(StepInfo(batch_size=1)))
-        self._inside = True
         try:
             yield
         finally:
-            executor._values, self._inside = own, False
+            executor._values = own
 
-    def state_dict(self) -> dict[str, Any]:
-        """The rule's state, and that of a dynamic loss scale, as NumPy arrays, copied."""
-        found: dict[str, Any] = {
+    def _rule_state(self) -> dict[str, Any]:
+        return {
             key: np.array(self._turned(key, np.asarray(value), back=True), order="C")
             for key, value in zip(self._keys, self._states, strict=True)
         }
-        return found if self._dynamic is None else {**found, **scaling_state(self._dynamic.values())}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit.
-
-        Raises:
-            ShapeError: An entry is missing, unknown, or of another shape or dtype.
-        """
-        scaling = None if self._dynamic is None else check_scaling(state)
-        own = {key: value for key, value in state.items() if scaling is None or key not in KEYS}
-        found = self._rule.check_state(own)
+    def _load_rule_state(self, state: Mapping[str, Any]) -> None:
+        found = self._rule.check_state(state)
         with jax.enable_x64(True):
-            if self._dynamic is not None and scaling is not None:
-                self._dynamic.load(scaling)
-                self._scaling = (jax.device_put(scaling, self._executor._place),)
             self._states = tuple(
                 jax.device_put(np.array(self._turned(key, found[key]), order="C"), self._executor._place)
                 for key in self._keys
             )
+
+    def _load_scaling(self, scaling: np.ndarray) -> None:
+        super()._load_scaling(scaling)
+        with jax.enable_x64(True):
+            self._scaling = (jax.device_put(scaling, self._executor._place),)
 
     def _turned(self, key: str, value: Any, *, back: bool = False) -> Any:
         """An element of the state in the order in which it is stored, or back."""
@@ -262,18 +225,6 @@ class JAXStep:
         if not value.ndim:
             return value
         return self._executor.present(name, value) if back else self._executor.turn(name, value)
-
-    def _checked(self, name: str, gradients: Arrays) -> Any:
-        if name not in gradients:
-            raise ShapeError(f"no gradient of {name!r}; got: {', '.join(gradients)}")
-        value, spec = gradients[name], self._executor.network.parameter_specs[name]
-        value = value if isinstance(value, jax.Array) else np.array(to_numpy(value))
-        if reason := spec.mismatch(tuple(value.shape), str(value.dtype)):
-            raise ShapeError(f"the gradient of {name!r}: {reason}")
-        return value
-
-    def _refuse_inside(self) -> None:
-        raise UsageError("a training step inside averaged(); remedy: leave the block first")
 
     def _trace_whole(
         self, values: Tuples, buffers: Tuples, states: Tuples, feed: Any, vector: Any, scaling: Tuples = ()
@@ -356,3 +307,7 @@ class JAXStep:
             tuple(new_states[key] for key in self._keys),
             scaling,
         )
+
+
+def _native(value: Any) -> Any:
+    return value if isinstance(value, jax.Array) else np.array(to_numpy(value))

@@ -82,8 +82,7 @@ class ONNXRuntimeExecutor(GradientExecutor):
             "provider": provider,
             "threads": options.intra_op_num_threads,
             "spinning": options.get_session_config_entry("session.intra_op.allow_spinning") == "1",
-            "dtype": self._float_dtype(self._values.values()),
-            **self._compute_dtype(self._values.values()),
+            **self._dtype_settings(list(self._values.values())),
             "tf32": session.get_provider_options()[provider].get("use_tf32") == "1",
             "deterministic": options.use_deterministic_compute,
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,30 +10,34 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
+from typing_extensions import override
 
 from deep5.core.arguments import check_callable
-from deep5.core.errors import ShapeError, Unsupported
+from deep5.core.errors import ShapeError
 from deep5.core.events import StepInfo
-from deep5.core.executors import ParameterGroup, TrainStep
+from deep5.core.executors import ParameterGroup
 from deep5.core.tensors import Array, Arrays, Device
 from deep5.frameworks.pytorch.host_step import HostStep
 from deep5.frameworks.pytorch.numerics import deterministic, tf32
 from deep5.frameworks.pytorch.sequences import detached
 from deep5.frameworks.pytorch.short import from_numpy, through_float32
 from deep5.frameworks.pytorch.step import DeviceStep
-from deep5.networks.executor import NetworkExecutor
 from deep5.networks.failed import failed, is_own
 from deep5.networks.labels import label_inputs
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
+from deep5.training.rule_step import Modifier
+from deep5.training.training_executor import TrainingExecutor
 
 __all__ = ["TorchExecutor"]
 
 
-class TorchExecutor(NetworkExecutor):
+class TorchExecutor(TrainingExecutor):
     """Base of PyTorch's executors; implements `GraphExecutor`. Gradients by torch's own automatic differentiation.
+
+    The update is the compiled rule's where parameters are in the host's memory, and torch's functions' elsewhere.
 
     Args:
         network: The network, or its description.
@@ -70,7 +73,6 @@ class TorchExecutor(NetworkExecutor):
         self._fresh: Sequence[Any] = ()
         self._settle: Callable[[Sequence[Any]], None] = lambda fresh: None
         self._spent = False
-        self._step: weakref.ref[HostStep | DeviceStep] | None = None
 
     @abstractmethod
     def _run(self, feed: list[Any], extents: Mapping[str, int], info: StepInfo | None, training: bool) -> Sequence[Any]:
@@ -99,12 +101,8 @@ class TorchExecutor(NetworkExecutor):
         with torch.no_grad():
             self._live(name).copy_(from_numpy(value if value.flags.writeable else value.copy()))
 
-    def _averaged(self) -> Any:
-        step = self._step() if self._step is not None else None
-        return step.averaged() if step is not None and step.averages else super()._averaged()
-
+    @override
     def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
-        """Run forward without gradients; see `GraphExecutor.inference`."""
         feed, extents = self._feed(inputs, empty=not training)
         with torch.no_grad():
             outputs = dict(zip(self._outputs, self._outcome(feed, extents, info, training), strict=True))
@@ -112,6 +110,7 @@ class TorchExecutor(NetworkExecutor):
             self._settle(self._fresh)
         return outputs
 
+    @override
     def inference_and_backprop(
         self,
         inputs: Arrays,
@@ -123,7 +122,6 @@ class TorchExecutor(NetworkExecutor):
         loss_scale: float = 1.0,
         on_gradient: Callable[[str, Array], None] | None = None,
     ) -> Arrays:
-        """Run forward and backward; see `GraphExecutor.inference_and_backprop`."""
         if on_gradient is not None:
             check_callable("on_gradient", on_gradient, "(name, gradient)")
         feed, extents = self._feed(inputs)
@@ -182,10 +180,10 @@ class TorchExecutor(NetworkExecutor):
                 labels.check(feed[labels.position].cpu().numpy())
             raise failed(error, "torch") from error
 
+    @override
     def gradients(self) -> Arrays:
-        """Gradients of the last `inference_and_backprop`; see `GraphExecutor.gradients`."""
         if self._wrt is None:
-            raise Unsupported("there are no gradients; remedy: call inference_and_backprop first")
+            self._refuse_gradients()
         self._given = self._wrt
         # A parameter that the loss does not depend on has the gradient zero, as mathematics has it.
         return {
@@ -193,53 +191,39 @@ class TorchExecutor(NetworkExecutor):
             for name, tensor in self._wrt.items()
         }
 
+    @override
     def parameters(self) -> Arrays:
-        """The live parameters, detached; see `GraphExecutor.parameters`."""
         return {name: tensor.detach() for name, tensor in self._parameters.items()}
 
     def leaves(self) -> dict[str, Any]:
         """The trained parameters as torch's optimizers take them: leaves that carry `.grad`."""
         return self._leaves
 
+    @override
     def buffers(self) -> Arrays:
-        """The live running statistics; see `GraphExecutor.buffers`."""
         return dict(self._buffers)
 
-    def train_step(
+    def _make_step(
         self,
         rule: UpdateRule,
-        loss: str = "loss",
-        *,
-        groups: Sequence[ParameterGroup] = (),
-        modifier: Callable[[str, Array, Array], Array] | None = None,
-        pipeline: GradientPipeline | None = None,
-    ) -> TrainStep:
-        """Forward and backward by torch; see `GraphExecutor.train_step`.
-
-        The update is the compiled rule's where parameters are in the host's memory, and torch's functions' elsewhere.
-
-        Raises:
-            RuleError: The rule breaks its contract, all parameters are frozen, or a group sets an unknown
-                hyperparameter or matches nothing.
-        """
-        self._check_loss(loss)
-        step: HostStep | DeviceStep
-        if self._place.type == "cpu":
-            step = HostStep(
-                self,
-                rule,
-                loss=loss,
-                groups=groups,
-                modifier=modifier,
-                pipeline=pipeline,
-                threads=torch.get_num_threads(),
-                locate=self._locate,
-                spend=self.spend,
-            )
-        else:
-            step = DeviceStep(self, rule, loss=loss, groups=groups, modifier=modifier, pipeline=pipeline)
-        self._step = weakref.ref(step)
-        return step
+        loss: str,
+        groups: Sequence[ParameterGroup],
+        modifier: Modifier | None,
+        pipeline: GradientPipeline | None,
+    ) -> HostStep | DeviceStep:
+        if self._place.type != "cpu":
+            return DeviceStep(self, rule, loss=loss, groups=groups, modifier=modifier, pipeline=pipeline)
+        return HostStep(
+            self,
+            rule,
+            loss=loss,
+            groups=groups,
+            modifier=modifier,
+            pipeline=pipeline,
+            threads=torch.get_num_threads(),
+            locate=self._locate,
+            spend=self.spend,
+        )
 
     def spend(self) -> None:
         """A whole training step has used the gradients up: they stay readable, but nothing is added to them."""
@@ -250,22 +234,20 @@ class TorchExecutor(NetworkExecutor):
         if self._place.type == "cuda":
             torch.cuda.synchronize(self._place)
 
+    @override
     def settings(self) -> dict[str, Any]:
-        """Read back from torch; see `GraphExecutor.settings`."""
         live = list(self._parameters.values())
         return {
             "framework": "pytorch",
             "version": torch.__version__,
             "device": str(live[0].device if live else self.device),
             "threads": torch.get_num_threads(),
-            "dtype": self._float_dtype(live),
-            **self._compute_dtype(live, self._kernels),
+            **self._dtype_settings(live),
             "tf32": self._place.type == "cuda" and tf32(),
             "deterministic": self._place.type == "cpu" or deterministic(),
         }
 
-    def _kernels(self, dtype: str) -> str:
-        """The element type of the kernels that compute products of one."""
+    def _product_kernels(self, dtype: str) -> str:
         return "float32" if through_float32(ir.DataType[dtype.upper()], self._place) else dtype
 
     def _locate(self, names: Sequence[str]) -> list[int] | None:

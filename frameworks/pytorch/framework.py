@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from typing_extensions import override
+
 from deep5.core.errors import Unsupported
 from deep5.core.executors import GraphExecutor, OperatorExecutor, StepOptimizer
 from deep5.core.framework import Framework, Support
@@ -41,8 +43,8 @@ class PyTorch(Framework):
         """The version of torch."""
         return str(self._torch.__version__)
 
+    @override
     def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
-        """A network on torch; see `Framework.executor`."""
         from deep5.frameworks.pytorch.executor import PyTorchExecutor
 
         return PyTorchExecutor(network, self, device=self._place(device), seed=seed, compiler=self._compiler())
@@ -73,8 +75,8 @@ class PyTorch(Framework):
 
         return native_operator(operator, PyTorch())
 
+    @override
     def operator_executor(self, operator: Operator, *, device: str | Device = "cpu") -> OperatorExecutor:
-        """One operator on torch; see `Framework.operator_executor`."""
         from deep5.frameworks.pytorch.operator_executor import PyTorchOperatorExecutor
 
         return PyTorchOperatorExecutor(operator, self, device=self._place(device), compiler=self._compiler())

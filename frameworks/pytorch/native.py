@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from deep5.core.errors import NetworkError, Unsupported, UsageError
 from deep5.core.events import StepInfo
@@ -134,8 +135,8 @@ class ModuleExecutor(TorchExecutor):
             )
         return value.detach()
 
+    @override
     def buffers(self) -> Arrays:
-        """The live buffers, detached; see `GraphExecutor.buffers`."""
         return {name: self._live(name) for name in self._buffers}
 
     def gradients(self) -> Arrays:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.core.executors import OperatorExecutor
 from deep5.core.memo import remember
 from deep5.core.tensors import Array, Device
 from deep5.frameworks.pytorch.custom import on_tensors
@@ -33,7 +35,7 @@ _PROGRAMS = 64
 Run = Callable[..., tuple[Any, ...]]
 
 
-class PyTorchOperatorExecutor:
+class PyTorchOperatorExecutor(OperatorExecutor):
     """An operator on PyTorch; made by `PyTorch.operator_executor`. Implements `OperatorExecutor`.
 
     Args:
@@ -64,8 +66,8 @@ class PyTorchOperatorExecutor:
         """Tensors on the device; see `OperatorExecutor.arrays`."""
         return tuple(_tensor(self.operator, number, value).to(self._place) for number, value in enumerate(values))
 
+    @override
     def inference(self, *inputs: Array) -> tuple[Array, ...]:
-        """Run forward without gradients; see `OperatorExecutor.inference`."""
         with torch.no_grad():
             try:
                 return self._run(inputs, None)(*inputs)
@@ -74,10 +76,10 @@ class PyTorchOperatorExecutor:
             except (IndexError, RuntimeError, TypeError, ValueError) as error:
                 raise self._failed(error) from error
 
+    @override
     def inference_and_backprop(
         self, inputs: Sequence[Array], output_grads: Sequence[Array], *, needs: Sequence[bool] | None = None
     ) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
-        """Run forward and the vector-Jacobian product; see `OperatorExecutor.inference_and_backprop`."""
         wanted = self._wanted(inputs, needs)
         leaves = [
             value.detach().requires_grad_() if want else value for value, want in zip(inputs, wanted, strict=True)
@@ -114,8 +116,8 @@ class PyTorchOperatorExecutor:
         if self._place.type == "cuda":
             torch.cuda.synchronize(self._place)
 
+    @override
     def settings(self) -> dict[str, Any]:
-        """Read back from torch; see `OperatorExecutor.settings`."""
         return {
             "framework": "pytorch",
             "version": torch.__version__,

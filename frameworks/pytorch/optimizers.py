@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
-from deep5.core.errors import ShapeError, UsageError
+from deep5.core.errors import ShapeError
 from deep5.core.events import StepInfo
 from deep5.core.executors import GraphExecutor, StepOptimizer
 from deep5.core.tensors import Arrays
 from deep5.training.lbfgs import LBFGS
 from deep5.training.native_optimizer import NativeOptimizer, Unbound
+from deep5.training.rule_step import refuse_inside
 from deep5.training.rules.adadelta import AdaDelta
 from deep5.training.rules.adagrad import AdaGrad
 from deep5.training.rules.adam import Adam
@@ -26,6 +28,7 @@ from deep5.training.rules.nadam import Nadam
 from deep5.training.rules.nesterov import Nesterov
 from deep5.training.rules.rmsprop import RMSProp
 from deep5.training.rules.sgd import SGD
+from deep5.training.state_check import check_entries
 
 __all__ = [
     "NATIVE",
@@ -48,7 +51,7 @@ __all__ = [
 class TorchOptimizer(NativeOptimizer):
     """An optimizer of `torch.optim` that owns its step."""
 
-    framework = "pytorch"
+    framework, library = "pytorch", "torch"
     made: ClassVar[str]
     fused: ClassVar[bool] = False
     # The states of each parameter after a step, those that are there from the first one on.
@@ -73,15 +76,10 @@ class TorchOptimizer(NativeOptimizer):
         """
         leaves = getattr(executor, "leaves", None)
         if leaves is None:
-            raise UsageError(
-                f"a native optimizer of pytorch cannot drive a {type(executor).__name__}; allowed: an executor of "
-                "pytorch"
-            )
+            raise self._foreign(executor)
         tensors = leaves()
-        try:
+        with self._making():
             self._optimizer = self.native(list(tensors.values()))
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"torch refuses the optimizer {self.describe()}: {error}") from error
         self._executor, self._names, self._now = executor, list(tensors), dict(self.hyper)
 
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
@@ -167,8 +165,8 @@ class GradientDescentOptimizer(TorchOptimizer, twin=SGD):
 
     made, fused = "SGD", True
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `TorchOptimizer`."""
         return {"lr": hyper["lr"]}
 
 
@@ -177,8 +175,8 @@ class MomentumOptimizer(TorchOptimizer, twin=Momentum):
 
     made, fused, states = "SGD", True, ("momentum_buffer",)
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `TorchOptimizer`."""
         return dict(hyper)
 
 
@@ -187,8 +185,8 @@ class NesterovOptimizer(TorchOptimizer, twin=Nesterov):
 
     made, fused, states = "SGD", True, ("momentum_buffer",)
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `TorchOptimizer`."""
         return {**hyper, "nesterov": True}
 
 
@@ -197,8 +195,8 @@ class AdaGradOptimizer(TorchOptimizer, twin=AdaGrad):
 
     made, states = "Adagrad", ("step", "sum")
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `TorchOptimizer`."""
         return {"lr": hyper["lr"], "eps": hyper["epsilon"], "initial_accumulator_value": hyper["initial"]}
 
     def native(self, tensors: Sequence[Any]) -> Any:
@@ -214,8 +212,8 @@ class AdaDeltaOptimizer(TorchOptimizer, twin=AdaDelta):
 
     made, states = "Adadelta", ("step", "square_avg", "acc_delta")
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `TorchOptimizer`."""
         return {"lr": hyper["lr"], "rho": hyper["rho"], "eps": hyper["epsilon"]}
 
 
@@ -224,8 +222,8 @@ class RMSPropOptimizer(TorchOptimizer, twin=RMSProp):
 
     made, states = "RMSprop", ("step", "square_avg")
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `TorchOptimizer`."""
         return {"lr": hyper["lr"], "alpha": hyper["rho"], "eps": hyper["epsilon"]}
 
 
@@ -238,8 +236,8 @@ class AdamOptimizer(TorchOptimizer, twin=Adam):
 
     made, fused, states = "Adam", True, ("step", "exp_avg", "exp_avg_sq")
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `TorchOptimizer`."""
         return _adam(hyper)
 
 
@@ -248,8 +246,8 @@ class AdamWOptimizer(TorchOptimizer, twin=AdamW):
 
     made, fused, states = "AdamW", True, ("step", "exp_avg", "exp_avg_sq")
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `TorchOptimizer`."""
         return {**_adam(hyper), "weight_decay": hyper["weight_decay"]}
 
 
@@ -258,8 +256,8 @@ class AMSGradOptimizer(TorchOptimizer, twin=AMSGrad, lacks=("bias_correction",))
 
     made, fused, states = "Adam", True, ("step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `TorchOptimizer`."""
         return {**_adam(hyper), "amsgrad": True}
 
 
@@ -268,8 +266,8 @@ class NadamOptimizer(TorchOptimizer, twin=Nadam):
 
     made, states = "NAdam", ("step", "exp_avg", "exp_avg_sq", "mu_product")
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `TorchOptimizer`."""
         return {**_adam(hyper), "momentum_decay": hyper["momentum_decay"]}
 
 
@@ -283,8 +281,8 @@ class AveragedSGDOptimizer(TorchOptimizer, twin=AveragedSGD):
     made, states = "ASGD", ("step", "eta", "mu", "ax")
     _inside = False
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `TorchOptimizer`."""
         return {"lr": hyper["lr"], "lambd": 0.0, "t0": max(hyper["start"], 1) - 1}
 
     def _change(self, hyper: Mapping[str, Any]) -> None:
@@ -292,18 +290,16 @@ class AveragedSGDOptimizer(TorchOptimizer, twin=AveragedSGD):
         for state in self._optimizer.state.values():
             state["eta"].fill_(hyper["lr"])  # torch looks at its own rate after the step only
 
+    @override
     def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
-        """See `TorchOptimizer`."""
-        self._refuse_inside()
+        if self._inside:
+            refuse_inside()
         return super().step(inputs, info)
 
     def _apply(self, gradients: Arrays) -> None:
-        self._refuse_inside()
-        super()._apply(gradients)
-
-    def _refuse_inside(self) -> None:
         if self._inside:
-            raise UsageError("a training step inside averaged(); remedy: leave the block first")
+            refuse_inside()
+        super()._apply(gradients)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -349,8 +345,8 @@ class LBFGSOptimizer(TorchOptimizer, twin=LBFGS, lacks=("evaluations", "c1", "c2
         self._evaluated = executor
         super().bind(getattr(executor, "own", executor))
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `TorchOptimizer`."""
         return {
             "lr": hyper["lr"],
             "max_iter": hyper["iterations"],
@@ -389,12 +385,8 @@ class LBFGSOptimizer(TorchOptimizer, twin=LBFGS, lacks=("evaluations", "c1", "c2
         first = next(iter(self._executor.leaves().values()))
         numbers = sum(leaf.numel() for leaf in self._executor.leaves().values())
         shapes = {**dict.fromkeys(_WHOLE, ()), **dict.fromkeys(_VECTORS, (numbers,))}
-        expected = {*shapes, *_ROWS}
-        if state and set(state) != expected:
-            raise ShapeError(
-                f"the optimizer's state has missing or unknown entries: {sorted(set(state) ^ expected)}; allowed: "
-                f"{', '.join(sorted(expected))}"
-            )
+        if state:
+            check_entries(state, {*shapes, *_ROWS})
         loaded: dict[str, Any] = {}
         for key, value in state.items():
             array = np.array(value)

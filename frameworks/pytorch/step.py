@@ -9,22 +9,20 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from typing_extensions import override
 
-from deep5.core.arguments import check_callable
-from deep5.core.errors import ShapeError, UsageError
 from deep5.core.events import StepInfo
 from deep5.core.executors import GraphExecutor, ParameterGroup
 from deep5.core.tensors import Array, Arrays, TensorSpec, to_numpy
 from deep5.training.functional import FunctionalRule
 from deep5.training.groups import partition, require_trained
-from deep5.training.loss_scale import KEYS, LossScale, check_scaling
+from deep5.training.loss_scale import LossScale
 from deep5.training.pipeline import GradientPipeline, modified
 from deep5.training.rule import UpdateRule
+from deep5.training.rule_step import Modifier, RuleStep, by_updates, check_gradient, refuse_inside
 from deep5.training.trace import trace_rule
 
 __all__ = ["DeviceStep", "LeafExecutor"]
-
-Modifier = Callable[[str, Array, Array], Array]
 
 # Python's operators take a number on either side, torch's functions of these names only a tensor first.
 _OPERATORS: dict[str, Callable[..., Any]] = {
@@ -104,7 +102,7 @@ class _Unit(NamedTuple):
     hyper: dict[str, float]
 
 
-class DeviceStep:
+class DeviceStep(RuleStep):
     """Forward and backward by the executor, the update by torch's functions where the parameters are.
 
     A rule that works element by element sees all parameters of a group behind each other as one vector: how many
@@ -141,10 +139,9 @@ class DeviceStep:
         modifier: Modifier | None = None,
         pipeline: GradientPipeline | None = None,
     ) -> None:
-        check_callable("modifier", modifier, "(name, param, grad) -> grad")
-        self._executor, self.rule, self._loss, self._modifier = executor, rule, loss, modifier
+        super().__init__(rule, loss, modifier)
+        self._executor, self._traced = executor, 0
         self._leaves, self._place = executor.leaves(), torch.device(str(executor.device))
-        self._inside, self._traced = False, 0
         self._dynamic: LossScale | None = None
         self._build(groups, pipeline or GradientPipeline())
 
@@ -180,36 +177,20 @@ class DeviceStep:
             found = self._rule.initial(self._packed(self._leaves), self._given(StepInfo(batch_size=1)))
             self._states = {key: value.clone() for key, value in found.items()}
 
-    def regroup(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
-        """Other groups and stages from now on; see `TrainStep`."""
-        self._refuse_inside()
-        state = self.state_dict()
-        self._build(groups, pipeline)
-        self.load_state_dict(state)
-
     @property
     def traces(self) -> int:
         """How often the rule was traced."""
         return self._traced
 
-    @property
-    def loss_scale(self) -> float:
-        """What the loss of the next step is multiplied by; 1 where it is not scaled."""
-        return float(self.pipeline.loss_scale or 1.0) if self._dynamic is None else self._dynamic.scale
-
-    @property
-    def skipped_steps(self) -> int:
-        """Steps without an update, because a gradient was not finite under a dynamic loss scale."""
-        return 0 if self._dynamic is None else self._dynamic.skipped
-
+    @override
     def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
-        """One whole step; see `TrainStep`."""
         outputs = self.backprop(inputs, info)
         gradients = self._executor.gradients()
         self._update({name: gradients[name] for name in self._names}, info)
         self._executor.spend()
         return outputs
 
+    @override
     def backprop(
         self,
         inputs: Arrays,
@@ -219,8 +200,8 @@ class DeviceStep:
         accumulate: bool = False,
         loss_scale: float = 1.0,
     ) -> Arrays:
-        """Forward and backward at the rule's point; see `TrainStep`."""
-        self._refuse_inside()
+        if self._inside:
+            refuse_inside()
         run, options = self._executor.inference_and_backprop, {**self._wrt, "on_gradient": on_gradient}
         options |= {
             "accumulate": accumulate,
@@ -231,52 +212,30 @@ class DeviceStep:
         with self._holding(self._points(info)):
             return run(inputs, self._loss, info=info, **options)
 
+    @override
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
-        """The update; see `TrainStep`.
-
-        Raises:
-            ShapeError: A gradient is missing, or of another shape or dtype than its parameter.
-        """
-        self._refuse_inside()
+        if self._inside:
+            refuse_inside()
         self._update({name: self._checked(name, gradients) for name in self._names}, info)
 
     @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """While inside, the executor holds `eval_param`; see `TrainStep`."""
-        if self._inside or not self.averages:
-            yield
-            return
+    def _evaluation_point(self) -> Iterator[None]:
         with torch.no_grad():
             values = self._rule.evaluate(self._packed(self._leaves), self._states, self._given(StepInfo(batch_size=1)))
         with self._holding(self._unpacked(values)):
-            self._inside = True
-            try:
-                yield
-            finally:
-                self._inside = False
+            yield
 
-    def state_dict(self) -> dict[str, Any]:
-        """The rule's state, and that of a dynamic loss scale, as NumPy arrays, copied."""
-        found: dict[str, Any] = {} if self._dynamic is None else self._dynamic.state_dict()
+    def _rule_state(self) -> dict[str, Any]:
+        found = {}
         for key, value in self._states.items():
             state, _, unit = key.partition("/")
             for name, part in self._unpacked({unit: value}).items():
                 found[f"{state}/{name}"] = part.detach().cpu().numpy().copy()
         return found
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit.
-
-        Raises:
-            ShapeError: An entry is missing, unknown, or of another shape or dtype.
-        """
-        if self._dynamic is not None:
-            check_scaling(state)  # before anything changes
-        own = {key: value for key, value in state.items() if self._dynamic is None or key not in KEYS}
+    def _load_rule_state(self, state: Mapping[str, Any]) -> None:
         # Copied: torch takes no read-only memory, and shares what it takes.
-        found = {key: torch.from_numpy(value.copy()) for key, value in self._named.check_state(own).items()}
-        if self._dynamic is not None:
-            self._dynamic.load_state_dict(state)
+        found = {key: torch.from_numpy(value.copy()) for key, value in self._named.check_state(state).items()}
         for key in self._states:
             name, _, unit = key.partition("/")
             members = next(own.members for own in self._units if own.name == unit)
@@ -311,8 +270,7 @@ class DeviceStep:
             self._write(self._unpacked(values))
 
     def _given(self, info: StepInfo) -> Any:
-        if self.skipped_steps:  # the rule counts updates
-            info = info._replace(step=max(info.step - self.skipped_steps, 0))
+        info = by_updates(info, self.skipped_steps)
         return torch.from_numpy(self._rule.given(info, self.loss_scale)).to(self._place)
 
     def _points(self, info: StepInfo) -> dict[str, Any]:
@@ -350,18 +308,12 @@ class DeviceStep:
                 self._write(own)
 
     def _checked(self, name: str, gradients: Arrays) -> Any:
-        if name not in gradients:
-            raise ShapeError(f"no gradient of {name!r}; got: {', '.join(gradients)}")
-        value, spec = gradients[name], self._executor.network.parameter_specs[name]
-        if not isinstance(value, torch.Tensor):
-            value = torch.from_numpy(np.array(to_numpy(value)))
-        if reason := spec.mismatch(tuple(value.shape), str(value.dtype).removeprefix("torch.")):
-            raise ShapeError(f"the gradient of {name!r}: {reason}")
-        return value.to(self._place)
+        spec = self._executor.network.parameter_specs[name]
+        return check_gradient(name, gradients, spec, _tensor).to(self._place)
 
-    def _refuse_inside(self) -> None:
-        if self._inside:
-            raise UsageError("a training step inside averaged(); remedy: leave the block first")
+
+def _tensor(value: Any) -> Any:
+    return value if isinstance(value, torch.Tensor) else torch.from_numpy(np.array(to_numpy(value)))
 
 
 def _units(parts: Sequence[tuple[Mapping[str, TensorSpec], dict[str, float]]], whole: bool) -> list[_Unit]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typing_extensions import override
 
 from deep5.core.errors import Unsupported
 from deep5.core.executors import OperatorExecutor
@@ -36,8 +37,8 @@ class Reference(Framework):
         """The version of NumPy."""
         return np.__version__
 
+    @override
     def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> ReferenceExecutor:
-        """Make a network runnable; see `Framework.executor`."""
         from deep5.frameworks.reference.executor import ReferenceExecutor
 
         return ReferenceExecutor(network, self, device=_place(device), seed=seed)
@@ -77,8 +78,8 @@ class Reference(Framework):
 
         return call
 
+    @override
     def operator_executor(self, operator: Operator, *, device: str | Device = "cpu") -> OperatorExecutor:
-        """One operator on NumPy; see `Framework.operator_executor`."""
         from deep5.frameworks.reference.operator_executor import operator_executor
 
         return operator_executor(operator, self, device=_place(device))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typing_extensions import override
 
 from deep5.core.errors import Unsupported
 from deep5.core.executors import OperatorExecutor
@@ -51,18 +52,18 @@ class _ByMethods:
         self.operator, self.device = operator, device
         self._forward = on_arrays(operator)
 
+    @override
     def arrays(self, *values: Array) -> tuple[Array, ...]:
-        """NumPy arrays, C-contiguous and aligned; see `OperatorExecutor.arrays`."""
         return host_arrays(self.operator, values)
 
+    @override
     def inference(self, *inputs: Array) -> tuple[Array, ...]:
-        """Run forward; see `OperatorExecutor.inference`."""
         return self._forward(*inputs)
 
+    @override
     def inference_and_backprop(
         self, inputs: Sequence[Array], output_grads: Sequence[Array], *, needs: Sequence[bool] | None = None
     ) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
-        """Run forward, then `backward`; see `OperatorExecutor.inference_and_backprop`."""
         operator = self.operator
         if isinstance(operator, NativeOperator):
             raise Unsupported(f"{name_of(operator)} has no gradient: NumPy does not differentiate")
@@ -80,8 +81,8 @@ class _ByMethods:
     def synchronize(self) -> None:
         """Return at once: NumPy has finished when a call returns."""
 
+    @override
     def settings(self) -> dict[str, Any]:
-        """Read back from the BLAS library; see `OperatorExecutor.settings`."""
         return settings_of(self.device)
 
 
@@ -92,8 +93,8 @@ class _ByKernels(EngineOperatorExecutor):
         super().__init__(operator, framework, device=device)
         self._scratch = Scratch()
 
+    @override
     def settings(self) -> dict[str, Any]:
-        """Read back from the BLAS library; see `OperatorExecutor.settings`."""
         return settings_of(self.device)
 
     def _compile(self, network: Network) -> Run:

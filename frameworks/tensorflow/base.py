@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from typing_extensions import override
 
 from deep5.core.events import StepInfo
-from deep5.core.executors import ParameterGroup, TrainStep
+from deep5.core.executors import ParameterGroup
 from deep5.core.tensors import Array, Arrays, Device
 from deep5.frameworks.tensorflow.functions import TracedNetwork
 from deep5.frameworks.tensorflow.settings import read_settings
@@ -18,6 +18,7 @@ from deep5.frameworks.tensorflow.step import TensorFlowStep
 from deep5.frameworks.tensorflow.variables import Live
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
+from deep5.training.rule_step import Modifier
 
 __all__ = ["TracedExecutor"]
 
@@ -38,7 +39,6 @@ class TracedExecutor(TracedNetwork):
         eager: bool = False,
     ) -> None:
         super().__init__(network, live, device=device, seed=seed, xla=xla, eager=eager)
-        self._step: weakref.ref[TensorFlowStep] | None = None
 
     @property
     def graph(self) -> Any:
@@ -50,12 +50,8 @@ class TracedExecutor(TracedNetwork):
         """How often XLA has compiled for inference and gradients: once a function and batch size; 0 without XLA."""
         return sum(function.compilations for function in self._functions.values())
 
-    def _averaged(self) -> Any:
-        step = None if self._step is None else self._step()
-        return super()._averaged() if step is None else step.averaged()
-
+    @override
     def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
-        """Run forward; see `GraphExecutor.inference`."""
         feed, extents = self._feed(inputs, empty=not training)
         if training and self._form.masks:
             feed += self._masks(extents, info)
@@ -64,6 +60,7 @@ class TracedExecutor(TracedNetwork):
         function = self._functions.get(("forward", training)) or self._forward(training)
         return dict(zip(self._outputs, function(*feed), strict=True))
 
+    @override
     def inference_and_backprop(
         self,
         inputs: Arrays,
@@ -75,15 +72,6 @@ class TracedExecutor(TracedNetwork):
         loss_scale: float = 1.0,
         on_gradient: Callable[[str, Array], None] | None = None,
     ) -> Arrays:
-        """Run forward and backward as one function; see `GraphExecutor.inference_and_backprop`.
-
-        Raises:
-            ShapeError: A missing, unknown or misshapen input, or one of extent 0; a gradient to add to that has
-                another shape.
-            UnknownName: No such loss, parameter or input.
-            Unsupported: An operator without a gradient.
-            UsageError: Names that are none, a `loss_scale` that is no finite number, an `info` that is no `StepInfo`.
-        """
         if type(loss) is not str:
             self._check_loss(loss)
         if wrt is not None and type(wrt) is not tuple:
@@ -110,42 +98,30 @@ class TracedExecutor(TracedNetwork):
         """The live running statistics, variables."""
         return {name: self.live[name].native() for name in self.network.buffer_specs}
 
-    def train_step(
+    def _make_step(
         self,
         rule: UpdateRule,
-        loss: str = "loss",
-        *,
-        groups: Sequence[ParameterGroup] = (),
-        modifier: Callable[[str, Array, Array], Array] | None = None,
-        pipeline: GradientPipeline | None = None,
-    ) -> TrainStep:
-        """The whole training step as one function; see `GraphExecutor.train_step`.
-
-        Raises:
-            RuleError: The rule breaks its contract, all parameters are frozen, or a group sets an unknown
-                hyperparameter or matches nothing.
-        """
-        self._check_loss(loss)
-        step = TensorFlowStep(self, rule, loss=loss, groups=groups, modifier=modifier, pipeline=pipeline)
-        self._step = weakref.ref(step)
-        return step
+        loss: str,
+        groups: Sequence[ParameterGroup],
+        modifier: Modifier | None,
+        pipeline: GradientPipeline | None,
+    ) -> TensorFlowStep:
+        return TensorFlowStep(self, rule, loss=loss, groups=groups, modifier=modifier, pipeline=pipeline)
 
     def synchronize(self) -> None:
         """Wait for the device; on the host a call that returns has finished, unless TensorFlow was told otherwise."""
         tf.test.experimental.sync_devices()
 
+    @override
     def settings(self) -> dict[str, Any]:
-        """Read back from TensorFlow; see `GraphExecutor.settings`."""
         variables = [live.variable for live in self.live.values()]
         return {
             **read_settings(self.device, xla=self._xla),
             "device": _place(variables[0].device) if variables else str(self.device),
-            "dtype": self._float_dtype(variables),
-            **self._compute_dtype(variables, self._kernels),
+            **self._dtype_settings(variables),
         }
 
-    def _kernels(self, dtype: str) -> str:
-        """The element type of the kernels that compute products of one."""
+    def _product_kernels(self, dtype: str) -> str:
         if self._xla:
             return xla_kernels(dtype, self.place)
         return "float32" if through_float32(dtype, self.place, xla=False) else dtype

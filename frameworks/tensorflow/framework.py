@@ -9,6 +9,8 @@ from contextlib import nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from typing_extensions import override
+
 from deep5.core.errors import Unsupported, UsageError
 from deep5.core.executors import GraphExecutor, OperatorExecutor, StepOptimizer
 from deep5.core.framework import Framework, Support
@@ -101,8 +103,8 @@ class TensorFlow(Framework):
 
         return native_operator(operator, self)
 
+    @override
     def operator_executor(self, operator: Operator, *, device: str | Device = "cpu") -> OperatorExecutor:
-        """One operator as a traced function; see `Framework.operator_executor`."""
         from deep5.frameworks.tensorflow.operator_executor import TensorFlowOperator
 
         return TensorFlowOperator(operator, self, device=self._place(device))

@@ -17,8 +17,8 @@ from deep5.frameworks.tensorflow.emit import Program
 from deep5.frameworks.tensorflow.memory import apart_from, shared
 from deep5.frameworks.tensorflow.traced import Traced
 from deep5.frameworks.tensorflow.variables import Live
-from deep5.networks.executor import NetworkExecutor
 from deep5.networks.run_modes import TrainingForm
+from deep5.training.training_executor import TrainingExecutor
 
 if TYPE_CHECKING:
     from deep5.distributed.schemes.batch_statistics import RankStatistics
@@ -29,7 +29,7 @@ Values = dict[str, Any]
 """Tensors that lie as the variables do, by the names of parameters and buffers."""
 
 
-class TracedNetwork(NetworkExecutor):
+class TracedNetwork(TrainingExecutor):
     """What TensorFlow's executors, steps and optimizers are made of: live values, and functions over them.
 
     Args:
@@ -247,7 +247,7 @@ class TracedNetwork(NetworkExecutor):
             Unsupported: There are none: nothing ran backward, the call failed, or a whole compiled step ran last.
         """
         if self._gradients is None:
-            raise Unsupported(f"there are no gradients: {self._without}; remedy: call inference_and_backprop first")
+            self._refuse_gradients()
         return {name: self._in_onnx_order(name, value) for name, value in self._gradients.items()}
 
     def _forward(self, training: bool) -> Traced:

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.core.executors import OperatorExecutor
 from deep5.core.framework import Framework
 from deep5.core.memo import remember
 from deep5.core.tensors import Array, Device, to_numpy
@@ -28,7 +30,7 @@ from deep5.operators.operator import Operator
 __all__ = ["TensorFlowOperator"]
 
 
-class TensorFlowOperator:
+class TensorFlowOperator(OperatorExecutor):
     """One operator on TensorFlow; made by `TensorFlow.operator_executor`. Implements `OperatorExecutor`.
 
     Forward, and forward with backward, are each one function, traced for every combination of shapes and element types;
@@ -54,18 +56,18 @@ class TensorFlowOperator:
         """Values as tensors on the device, copied; see `OperatorExecutor.arrays`."""
         return tuple([self._array(number, value) for number, value in enumerate(values)])
 
+    @override
     def inference(self, *inputs: Array) -> tuple[Array, ...]:
-        """Run forward; see `OperatorExecutor.inference`."""
         try:
             function = self._forward[tuple([(value.shape, value.dtype) for value in inputs])]
         except (KeyError, AttributeError, TypeError):
             function = self._traced_forward(inputs)
         return tuple(self._called(function, inputs))
 
+    @override
     def inference_and_backprop(
         self, inputs: Sequence[Array], output_grads: Sequence[Array], *, needs: Sequence[bool] | None = None
     ) -> tuple[tuple[Array, ...], tuple[Array | None, ...]]:
-        """Run forward and backward, as one function; see `OperatorExecutor.inference_and_backprop`."""
         wanted = None if needs is None else tuple(map(bool, needs))
         given = tuple([gradient for gradient in output_grads if gradient is not None])
         missing = tuple([gradient is None for gradient in output_grads])
@@ -85,8 +87,8 @@ class TensorFlowOperator:
         """Wait for the device."""
         tf.test.experimental.sync_devices()
 
+    @override
     def settings(self) -> dict[str, Any]:
-        """Read back from TensorFlow; see `OperatorExecutor.settings`."""
         return read_settings(self.device, xla=self._xla)
 
     def _array(self, number: int, value: Any) -> Any:

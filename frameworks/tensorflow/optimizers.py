@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from typing_extensions import override
 
-from deep5.core.errors import ShapeError, UsageError
+from deep5.core.errors import UsageError
 from deep5.core.events import StepInfo
 from deep5.core.executors import GraphExecutor, StepOptimizer
 from deep5.core.tensors import Arrays
@@ -28,6 +29,7 @@ from deep5.training.rules.nadam import Nadam
 from deep5.training.rules.nesterov import Nesterov
 from deep5.training.rules.rmsprop import RMSProp
 from deep5.training.rules.sgd import SGD
+from deep5.training.state_check import checked_state
 
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.functions import Values
@@ -56,7 +58,7 @@ class KerasOptimizer(NativeOptimizer):
     Keras has its learning rate as a variable, in float32, and makes constants of all other hyperparameters.
     """
 
-    framework = "tensorflow"
+    framework, library = "tensorflow", "keras"
     made: ClassVar[str]
 
     @abstractmethod
@@ -76,18 +78,13 @@ class KerasOptimizer(NativeOptimizer):
         """
         live = getattr(executor, "live", None)
         if live is None or not hasattr(executor, "traced_step"):
-            raise UsageError(
-                f"a native optimizer of tensorflow cannot drive a {type(executor).__name__}; allowed: an executor of "
-                "tensorflow"
-            )
+            raise self._foreign(executor)
         import tensorflow as tf
 
         names, specs = list(executor.network.trained_specs), executor.network.trained_specs
         variables = [live[name].variable for name in names]
-        try:
+        with self._making():
             optimizer = self.native(_keras_optimizers())
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"keras refuses the optimizer {self.describe()}: {error}") from error
         optimizer.build(variables)
 
         def change(gradients: Values) -> None:
@@ -148,17 +145,7 @@ class KerasOptimizer(NativeOptimizer):
             ShapeError: An entry is missing, unknown, or of another shape or dtype.
         """
         slots = self._bound_slots()
-        if state.keys() != slots.keys():
-            odd = sorted(state.keys() ^ slots.keys())
-            raise ShapeError(f"the optimizer's state has missing or unknown entries: {odd}; allowed: {sorted(slots)}")
-        expected = self._state()
-        arrays = {key: np.asarray(value) for key, value in state.items()}
-        for key, array in arrays.items():
-            if (array.shape, array.dtype) != (expected[key].shape, expected[key].dtype):
-                raise ShapeError(
-                    f"the optimizer's state {key!r}: got {array.dtype}{array.shape}, expected "
-                    f"{expected[key].dtype}{expected[key].shape}"
-                )
+        arrays = checked_state(state, {key: (value.shape, str(value.dtype)) for key, value in self._state().items()})
         for key, (variable, owner) in slots.items():
             variable.assign(self._executor.live[owner].packed(arrays[key]) if owner else arrays[key])
 
@@ -187,8 +174,8 @@ class GradientDescentOptimizer(KerasOptimizer, twin=SGD):
 
     made = "SGD"
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `KerasOptimizer`."""
         return {}
 
 
@@ -197,8 +184,8 @@ class MomentumOptimizer(KerasOptimizer, twin=Momentum):
 
     made = "SGD"
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `KerasOptimizer`."""
         return {"momentum": hyper["momentum"], "nesterov": hyper["nesterov"]}
 
 
@@ -207,8 +194,8 @@ class NesterovOptimizer(KerasOptimizer, twin=Nesterov):
 
     made = "SGD"
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `KerasOptimizer`."""
         return {"momentum": hyper["momentum"], "nesterov": True}
 
 
@@ -217,8 +204,8 @@ class AdaGradOptimizer(KerasOptimizer, twin=AdaGrad):
 
     made = "Adagrad"
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `KerasOptimizer`."""
         return {"epsilon": hyper["epsilon"], "initial_accumulator_value": hyper["initial"]}
 
 
@@ -227,8 +214,8 @@ class AdaDeltaOptimizer(KerasOptimizer, twin=AdaDelta):
 
     made = "Adadelta"
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `KerasOptimizer`."""
         return {"rho": hyper["rho"], "epsilon": hyper["epsilon"]}
 
 
@@ -237,8 +224,8 @@ class RMSPropOptimizer(KerasOptimizer, twin=RMSProp):
 
     made = "RMSprop"
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `KerasOptimizer`."""
         return {"rho": hyper["rho"], "epsilon": hyper["epsilon"]}
 
 
@@ -251,8 +238,8 @@ class AdamOptimizer(KerasOptimizer, twin=Adam):
 
     made = "Adam"
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `KerasOptimizer`."""
         return _adam(hyper)
 
 
@@ -261,8 +248,8 @@ class AdamWOptimizer(KerasOptimizer, twin=AdamW):
 
     made = "AdamW"
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `KerasOptimizer`."""
         return {**_adam(hyper), "weight_decay": hyper["weight_decay"]}
 
 
@@ -274,8 +261,8 @@ class AMSGradOptimizer(KerasOptimizer, twin=AMSGrad, lacks=("bias_correction",))
 
     made = "Adam"
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `KerasOptimizer`."""
         return {**_adam(hyper), "amsgrad": True}
 
 
@@ -284,8 +271,8 @@ class NadamOptimizer(KerasOptimizer, twin=Nadam, lacks=("momentum_decay",)):
 
     made = "Nadam"
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `KerasOptimizer`."""
         return _adam(hyper)
 
 
@@ -294,8 +281,8 @@ class LAMBOptimizer(KerasOptimizer, twin=LAMB, lacks=("weight_decay",)):
 
     made = "Lamb"
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `KerasOptimizer`."""
         return _adam(hyper)
 
 
@@ -304,8 +291,8 @@ class LionOptimizer(KerasOptimizer, twin=Lion):
 
     made = "Lion"
 
+    @override
     def arguments(self, hyper: Mapping[str, Any]) -> dict[str, Any]:
-        """See `KerasOptimizer`."""
         decay = hyper["weight_decay"]
         return {"beta_1": hyper["beta1"], "beta_2": hyper["beta2"], "weight_decay": decay or None}
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from typing_extensions import override
 
-from deep5.core.arguments import check_callable
-from deep5.core.errors import ShapeError, UsageError
+from deep5.core.errors import ShapeError
 from deep5.core.events import StepInfo, check_info
 from deep5.core.executors import ParameterGroup
 from deep5.core.tensors import Array, Arrays, to_numpy
@@ -21,13 +21,12 @@ from deep5.frameworks.tensorflow.order import onnx_order
 from deep5.frameworks.tensorflow.variables import Live
 from deep5.training.functional import FunctionalRule
 from deep5.training.groups import require_trained
-from deep5.training.loss_scale import KEYS, CompiledScale, check_scaling, fitting, next_scaling, scaling_state
+from deep5.training.loss_scale import CompiledScale, fitting, next_scaling
 from deep5.training.pipeline import GradientPipeline, modified
 from deep5.training.rule import UpdateRule
+from deep5.training.rule_step import Modifier, RuleStep, check_gradient, refuse_inside
 
 __all__ = ["TensorFlowStep"]
-
-Modifier = Callable[[str, Array, Array], Array]
 
 # Bytes of a parameter from which on what lies between the operations of its update counts.
 _LARGE = 1 << 20
@@ -68,7 +67,7 @@ class _Functions:
         return tf.broadcast_to(value, like.shape)
 
 
-class TensorFlowStep:
+class TensorFlowStep(RuleStep):
     """The whole training step of a `TracedNetwork`; implements `TrainStep`.
 
     Hyperparameters and what else the rule computes on the host enter as one vector, so that nothing retraces when they
@@ -99,10 +98,9 @@ class TensorFlowStep:
         modifier: Modifier | None,
         pipeline: GradientPipeline | None = None,
     ) -> None:
-        check_callable("modifier", modifier, "(name, param, grad) -> grad")
-        self._executor, self.rule, self._modifier, self._loss = executor, rule, modifier, loss
-        self._functions, self._loss_dtype = _Functions(), executor.network.outputs[loss].dtype
-        self._traced_before, self._inside = 0, False
+        super().__init__(rule, loss, modifier)
+        self._executor, self._functions, self._traced_before = executor, _Functions(), 0
+        self._loss_dtype = executor.network.outputs[loss].dtype
         self._build(groups, pipeline or GradientPipeline())
 
     def _build(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
@@ -119,7 +117,7 @@ class TensorFlowStep:
         if self._dynamic is not None:
             with tf.device(executor.place):
                 self._scaling = tf.Variable(self._dynamic.values(), trainable=False, name="loss_scale")
-        names = self._rule.names
+        names, self.averages = self._rule.names, self._rule.averages
         width = len(self._given(StepInfo(batch_size=1)))
         self._tensor: Callable[[np.ndarray], Any] = HostVector(width) if executor.waits and width else executor.tensor
         self._states = self._initial()
@@ -128,19 +126,6 @@ class TensorFlowStep:
         self._whole = executor.traced_step(self._loss, names, self._update, points, width=width, scale=scale)
         self._half = executor.traced_gradients(self._loss, names, points, width)
         self._other_half = executor.traced(self._apply, self._signature(width))
-
-    def regroup(self, groups: Sequence[ParameterGroup], pipeline: GradientPipeline) -> None:
-        """Other groups and stages from now on; see `TrainStep`."""
-        if self._inside:
-            self._refuse_inside()
-        state, self._traced_before = self.state_dict(), self.traces
-        self._build(groups, pipeline)
-        self.load_state_dict(state)
-
-    @property
-    def averages(self) -> bool:
-        """Whether evaluation uses other values than the parameters."""
-        return self._rule.averages
 
     @property
     def traces(self) -> int:
@@ -157,25 +142,16 @@ class TensorFlowStep:
         """The traced `tf.Graph` of the whole step."""
         return self._whole.graph
 
-    @property
-    def loss_scale(self) -> float:
-        """What the loss of the next step is multiplied by; waits for the last step where it is dynamic."""
-        return float(self.pipeline.loss_scale or 1.0) if self._scaling is None else float(self._scaling.numpy()[0])
-
-    @property
-    def skipped_steps(self) -> int:
-        """Steps without an update, because a gradient was not finite; waits for the last step."""
-        return 0 if self._scaling is None else int(self._scaling.numpy()[2])
-
+    @override
     def __call__(self, inputs: Arrays, info: StepInfo) -> Arrays:
-        """One whole step; see `TrainStep`."""
         if self._inside:
-            self._refuse_inside()
+            refuse_inside()
         outputs = self._executor.run_step(self._whole, inputs, info, self._vector(info))
         if self._dynamic is not None:
             self._dynamic.done(self._scaling.value())
         return outputs
 
+    @override
     def backprop(
         self,
         inputs: Arrays,
@@ -185,9 +161,8 @@ class TensorFlowStep:
         accumulate: bool = False,
         loss_scale: float = 1.0,
     ) -> Arrays:
-        """Forward and backward at the rule's point; see `TrainStep`."""
         if self._inside:
-            self._refuse_inside()
+            refuse_inside()
         check_info(info)
         # Where the scale is dynamic it is read here, which waits for the last update.
         number = loss_scale * self.loss_scale if self._scales else loss_scale
@@ -196,74 +171,48 @@ class TensorFlowStep:
         further = (scale, self._vector(info)) if self._rule.prepares else (scale,)
         return self._executor.run_backprop(self._half, inputs, info, *further, added=added, on_gradient=on_gradient)
 
+    @override
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
-        """The update; see `TrainStep`.
-
-        Raises:
-            ShapeError: A gradient is missing, or of another shape or dtype than its parameter.
-        """
         if self._inside:
-            self._refuse_inside()
-        specs, given = self._executor.network.parameter_specs, []
-        for name in self._rule.names:
-            if name not in gradients:
-                raise ShapeError(f"no gradient of {name!r}; allowed: one a parameter, {', '.join(self._rule.names)}")
-            value = gradients[name]
-            tensor = value if isinstance(value, tf.Tensor) else self._executor.tensor(np.asarray(to_numpy(value)))
-            if reason := specs[name].mismatch(tuple(tensor.shape), tensor.dtype.name):
-                raise ShapeError(f"the gradient of {name!r}: {reason}")
-            given.append(tensor)
+            refuse_inside()
+        specs = self._executor.network.parameter_specs
+        given = [check_gradient(name, gradients, specs[name], self._native) for name in self._rule.names]
         self._other_half(*given, self._vector(info))
         if self._dynamic is not None:
             self._dynamic.done(self._scaling.value())
 
     @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """While inside, the executor holds `eval_param`; see `TrainStep`.
-
-        Raises:
-            UsageError: A step is asked for inside.
-        """
-        if self._inside or not self.averages:
-            yield
-            return
+    def _evaluation_point(self) -> Iterator[None]:
         variables = {name: self._executor.live[name].variable for name in self._rule.names}
         # Nothing is copied: an assignment puts another tensor into a variable, and leaves the one that was there.
         before = {name: variable.value() for name, variable in variables.items()}
         given = tf.unstack(tf.constant(self._rule.given(StepInfo(batch_size=1))))
         values = self._rule.evaluate(before, self._state_values(), given)
         self._functions.begin()
-        self._inside = True
         try:
             for name, value in values.items():
                 variables[name].assign(value, read_value=False)
             yield
         finally:
-            self._inside = False
             for name, value in before.items():
                 variables[name].assign(value, read_value=False)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The rule's state in ONNX's order, and that of a dynamic loss scale, as NumPy arrays, copied."""
-        found: dict[str, Any] = {key: state.numpy() for key, state in self._states.items()}
-        return found if self._scaling is None else {**found, **scaling_state(self._scaling.numpy())}
+    def _rule_state(self) -> dict[str, Any]:
+        return {key: state.numpy() for key, state in self._states.items()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit.
-
-        Raises:
-            ShapeError: An entry is missing, unknown, or of another shape or dtype.
-        """
-        scaling = None if self._dynamic is None else check_scaling(state)
-        own = {key: value for key, value in state.items() if scaling is None or key not in KEYS}
-        for key, value in self._rule.check_state(own).items():
+    def _load_rule_state(self, state: Mapping[str, Any]) -> None:
+        for key, value in self._rule.check_state(state).items():
             self._states[key].assign(value)
-        if self._dynamic is not None and scaling is not None:
-            self._dynamic.load(scaling)
-            self._scaling.assign(scaling)
 
-    def _refuse_inside(self) -> None:
-        raise UsageError("a training step inside averaged(); remedy: leave the block first")
+    def _load_scaling(self, scaling: np.ndarray) -> None:
+        super()._load_scaling(scaling)
+        self._scaling.assign(scaling)
+
+    def _before_regrouping(self) -> None:
+        self._traced_before = self.traces
+
+    def _native(self, value: Any) -> Any:
+        return value if isinstance(value, tf.Tensor) else self._executor.tensor(np.asarray(to_numpy(value)))
 
     def _vector(self, info: StepInfo) -> Any:
         return self._tensor(self._given(info))

@@ -523,7 +523,7 @@ def test_gradients_from_outside_are_checked() -> None:
     step, zero = run.train_step(d5.SGD(lr=0.1)), {name: np.zeros_like(v) for name, v in executor().state_dict().items()}
     before = run.state_dict()
     for bad, message in (
-        ({"fc1.bias": zero["fc1.bias"]}, "no gradient of 'fc1.weight'; allowed: one a parameter"),
+        ({"fc1.bias": zero["fc1.bias"]}, "no gradient of 'fc1.weight'; got: fc1.bias; allowed: one a parameter"),
         ({**zero, "fc1.bias": np.zeros(4, np.float32)}, r"the gradient of 'fc1.bias': got shape \(4,\)"),
         ({**zero, "fc1.bias": np.zeros(3)}, "the gradient of 'fc1.bias': got dtype float64"),
     ):

@@ -1,0 +1,71 @@
+"""`TrainingExecutor`: the part of executors that is the same wherever an update rule's step is made of them."""
+
+from __future__ import annotations
+
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from typing_extensions import override
+
+from deep5.core.errors import Unsupported
+from deep5.core.executors import ParameterGroup, TrainStep
+from deep5.core.tensors import Array, Device
+from deep5.networks.executor import NetworkExecutor
+from deep5.networks.native import NativeNetwork
+from deep5.networks.network import Network
+from deep5.training.pipeline import GradientPipeline
+from deep5.training.rule import UpdateRule
+from deep5.training.rule_step import Modifier, RuleStep
+
+__all__ = ["TrainingExecutor"]
+
+
+class TrainingExecutor(NetworkExecutor):
+    """Base of deep5's executors that make a `RuleStep`; arguments and attributes are `NetworkExecutor`'s."""
+
+    def __init__(self, network: Network | NativeNetwork, *, device: Device, seed: int = 0) -> None:
+        super().__init__(network, device=device, seed=seed)
+        self._step: weakref.ref[RuleStep] | None = None
+        # Why there are no gradients, where that is known.
+        self._without = ""
+
+    @abstractmethod
+    def _make_step(
+        self,
+        rule: UpdateRule,
+        loss: str,
+        groups: Sequence[ParameterGroup],
+        modifier: Modifier | None,
+        pipeline: GradientPipeline | None,
+    ) -> RuleStep:
+        """The training step; arguments are `train_step`'s, with a loss that was checked."""
+
+    @override
+    def train_step(
+        self,
+        rule: Any,
+        loss: str = "loss",
+        *,
+        groups: Sequence[ParameterGroup] = (),
+        modifier: Callable[[str, Array, Array], Array] | None = None,
+        pipeline: GradientPipeline | None = None,
+    ) -> TrainStep:
+        self._check_loss(loss)
+        step = self._make_step(rule, loss, groups, modifier, pipeline)
+        self._step = weakref.ref(step)
+        return step
+
+    def _averaged(self) -> Any:
+        step = None if self._step is None else self._step()
+        return super()._averaged() if step is None else step.averaged()
+
+    def _refuse_gradients(self) -> NoReturn:
+        """Say that there are no gradients.
+
+        Raises:
+            Unsupported: In any case.
+        """
+        reason = f": {self._without}" if self._without else ""
+        raise Unsupported(f"there are no gradients{reason}; remedy: call inference_and_backprop first")
