@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from deep5.core.errors import NetworkError
-from deep5.networks.gradients.window import attribute
 from deep5.networks.network import Network
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["LOSSES", "Labels", "label_inputs", "open_losses", "weighs_otherwise"]
 

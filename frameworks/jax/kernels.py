@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from deep5.networks.gradients.window import Window
+from deep5.networks.window import Window
 
 __all__ = [
     "around",

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from deep5.frameworks.jax import kernels
 from deep5.frameworks.jax.operators_windows import max_pool_with_places
 from deep5.frameworks.jax.table import attribute, axis, given, number, operator, rank, spare
-from deep5.networks.gradients.window import Window
+from deep5.networks.window import Window
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emitter import Emitter

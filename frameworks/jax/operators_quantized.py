@@ -10,7 +10,7 @@ from jax import lax
 
 from deep5.frameworks.jax.operators_math import few_bits
 from deep5.frameworks.jax.table import attribute, given, operator, rank
-from deep5.networks.gradients.window import Window
+from deep5.networks.window import Window
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emitter import Emitter

@@ -16,7 +16,7 @@ from jax import lax
 from deep5.core.errors import ShapeError
 from deep5.frameworks.jax import kernels
 from deep5.frameworks.jax.table import attribute, call, given, operator, rank
-from deep5.networks.gradients.window import Window
+from deep5.networks.window import Window
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emitter import Emitter

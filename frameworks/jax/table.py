@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from deep5.core import python_source
-from deep5.networks.gradients.window import attribute
 from deep5.networks.nodes import fixed, is_whole, rank, spare
+from deep5.networks.onnx.attributes import attribute
 
 if TYPE_CHECKING:
     from deep5.frameworks.jax.emitter import Emitter

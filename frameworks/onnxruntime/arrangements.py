@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from deep5.frameworks.onnxruntime.draft import Draft
 from deep5.networks.constants import constant_value
-from deep5.networks.gradients.window import attribute
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["ARRANGEMENTS", "corners"]
 

@@ -10,10 +10,10 @@ import onnx_ir as ir
 from deep5.frameworks.onnxruntime.arrangements import corners
 from deep5.frameworks.onnxruntime.scatter import combine_in_order, combines, racing
 from deep5.frameworks.onnxruntime.substitutes import Change, changed, substitute
-from deep5.networks.gradients.window import attribute
 from deep5.networks.labels import open_losses
 from deep5.networks.network import Network
 from deep5.networks.nodes import of_shapes
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["guard", "guarded", "wrong"]
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from deep5.networks.gradients.window import attribute
 from deep5.networks.labels import LOSSES, open_losses
 from deep5.networks.network import Network
 from deep5.networks.nodes import inside
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["Guard", "guarded", "unguarded"]
 

@@ -14,8 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from deep5.networks.constants import constant_value
-from deep5.networks.gradients.window import attribute
 from deep5.networks.nodes import of_shapes
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["LARGEST", "reason"]
 

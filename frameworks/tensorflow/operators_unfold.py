@@ -11,7 +11,7 @@ import onnx_ir as ir
 import tensorflow as tf
 
 from deep5.frameworks.tensorflow.table import attribute, extents, operator, rank
-from deep5.networks.gradients.window import Window
+from deep5.networks.window import Window
 
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emitter import Emitter

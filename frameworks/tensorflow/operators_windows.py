@@ -15,7 +15,7 @@ from deep5.frameworks.tensorflow.order import channels_last, kernel_order
 from deep5.frameworks.tensorflow.probe import runs
 from deep5.frameworks.tensorflow.short import with_bias
 from deep5.frameworks.tensorflow.table import attribute, extents, operator, rank, spare
-from deep5.networks.gradients.window import Window
+from deep5.networks.window import Window
 
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emitter import Emitter

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from deep5.core.python_source import number
-from deep5.networks.gradients.window import attribute
 from deep5.networks.nodes import computed, extents, fixed, is_whole, rank, spare, subgraphs
+from deep5.networks.onnx.attributes import attribute
 
 if TYPE_CHECKING:
     from deep5.frameworks.tensorflow.emitter import Emitter

@@ -18,7 +18,7 @@ from deep5.frameworks.reference.kernels.pooling import max_pool_with_indices, ma
 from deep5.frameworks.reference.kernels.shape import split
 from deep5.frameworks.reference.operators import OPERATORS
 from deep5.networks import Network, NetworkBuilder
-from deep5.networks.gradients.window import Window
+from deep5.networks.window import Window
 
 RNG = np.random.default_rng(13)
 TWO_BY_TWO: dict[str, Any] = {

@@ -7,7 +7,7 @@ import math
 import onnx_ir as ir
 
 from deep5.networks.gradients.backward import Backward, Gradients, Rule, operands
-from deep5.networks.gradients.window import attribute
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["RULES"]
 

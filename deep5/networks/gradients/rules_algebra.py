@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from deep5.networks.gradients.backward import Backward, Extents, Gradients, Rule, extents, operands, refuse
-from deep5.networks.gradients.window import attribute
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["RULES"]
 

@@ -13,7 +13,8 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from deep5.networks.gradients.backward import Backward, Extents, Gradients, Rule, extents, operands, refuse
-from deep5.networks.gradients.window import Window, attribute
+from deep5.networks.onnx.attributes import attribute
+from deep5.networks.window import Window
 
 __all__ = ["RULES", "by_weights", "fitted", "resolved"]
 

@@ -8,7 +8,8 @@ import onnx_ir as ir
 
 from deep5.networks.gradients.backward import Backward, Gradients, Rule, extents, operands, refuse
 from deep5.networks.gradients.rules_convolution import by_weights
-from deep5.networks.gradients.window import Window, attribute
+from deep5.networks.onnx.attributes import attribute
+from deep5.networks.window import Window
 
 __all__ = ["RULES"]
 

@@ -10,7 +10,8 @@ import onnx_ir as ir
 from deep5.networks.gradients.backward import Backward, Gradients, Rule, extents, refuse
 from deep5.networks.gradients.recomputed import recomputed
 from deep5.networks.gradients.sampling import Kernel, extent, images, sampled
-from deep5.networks.gradients.window import Window, attribute
+from deep5.networks.onnx.attributes import attribute
+from deep5.networks.window import Window
 
 __all__ = ["RULES"]
 

@@ -11,8 +11,8 @@ import onnx_ir as ir
 from deep5.networks.constants import FLOATS
 from deep5.networks.gradients.backward import Backward, Gradients, Rule, refuse
 from deep5.networks.gradients.sweep import differentiate, path_between
-from deep5.networks.gradients.window import attribute
 from deep5.networks.nodes import captures
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["RULES", "declare_shapes"]
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from deep5.networks.gradients.backward import Backward, Gradients, Rule, extents, refuse
 from deep5.networks.gradients.recomputed import recomputed
 from deep5.networks.gradients.sampling import Kernel, extent, images, sampled
-from deep5.networks.gradients.window import attribute
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["RULES"]
 

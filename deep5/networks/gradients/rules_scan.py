@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from deep5.networks.gradients.backward import Backward, Gradients, Rule, operands
-from deep5.networks.gradients.window import attribute
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["RULES"]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from deep5.networks.gradients.backward import Backward, Gradients, Rule, extents, operands, refuse
-from deep5.networks.gradients.window import attribute
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["RULES", "coordinates"]
 

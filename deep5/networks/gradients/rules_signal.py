@@ -11,7 +11,7 @@ from deep5.networks.constants import constant_value
 from deep5.networks.gradients.backward import Backward, Gradients, Rule, extents, operands, refuse
 from deep5.networks.gradients.recomputed import recomputed
 from deep5.networks.gradients.sampling import extent
-from deep5.networks.gradients.window import attribute
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["RULES"]
 

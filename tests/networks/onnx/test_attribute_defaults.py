@@ -13,7 +13,7 @@ import pytest
 import deep5 as d5
 from deep5.frameworks.reference.operators import OPERATORS
 from deep5.networks import Network, NetworkBuilder, ones, zeros
-from deep5.networks.gradients.window import attribute
+from deep5.networks.onnx.attributes import attribute
 
 Branch = Callable[[NetworkBuilder, Any, dict[str, Any]], Any]
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from deep5.networks.onnx.attributes import attribute
 
-__all__ = ["Window", "attribute"]
+__all__ = ["Window"]
 
 
 @dataclass(frozen=True, kw_only=True)
