@@ -9,9 +9,9 @@ import jax
 import onnx_ir as ir
 
 from deep5.core.errors import Unsupported
-from deep5.frameworks.jax import kernels
 from deep5.frameworks.jax.emitter import Emitter
 from deep5.frameworks.jax.host import EXTENTS, HostValues, find_host_values, graphs_of
+from deep5.frameworks.jax.kernels import layers
 from deep5.frameworks.jax.operators import OPERATORS
 from deep5.frameworks.jax.operators_random import draws
 from deep5.frameworks.jax.program import Function
@@ -132,7 +132,7 @@ def write(
     flat: Collection[str],
     *names: Sequence[str],
     operators: RunsOperator,
-    batch_norm: Callable[..., Any] = kernels.batch_normalization_in_training,
+    batch_norm: Callable[..., Any] = layers.batch_normalization_in_training,
 ) -> Function:
     """Generate and compile the function of a network.
 

@@ -17,8 +17,8 @@ import numpy as np
 import onnx_ir as ir
 
 from deep5.core.errors import UsageError
-from deep5.frameworks.jax import kernels
-from deep5.frameworks.jax.kernels_host import on_host
+from deep5.frameworks.jax.kernels import layers
+from deep5.frameworks.jax.kernels.host import on_host
 from deep5.networks.constants import constant_tensor, constant_value
 
 __all__ = ["Emitter"]
@@ -74,7 +74,7 @@ class Emitter(ABC):
         if key not in self._plain:
             self._plain[key] = self.new()
             if key in self._last:
-                self.line(f"{self._plain[key]} = {self.bind(kernels.channels_first)}({self._last[key]})")
+                self.line(f"{self._plain[key]} = {self.bind(layers.channels_first)}({self._last[key]})")
             else:
                 self.bound[self._plain[key]] = _constant(value)
         return self._plain[key]
@@ -96,7 +96,7 @@ class Emitter(ABC):
         if axes < 3:
             return self.plain(value)
         if key not in self._last:
-            text = f"{self.bind(kernels.channels_last)}({self.plain(value)}, {axes})"
+            text = f"{self.bind(layers.channels_last)}({self.plain(value)}, {axes})"
             self._last[key] = self.new()
             self.line(f"{self._last[key]} = {text}")
         return self._last[key]

@@ -13,9 +13,9 @@ from deep5.core.events import StepInfo
 from deep5.core.framework import Framework
 from deep5.core.seeds import derive_seed
 from deep5.core.tensors import Device
-from deep5.frameworks.jax import kernels
 from deep5.frameworks.jax.emit import RunsOperator, write
 from deep5.frameworks.jax.host import find_host_values
+from deep5.frameworks.jax.kernels import layers
 from deep5.frameworks.jax.operator_check import check_operator, is_compiled
 from deep5.frameworks.jax.operators_random import draws
 from deep5.frameworks.jax.program import Function
@@ -72,7 +72,7 @@ class GraphProgram:
     @cached_property
     def evaluation(self) -> Function:
         """The network in evaluation."""
-        return self._written(self._forms.evaluation, {}, kernels.batch_normalization_in_training)
+        return self._written(self._forms.evaluation, {}, layers.batch_normalization_in_training)
 
     @cached_property
     def training(self) -> Function:
@@ -80,7 +80,7 @@ class GraphProgram:
         form = self._forms.training
         if form.network is self._forms.evaluation:
             return self.evaluation
-        batch_norm = kernels.batch_normalization_in_training
+        batch_norm = layers.batch_normalization_in_training
         if self._ranks is not None:
             batch_norm = batch_norm_over_ranks(self._ranks)
         return self._written(form.network, form.statistics, batch_norm)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from jax import lax
 
 from deep5.frameworks.jax.host import graphs_of
-from deep5.frameworks.jax.kernels_host import host_array
+from deep5.frameworks.jax.kernels.host import host_array
 from deep5.frameworks.jax.operators_random import DRAWING
 from deep5.frameworks.jax.support import supports
 from deep5.frameworks.jax.table import attribute, given, operator, results

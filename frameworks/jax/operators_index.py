@@ -12,7 +12,7 @@ import onnx_ir as ir
 from jax import lax
 
 from deep5.core.errors import ShapeError
-from deep5.frameworks.jax.kernels_host import check_indices, host_array, is_known, on_host
+from deep5.frameworks.jax.kernels.host import check_indices, host_array, is_known, on_host
 from deep5.frameworks.jax.table import attribute, call, given, operator
 from deep5.networks.constants import FLOATS
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import jax.numpy as jnp
 import onnx_ir as ir
 
-from deep5.frameworks.jax import kernels
+from deep5.frameworks.jax.kernels import layers
 from deep5.frameworks.jax.operators_windows import max_pool_with_places
 from deep5.frameworks.jax.table import attribute, axis, given, number, operator, rank, spare
 from deep5.networks.window import Window
@@ -24,7 +24,7 @@ def _gemm(emitter: Emitter, node: ir.Node) -> None:
     b, stored = emitter.weight(node.inputs[1])
     alpha, beta = number(node, "alpha", 1.0), number(node, "beta", 1.0)
     turns = f"{bool(attribute(node, 'transA', 0))}, {bool(attribute(node, 'transB', 0)) and not stored}"
-    emitter.assign(node.outputs[0], f"{emitter.bind(kernels.gemm)}({a}, {b}, {c}, {alpha}, {beta}, {turns})")
+    emitter.assign(node.outputs[0], f"{emitter.bind(layers.gemm)}({a}, {b}, {c}, {alpha}, {beta}, {turns})")
 
 
 def _check_window(node: ir.Node) -> str | None:
@@ -38,7 +38,7 @@ def _conv(emitter: Emitter, node: ir.Node) -> None:
     x, bias = emitter.last(node.inputs[0], rank(node)), emitter.plain(given(node, 2))
     window = emitter.bind(Window.of(node, rank(node) - 2))
     how = f"{window}, {attribute(node, 'group', 1)}, {stored}"
-    text = f"{emitter.bind(kernels.convolution)}({x}, {weight}, {bias}, {how})"
+    text = f"{emitter.bind(layers.convolution)}({x}, {weight}, {bias}, {how})"
     emitter.assign(node.outputs[0], text, last=True)
 
 
@@ -46,7 +46,7 @@ def _conv(emitter: Emitter, node: ir.Node) -> None:
 def _average_pool(emitter: Emitter, node: ir.Node) -> None:
     x, window = emitter.last(node.inputs[0], rank(node)), emitter.bind(Window.of(node, rank(node) - 2))
     counted = bool(attribute(node, "count_include_pad", 0))
-    emitter.assign(node.outputs[0], f"{emitter.bind(kernels.average_pool)}({x}, {window}, {counted})", last=True)
+    emitter.assign(node.outputs[0], f"{emitter.bind(layers.average_pool)}({x}, {window}, {counted})", last=True)
 
 
 @operator("MaxPool", _check_window)
@@ -58,7 +58,7 @@ def _max_pool(emitter: Emitter, node: ir.Node) -> None:
         for index, value in enumerate(node.outputs):
             emitter.assign(value, f"{made}[{index}]", last=True)
         return
-    emitter.assign(node.outputs[0], f"{emitter.bind(kernels.max_pool)}({x}, {window})", last=True)
+    emitter.assign(node.outputs[0], f"{emitter.bind(layers.max_pool)}({x}, {window})", last=True)
 
 
 def _check_global(node: ir.Node) -> str | None:
@@ -89,7 +89,7 @@ def _batch_normalization(emitter: Emitter, node: ir.Node) -> None:
     inputs = ", ".join([emitter.last(node.inputs[0], axes), *(emitter.plain(value) for value in node.inputs[1:])])
     epsilon, momentum = number(node, "epsilon", 1e-5), number(node, "momentum", 0.9)
     if not attribute(node, "training_mode", 0):
-        text = f"{emitter.bind(kernels.batch_normalization)}({inputs}, {epsilon})"
+        text = f"{emitter.bind(layers.batch_normalization)}({inputs}, {epsilon})"
         emitter.assign(node.outputs[0], text, last=axes > 2)
         return
     results, function = emitter.new(), emitter.bind(emitter.batch_norm)
@@ -103,14 +103,14 @@ def _batch_normalization(emitter: Emitter, node: ir.Node) -> None:
 def _layer_normalization(emitter: Emitter, node: ir.Node) -> None:
     inputs = ", ".join(emitter.plain(given(node, position)) for position in range(3))
     how = f"{axis(node, -1)}, {number(node, 'epsilon', 1e-5)}"
-    emitter.assign(node.outputs[0], f"{emitter.bind(kernels.layer_normalization)}({inputs}, {how})")
+    emitter.assign(node.outputs[0], f"{emitter.bind(layers.layer_normalization)}({inputs}, {how})")
 
 
 @operator("LRN", _check_global)
 def _lrn(emitter: Emitter, node: ir.Node) -> None:
     alpha, beta, bias = (number(node, *each) for each in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
     how = f"{emitter.last(node.inputs[0], rank(node))}, {attribute(node, 'size', 1)}, {alpha}, {beta}, {bias}"
-    emitter.assign(node.outputs[0], f"{emitter.bind(kernels.local_response_normalization)}({how})", last=True)
+    emitter.assign(node.outputs[0], f"{emitter.bind(layers.local_response_normalization)}({how})", last=True)
 
 
 _REDUCTIONS = {"mean": "'mean'", "none": "'none'", "sum": "'sum'"}
@@ -125,7 +125,7 @@ def _loss(emitter: Emitter, node: ir.Node) -> str:
 @operator("SoftmaxCrossEntropyLoss")
 def _cross_entropy(emitter: Emitter, node: ir.Node) -> None:
     results = emitter.new()
-    emitter.line(f"{results} = {emitter.bind(kernels.cross_entropy)}({_loss(emitter, node)})")
+    emitter.line(f"{results} = {emitter.bind(layers.cross_entropy)}({_loss(emitter, node)})")
     for index, value in enumerate(node.outputs):
         if value.name:
             emitter.assign(value, f"{results}[{index}]")
@@ -133,4 +133,4 @@ def _cross_entropy(emitter: Emitter, node: ir.Node) -> None:
 
 @operator("NegativeLogLikelihoodLoss")
 def _negative_log_likelihood(emitter: Emitter, node: ir.Node) -> None:
-    emitter.assign(node.outputs[0], f"{emitter.bind(kernels.negative_log_likelihood)}({_loss(emitter, node)})")
+    emitter.assign(node.outputs[0], f"{emitter.bind(layers.negative_log_likelihood)}({_loss(emitter, node)})")

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 
-from deep5.frameworks.jax.kernels_host import host_array
+from deep5.frameworks.jax.kernels.host import host_array
 from deep5.frameworks.jax.table import attribute, call, given, number, operator
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from jax import lax
 
-from deep5.frameworks.jax.kernels_host import check_indices, is_known
+from deep5.frameworks.jax.kernels.host import check_indices, is_known
 from deep5.frameworks.jax.table import attribute, axis, call, fixed, given, operator, rank, ranked
 from deep5.networks.constants import FLOATS, constant_value
 from deep5.networks.nodes import inside, outside

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from jax import lax
 
 from deep5.core.errors import ShapeError
-from deep5.frameworks.jax import kernels
+from deep5.frameworks.jax.kernels import layers
 from deep5.frameworks.jax.table import attribute, call, given, operator, rank
 from deep5.networks.window import Window
 
@@ -33,9 +33,9 @@ def _check_window(node: ir.Node) -> str | None:
 
 def _lp_pool(x: Array, window: Window, p: int) -> Array:
     """(sum |x|^p)^(1/p), channels last; of nothing but zeros the gradient is zero."""
-    powers, counts = kernels.around(jnp.square(x) if p == 2 else jnp.abs(x) ** p, window, 0)
+    powers, counts = layers.around(jnp.square(x) if p == 2 else jnp.abs(x) ** p, window, 0)
     for axis in reversed(range(1, x.ndim - 1)):
-        powers = functools.reduce(lax.add, kernels.places(powers, window, axis, counts[axis - 1]))
+        powers = functools.reduce(lax.add, layers.places(powers, window, axis, counts[axis - 1]))
     some = powers > 0
     return jnp.where(some, jnp.power(jnp.where(some, powers, 1), 1 / p), 0)
 
@@ -57,9 +57,9 @@ def max_pool_with_places(x: Array, window: Window, by_columns: bool) -> tuple[Ar
     first = (np.arange(batch)[:, None] * channels + np.arange(channels)) * whole
     where = first.reshape(batch, *(1,) * len(extents), channels) + where[None, ..., None]
     low = -math.inf if jnp.issubdtype(x.dtype, jnp.inexact) else int(jnp.iinfo(x.dtype).min)
-    (y, counts), (at, _) = kernels.around(x, window, low), kernels.around(jnp.asarray(where), window, -1)
+    (y, counts), (at, _) = layers.around(x, window, low), layers.around(jnp.asarray(where), window, -1)
     for axis in reversed(range(1, x.ndim - 1)):
-        pairs = zip(*(kernels.places(part, window, axis, counts[axis - 1]) for part in (y, at)), strict=True)
+        pairs = zip(*(layers.places(part, window, axis, counts[axis - 1]) for part in (y, at)), strict=True)
         y, at = functools.reduce(_larger_pair, pairs)
     return y, at
 
@@ -127,7 +127,7 @@ def _transposed(
         rhs_dilation=window.dilations,
         feature_group_count=groups,
     )
-    return y if bias is None else kernels.with_bias(y, bias.reshape(-1, *(1,) * len(kernel)))
+    return y if bias is None else layers.with_bias(y, bias.reshape(-1, *(1,) * len(kernel)))
 
 
 @operator("ConvTranspose", _check_window)

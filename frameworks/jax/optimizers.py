@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from deep5.core.events import StepInfo
-from deep5.core.executors import GraphExecutor, StepOptimizer
-from deep5.core.plugins import missing_dependency
-from deep5.core.tensors import Arrays
+from deep5.core.executors import StepOptimizer
+from deep5.frameworks.jax.native_optimizer import OptaxOptimizer
 from deep5.training.lbfgs import LBFGS
-from deep5.training.native_optimizer import NativeOptimizer, Unbound
 from deep5.training.rules.adadelta import AdaDelta
 from deep5.training.rules.adagrad import AdaGrad
 from deep5.training.rules.adam import Adam
@@ -30,7 +25,7 @@ from deep5.training.rules.rmsprop import RMSProp
 from deep5.training.rules.sgd import SGD
 
 if TYPE_CHECKING:
-    from deep5.frameworks.jax.native_step import NativeStep, Point
+    pass
 
 __all__ = [
     "NATIVE",
@@ -47,103 +42,8 @@ __all__ = [
     "MomentumOptimizer",
     "NadamOptimizer",
     "NesterovOptimizer",
-    "OptaxOptimizer",
     "RMSPropOptimizer",
 ]
-
-
-class OptaxOptimizer(NativeOptimizer):
-    """An optimizer of Optax that owns its step, one compiled function.
-
-    Hyperparameters enter the compiled step as numbers, so that all of them may change without a second trace.
-    """
-
-    framework, library = "jax", "optax"
-
-    @abstractmethod
-    def native(self, optax: Any, hyper: Mapping[str, Any]) -> Any:
-        """Optax's transformation, out of the module; hyperparameters may be traced numbers."""
-
-    def bind(self, executor: GraphExecutor) -> None:
-        """Make the compiled step over the executor's parameters.
-
-        Raises:
-            UsageError: The executor is another framework's, or Optax refuses a hyperparameter.
-            MissingDependency: Optax is not installed.
-        """
-        if getattr(executor, "differentiated", None) is None or not hasattr(executor, "program"):
-            raise self._foreign(executor)
-        optax = _optax()
-        from deep5.frameworks.jax.native_step import NativeStep
-
-        own: Any = executor
-        own._check_loss(self.loss)
-        constants = {name: value for name, value in self.hyper.items() if name not in self.changeable}
-
-        def initial(values: dict[str, Any], numbers: Mapping[str, Any]) -> Any:
-            return self.native(optax, {**constants, **numbers}).init(values)
-
-        def update(point: Point, state: Any, numbers: Mapping[str, Any]) -> Any:
-            optimizer = optax.with_extra_args_support(self.native(optax, {**constants, **numbers}))
-            changes, state = optimizer.update(
-                point.gradients,
-                state,
-                point.values,
-                value=point.loss,
-                grad=point.gradients,
-                value_fn=point.function,
-            )
-            return optax.apply_updates(point.values, changes), state
-
-        numbers = {name: float(self.hyper[name]) for name in self.changeable}
-        with self._making():
-            self._optimizer = NativeStep(own, self.loss, initial, update, numbers)
-        self._executor, self._now = executor, dict(self.hyper)
-
-    @property
-    def train_step(self) -> NativeStep:
-        """The compiled step."""
-        if isinstance(self._optimizer, Unbound):
-            _ = self._optimizer.any  # says so
-        found: NativeStep = self._optimizer
-        return found
-
-    def step(self, inputs: Arrays, info: StepInfo) -> Arrays:
-        """Forward, backward and Optax's update, one function."""
-        return self.train_step(inputs, info)
-
-    def _apply(self, gradients: Arrays) -> None:
-        self.train_step.apply(gradients)
-
-    def _arithmetic(self) -> AbstractContextManager[None]:
-        import jax
-
-        # JAX has 64-bit types only where they are asked for.
-        found: AbstractContextManager[None] = jax.enable_x64(True)
-        return found
-
-    def _change(self, hyper: Mapping[str, Any]) -> None:
-        self.train_step.numbers = {name: float(hyper[name]) for name in self.changeable}
-
-    def _state(self) -> dict[str, Any]:
-        """Optax's state as NumPy arrays in the network's order of axes, by their place in its tree."""
-        return self.train_step.state_dict()
-
-    def _load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore `_state`, bit for bit.
-
-        Raises:
-            ShapeError: An entry is missing, unknown, or of another shape or dtype.
-        """
-        self.train_step.load_state_dict(state)
-
-
-def _optax() -> Any:
-    try:
-        import optax
-    except ModuleNotFoundError as error:
-        raise missing_dependency("a native optimizer of jax", error) from error
-    return optax
 
 
 class GradientDescentOptimizer(OptaxOptimizer, twin=SGD):

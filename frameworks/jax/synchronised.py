@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax.experimental import io_callback
 
-from deep5.frameworks.jax.kernels import channel_sums
+from deep5.frameworks.jax.kernels.layers import channel_sums
 
 if TYPE_CHECKING:
     from deep5.distributed.schemes.batch_statistics import RankStatistics

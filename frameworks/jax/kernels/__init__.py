@@ -1,0 +1,1 @@
+"""Functions of JAX arrays that generated code calls, one idea a module."""
