@@ -16,9 +16,8 @@ from deep5.frameworks.jax.operator_cpp import cpp_operator
 from deep5.frameworks.jax.operator_onnx import onnx_operator
 from deep5.frameworks.jax.operator_python import native_arrays, python_operator
 from deep5.networks.onnx_operator import ONNXOperator
-from deep5.operators.backward import Backward
 from deep5.operators.contract import Expectations, check_outputs, name_of, several
-from deep5.operators.cpp import CppOperator
+from deep5.operators.kinds import is_compiled
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
 
@@ -87,9 +86,7 @@ def _route(operator: Operator, framework: Framework) -> Callable[..., Outputs]:
         return onnx_operator(operator, framework, partial(on_arrays, framework=framework))
     if isinstance(operator, NativeOperator):
         return _native(operator)
-    if isinstance(operator, CppOperator) or (
-        isinstance(operator, Backward) and isinstance(operator.operator, CppOperator)
-    ):
+    if is_compiled(operator):
         return cpp_operator(operator)
     return python_operator(operator)
 

@@ -9,8 +9,7 @@ from deep5.networks.constants import constant_value
 from deep5.networks.custom import is_custom, operator_of
 from deep5.networks.network import Network
 from deep5.networks.nodes import reads
-from deep5.operators.backward import Backward
-from deep5.operators.cpp import CppOperator
+from deep5.operators.kinds import is_compiled
 
 __all__ = ["borrowed"]
 
@@ -51,9 +50,8 @@ def _seen(node: ir.Node) -> tuple[ir.Value | None, ...]:
     """The inputs that an output of the node may be memory of."""
     if is_custom(node):
         operator = operator_of(node)
-        own = operator.operator if isinstance(operator, Backward) else operator
         # One in C++ writes to memory that is made for it; nobody knows what another returns.
-        return () if isinstance(own, CppOperator) else tuple(node.inputs)
+        return () if operator is not None and is_compiled(operator) else tuple(node.inputs)
     if node.op_type in _HANDED_ON:
         return tuple(reads(node))
     return tuple(node.inputs[:1]) if _is_view(node) else ()

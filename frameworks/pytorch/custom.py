@@ -14,9 +14,8 @@ from deep5.frameworks.pytorch.operator_cpp import cpp_operator
 from deep5.frameworks.pytorch.operator_onnx import onnx_operator
 from deep5.frameworks.pytorch.operator_python import described, python_operator
 from deep5.networks.onnx_operator import ONNXOperator
-from deep5.operators.backward import Backward
 from deep5.operators.contract import check_outputs, several
-from deep5.operators.cpp import CppOperator
+from deep5.operators.kinds import is_compiled
 from deep5.operators.native import NativeOperator
 from deep5.operators.operator import Operator
 
@@ -56,9 +55,7 @@ def on_tensors(operator: Operator, framework: Framework) -> Callable[..., tuple[
         return onnx_operator(operator, framework, functools.partial(on_tensors, framework=framework))
     if isinstance(operator, NativeOperator):
         return _native(operator)
-    if isinstance(operator, CppOperator):
-        return cpp_operator(operator)
-    if isinstance(operator, Backward) and isinstance(operator.operator, CppOperator):
+    if is_compiled(operator):
         return cpp_operator(operator)
     return python_operator(operator)
 

@@ -1,0 +1,46 @@
+"""What kind of operator something is: compiled code, or a function of a framework's own."""
+
+from __future__ import annotations
+
+from typing import TypeGuard
+
+from deep5.operators.backward import Backward
+from deep5.operators.contract import name_of
+from deep5.operators.cpp import CppOperator
+from deep5.operators.native import NativeOperator
+from deep5.operators.operator import Operator
+
+__all__ = ["behind", "foreign", "is_compiled"]
+
+
+def behind(operator: Operator) -> Operator:
+    """The operator itself, or the one whose backward pass it is."""
+    return operator.operator if isinstance(operator, Backward) else operator
+
+
+def is_compiled(operator: Operator) -> TypeGuard[CppOperator | Backward]:
+    """Whether it is compiled code, forward or backward."""
+    return isinstance(behind(operator), CppOperator)
+
+
+def foreign(operator: Operator, framework: str) -> str:
+    """Why a framework does not run an operator that is a function of one.
+
+    Args:
+        operator: Of any kind.
+        framework: The framework, by its name without a mode.
+
+    Returns:
+        The reason; empty where it runs, or where it is no such function.
+    """
+    own = behind(operator)
+    if not isinstance(own, NativeOperator):
+        return ""
+    if own.framework.partition(":")[0] != framework:
+        return (
+            f"{name_of(own)} is a function of {own.framework}, which runs on that framework alone; allowed on "
+            f"{framework}: functions of its own; remedy: d5.framework({own.framework!r})"
+        )
+    if own is not operator:
+        return f"{name_of(own)} is differentiated by {framework} itself; there is no backward pass of its own"
+    return ""
