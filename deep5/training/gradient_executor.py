@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Unpack
 
 import numpy as np
 import onnx_ir as ir
@@ -18,7 +18,6 @@ from typing_extensions import override
 from deep5.core.arguments import check_callable
 from deep5.core.errors import ShapeError, Unsupported
 from deep5.core.events import StepInfo
-from deep5.core.executors import ParameterGroup
 from deep5.core.framework import Framework, Support
 from deep5.core.tensors import Array, Arrays, Device, aligned_empty, numpy_dtype, to_numpy
 from deep5.networks.constants import FLOATS
@@ -29,9 +28,8 @@ from deep5.networks.labels import label_inputs
 from deep5.networks.network import Network
 from deep5.networks.run_modes import Forms
 from deep5.networks.transforms.lowering import lowered
-from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
-from deep5.training.rule_step import Modifier
+from deep5.training.rule_step import StepOptions
 from deep5.training.step import KernelStep
 from deep5.training.training_executor import TrainingExecutor
 
@@ -276,21 +274,12 @@ class GradientExecutor(TrainingExecutor):
         """The live running statistics, as `parameters`."""
         return {name: self._values[name] for name in self.network.buffer_specs}
 
-    def _make_step(
-        self,
-        rule: UpdateRule,
-        loss: str,
-        groups: Sequence[ParameterGroup],
-        modifier: Modifier | None,
-        pipeline: GradientPipeline | None,
-    ) -> KernelStep:
+    def _make_step(self, rule: UpdateRule, loss: str, **options: Unpack[StepOptions]) -> KernelStep:
         return KernelStep(
             self,
             rule,
             loss=loss,
-            groups=groups,
-            modifier=modifier,
-            pipeline=pipeline,
+            **options,
             threads=self._threads(),
             locate=self._locate,
             spend=self.spend,

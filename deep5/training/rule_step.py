@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypedDict
 
 import numpy as np
 from typing_extensions import override
@@ -19,24 +19,37 @@ from deep5.training.loss_scale import KEYS, CompiledScale, LossScale, check_scal
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
 
-__all__ = ["Modifier", "RuleStep", "by_updates", "check_gradient", "refuse_inside"]
+__all__ = ["Modifier", "RuleStep", "StepOptions", "by_updates", "check_gradient", "refuse_inside"]
 
 Modifier = Callable[[str, Array, Array], Array]
 """`gradient_modifier(name, param, grad) -> grad`"""
 
 
+class StepOptions(TypedDict):
+    """What a step takes besides rule and loss; see `RuleStep`."""
+
+    groups: Sequence[ParameterGroup]
+    modifier: Modifier | None
+    pipeline: GradientPipeline | None
+
+
 class RuleStep(TrainStep, ABC):
     """Base of deep5's own training steps: groups, loss scale, averages and state.
 
-    A subclass keeps its executor and calls `_build` at the end of its constructor.
+    A subclass keeps its executor, calls `_build` at the end of its constructor, and takes these arguments:
 
     Args:
+        executor: Holds parameters and buffers.
         rule: The update rule.
         loss: Name of the scalar output to differentiate.
+        groups: Parameter groups; the first that matches a name gives its hyperparameters.
         modifier: `gradient_modifier(name, param, grad) -> grad`.
+        pipeline: Clipping, decay and loss scaling.
 
     Raises:
-        UsageError: `modifier` is no function.
+        RuleError: The rule breaks its contract, the pipeline does not fit it, all parameters are frozen, or a group
+            sets an unknown hyperparameter or matches nothing.
+        UsageError: `groups` is no sequence of groups, a group's `match` gives no bool, or `modifier` is no function.
 
     Attributes:
         rule: As given.

@@ -25,23 +25,15 @@ __all__ = ["KernelStep"]
 class KernelStep(RuleStep):
     """Forward and backward by the executor, the update by one compiled kernel in place.
 
+    Further arguments, and errors, are `RuleStep`'s.
+
     Args:
         executor: Its parameters must be contiguous host memory that NumPy can view.
-        rule: The update rule.
-        loss: Name of the scalar output to differentiate.
-        groups: Parameter groups; the first that matches a name gives its hyperparameters.
-        modifier: `gradient_modifier(name, param, grad) -> grad`.
-        pipeline: Clipping, decay and loss scaling, in the rule's own kernel.
         threads: How many threads the kernel may use.
         locate: Addresses of the executor's own gradients of the last call, by name; None where one is not contiguous.
             Where given, they are not looked at through NumPy, and `gradients` is not even called, so that the executor
             may write to the same memory in the next step. Gradients of `apply` and of a modifier are looked at.
         spend: Called after a whole step: its gradients are used up, and `accumulate` must not add to them.
-
-    Raises:
-        RuleError: The rule breaks its contract, the pipeline does not fit it, all parameters are frozen, or a group
-            sets an unknown hyperparameter or matches nothing.
-        UsageError: `groups` is no sequence of groups, a group's `match` gives no bool, or `modifier` is no function.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Unpack
 
 from typing_extensions import override
 
@@ -17,7 +17,7 @@ from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
-from deep5.training.rule_step import Modifier, RuleStep
+from deep5.training.rule_step import RuleStep, StepOptions
 
 __all__ = ["TrainingExecutor"]
 
@@ -32,14 +32,7 @@ class TrainingExecutor(NetworkExecutor):
         self._without = ""
 
     @abstractmethod
-    def _make_step(
-        self,
-        rule: UpdateRule,
-        loss: str,
-        groups: Sequence[ParameterGroup],
-        modifier: Modifier | None,
-        pipeline: GradientPipeline | None,
-    ) -> RuleStep:
+    def _make_step(self, rule: UpdateRule, loss: str, **options: Unpack[StepOptions]) -> RuleStep:
         """The training step; arguments are `train_step`'s, with a loss that was checked."""
 
     @override
@@ -53,7 +46,7 @@ class TrainingExecutor(NetworkExecutor):
         pipeline: GradientPipeline | None = None,
     ) -> TrainStep:
         self._check_loss(loss)
-        step = self._make_step(rule, loss, groups, modifier, pipeline)
+        step = self._make_step(rule, loss, groups=groups, modifier=modifier, pipeline=pipeline)
         self._step = weakref.ref(step)
         return step
 

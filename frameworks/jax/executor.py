@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import jax
 from typing_extensions import override
 
 from deep5.core.errors import Unsupported
 from deep5.core.events import StepInfo
-from deep5.core.executors import ParameterGroup
 from deep5.core.tensors import Array, Arrays, Device
 from deep5.frameworks.jax.failures import named_failures
 from deep5.frameworks.jax.functions import JAXNetwork
@@ -20,9 +19,8 @@ from deep5.frameworks.jax.settings import product_kernels, read_settings
 from deep5.frameworks.jax.step import JAXStep
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
-from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
-from deep5.training.rule_step import Modifier
+from deep5.training.rule_step import StepOptions
 
 if TYPE_CHECKING:
     from deep5.distributed.schemes.batch_statistics import RankStatistics
@@ -129,15 +127,8 @@ class JAXExecutor(JAXNetwork):
         """The running statistics that are live now, as `parameters`."""
         return dict(zip(self._buffer_index, self._buffers, strict=True))
 
-    def _make_step(
-        self,
-        rule: UpdateRule,
-        loss: str,
-        groups: Sequence[ParameterGroup],
-        modifier: Modifier | None,
-        pipeline: GradientPipeline | None,
-    ) -> JAXStep:
-        return JAXStep(self, rule, loss=loss, groups=groups, modifier=modifier, pipeline=pipeline)
+    def _make_step(self, rule: UpdateRule, loss: str, **options: Unpack[StepOptions]) -> JAXStep:
+        return JAXStep(self, rule, loss=loss, **options)
 
     def synchronize(self) -> None:
         """Return when the results of this thread's last call are there; see `GraphExecutor.synchronize`.

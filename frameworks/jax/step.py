@@ -59,18 +59,7 @@ class JAXStep(RuleStep):
     Parameters, buffers and the rule's state are donated: the step writes the new ones into the memory of the old. Not
     so where the network holds compiled operators, which may fail: the old ones must then still be there.
 
-    Args:
-        executor: Holds parameters and buffers.
-        rule: The update rule.
-        loss: Name of the scalar output to differentiate.
-        groups: Parameter groups; the first that matches a name gives its hyperparameters.
-        modifier: `gradient_modifier(name, param, grad) -> grad`, traced.
-        pipeline: Clipping, decay and loss scaling.
-
-    Raises:
-        RuleError: The rule breaks its contract, the pipeline does not fit it, all parameters are frozen, or a group
-            sets an unknown hyperparameter or matches nothing.
-        UsageError: `groups` is no sequence of groups, a group's `match` gives no bool, or `modifier` is no function.
+    Arguments and errors are `RuleStep`'s; rule and modifier are traced.
 
     Attributes:
         how: How the rule runs.
@@ -107,7 +96,9 @@ class JAXStep(RuleStep):
         )
         self.averages = self._rule.averages
         self.pipeline, self._scales = pipeline, pipeline.loss_scale is not None
-        self._dynamic = CompiledScale(self._rule.given, self._loss_dtype) if pipeline.dynamic else None
+        self._dynamic: CompiledScale | None = (
+            CompiledScale(self._rule.given, self._loss_dtype) if pipeline.dynamic else None
+        )
         self._given = self._rule.given if self._dynamic is None else self._dynamic.vector
         self._differentiated = executor.differentiated(self._loss, self._rule.names)
         donated = () if executor.program.fallible else (0, 1, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import onnx_ir as ir
@@ -15,7 +15,6 @@ from typing_extensions import override
 from deep5.core.arguments import check_callable
 from deep5.core.errors import ShapeError
 from deep5.core.events import StepInfo
-from deep5.core.executors import ParameterGroup
 from deep5.core.tensors import Array, Arrays, Device
 from deep5.frameworks.pytorch.host_step import HostStep
 from deep5.frameworks.pytorch.numerics import deterministic, tf32
@@ -26,9 +25,8 @@ from deep5.networks.failed import failed, is_own
 from deep5.networks.labels import label_inputs
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
-from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
-from deep5.training.rule_step import Modifier
+from deep5.training.rule_step import StepOptions
 from deep5.training.training_executor import TrainingExecutor
 
 __all__ = ["TorchExecutor"]
@@ -203,23 +201,14 @@ class TorchExecutor(TrainingExecutor):
     def buffers(self) -> Arrays:
         return dict(self._buffers)
 
-    def _make_step(
-        self,
-        rule: UpdateRule,
-        loss: str,
-        groups: Sequence[ParameterGroup],
-        modifier: Modifier | None,
-        pipeline: GradientPipeline | None,
-    ) -> HostStep | DeviceStep:
+    def _make_step(self, rule: UpdateRule, loss: str, **options: Unpack[StepOptions]) -> HostStep | DeviceStep:
         if self._place.type != "cpu":
-            return DeviceStep(self, rule, loss=loss, groups=groups, modifier=modifier, pipeline=pipeline)
+            return DeviceStep(self, rule, loss=loss, **options)
         return HostStep(
             self,
             rule,
             loss=loss,
-            groups=groups,
-            modifier=modifier,
-            pipeline=pipeline,
+            **options,
             threads=torch.get_num_threads(),
             locate=self._locate,
             spend=self.spend,

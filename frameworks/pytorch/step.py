@@ -108,19 +108,8 @@ class DeviceStep(RuleStep):
     A rule that works element by element sees all parameters of a group behind each other as one vector: how many
     kernels an update starts does not depend on the number of layers. Implements `TrainStep`.
 
-    Args:
-        executor: The executor.
-        rule: The update rule.
-        loss: Name of the scalar output to differentiate.
-        groups: Parameter groups; the first that matches a name gives its hyperparameters.
-        modifier: `gradient_modifier(name, param, grad) -> grad`, on torch's tensors.
-        pipeline: Clipping, decay and loss scaling; a dynamic scale waits for the device once a step, as torch's own
-            `GradScaler` does.
-
-    Raises:
-        RuleError: The rule breaks its contract, the pipeline does not fit it, all parameters are frozen, or a group
-            sets an unknown hyperparameter or matches nothing.
-        UsageError: `modifier` is no function.
+    A dynamic loss scale waits for the device once a step, as torch's own `GradScaler` does. Arguments and errors are
+    `RuleStep`'s.
 
     Attributes:
         how: How the rule runs.

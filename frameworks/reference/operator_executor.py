@@ -45,7 +45,7 @@ def operator_executor(operator: Operator, framework: Framework, *, device: Devic
     return _ByMethods(operator, device=device)
 
 
-class _ByMethods:
+class _ByMethods(OperatorExecutor):
     """The operator's own `forward` and `backward`; implements `OperatorExecutor`."""
 
     def __init__(self, operator: Operator, *, device: Device) -> None:

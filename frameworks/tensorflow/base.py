@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import tensorflow as tf
 from typing_extensions import override
 
 from deep5.core.events import StepInfo
-from deep5.core.executors import ParameterGroup
 from deep5.core.tensors import Array, Arrays, Device
 from deep5.frameworks.tensorflow.functions import TracedNetwork
 from deep5.frameworks.tensorflow.settings import read_settings
 from deep5.frameworks.tensorflow.short import through_float32, xla_kernels
 from deep5.frameworks.tensorflow.step import TensorFlowStep
 from deep5.frameworks.tensorflow.variables import Live
-from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
-from deep5.training.rule_step import Modifier
+from deep5.training.rule_step import StepOptions
 
 __all__ = ["TracedExecutor"]
 
@@ -98,15 +96,8 @@ class TracedExecutor(TracedNetwork):
         """The live running statistics, variables."""
         return {name: self.live[name].native() for name in self.network.buffer_specs}
 
-    def _make_step(
-        self,
-        rule: UpdateRule,
-        loss: str,
-        groups: Sequence[ParameterGroup],
-        modifier: Modifier | None,
-        pipeline: GradientPipeline | None,
-    ) -> TensorFlowStep:
-        return TensorFlowStep(self, rule, loss=loss, groups=groups, modifier=modifier, pipeline=pipeline)
+    def _make_step(self, rule: UpdateRule, loss: str, **options: Unpack[StepOptions]) -> TensorFlowStep:
+        return TensorFlowStep(self, rule, loss=loss, **options)
 
     def synchronize(self) -> None:
         """Wait for the device; on the host a call that returns has finished, unless TensorFlow was told otherwise."""

@@ -74,18 +74,7 @@ class TensorFlowStep(RuleStep):
     change. The rule works on values as they lie in memory: whatever it does element by element, or sums over a
     parameter, does not depend on the order of the elements.
 
-    Args:
-        executor: The executor.
-        rule: The update rule.
-        loss: Name of the scalar output to differentiate.
-        groups: Parameter groups; the first that matches a name gives its hyperparameters.
-        modifier: `gradient_modifier(name, param, grad) -> grad`, traced into the step; in ONNX's order.
-        pipeline: Clipping, decay and loss scaling.
-
-    Raises:
-        RuleError: The rule breaks its contract, the pipeline does not fit it, all parameters are frozen, or a group
-            sets an unknown hyperparameter or matches nothing.
-        UsageError: `groups` is no sequence of groups, or a group's `match` gives no bool.
+    Arguments and errors are `RuleStep`'s; the modifier is traced into the step, and works in ONNX's order.
     """
 
     def __init__(
@@ -111,7 +100,9 @@ class TensorFlowStep(RuleStep):
             self.rule, specs, self._functions, groups=groups, pipeline=pipeline, modified=modified
         )
         self.pipeline, self._scales = pipeline, pipeline.loss_scale is not None
-        self._dynamic = CompiledScale(self._rule.given, self._loss_dtype) if pipeline.dynamic else None
+        self._dynamic: CompiledScale | None = (
+            CompiledScale(self._rule.given, self._loss_dtype) if pipeline.dynamic else None
+        )
         self._given = self._rule.given if self._dynamic is None else self._dynamic.vector
         self._scaling: Any = None
         if self._dynamic is not None:
