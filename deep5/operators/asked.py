@@ -10,7 +10,27 @@ from deep5.core.errors import ShapeError
 from deep5.core.tensors import Array, dtype_name
 from deep5.operators.contract import is_floating, spec_of
 
-__all__ = ["check_output_grads", "wanted_gradients"]
+__all__ = ["check_native", "check_output_grads", "wanted_gradients"]
+
+
+def check_native(name: str, what: str, values: Sequence[Any], kind: Any, allowed: str) -> None:
+    """Refuse what is no array of the framework's.
+
+    Args:
+        name: What messages call the operator.
+        what: What they call a value: an input.
+        values: As the caller gave them.
+        kind: Of the framework's arrays.
+        allowed: What they call one.
+
+    Raises:
+        ShapeError: One is none.
+    """
+    for number, value in enumerate(values):
+        if not isinstance(value, kind):
+            raise ShapeError(
+                f"{name}: got {type(value).__name__} as {what} {number}; allowed: {allowed}; remedy: executor.arrays(…)"
+            )
 
 
 def wanted_gradients(name: str, inputs: Sequence[Array], needs: Sequence[bool] | None) -> tuple[bool, ...]:

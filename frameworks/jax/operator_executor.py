@@ -19,7 +19,7 @@ from deep5.frameworks.jax.failures import failure
 from deep5.frameworks.jax.operator_check import check_operator
 from deep5.frameworks.jax.pending import Pending
 from deep5.frameworks.jax.settings import find_device, read_settings
-from deep5.operators.asked import check_output_grads, wanted_gradients
+from deep5.operators.asked import check_native, check_output_grads, wanted_gradients
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
 from deep5.operators.operator import Operator
@@ -128,12 +128,7 @@ class JAXOperatorExecutor(OperatorExecutor):
             ) from error
 
     def _check(self, what: str, values: Sequence[Any]) -> None:
-        for number, value in enumerate(values):
-            if not isinstance(value, jax.Array):
-                raise ShapeError(
-                    f"{self._name}: got {type(value).__name__} as {what} {number}; allowed: an array of JAX; remedy: "
-                    "executor.arrays(…)"
-                )
+        check_native(self._name, what, values, jax.Array, "an array of JAX")
 
     def _differentiated(self, wanted: tuple[bool, ...]) -> Callable[..., Any]:
         """The compiled function of (inputs, gradients by the outputs) to (outputs, gradients)."""

@@ -19,7 +19,7 @@ from deep5.frameworks.pytorch.numerics import deterministic, tf32
 from deep5.frameworks.pytorch.operator_check import check_operator
 from deep5.frameworks.pytorch.operator_onnx import onnx_program
 from deep5.networks.onnx_operator import ONNXOperator
-from deep5.operators.asked import check_output_grads, wanted_gradients
+from deep5.operators.asked import check_native, check_output_grads, wanted_gradients
 from deep5.operators.contract import name_of
 from deep5.operators.operator import Operator
 
@@ -145,12 +145,7 @@ class PyTorchOperatorExecutor(OperatorExecutor):
 
     def _wanted(self, inputs: Sequence[Any], needs: Sequence[bool] | None) -> tuple[bool, ...]:
         name = name_of(self.operator)
-        for number, value in enumerate(inputs):
-            if not isinstance(value, torch.Tensor):
-                raise ShapeError(
-                    f"{name}: got {type(value).__name__} as input {number}; allowed: a torch.Tensor; remedy: "
-                    "executor.arrays(…)"
-                )
+        check_native(name, "input", inputs, torch.Tensor, "a torch.Tensor")
         return wanted_gradients(name, inputs, needs)
 
     def _failed(self, error: Exception) -> OperatorError:

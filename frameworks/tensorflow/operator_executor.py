@@ -21,7 +21,7 @@ from deep5.frameworks.tensorflow.placement import without_kernel
 from deep5.frameworks.tensorflow.settings import read_settings
 from deep5.frameworks.tensorflow.straight_line import straight_line
 from deep5.frameworks.tensorflow.traced import cause
-from deep5.operators.asked import wanted_gradients
+from deep5.operators.asked import check_native, wanted_gradients
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
@@ -146,12 +146,7 @@ class TensorFlowOperator(OperatorExecutor):
         return line
 
     def _check(self, values: Sequence[Any], what: str) -> None:
-        for number, value in enumerate(values):
-            if not isinstance(value, tf.Tensor):
-                raise ShapeError(
-                    f"{self._name}: got {type(value).__name__} as {what} {number}; allowed: a tensor; remedy: "
-                    "executor.arrays(…)"
-                )
+        check_native(self._name, what, values, tf.Tensor, "a tensor")
 
     def _check_gradients(self, outputs: Sequence[Any], output_grads: Sequence[Any]) -> None:
         if len(output_grads) != len(outputs):
