@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,11 +19,13 @@ __all__ = [
     "checked_outputs",
     "checked_seed",
     "misfit",
+    "one_tensor",
     "output_specs",
     "said_of",
     "tried",
 ]
 
+_Tensor = TypeVar("_Tensor")
 # Extents for each symbol, in two runs: where both appear, the extent is the symbol's.
 _TRIED = ((2, 3, 5, 7), (11, 13, 17, 19))
 _INPUTS = 'inputs={"input": TensorSpec(shape=("N", 4)), "label": TensorSpec(shape=("N",), dtype="int64")}'
@@ -147,6 +149,24 @@ def misfit(what: str, given: Mapping[str, Any], error: Exception) -> NetworkErro
     return NetworkError(
         f"{what} {_failure(given, error)}; allowed: shapes that fit, labels and indices within their range"
     )
+
+
+def one_tensor(what: str, output: Any, kind: type[_Tensor]) -> _Tensor:
+    """What a network or a loss gives, where it is one tensor.
+
+    Args:
+        what: What messages call it.
+        output: What it gave.
+        kind: Of the framework's tensors.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if not isinstance(output, kind):
+        raise UsageError(
+            f"{what} gives a {type(output).__name__}; allowed: one tensor; remedy: a function around it that gives one"
+        )
+    return output
 
 
 def output_specs(

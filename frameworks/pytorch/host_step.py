@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from deep5.core.tensors import Arrays, TensorSpec
+from deep5.core.tensors import Arrays, TensorSpec, dtype_name
 from deep5.training.kernel import RuleKernel
 from deep5.training.step import KernelStep
 
@@ -38,6 +38,6 @@ def _fitting(value: Any, spec: TensorSpec, live: Any) -> Any:
         and not value.is_neg()
     ):
         return value
-    if spec.mismatch(tuple(value.shape), str(value.dtype).removeprefix("torch.")):
+    if spec.mismatch(tuple(value.shape), dtype_name(value.dtype)):
         return None
     return value.detach().cpu().resolve_neg().contiguous()

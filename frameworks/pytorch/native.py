@@ -15,7 +15,7 @@ from deep5.core.errors import NetworkError, Unsupported, UsageError
 from deep5.core.events import StepInfo
 from deep5.core.executors import GraphExecutor
 from deep5.core.seeds import derive_seed
-from deep5.core.tensors import Arrays, Device, TensorSpec
+from deep5.core.tensors import Arrays, Device, TensorSpec, dtype_name
 from deep5.frameworks.pytorch.base import TorchExecutor
 from deep5.networks.native import NativeNetwork, hash_of_values
 from deep5.networks.probing import (
@@ -25,6 +25,7 @@ from deep5.networks.probing import (
     checked_outputs,
     checked_seed,
     misfit,
+    one_tensor,
     output_specs,
     said_of,
     tried,
@@ -128,7 +129,7 @@ class ModuleExecutor(TorchExecutor):
         except AttributeError:
             value = None
         spec = self.network.buffer_specs[name]
-        if value is None or (reason := spec.mismatch(tuple(value.shape), str(value.dtype).removeprefix("torch."))):
+        if value is None or (reason := spec.mismatch(tuple(value.shape), dtype_name(value.dtype))):
             raise NetworkError(
                 f"the module's buffer {name!r}: {'got none' if value is None else reason}; allowed: {spec}, as it was "
                 "given to from_module; remedy: a new from_module"
@@ -209,28 +210,20 @@ class ModuleExecutor(TorchExecutor):
                 with tried("torch", dict(zip(self._fed, feed, strict=True))):
                     *given, label = [torch.from_numpy(array).to(self._place) for array in feed]
                 with tried(self._said[0], dict(zip(self._fed, given, strict=False))):
-                    output = _one(self._said[0], self.module(*given))
+                    output = one_tensor(self._said[0], self.module(*given), torch.Tensor)
                 with tried(self._said[1], {"output": output, self._fed[-1]: label}):
-                    loss = _one(self._said[1], self._loss(output, label))
+                    loss = one_tensor(self._said[1], self._loss(output, label), torch.Tensor)
             others = self._owned | _places([*given, label])
             for position, value in enumerate((output, loss)):
                 self._borrows[position] = self._borrows[position] or not others.isdisjoint(_places([value]))
         finally:
             self.module.train(was)
-        return [(tuple(output.shape), str(output.dtype).removeprefix("torch.")) for output in (output, loss)]
+        return [(tuple(output.shape), dtype_name(output.dtype)) for output in (output, loss)]
 
 
 def _places(tensors: Iterable[Any]) -> set[int]:
     """Where the memory of tensors begins."""
     return {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()}
-
-
-def _one(what: str, output: Any) -> torch.Tensor:
-    if not isinstance(output, torch.Tensor):
-        raise UsageError(
-            f"{what} gives a {type(output).__name__}; allowed: one tensor; remedy: a function around it that gives one"
-        )
-    return output
 
 
 def _place(module: torch.nn.Module) -> torch.device:
@@ -249,7 +242,7 @@ def _place(module: torch.nn.Module) -> torch.device:
 
 
 def _spec(name: str, value: Any) -> TensorSpec:
-    dtype = str(value.dtype).removeprefix("torch.")
+    dtype = dtype_name(value.dtype)
     try:
         torch.empty(0, dtype=value.dtype).numpy()
         known = not value.is_complex()

@@ -10,7 +10,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported, brief
 from deep5.core.memo import remember
-from deep5.core.tensors import TensorSpec
+from deep5.core.tensors import TensorSpec, dtype_name
 from deep5.frameworks.pytorch.operator_graph import compilable
 from deep5.operators.contract import check_gradients, check_outputs, name_of, several, specs_of
 from deep5.operators.operator import Operator
@@ -60,7 +60,7 @@ def python_operator(operator: Operator) -> Callable[..., Outputs]:
 
 def tensor_spec(value: Any) -> TensorSpec:
     """Shape and element type of a tensor; while torch traces, an extent may be one of torch's symbolic numbers."""
-    return TensorSpec(shape=tuple(value.shape), dtype=str(value.dtype).removeprefix("torch."))
+    return TensorSpec(shape=tuple(value.shape), dtype=dtype_name(value.dtype))
 
 
 def described(operator: Operator, inputs: Sequence[Any]) -> tuple[TensorSpec, ...]:

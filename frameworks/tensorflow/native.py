@@ -27,6 +27,7 @@ from deep5.networks.probing import (
     checked_outputs,
     checked_seed,
     misfit,
+    one_tensor,
     output_specs,
     said_of,
     tried,
@@ -166,18 +167,10 @@ class KerasExecutor(TracedExecutor):
         """Shapes and element types of the outputs in evaluation mode."""
         *given, label = (tf.constant(array) for array in feed)
         with tried(self._said[0], dict(zip(self._fed, given, strict=False))):
-            output = _one(self._said[0], self.model(*given, training=False))
+            output = one_tensor(self._said[0], self.model(*given, training=False), tf.Tensor)
         with tried(self._said[1], {self._fed[-1]: label, self._made: output}):
-            loss = _one(self._said[1], self._loss(label, output))
+            loss = one_tensor(self._said[1], self._loss(label, output), tf.Tensor)
         return [(tuple(result.shape), result.dtype.name) for result in (output, loss)]
-
-
-def _one(what: str, output: Any) -> Any:
-    if not isinstance(output, tf.Tensor):
-        raise UsageError(
-            f"{what} gives a {type(output).__name__}; allowed: one tensor; remedy: a function around it that gives one"
-        )
-    return output
 
 
 def _shared(variable: Any) -> Live:
