@@ -151,13 +151,13 @@ def write(
     # The source is made of the fixed texts of the operator table, generated identifiers and numbers; nothing of the
     # model file's own text is in it.
     exec(compile(source, f"<deep5 {len(network.nodes)} nodes>", "exec"), scope)  # noqa: S102
-    return Function(_told(scope.pop("run")), source)
+    return Function(_reporting(scope.pop("run")), source)
 
 
-def _told(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that tells what does not fit, while it is traced or runs operator by operator, as deep5 tells it."""
+def _reporting(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with deep5's errors for values that do not fit while it is traced or runs by operators."""
 
-    def told(*given: Any) -> Any:
+    def reporting(*given: Any) -> Any:
         try:
             return run(*given)
         except (jax.errors.JaxRuntimeError, jax.errors.UnexpectedTracerError):  # who calls knows what these mean
@@ -167,4 +167,4 @@ def _told(run: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             raise failed(error, "jax") from error
 
-    return told
+    return reporting

@@ -89,7 +89,7 @@ class _Writer(Emitter):
         exec(compile(source, f"<deep5 {len(network.nodes)} nodes>", "exec"), self.bound)  # noqa: S102
         self.bound |= places_of(source, names)
         live = tuple(str(value.name) for value in self._live)
-        return Program(_told(self.bound["forward"]), live, source, self.forward_only)
+        return Program(_reporting(self.bound["forward"]), live, source, self.forward_only)
 
     def _write(self, node: ir.Node) -> None:
         if is_custom(node):
@@ -131,10 +131,10 @@ def compile_forward(
     return writer.program(scopes)
 
 
-def _told(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that tells what does not fit, while it is traced or run, as deep5 tells it."""
+def _reporting(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with errors of deep5's for values that do not fit while it is traced or run."""
 
-    def told(*given: Any) -> Any:
+    def reporting(*given: Any) -> Any:
         try:
             return forward(*given)
         except tf.errors.OpError:  # who calls knows what TensorFlow means
@@ -144,4 +144,4 @@ def _told(forward: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             raise failed(error, "tensorflow", None if isinstance(error, MemoryError) else cause(error)) from error
 
-    return told
+    return reporting
