@@ -325,7 +325,7 @@ def test_inference_and_backprop_return_the_same_outputs() -> None:
 def test_gradients_before_any_backprop_are_refused() -> None:
     executor = Reference().executor(lenet())
     executor.inference(images(2))
-    with pytest.raises(Unsupported, match="no gradients yet; remedy: call inference_and_backprop first"):
+    with pytest.raises(Unsupported, match="there are no gradients; remedy: call inference_and_backprop first"):
         executor.gradients()
 
 
