@@ -12,9 +12,11 @@ from deep5.networks.constants import FLOATS, constant_value
 from deep5.networks.onnx.attributes import attribute
 
 __all__ = [
+    "axis",
     "captured",
     "captures",
     "computed",
+    "extents",
     "fixed",
     "inside",
     "is_whole",
@@ -23,6 +25,7 @@ __all__ = [
     "outside",
     "poisonless",
     "rank",
+    "ranked",
     "reads",
     "spare",
     "subgraphs",
@@ -135,6 +138,17 @@ def spare(node: ir.Node) -> str | None:
 def rank(node: ir.Node, position: int = 0) -> int:
     """How many axes an input has."""
     return len(node.inputs[position].shape)  # type: ignore[union-attr,arg-type]  # shapes were inferred
+
+
+def ranked(node: ir.Node) -> bool:
+    """Whether it is known how many axes the first input has."""
+    return node.inputs[0] is not None and node.inputs[0].shape is not None
+
+
+def axis(node: ir.Node, default: int, name: str = "axis") -> int:
+    """An attribute that names an axis of the first input, counted from the first where the number of axes is known."""
+    chosen: int = attribute(node, name, default)
+    return chosen + rank(node) if chosen < 0 and ranked(node) else chosen
 
 
 def is_whole(value: ir.Value | None) -> bool:

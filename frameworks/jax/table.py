@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from deep5.core import python_source
-from deep5.networks.nodes import fixed, is_whole, rank, spare
+from deep5.networks.nodes import axis, fixed, is_whole, rank, ranked, spare
 from deep5.networks.onnx.attributes import attribute
 
 if TYPE_CHECKING:
@@ -124,14 +124,3 @@ def pointwise(
 def number(node: ir.Node, name: str, default: float) -> str:
     """A number of an attribute as source text; infinities and NaN have no literal."""
     return python_source.number(attribute(node, name, default))
-
-
-def axis(node: ir.Node, default: int) -> int:
-    """The attribute `axis`, counted from the first where the number of axes is known."""
-    chosen: int = attribute(node, "axis", default)
-    return chosen + rank(node) if chosen < 0 and ranked(node) else chosen
-
-
-def ranked(node: ir.Node) -> bool:
-    """Whether it is known how many axes the first input has."""
-    return node.inputs[0] is not None and node.inputs[0].shape is not None

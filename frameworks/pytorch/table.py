@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from deep5.core.python_source import number
-from deep5.networks.nodes import computed, fixed, is_whole, rank, spare
+from deep5.networks.nodes import axis, computed, fixed, is_whole, rank, spare
 from deep5.networks.onnx.attributes import attribute
 
 if TYPE_CHECKING:
@@ -179,9 +179,3 @@ def extents(node: ir.Node, position: int = 0) -> list[int | None]:
     """The extents of an input; None where one is symbolic."""
     shape = node.inputs[position].shape  # type: ignore[union-attr]
     return [extent if isinstance(extent, int) else None for extent in shape]  # type: ignore[union-attr]
-
-
-def axis(node: ir.Node, default: int, name: str = "axis") -> int:
-    """An attribute that names an axis of the first input, counted from the first."""
-    chosen: int = attribute(node, name, default)
-    return chosen + rank(node) if chosen < 0 else chosen

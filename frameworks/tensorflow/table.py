@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from deep5.core.python_source import number
-from deep5.networks.nodes import computed, extents, fixed, is_whole, rank, spare, subgraphs
+from deep5.networks.nodes import axis, computed, extents, fixed, is_whole, rank, spare, subgraphs
 from deep5.networks.onnx.attributes import attribute
 
 if TYPE_CHECKING:
@@ -93,13 +93,6 @@ def elementwise(emitter: Emitter, node: ir.Node, function: Callable[..., Any], *
     order = emitter.common_order(node.inputs)
     inputs = [emitter.aligned(value, order) for value in node.inputs]
     emitter.assign(node, f"{emitter.function(function)}({', '.join([*inputs, *arguments])})", order)
-
-
-def axis(node: ir.Node, default: int, name: str = "axis") -> int:
-    """An attribute that names an axis of the first input, counted from the first."""
-    chosen: int = attribute(node, name, default)
-    known = node.inputs[0] is not None and node.inputs[0].shape is not None
-    return chosen + rank(node) if chosen < 0 and known else chosen
 
 
 def axes_of(node: ir.Node, position: int) -> list[int] | None:
