@@ -21,8 +21,9 @@ from deep5.audit.turns import check_turns
 from deep5.audit.work import check_work
 from deep5.core.errors import Deep5Error
 from deep5.measuring.statistics import LOOKS
-from deep5.results.comparison import COMPARISON, ComparisonResult, load_comparison
+from deep5.results.comparison import ComparisonResult, load_comparison
 from deep5.results.comparison_summary import counted, crowded_in
+from deep5.results.kind import COMPARISON
 
 __all__ = ["audit_comparison"]
 

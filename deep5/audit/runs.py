@@ -25,7 +25,8 @@ from deep5.audit.run_times import check_times, logged
 from deep5.audit.settings import check_optimizer
 from deep5.audit.values import check_values
 from deep5.core.errors import Deep5Error
-from deep5.results.result import RESULT, Result, load
+from deep5.results.kind import RESULT
+from deep5.results.result import Result, load
 from deep5.results.samples_file import SAMPLES, SampleRow, read_samples
 
 __all__ = ["audit_run"]

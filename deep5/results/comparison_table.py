@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.core.terminal import counted, plain
 from deep5.measuring.statistics import LOOKS, largest_p
-from deep5.results.comparison import COMPARISON, ComparisonResult
+from deep5.results.comparison import ComparisonResult
+from deep5.results.kind import COMPARISON
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,15 +9,16 @@ from typing import Any
 from deep5.core.arguments import is_whole
 from deep5.core.errors import UsageError, brief
 from deep5.core.metric import Goal
+from deep5.results.kind import RESULT
+from deep5.results.notebook import render
 from deep5.results.ranks_file import RANKS, RankRow, rank_samples, read_ranks
 from deep5.results.reading import NotThere, read_json
 from deep5.results.samples_file import SampleRow, read_samples
 from deep5.results.schema import SCHEMA_VERSION, metric_labels
 from deep5.results.validation import check_document
 
-__all__ = ["EVENTS", "RESULT", "Result", "Verdict", "load", "result_folders"]
+__all__ = ["EVENTS", "Result", "Verdict", "load"]
 
-RESULT = "result.json"
 EVENTS = "events.mllog"
 
 
@@ -78,9 +79,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from deep5.results.report.fragment import result_fragment
-
-        return result_fragment(self)
+        return render(self)
 
     @property
     def status(self) -> str:
@@ -191,19 +190,6 @@ def load(path: str | Path, *, root: str | Path | None = None) -> Result:
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from error
     return Result(folder=file.parent, document=document)
-
-
-def result_folders(out: str | Path) -> list[Path]:
-    """The result folders of runs in a folder, sorted by name, as `deep5.results.store.survey` finds them.
-
-    Raises:
-        UsageError: `out` is no folder that can be read.
-    """
-    from deep5.results.kind import RUN_KIND
-    from deep5.results.store import survey
-
-    inside = (own for own in survey(out, depth=1).found if own.folder != ".")
-    return [Path(out) / own.folder for own in inside if own.kind == RUN_KIND]
 
 
 def _verdict(row: dict[str, Any], label: str) -> Verdict:

@@ -24,8 +24,9 @@ import browser
 import report_cases as cases
 from command import Command
 from deep5.core.errors import MissingDependency, UsageError
-from deep5.results.comparison import COMPARISON, load_comparison
+from deep5.results.comparison import load_comparison
 from deep5.results.comparison_table import comparison_tables
+from deep5.results.kind import COMPARISON
 from deep5.results.report import collect, curves, report_figures, report_page
 from deep5.results.report.charts import ratio_chart, samples_chart
 from deep5.results.report.drawing import file_of

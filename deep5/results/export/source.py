@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.terminal import counted
-from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY_KIND
+from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY, STUDY_KIND
 from deep5.results.reading import read_object
 from deep5.results.store import survey
 from deep5.results.stored import UNREADABLE, Stored, stored
-from deep5.results.study.record import STUDY
 
 __all__ = ["Source", "sources"]
 

@@ -9,12 +9,11 @@ from typing import Any
 
 from deep5.core.errors import Deep5Error, UsageError
 from deep5.results.comparison import ComparisonResult, load_comparison
-from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY_KIND, kind_of
+from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY, STUDY_KIND, kind_of
 from deep5.results.reading import TABLE_BYTES, NotThere, opened, read_object
 from deep5.results.result import Result, load
 from deep5.results.samples_file import SAMPLES
 from deep5.results.store import survey
-from deep5.results.study.record import STUDY
 from deep5.results.time_to_target import Target
 
 __all__ = ["Collection", "ShownStudy", "Unreadable", "collect"]

@@ -8,9 +8,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from deep5.core.errors import UsageError, brief
+from deep5.results.kind import STUDY
 from deep5.results.reading import NotThere, read_json
 from deep5.results.result import Result, load
-from deep5.results.study.record import FAILED, RUNS, STUDY, STUDY_VERSION, moment
+from deep5.results.study.record import FAILED, RUNS, STUDY_VERSION, moment
 from deep5.results.time_to_target import Reached, Target, stated_goals, time_to_target
 
 __all__ = ["LeftStudy", "StudyFolder", "folder_of", "left_of", "load_study_folder"]

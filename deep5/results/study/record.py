@@ -12,6 +12,7 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import brief
+from deep5.results.notebook import render
 from deep5.results.result import Result
 from deep5.results.study.scaling import Scaling, scaling_cells, scaling_of
 from deep5.results.time_to_target import MEASURES, TO_ACCURACY, Reached, Target, median_to_target, summary
@@ -19,16 +20,13 @@ from deep5.results.time_to_target import MEASURES, TO_ACCURACY, Reached, Target,
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["FAILED", "RUNS", "STUDY", "STUDY_VERSION", "TIME", "Study", "moment", "without_mean"]
+__all__ = ["FAILED", "RUNS", "STUDY_VERSION", "TIME", "Study", "moment", "without_mean"]
 
 FAILED = re.compile(r"seed ([0-9]{1,40}): (.*)", re.DOTALL)
 """How a study tells of a run that came to no end: its seed, and why."""
 
 RUNS = "runs"
 """The folder in a study's folder that its runs are in."""
-
-STUDY = "study.json"
-"""The file of a study's folder that says what was run and what became of it."""
 
 STUDY_VERSION = "2"
 """Of study.json; those without a version are older, and are read as well."""
@@ -87,9 +85,7 @@ class Study:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from deep5.results.report.fragment import study_fragment
-
-        return study_fragment(self.recipe, self.runs, self.failures, self.notes)
+        return render(self)
 
     def document(self) -> dict[str, Any]:
         """What was run and what became of it, in JSON's types; of each metric the values, their mean and deviation."""

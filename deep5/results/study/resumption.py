@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import UsageError, brief
+from deep5.results.kind import STUDY
 from deep5.results.study.folder import LeftStudy
-from deep5.results.study.record import STUDY
 
 __all__ = ["DIRTY", "check_same", "source_note"]
 
