@@ -251,8 +251,8 @@ def _write(made: Network, record: NetworkRecord, out: Path) -> list[str]:
     except UsageError as error:
         missing.append(f"no network.svg was drawn: {error}")
     try:
-        from deep5.results.chart_parts import files
-        from deep5.results.network_charts import network_charts
+        from deep5.core.charts import files
+        from deep5.results.charts.network import network_charts
 
         for name, chart in network_charts(record).items():
             content |= files(name, chart)

@@ -20,6 +20,7 @@ from onnx import TensorProto, helper
 from rich.console import Console
 
 from command import Command
+from deep5.core.charts import files
 from deep5.core.errors import UsageError
 from deep5.networks import Network, NetworkBuilder, analyse, googlenet, gpt, lenet, lstm, resnet, resnet50, transformer
 from deep5.networks.analysis import picture as pictures
@@ -27,8 +28,7 @@ from deep5.networks.analysis.analysis import batch_extents
 from deep5.networks.analysis.layer_summary import LayerTime, LayerTimes
 from deep5.networks.analysis.layout import Layout, layered
 from deep5.networks.analysis.picture import colour_of, shaded_colours, svg
-from deep5.results.chart_parts import files
-from deep5.results.network_charts import layer_chart, measured_chart, type_chart
+from deep5.results.charts.network import layer_chart, measured_chart, type_chart
 from deep5.results.network_record import NetworkRecord, by_type
 from deep5.results.network_times import print_times
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from deep5.core.charts import WIDTH, altair, files, names_axis, ticks
 from deep5.core.errors import MissingDependency, UsageError
 from deep5.core.metric import Sample
 from deep5.measuring.environment import describe_system
-from deep5.results.chart_parts import WIDTH, altair, files, names_axis, ticks
-from deep5.results.charts import box_chart, common_sizes, draw, violin_chart, violin_outline
+from deep5.results.charts.operators import box_chart, common_sizes, draw, violin_chart, violin_outline
 from deep5.results.folder import ResultFolder
 from deep5.results.result import load
 from deep5.results.samples_file import sample_rows

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from command import Command
 from deep5.results.comparison import load_comparison
 from deep5.results.result import load
-from tests.support.command import Command
 
 BEFORE = Path(__file__).parent / "before"
 RUN, INTERRUPTED = "small_run-20261125-200305-8666f5", "small_run-20261125-201402-ba8565"

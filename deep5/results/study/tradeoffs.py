@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, median
 from typing import Any, NamedTuple
 
+from deep5.core.charts import WIDTH, altair, by_name, headed, line_styles, logarithmic
 from deep5.core.errors import UsageError
-from deep5.results.chart_parts import WIDTH, altair, logarithmic
 from deep5.results.result import Result
 from deep5.results.time_to_target import Target, time_to_target
-from deep5.results.training_charts import headed, told_apart
 
 __all__ = ["COSTS", "TradeOff", "synchronous_ones", "tradeoff_chart", "tradeoffs"]
 
@@ -144,10 +143,7 @@ def tradeoff_chart(
     if not points:
         raise UsageError("there are no points to draw; allowed: at least one")
     names = [point.candidate for point in (*points, *across)]
-    colours, _ = told_apart(names)
-    colour = alt.Color(
-        "candidate:N", sort=names, scale=alt.Scale(domain=names, range=colours), title=None, legend=_legend(alt)
-    )
+    colour = by_name(alt.Color, "candidate:N", line_styles(names)[0], title=None, legend=_legend(alt))
     costs = [point.cost for point in points]
     if metric == "communication_volume" and min(costs) > 0:
         x = logarithmic(alt, alt.X, "cost:Q", costs, COSTS[metric], "B")

@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from deep5.core.charts import WIDTH, altair, by_name, headed, line_styles
 from deep5.core.errors import UsageError
 from deep5.measuring.profiles import LIMIT, Profile
-from deep5.results.chart_parts import WIDTH, altair
-from deep5.results.training_charts import headed, told_apart
 
 __all__ = ["profile_chart"]
 
@@ -43,7 +42,7 @@ def profile_chart(
         steps = sorted({1.0, limit, *(ratio for ratio in profile.ratios.values() if ratio <= limit)})
         points += [{"candidate": legend[name], "tau": tau, "share": profile.share(tau)} for tau in steps]
     names = list(legend.values())
-    colours, dashes = told_apart(names)
+    colors, dashes = line_styles(names)
     thinner = (_WIDEST - _THINNEST) / max(1, len(names) - 1)
     widths = [round(_WIDEST - place * thinner, 2) for place in range(len(names))]
     if log:
@@ -62,12 +61,12 @@ def profile_chart(
         axis=alt.Axis(format=".0%", values=[0, 0.25, 0.5, 0.75, 1]),
     )
     heading = alt.Legend(title="score")
-    colour = alt.Color("candidate:N", sort=names, scale=alt.Scale(domain=names, range=colours), legend=heading)
-    dash = alt.StrokeDash("candidate:N", sort=names, scale=alt.Scale(domain=names, range=dashes), legend=heading)
+    color = by_name(alt.Color, "candidate:N", colors, legend=heading)
+    dash = by_name(alt.StrokeDash, "candidate:N", dashes, legend=heading)
     layers = [
         alt.Chart(alt.Data(values=[point for point in points if point["candidate"] == name]))
         .mark_line(interpolate="step-after", strokeWidth=width)
-        .encode(x=x, y=y, order="tau:Q", color=colour, strokeDash=dash)
+        .encode(x=x, y=y, order="tau:Q", color=color, strokeDash=dash)
         for name, width in zip(names, widths, strict=True)
     ]
     return headed(alt, alt.layer(*layers).properties(width=WIDTH, height=_HEIGHT), title)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deep5.results.chart_parts import WIDTH, altair, logarithmic, stacked
+from deep5.core.charts import WIDTH, altair, doubling, logarithmic, stacked
 
 __all__ = ["study_chart"]
 
@@ -45,12 +45,7 @@ def _batches(alt: Any, layer: str, rows: Sequence[Mapping[str, Any]]) -> Any:
             for batch in (least, most["batch"])
         ]
     batches = sorted({point["batch"] for point in points})
-    x = alt.X(
-        "batch:Q",
-        scale=alt.Scale(type="log", base=2, nice=False, padding=10),
-        axis=alt.Axis(values=batches, format="d", labelOverlap=False),
-        title="batch size",
-    )
+    x = doubling(alt, "batch:Q", batches, "batch size")
     y = logarithmic(alt, alt.Y, "s:Q", [*_ends(points), *(entry["s"] for entry in linear)], "time a call")
     colour = alt.Color("candidate:N", title=None)
     measured = alt.Chart(alt.Data(values=points))

@@ -12,16 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from deep5.core.charts import WIDTH, altair, by_name, files, logarithmic, names_axis, stacked
 from deep5.core.errors import UsageError
-from deep5.results.chart_parts import COLOURS, WAYS, WIDTH, altair, files, heading, logarithmic, names_axis, stacked
+from deep5.results.charts.operator_study import study_chart
 from deep5.results.reading import NotThere, read_object
 from deep5.results.result import load
 from deep5.results.samples_file import SampleRow
-from deep5.results.study.charts import study_chart
 
 __all__ = ["box_chart", "common_sizes", "draw", "violin_chart", "violin_outline"]
 
 _OPERATORS = "operators.json"
+_WAYS = {False: "through deep5", True: "bare"}
+# Of calls through deep5, and of hand-written code.
+_COLORS = {_WAYS[False]: "#3b6ea5", _WAYS[True]: "#d98032"}
 _HEIGHT, _RATIO_HEIGHT = 180, 90
 # A density of fewer sizes shows what the smoothing makes of them: their medians are drawn as points.
 _FEWEST = 8
@@ -47,7 +50,7 @@ def draw(folder: Path, box: str | None = None) -> tuple[dict[str, bytes], list[s
         MissingDependency: Altair or vl-convert is not installed.
     """
     result = load(folder)
-    told, samples, title = _read(result.folder), result.samples(), heading(result.document)
+    told, samples, title = _read(result.folder), result.samples(), _heading(result.document)
     rows, missing = told["rows"], []
     problems = str(result.document.get("components", {}).get("plan", {}).get("problems"))
     charts: dict[str, Any] = {}
@@ -152,7 +155,7 @@ def _violins(
     outlines, points, medians, drawn = [], [], [], [] if unit else [1.0]
     for name, bare, sizes, middle in violins:
         place, half = names.index(name) + (0.22 * (1 if bare else -1) if beside else 0), 0.2 if beside else 0.4
-        shared = {"candidate": f"{name} {bare}", "way": WAYS[bare]}
+        shared = {"candidate": f"{name} {bare}", "way": _WAYS[bare]}
         drawn.append(middle)
         if len(sizes) < _FEWEST:
             middles = [float(np.median(times)) for times in sizes]
@@ -169,7 +172,7 @@ def _violins(
     axis = names_axis(alt, labels or names) if labelled else None
     x = alt.X("left:Q", axis=axis, scale=alt.Scale(domain=[-0.6, len(names) - 0.4], nice=False), title=None)
     y = logarithmic(alt, alt.Y, "s:Q", drawn, title, unit, height)
-    colour = alt.Color("way:N", scale=alt.Scale(**COLOURS), title=None)
+    colour = by_name(alt.Color, "way:N", _COLORS, title=None)
     layers = [
         alt.Chart(alt.Data(values=medians)).mark_rule(strokeWidth=2).encode(x=x, x2="right:Q", y=y),
     ]
@@ -227,7 +230,7 @@ def box_chart(
     for direction in dict.fromkeys(row["direction"] for row in own):
         chosen = [row for row in own if row["direction"] == direction]
         values = [
-            {"framework": row["framework"], "way": WAYS[row["bare"]], "s": value}
+            {"framework": row["framework"], "way": _WAYS[row["bare"]], "s": value}
             for row in chosen
             for value in _values(row, samples)
         ]
@@ -240,9 +243,9 @@ def box_chart(
             .mark_boxplot(extent="min-max", size=14)
             .encode(
                 x=alt.X("framework:N", sort=labels, title=None, axis=alt.Axis(labelAngle=turned, labelOverlap=False)),
-                xOffset=alt.XOffset("way:N", sort=list(dict.fromkeys(WAYS[row["bare"]] for row in chosen))),
+                xOffset=alt.XOffset("way:N", sort=list(dict.fromkeys(_WAYS[row["bare"]] for row in chosen))),
                 y=logarithmic(alt, alt.Y, "s:Q", [value["s"] for value in values], "time a call"),
-                color=alt.Color("way:N", scale=alt.Scale(**COLOURS), title=None),
+                color=by_name(alt.Color, "way:N", _COLORS, title=None),
             )
             .properties(
                 width=WIDTH,
@@ -254,6 +257,21 @@ def box_chart(
             )
         )
     return stacked(alt, panels, title)
+
+
+def _heading(document: Mapping[str, Any]) -> str:
+    """What was timed, on which processor, with how many threads.
+
+    Args:
+        document: Of result.json.
+    """
+    plan = document.get("components", {}).get("plan", {})
+    model = document.get("system", {}).get("before", {}).get("cpu", {}).get("model")
+    threads = plan.get("threads")
+    parts = [plan.get("problems") or plan.get("operator"), model]
+    parts.append(plan["device"] if plan.get("device", "cpu") != "cpu" else None)
+    parts.append(None if threads is None else f"{threads} thread{'s' * (threads != 1)}")
+    return ", ".join(part for part in parts if part)
 
 
 def _read(folder: Path) -> dict[str, Any]:

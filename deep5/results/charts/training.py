@@ -7,30 +7,24 @@ Learning, IPDPS 2019. Needs the packages of the extra `report`.
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-from deep5.core.errors import MissingDependency, UsageError
-from deep5.results.chart_parts import WIDTH, altair, files, logarithmic
+from deep5.core.charts import WIDTH, altair, by_name, headed, line_styles, logarithmic, same_axis
+from deep5.core.errors import UsageError
 from deep5.results.result import Result
 
 __all__ = [
     "Point",
     "accuracy_chart",
     "accuracy_points",
-    "headed",
     "loss_chart",
     "loss_points",
-    "pictures",
-    "told_apart",
     "undrawn",
 ]
 
 _HEIGHT = 300
-# So many colours are told apart; what is beyond is dashed.
-_COLOURS, _DASHES = 10, ([1, 0], [5, 3], [2, 2])
 
 
 class Point(NamedTuple):
@@ -204,36 +198,6 @@ def loss_chart(
     return _lines(alt, above, x, y, "seconds", title, seeds, None, told)
 
 
-def told_apart(names: Sequence[str]) -> tuple[list[str], list[list[int]]]:
-    """A colour and a dash for every line, so that no two have both in common up to thirty of them.
-
-    Args:
-        names: Of the lines, each once.
-    """
-    colours = [_PALETTE[place % _COLOURS] for place in range(len(names))]
-    dashes = [_DASHES[min(place // _COLOURS, len(_DASHES) - 1)] for place in range(len(names))]
-    return colours, dashes
-
-
-def headed(alt: Any, made: Any, title: str, below: str = "") -> Any:
-    """A picture with its title, words below it in lines that fit, and a legend whose symbols show line and dash."""
-    lines = textwrap.wrap(below, 84 if title else 60)
-    if title:
-        under = {"subtitle": lines} if lines else {}
-        made = made.properties(title=alt.Title(title, anchor="start", fontSize=13, subtitleFontSize=11, **under))
-    elif lines:  # what is under a title that is empty would not be drawn
-        made = made.properties(title=alt.Title(lines, anchor="start", fontSize=11))
-    return made.configure_axis(labelFontSize=12, titleFontSize=12, titleFontWeight="normal").configure_legend(
-        orient="right",
-        labelFontSize=12,
-        labelLimit=360,
-        symbolType="stroke",
-        symbolOpacity=1,
-        symbolSize=300,
-        symbolStrokeWidth=2,
-    )
-
-
 def _lines(
     alt: Any,
     points: Sequence[Point],
@@ -248,21 +212,19 @@ def _lines(
     if not points:
         raise UsageError("there are no points to draw; allowed: at least one")
     names = list(seeds or dict.fromkeys(point.candidate for point in points))
-    colours, dashes = told_apart(names)
+    colors, dashes = line_styles(names)
     data = alt.Chart(alt.Data(values=[point._asdict() for point in points]))
-    colour = alt.Color("candidate:N", sort=names, scale=alt.Scale(domain=names, range=colours), title=None)
-    dash = alt.StrokeDash("candidate:N", sort=names, scale=alt.Scale(domain=names, range=dashes), title=None)
+    color = by_name(alt.Color, "candidate:N", colors, title=None)
+    dash = by_name(alt.StrokeDash, "candidate:N", dashes, title=None)
     layers = [
-        data.mark_line(strokeWidth=1.8, clip=True).encode(x=x, y=y, color=colour, strokeDash=dash, order=f"{order}:Q")
+        data.mark_line(strokeWidth=1.8, clip=True).encode(x=x, y=y, color=color, strokeDash=dash, order=f"{order}:Q")
     ]
     if any(point.seeds > 1 for point in points):
-        band = data.mark_area(opacity=0.15, clip=True).encode(
-            x=x, y=_same_axis(alt, y, "low:Q"), y2="high:Q", color=colour
-        )
+        band = data.mark_area(opacity=0.15, clip=True).encode(x=x, y=same_axis(y, "low:Q"), y2="high:Q", color=color)
         layers.insert(0, band)
     if goal is not None:
         line = alt.Chart(alt.Data(values=[{"goal": goal, "told": f"target {goal:g} %"}]))
-        across = _same_axis(alt, y, "goal:Q")
+        across = same_axis(y, "goal:Q")
         layers.append(line.mark_rule(color="#444444", strokeDash=[6, 4], strokeWidth=1.2).encode(y=across))
         # In white first, and wider: it is read where a line crosses it, too.
         for look in ({"color": "white", "stroke": "white", "strokeWidth": 4}, {"color": "#333333"}):
@@ -272,42 +234,3 @@ def _lines(
     made = alt.layer(*layers).properties(width=WIDTH, height=_HEIGHT)
     below = [f"not all runs are drawn; {missing}"] if missing else []
     return headed(alt, made, title, "; ".join([*below, *([told] if told else [])]))
-
-
-# Six of Okabe and Ito's, which are told apart by those who see few colours, and four between them.
-_PALETTE = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#56b4e9",
-    "#e69f00",
-    "#7b5ea7",
-    "#8c6d46",
-    "#6b6b6b",
-    "#b5bd00",
-)
-
-
-def _same_axis(alt: Any, y: Any, field: str) -> Any:
-    """The band's lower end, on the line's own axis."""
-    told = y.to_dict()
-    parts = {name: told[name] for name in ("scale", "axis", "title") if name in told}
-    return alt.Y(field, **parts)
-
-
-def pictures(name: str, chart: Any) -> dict[str, bytes]:
-    """A chart as `NAME.svg`, `NAME.png` and `NAME.html`, which needs nothing from a network.
-
-    Raises:
-        MissingDependency: vl-convert is not installed.
-    """
-    found = files(name, chart)
-    try:
-        import vl_convert
-    except ModuleNotFoundError as error:
-        raise MissingDependency(
-            f"pictures need the package {error.name!r}; remedy: pip install 'deep5[report]'"
-        ) from error
-    found[f"{name}.html"] = vl_convert.vegalite_to_html(chart.to_json(), bundle=True).encode()
-    return found

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from deep5.core.charts import altair, by_name, headed
 from deep5.core.errors import UsageError
 from deep5.core.terminal import counted, plain
 from deep5.networks.analysis.analysis import NetworkAnalysis
 from deep5.networks.analysis.picture import colour_of, shaded_colours
-from deep5.results.chart_parts import altair
 from deep5.results.network_record import QUANTITIES, by_type
-from deep5.results.training_charts import headed
 
 if TYPE_CHECKING:
     from deep5.networks.analysis.layer_summary import LayerTimes
@@ -152,8 +151,8 @@ def measured_chart(measured: Sequence[LayerTimes]) -> Any:
             axis=alt.Axis(labelAngle=0),
         )
         y = alt.Y("ms:Q", title=_A_SAMPLE, stack="zero")
-        scale = alt.Scale(domain=legend, range=colours)
-        colour = alt.Color("type:N", sort=legend, scale=scale, legend=alt.Legend(title="operator"))
+        looks = dict(zip(legend, colours, strict=True))
+        colour = by_name(alt.Color, "type:N", looks, legend=alt.Legend(title="operator"))
         tick = {"color": "#111111", "thickness": 2.5, "width": 38, "opacity": 1, "orient": "horizontal"}
         layers = [alt.Chart(alt.Data(values=wholes)).mark_tick(**tick).encode(x=x, y=alt.Y("ms:Q", title=_A_SAMPLE))]
         if bars:
