@@ -33,7 +33,7 @@ def comparison_schema() -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonResult:
-    """One comparison as its folder tells it; true where it came to its end.
+    """One comparison as its folder states it; true where it came to its end.
 
     Attributes:
         folder: Its folder.

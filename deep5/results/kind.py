@@ -1,4 +1,4 @@
-"""Which kind of result a folder holds, told by the one document in it."""
+"""Which kind of result a folder holds, by the one document in it."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Verdict:
 
     Attributes:
         name: Of the metric.
-        label: The name, with the parameters that tell the metric from others of its name: `top_k[k=5]`.
+        label: The name, with the parameters that distinguish the metric from others of its name: `top_k[k=5]`.
         unit: Of value, goal and interval.
         direction: "higher" or "lower": what is better.
         goal: The bound, or None: reported, not judged.
@@ -64,7 +64,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One run as its folder tells it; true where it was accepted.
+    """One run as its folder states it; true where it was accepted.
 
     Attributes:
         folder: The result folder.
@@ -112,7 +112,7 @@ class Result:
         """The value of a metric, by its name or label, in its unit; None where the run did not yield it.
 
         Raises:
-            UsageError: No metric of this name or label, or several of this name, which their labels tell apart.
+            UsageError: No metric of this name or label, or several of this name, which their labels distinguish.
         """
         found = [verdict.value for verdict in self.verdicts if name in (verdict.name, verdict.label)]
         if len(found) != 1:

@@ -23,7 +23,7 @@ _MOST = 200_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """A folder that holds a result, as its file's entry tells it; nothing is read yet.
+    """A folder that holds a result, as its file's entry states it; nothing is read yet.
 
     Attributes:
         folder: Below the root, with slashes between; "." for the root itself. As the file system has it: where it is

@@ -162,7 +162,7 @@ def measured_chart(measured: Sequence[LayerTimes]) -> Any:
     # Flush: the plots are level, whatever the numbers of their axes take.
     made = alt.hconcat(*panels, spacing=70, bounds="flush").resolve_scale(y="independent", color="shared")
     title = plain(f"{measured[0].network} on {measured[0].framework}: measured time of its layers")
-    chart = headed(alt, made, title, _told_of_times(measured))
+    chart = headed(alt, made, title, _notes_on_times(measured))
     return chart.configure_legend(orient="right", labelFontSize=12, symbolType="square", symbolSize=120)
 
 
@@ -204,15 +204,15 @@ def _whole(times: LayerTimes, side: int) -> float | None:
     return max(0.0, times.whole_step_s - (times.training_forward_s or 0.0))
 
 
-def _told_of_times(measured: Sequence[LayerTimes]) -> str:
+def _notes_on_times(measured: Sequence[LayerTimes]) -> str:
     black = "Black: the whole, timed in one piece"
     if any(_whole(times, 1) is not None for times in measured):
         black += "; backward: a whole step less the parts of its forward pass"
-    told = [f"{black}."]
+    words = [f"{black}."]
     for reason in dict.fromkeys(times.unavailable for times in measured if times.unavailable):
         batches = ", ".join(str(times.batch) for times in measured if times.unavailable == reason)
-        told.append(f"Not available at batch {batches}: {plain(reason)[:300]}.")
-    return " ".join(told)
+        words.append(f"Not available at batch {batches}: {plain(reason)[:300]}.")
+    return " ".join(words)
 
 
 def _shares(counts: Mapping[Any, int | None]) -> dict[Any, float | None]:
@@ -229,7 +229,7 @@ def _bars(alt: Any, bars: Sequence[tuple[str, float | None, str]], title: str, *
             "place": place,
             "share": share or 0.0,
             "colour": colour,
-            "told": "unknown" if share is None else f"{share:.1%}" if share else "0",
+            "label": "unknown" if share is None else f"{share:.1%}" if share else "0",
         }
         for place, (label, share, colour) in enumerate(bars)
     ]
@@ -250,9 +250,9 @@ def _bars(alt: Any, bars: Sequence[tuple[str, float | None, str]], title: str, *
         ),
     )
     drawn = base.mark_bar().encode(color=alt.Color("colour:N", scale=None))
-    told = base.mark_text(align="left", dx=4, fontSize=11).encode(text="told:N")
+    labels_drawn = base.mark_text(align="left", dx=4, fontSize=11).encode(text="label:N")
     # Without a frame, which would cross a number beside the axis.
-    return alt.layer(drawn, told).properties(
+    return alt.layer(drawn, labels_drawn).properties(
         width=_PANEL if not labels else _PANEL + 10, height=_BAR * len(rows), view=alt.ViewBackground(stroke=None)
     )
 
@@ -272,12 +272,12 @@ def _labelled(name: str, nodes: int | None) -> str:
 
 
 def _name(found: NetworkAnalysis, place: int) -> str:
-    """Of a layer, with its operator where the name does not say it; its place tells those apart that are cut off."""
+    """Of a layer, with its operator where the name does not say it; its place distinguishes names that are cut off."""
     layer = found.layers[place]
     name = plain(layer.name[-4 * _NAME :]).replace("\n", " ")
     short = name if len(name) <= _NAME else f"…{name[1 - _NAME :]}"
-    told = short if layer.op_type in short else f"{short} ({plain(layer.op_type)[:_NAME]})"
-    return told if short == layer.name else f"{told} [{place + 1}]"
+    name = short if layer.op_type in short else f"{short} ({plain(layer.op_type)[:_NAME]})"
+    return name if short == layer.name else f"{name} [{place + 1}]"
 
 
 def _title(found: NetworkAnalysis, what: str) -> str:

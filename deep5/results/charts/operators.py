@@ -50,14 +50,14 @@ def draw(folder: Path, box: str | None = None) -> tuple[dict[str, bytes], list[s
         MissingDependency: Altair or vl-convert is not installed.
     """
     result = load(folder)
-    told, samples, title = _read(result.folder), result.samples(), _heading(result.document)
-    rows, missing = told["rows"], []
+    document, samples, title = _read(result.folder), result.samples(), _heading(result.document)
+    rows, missing = document["rows"], []
     problems = str(result.document.get("components", {}).get("plan", {}).get("problems"))
     charts: dict[str, Any] = {}
     if problems.startswith("studies."):
         charts["study"] = study_chart(rows, title)
     elif common_sizes(rows):
-        charts["violin"] = violin_chart(rows, samples, told.get("left_out", ()), title)
+        charts["violin"] = violin_chart(rows, samples, document.get("left_out", ()), title)
     else:
         missing.append("no violin.svg was drawn: no size was measured on all frameworks")
     if box is not None:

@@ -13,7 +13,7 @@ from deep5.measuring.profiles import LIMIT, Profile
 __all__ = ["profile_chart"]
 
 _HEIGHT = 300
-# Lines that run together are told apart by their widths: the first is drawn first and widest.
+# Lines that run together are distinguished by their widths: the first is drawn first and widest.
 _WIDEST, _THINNEST = 5.5, 1.6
 
 

@@ -118,17 +118,17 @@ def undrawn(points: Sequence[Point], seeds: Mapping[str, int]) -> str:
     'of a, 1 of 2 from epoch 2 on; of b, none of 2'
     """
     last = max((point.epoch for point in points), default=0)
-    told = []
+    missing = []
     for candidate, planned in seeds.items():
         there = {point.epoch: point.seeds for point in points if point.candidate == candidate}
         counts = [there.get(epoch, 0) for epoch in range(1, last + 1)]
         if not any(counts):
-            told.append(f"of {candidate}, none of {planned}")
+            missing.append(f"of {candidate}, none of {planned}")
         elif min(counts) < planned:
             first = next(place for place, count in enumerate(counts) if count < planned)
             least = min(counts) or "none"
-            told.append(f"of {candidate}, {least} of {planned}" + (f" from epoch {first + 1} on" if first else ""))
-    return "; ".join(told)
+            missing.append(f"of {candidate}, {least} of {planned}" + (f" from epoch {first + 1} on" if first else ""))
+    return "; ".join(missing)
 
 
 def accuracy_chart(
@@ -138,7 +138,7 @@ def accuracy_chart(
     goal: float | None = None,
     by: str = "epoch",
     seeds: Mapping[str, int] | None = None,
-    told: str = "",
+    note: str = "",
 ) -> Any:
     """Test accuracy against epoch or time.
 
@@ -147,9 +147,9 @@ def accuracy_chart(
         title: Of the picture.
         goal: Accuracy in percent, drawn as a line across.
         by: "epoch" or "seconds".
-        seeds: By candidate, how many runs were made: what is missing is told under the title, and the colours are the
+        seeds: By candidate, how many runs were made: what is missing is stated under the title, and the colours are the
             same in every picture.
-        told: What else is to be known, under the title.
+        note: What else is to be known, under the title.
 
     Raises:
         MissingDependency: Altair is not installed.
@@ -163,7 +163,7 @@ def accuracy_chart(
     if by == "seconds":
         x = _seconds(alt)
     y = alt.Y("value:Q", title="test accuracy (%)", scale=alt.Scale(zero=False))
-    return _lines(alt, points, x, y, by, title, seeds, goal, told)
+    return _lines(alt, points, x, y, by, title, seeds, goal, note)
 
 
 def _seconds(alt: Any) -> Any:
@@ -173,16 +173,16 @@ def _seconds(alt: Any) -> Any:
 
 
 def loss_chart(
-    points: Sequence[Point], title: str = "", *, seeds: Mapping[str, int] | None = None, told: str = ""
+    points: Sequence[Point], title: str = "", *, seeds: Mapping[str, int] | None = None, note: str = ""
 ) -> Any:
     """Training loss against time, the loss on a logarithmic axis.
 
     Args:
         points: As `loss_points` gives them; those of a loss of zero are left out.
         title: Of the picture.
-        seeds: By candidate, how many runs were made: what is missing is told under the title, and the colours are the
+        seeds: By candidate, how many runs were made: what is missing is stated under the title, and the colours are the
             same in every picture.
-        told: What else is to be known, under the title.
+        note: What else is to be known, under the title.
 
     Raises:
         MissingDependency: Altair is not installed.
@@ -195,7 +195,7 @@ def loss_chart(
     x = _seconds(alt)
     ends = [end for point in above for end in (point.low, point.high)]
     y = logarithmic(alt, alt.Y, "value:Q", ends, "training loss (nat)", "", _HEIGHT)
-    return _lines(alt, above, x, y, "seconds", title, seeds, None, told)
+    return _lines(alt, above, x, y, "seconds", title, seeds, None, note)
 
 
 def _lines(
@@ -207,7 +207,7 @@ def _lines(
     title: str,
     seeds: Mapping[str, int] | None = None,
     goal: float | None = None,
-    told: str = "",
+    note: str = "",
 ) -> Any:
     if not points:
         raise UsageError("there are no points to draw; allowed: at least one")
@@ -223,14 +223,14 @@ def _lines(
         band = data.mark_area(opacity=0.15, clip=True).encode(x=x, y=same_axis(y, "low:Q"), y2="high:Q", color=color)
         layers.insert(0, band)
     if goal is not None:
-        line = alt.Chart(alt.Data(values=[{"goal": goal, "told": f"target {goal:g} %"}]))
+        line = alt.Chart(alt.Data(values=[{"goal": goal, "label": f"target {goal:g} %"}]))
         across = same_axis(y, "goal:Q")
         layers.append(line.mark_rule(color="#444444", strokeDash=[6, 4], strokeWidth=1.2).encode(y=across))
         # In white first, and wider: it is read where a line crosses it, too.
         for look in ({"color": "white", "stroke": "white", "strokeWidth": 4}, {"color": "#333333"}):
             text = line.mark_text(align="left", baseline="bottom", dx=4, dy=-2, fontSize=11, **look)
-            layers.append(text.encode(y=across, x=alt.value(0), text="told:N"))
+            layers.append(text.encode(y=across, x=alt.value(0), text="label:N"))
     missing = undrawn(points, seeds or {})
     made = alt.layer(*layers).properties(width=WIDTH, height=_HEIGHT)
     below = [f"not all runs are drawn; {missing}"] if missing else []
-    return headed(alt, made, title, "; ".join([*below, *([told] if told else [])]))
+    return headed(alt, made, title, "; ".join([*below, *([note] if note else [])]))

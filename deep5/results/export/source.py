@@ -64,11 +64,11 @@ def sources(folders: Iterable[str | Path]) -> tuple[list[Source], list[str]]:
                 found[path] = Source(folder=path, about=about, document=read_object(path / FILES[own.kind]))
         for study, count in failures.items():
             if (lost := count - unsuccessful[study]) > 0:
-                told = f"{counted(lost, 'run')} that failed and left nothing; its {STUDY} says why"
-                left_out[f"{(root / study).resolve()} has {told}"] = None
+                lost_runs = f"{counted(lost, 'run')} that failed and left nothing; its {STUDY} says why"
+                left_out[f"{(root / study).resolve()} has {lost_runs}"] = None
     return list(found.values()), list(left_out)
 
 
 def _failures(path: Path) -> int:
-    """How many runs of a study failed, as its document tells; it was read before, and is as deep5 writes it."""
+    """How many runs of a study failed, as its document states; it was read before, and is as deep5 writes it."""
     return sum(len(own["failures"]) for own in read_object(path)["candidates"].values())

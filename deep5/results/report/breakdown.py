@@ -1,4 +1,4 @@
-"""What the time of a run went into, as its folder tells it."""
+"""What the time of a run went into, as its folder states it."""
 
 from __future__ import annotations
 

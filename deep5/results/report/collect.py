@@ -36,7 +36,7 @@ class Unreadable:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownStudy:
-    """A study as its folder tells it, finished or not; `deep5.results.study.folder` is stricter, and judges.
+    """A study as its folder states it, finished or not; `deep5.results.study.folder` is stricter, and judges.
 
     Attributes:
         folder: Its folder.
@@ -143,8 +143,8 @@ def _attempt(root: Path, folder: Path, kind: str, read: Callable[[Path], Any], f
     except Deep5Error as error:
         found.unreadable.append(Unreadable(path=str(folder), reason=str(error)))
     except Exception as error:  # whatever somebody's file does to the reader, the other folders are shown
-        told = f"{type(error).__name__}: {error}"[:400]
-        found.unreadable.append(Unreadable(path=str(folder), reason=f"its {name} cannot be read ({told})"))
+        why = f"{type(error).__name__}: {error}"[:400]
+        found.unreadable.append(Unreadable(path=str(folder), reason=f"its {name} cannot be read ({why})"))
     return None
 
 
@@ -165,7 +165,7 @@ def _study(folder: Path, found: Collection) -> ShownStudy:
         runs[name] = [run for run in read if run is not None]
     notes = _texts(document.get("notes"))
     # Those of an older deep5 say it in their notes alone.
-    ended = any("not finished" in told or "was interrupted" in told for told in notes)
+    ended = any("not finished" in note or "was interrupted" in note for note in notes)
     return ShownStudy(
         folder=folder,
         recipe=str(document.get("recipe")),
@@ -189,8 +189,8 @@ def _run(folder: Path, text: str, found: Collection) -> Result | None:
     return run
 
 
-def _target(told: Any) -> Target | None:
+def _target(stated: Any) -> Target | None:
     try:
-        return Target(metric=told["metric"], goal=told["goal"]) if isinstance(told, dict) else None
+        return Target(metric=stated["metric"], goal=stated["goal"]) if isinstance(stated, dict) else None
     except (KeyError, UsageError):  # the pictures do without; what judges the study says what is wrong with it
         return None

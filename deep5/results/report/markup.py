@@ -56,12 +56,12 @@ def element(name: str, /, *children: Any, **attributes: object) -> Markup:
     >>> element("p", "a < b", class_="note", hidden=None)
     '<p class="note">a &lt; b</p>'
     """
-    told = []
+    written_attributes = []
     for key, value in attributes.items():
         if value is not None and value is not False:
             written = key.rstrip("_").replace("_", "-")
-            told.append(f" {written}" if value is True else f' {written}="{escape(str(value))}"')
-    opening = f"<{name}{''.join(told)}>"
+            written_attributes.append(f" {written}" if value is True else f' {written}="{escape(str(value))}"')
+    opening = f"<{name}{''.join(written_attributes)}>"
     return Markup(opening) if name in _VOID else Markup(f"{opening}{''.join(_flat(children))}</{name}>")
 
 

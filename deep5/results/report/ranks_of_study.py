@@ -66,7 +66,7 @@ def scaling_tables(study: ShownStudy) -> Markup | None:
     parts: list[Markup] = []
     for scaling in scalings:
         parts.append(table(f"{scaling.title}: median over the seeds", *scaling_cells(scaling)))
-        parts += [element("p", told, class_="quiet") for told in scaling.told()]
+        parts += [element("p", note, class_="quiet") for note in scaling.notes()]
     return element("div", element("h3", "Scaling"), parts)
 
 

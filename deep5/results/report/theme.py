@@ -61,7 +61,7 @@ def themed(chart: Any, standing: str = "") -> dict[str, Any]:
         standing: What is to stand above it, before what does already.
     """
     specification: dict[str, Any] = chart.to_dict()
-    told = specification.get("config", {})
+    own = specification.get("config", {})
     axis: dict[str, Any] = {
         "domainColor": _SOFT,
         "tickColor": _SOFT,
@@ -72,21 +72,21 @@ def themed(chart: Any, standing: str = "") -> dict[str, Any]:
     axis |= {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
     legend = {
         "orient": "top",
-        "columns": min(3, told.get("legend", {}).get("columns", 3)),
+        "columns": min(3, own.get("legend", {}).get("columns", 3)),
         "columnPadding": 26,
         "labelFontSize": 12,
         "labelColor": INK,
         "titleColor": INK,
     }
-    specification["config"] = told | {
+    specification["config"] = own | {
         "aria": False,  # the page describes the whole, and has a table of the data
         "background": _PAPER,
         "font": "sans-serif",
         "view": {"stroke": None},
         "rule": {"color": INK},
-        "axis": told.get("axis", {}) | axis,
-        "legend": told.get("legend", {}) | legend,
-        "title": told.get("title", {}) | {"color": INK, "subtitleColor": _SOFT, "fontSize": 13, "fontWeight": "normal"},
+        "axis": own.get("axis", {}) | axis,
+        "legend": own.get("legend", {}) | legend,
+        "title": own.get("title", {}) | {"color": INK, "subtitleColor": _SOFT, "fontSize": 13, "fontWeight": "normal"},
     }
     if standing:
         specification["title"] = above_title(specification.get("title", {}), standing, _LINE, fontSize=11)

@@ -54,8 +54,8 @@ def _trade(recipe: str, runs: Mapping[str, Sequence[Result]], target: Target | N
     across = synchronous_ones(runs, target) if metric == "staleness" else []
     shown = {point.candidate for point in (*paid, *across)}
     without = [name for name in runs if name not in shown]
-    told = f"not drawn, for it has no value: {', '.join(without)}" if without else ""
-    return tradeoff_chart(paid, metric, recipe, target, told, across)
+    note = f"not drawn, for it has no value: {', '.join(without)}" if without else ""
+    return tradeoff_chart(paid, metric, recipe, target, note, across)
 
 
 def study_pictures(

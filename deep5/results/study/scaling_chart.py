@@ -58,7 +58,7 @@ def scaling_chart(scalings: Sequence[Scaling], title: str = "") -> Any:
         measured.mark_circle(size=45, opacity=1).encode(x=x, y=y, color=color),
         measured.mark_rule().encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=color),
     ).properties(width=WIDTH, height=_HEIGHT)
-    notes = list(dict.fromkeys(note for scaling in scalings for note in scaling.told()))
+    notes = list(dict.fromkeys(note for scaling in scalings for note in scaling.notes()))
     lines = [line for note in notes for line in textwrap.wrap(note, 84)]
     return stacked(alt, [above, below], title, lines, {"columns": 1, "labelLimit": WIDTH})
 

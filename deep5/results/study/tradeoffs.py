@@ -120,7 +120,7 @@ def tradeoff_chart(
     metric: str,
     title: str,
     target: Target | None,
-    told: str = "",
+    note: str = "",
     across: Sequence[TradeOff] = (),
 ) -> Any:
     """Test accuracy, and time to the target where any candidate got there, against what was paid.
@@ -132,7 +132,7 @@ def tradeoff_chart(
         metric: Of `COSTS`.
         title: Of the whole.
         target: What the runs had to reach, or None.
-        told: What else is to be known, under the title.
+        note: What else is to be known, under the title.
         across: Candidates that paid nothing: a dashed line each, with its name.
 
     Raises:
@@ -153,14 +153,14 @@ def tradeoff_chart(
     panels = [_panel(alt, points, x, ("accuracy", "low", "high"), "test accuracy (%)", colour, across)]
     if there and target is not None:
         unit = "%" if target.metric == "test_accuracy" else "nat"
-        told_y = f"time to {target.goal:g} {unit} (s)"
-        panels.append(_panel(alt, there, x, ("seconds", "soonest", "latest"), told_y, colour, beside))
+        time_title = f"time to {target.goal:g} {unit} (s)"
+        panels.append(_panel(alt, there, x, ("seconds", "soonest", "latest"), time_title, colour, beside))
     late = [point.candidate for point in (*points, *across) if not math.isfinite(point.seconds)]
-    notes = [told] if told else []
+    notes = [note] if note else []
     if there and late and target is not None:
         notes.append(f"half of the seeds or more did not get to a {target}: {', '.join(late)}")
     made = alt.vconcat(*panels, spacing=12).resolve_scale(color="shared", x="shared")
-    return headed(alt, made, title, "; ".join(textwrap.shorten(note, 300) for note in notes))
+    return headed(alt, made, title, "; ".join(textwrap.shorten(line, 300) for line in notes))
 
 
 def _legend(alt: Any) -> Any:
