@@ -17,12 +17,12 @@ from deep5.core.charts import WIDTH, altair, files, names_axis, ticks
 from deep5.core.errors import MissingDependency, UsageError
 from deep5.core.metric import Sample
 from deep5.measuring.environment import describe_system
+from deep5.results.charts.operator_study import study_chart
 from deep5.results.charts.operators import box_chart, common_sizes, draw, violin_chart, violin_outline
 from deep5.results.folder import ResultFolder
 from deep5.results.result import load
 from deep5.results.samples_file import sample_rows
 from deep5.results.schema import blank_document
-from deep5.results.study.charts import study_chart
 
 SYSTEM = describe_system()
 SYSTEM["cpu"]["model"] = "Some Processor"

@@ -192,10 +192,10 @@ def test_a_study(file: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_infinite_has_no_mean() -> None:
-    from deep5.results.study.record import _summary, _told
+    from deep5.results.study.record import _mean_and_spread, _summary
 
     assert _summary([1.0, math.inf]) == {"values": [1.0, "inf"], "mean": None, "deviation": None}
-    assert _told([1.0, math.inf, math.nan]) == "2 of 3 without a finite value"
+    assert _mean_and_spread([1.0, math.inf, math.nan]) == "2 of 3 without a finite value"
     assert _summary([2.0]) == {"values": [2.0], "mean": 2.0, "deviation": None}
 
 
