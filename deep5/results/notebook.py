@@ -1,27 +1,22 @@
 """What a notebook shows of a result, a comparison or a study: the package that draws one registers how.
 
-Values know nothing of the report, which is drawn from them. `render` loads the report when a notebook first shows one.
+Values know nothing of the report, which is drawn from them. Modules that draw are registered by entry points of the
+group `deep5.notebooks`, deep5's own report included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import singledispatch
+from functools import cache, singledispatch
 
-__all__ = ["html_of", "load_renderers_by", "render"]
+from deep5.core.plugins import registered
 
-_loaders: list[Callable[[], None]] = []
+__all__ = ["html_of", "render"]
 
 
 @singledispatch
 def html_of(value: object) -> str:
-    """A value as HTML, without script, style or pictures; `html_of.register(KIND)` registers how a kind is drawn."""
-    raise TypeError(f"a notebook shows no {type(value).__name__}; remedy: register how with html_of.register")
-
-
-def load_renderers_by(load: Callable[[], None]) -> None:
-    """Register what imports the modules that draw; `render` calls it once."""
-    _loaders.append(load)
+    """A value as HTML, without script, style or pictures; `html_of.register` decorates what draws another kind."""
+    raise TypeError(f"a notebook shows no {type(value).__name__}; remedy: register what draws it with html_of.register")
 
 
 def render(value: object) -> str:
@@ -30,7 +25,12 @@ def render(value: object) -> str:
     Raises:
         TypeError: Nothing is registered for it.
     """
-    while _loaders:
-        _loaders[-1]()
-        _loaders.pop()
+    _load_registered()
     return html_of(value)
+
+
+@cache
+def _load_registered() -> None:
+    # Modules that call `html_of.register` when they are imported.
+    for point in registered("notebooks").values():
+        point.load()
