@@ -291,4 +291,6 @@ def files(name: str, chart: Any, *, page: bool = False) -> dict[str, bytes]:
 
 
 def _missing(error: ModuleNotFoundError) -> MissingDependency:
-    return MissingDependency(f"pictures need the package {error.name!r}; remedy: pip install 'deep5[report]'")
+    return MissingDependency(
+        f"pictures need the package {error.name!r}, which is not installed; remedy: pip install 'deep5[report]'"
+    )

@@ -230,7 +230,9 @@ def test_what_deep5_costs_is_drawn_size_by_size(folder: Path) -> None:
 @pytest.mark.parametrize("package", ["altair", "vl_convert"])
 def test_a_missing_package_is_told_with_its_remedy(folder: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingDependency, match=rf"'{package}'; remedy: pip install 'deep5\[report\]'"):
+    with pytest.raises(
+        MissingDependency, match=rf"'{package}', which is not installed; remedy: pip install 'deep5\[report\]'"
+    ):
         draw(folder)
 
 
