@@ -41,7 +41,7 @@ def rounds_with_results(document: Mapping[str, Any]) -> float:
     """How many rounds the results are of; infinite for a comparison that ended by itself."""
     if document["status"] == "success":
         return math.inf
-    return max([0, *(row["processes"] for row in document["results"])])
+    return max([0.0, *(float(row["processes"]) for row in document["results"])])
 
 
 def valid(document: Mapping[str, Any], samples: Iterable[TimedSample]) -> list[TimedSample]:

@@ -37,7 +37,7 @@ def floor_of_rounds(processes: Sequence[float], rounds: int) -> float:
         rounds: Of the comparison.
     """
     if rounds == 1:
-        return (max(processes) / min(processes)) ** _STRETCH
+        return math.pow(max(processes) / min(processes), _STRETCH)
     pairs = [math.log(one / other) for one, other in zip(processes[0::2], processes[1::2], strict=False)]
     cases = _medians(sorted([*pairs, *(-value for value in pairs)]), rounds)
     return math.exp(_reached(sorted((abs(value), weight) for value, weight in cases), _FLOOR))

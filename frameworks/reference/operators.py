@@ -25,8 +25,8 @@ from deep5.frameworks.reference.operators_custom import custom_operator, support
 from deep5.frameworks.reference.short import in_float32, is_short
 from deep5.frameworks.reference.table import Operator
 from deep5.networks.custom import is_custom
-from deep5.networks.gradients.batch_normalization import RANKS
 from deep5.networks.nodes import subgraphs
+from deep5.networks.over_ranks import RANKS
 
 __all__ = ["OPERATORS", "operator_for", "supports"]
 

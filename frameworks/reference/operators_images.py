@@ -11,7 +11,7 @@ from deep5.core.plugins import missing_dependency
 from deep5.frameworks.reference.kernels import blocks, decoding, regions, resize, sampling
 from deep5.frameworks.reference.kernels.memory import Array
 from deep5.frameworks.reference.table import Call, Operator, Site, by_position, chosen, configured
-from deep5.networks.gradients.window import attribute
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["OPERATORS"]
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from deep5.frameworks.reference.kernels import elementwise, loss, normalization
 from deep5.frameworks.reference.table import Call, Operator, Site, configured, first
-from deep5.networks.gradients.window import attribute
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["OPERATORS"]
 

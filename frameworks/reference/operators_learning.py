@@ -13,7 +13,7 @@ from deep5.frameworks.reference.kernels import features, trees, updates
 from deep5.frameworks.reference.kernels.memory import Array
 from deep5.frameworks.reference.kernels.text import decoded
 from deep5.frameworks.reference.table import Call, Operator, Site, configured, first, plain
-from deep5.networks.gradients.window import attribute
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["OPERATORS"]
 

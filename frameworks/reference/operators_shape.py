@@ -20,7 +20,7 @@ from deep5.frameworks.reference.table import (
     plain,
     with_constants,
 )
-from deep5.networks.gradients.window import attribute
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["OPERATORS"]
 

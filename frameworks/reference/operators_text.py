@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from deep5.frameworks.reference.kernels import text
 from deep5.frameworks.reference.table import Call, Operator, Site, first, plain
-from deep5.networks.gradients.window import attribute
+from deep5.networks.onnx.attributes import attribute
 
 __all__ = ["OPERATORS"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import onnx_ir as ir
 
 from deep5.frameworks.reference.kernels.memory import Array, Scratch
-from deep5.networks.gradients.window import attribute
+from deep5.networks.onnx.attributes import attribute
 
 if TYPE_CHECKING:
     from deep5.distributed.schemes.batch_statistics import RankStatistics

@@ -8,51 +8,14 @@ from deep5.networks.gradients.backward import Backward, extents, operands
 from deep5.networks.gradients.window import attribute
 from deep5.networks.network import Network
 from deep5.networks.onnx.shapes import infer_shapes
+from deep5.networks.over_ranks import RANKS, is_over_ranks, is_training
 
 __all__ = [
-    "RANKS",
     "channel_wide",
     "expand_training",
-    "is_over_ranks",
-    "is_training",
     "normalized_axes",
-    "over_ranks",
     "split_batch_normalization",
 ]
-
-RANKS = "deep5.ranks"
-"""The domain of what normalises over the parts that several ranks have of a batch; ranks exchange while it runs.
-
-`BatchMoments` gives mean, variance and the number of elements a channel, of all ranks' parts, of this rank's x;
-`GradientSums` the sums over all ranks of what it is given. Both are `RankStatistics`' of `deep5.distributed`.
-"""
-_MARK = "deep5.over_ranks"
-
-
-def is_training(node: ir.Node) -> bool:
-    """Whether a node is a batch normalisation that computes its own statistics."""
-    return node.op_type == "BatchNormalization" and not node.domain and attribute(node, "training_mode", 0) == 1
-
-
-def is_over_ranks(node: ir.Node) -> bool:
-    """Whether the statistics of a batch normalisation in training are those of the batch of all ranks."""
-    return _MARK in node.metadata_props
-
-
-def over_ranks(network: Network) -> Network:
-    """The network with all batch normalisations in training over the batch of all ranks.
-
-    Args:
-        network: The network in training; it is not changed.
-
-    Returns:
-        For `gradient_network` and `expand_training`, which write such a node in operators of the domain `RANKS`.
-    """
-    model = network.model.clone()
-    for node in model.graph:
-        if is_training(node):
-            node.metadata_props[_MARK] = ""
-    return Network(model)
 
 
 def normalized_axes(x: ir.Value) -> tuple[int, ...]:

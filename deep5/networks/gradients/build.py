@@ -14,13 +14,14 @@ from deep5.core.framework import Support
 from deep5.networks.constants import FLOATS, constant_tensor, constant_value
 from deep5.networks.custom import is_custom
 from deep5.networks.gradients.backward import Backward
-from deep5.networks.gradients.batch_normalization import is_training, split_batch_normalization
+from deep5.networks.gradients.batch_normalization import split_batch_normalization
 from deep5.networks.gradients.rules import REFUSED, RULES
 from deep5.networks.gradients.rules_nested import declare_shapes
 from deep5.networks.gradients.sweep import differentiate, path_between, targets
 from deep5.networks.network import Network
 from deep5.networks.nodes import captured, subgraphs
 from deep5.networks.onnx.shapes import infer_shapes
+from deep5.networks.over_ranks import is_training
 from deep5.networks.transforms.control_flow import CONTROL
 from deep5.networks.transforms.lowering import lowered
 

@@ -8,14 +8,12 @@ import onnx_ir as ir
 
 from deep5.networks.gradients.backward import Backward, Gradients, Rule, extents, operands, refuse
 from deep5.networks.gradients.batch_normalization import (
-    RANKS,
     channel_wide,
-    is_over_ranks,
-    is_training,
     normalized_axes,
     split_batch_normalization,
 )
 from deep5.networks.gradients.window import attribute
+from deep5.networks.over_ranks import RANKS, is_over_ranks, is_training
 
 __all__ = ["RULES"]
 
