@@ -211,7 +211,8 @@ def _record(
     threads: int | None,
 ) -> NetworkRecord:
     from deep5.core.plugins import framework as backend
-    from deep5.networks.analysis.analysis import analyse, batch_extents
+    from deep5.networks.analysis.analysis import analyse
+    from deep5.networks.analysis.extents import batch_extents
     from deep5.networks.analysis.layer_timing import layer_times
     from deep5.results.network_record import NetworkRecord
 

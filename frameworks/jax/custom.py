@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from deep5.core.errors import Unsupported
+from deep5.core.operator import Operator
 from deep5.core.tensors import Device
 from deep5.frameworks.jax.operator_cpp import cpp_operator
 from deep5.frameworks.jax.operator_python import native_arrays, python_operator
@@ -17,7 +18,6 @@ from deep5.operators.backward import Backward
 from deep5.operators.contract import Expectations, check_outputs, name_of, several
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
-from deep5.operators.operator import Operator
 
 __all__ = ["check_operator", "is_compiled", "native_operator", "on_arrays", "types"]
 

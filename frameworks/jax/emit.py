@@ -30,7 +30,7 @@ from deep5.frameworks.jax.storage import Storage, find_flat, find_storage
 from deep5.frameworks.jax.table import HOST
 from deep5.networks.constants import constant_tensor, constant_value
 from deep5.networks.custom import is_custom, operator_of
-from deep5.networks.failed import failed, is_own, places_of
+from deep5.networks.diagnostics.failures import failed, is_own, places_of
 from deep5.networks.network import Network
 from deep5.networks.run_modes import Forms
 

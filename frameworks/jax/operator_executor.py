@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.core.operator import Operator
 from deep5.core.tensors import Array, Device, aligned_empty, to_numpy
 from deep5.frameworks.jax.custom import check_operator, on_arrays, types
 from deep5.frameworks.jax.failures import failure
@@ -18,7 +19,6 @@ from deep5.frameworks.jax.settings import find_device, read_settings
 from deep5.operators.asked import check_output_grads, wanted_gradients
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
-from deep5.operators.operator import Operator
 
 __all__ = ["JAXOperatorExecutor"]
 

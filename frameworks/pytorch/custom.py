@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from deep5.core.errors import Unsupported
+from deep5.core.operator import Operator
 from deep5.frameworks.pytorch.operator_cpp import cpp_operator
 from deep5.frameworks.pytorch.operator_python import described, python_operator
 from deep5.networks.onnx_operator import ONNXOperator
@@ -16,7 +17,6 @@ from deep5.operators.backward import Backward
 from deep5.operators.contract import check_outputs, name_of, several
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
-from deep5.operators.operator import Operator
 
 __all__ = ["check_operator", "native_operator", "on_tensors"]
 

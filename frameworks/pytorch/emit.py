@@ -20,7 +20,7 @@ from deep5.frameworks.pytorch.unsigned import widening
 from deep5.networks.analysis.layer_clock import Owners
 from deep5.networks.constants import constant_value
 from deep5.networks.custom import operator_of
-from deep5.networks.failed import places_of
+from deep5.networks.diagnostics.failures import places_of
 from deep5.networks.network import Network
 from deep5.networks.onnx.element_types import element_type
 from deep5.networks.stamps import Stamps

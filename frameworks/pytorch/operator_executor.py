@@ -10,6 +10,7 @@ import torch
 
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
 from deep5.core.memo import remember
+from deep5.core.operator import Operator
 from deep5.core.tensors import Array, Device
 from deep5.frameworks.pytorch.custom import check_operator, on_tensors
 from deep5.frameworks.pytorch.numerics import deterministic, tf32
@@ -17,7 +18,6 @@ from deep5.frameworks.pytorch.operator_onnx import onnx_program
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.asked import check_output_grads, wanted_gradients
 from deep5.operators.contract import name_of
-from deep5.operators.operator import Operator
 
 if TYPE_CHECKING:
     from deep5.core.framework import Framework

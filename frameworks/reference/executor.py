@@ -12,7 +12,7 @@ from deep5.core.errors import ShapeError
 from deep5.core.tensors import Device
 from deep5.frameworks.reference.emit import compile_network
 from deep5.frameworks.reference.kernels.memory import Scratch
-from deep5.networks.failed import failed, is_own
+from deep5.networks.diagnostics.failures import failed, is_own
 from deep5.networks.network import Network
 from deep5.networks.over_ranks import over_ranks
 from deep5.networks.stamps import Stamps

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.eager.record import could_possibly_record
 
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.core.operator import Operator
 from deep5.core.tensors import TensorSpec
 from deep5.frameworks.tensorflow.array import TensorFlowArray, as_arrays, as_tensors
 from deep5.frameworks.tensorflow.compiled import Compiled, CompiledBackward, failure
@@ -25,7 +26,6 @@ from deep5.operators.backward import Backward
 from deep5.operators.contract import is_floating, name_of, several
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
-from deep5.operators.operator import Operator
 
 __all__ = ["Route", "is_compiled", "native_operator", "refusal", "route"]
 

@@ -21,7 +21,7 @@ from deep5.frameworks.tensorflow.table import extents, fixed
 from deep5.frameworks.tensorflow.traced import cause
 from deep5.networks.constants import constant_tensor, constant_value
 from deep5.networks.custom import is_custom
-from deep5.networks.failed import failed, is_own, places_of
+from deep5.networks.diagnostics.failures import failed, is_own, places_of
 from deep5.networks.network import Network
 
 __all__ = ["Emitter", "Program", "compile_forward", "preferred_orders"]

@@ -24,7 +24,7 @@ from deep5.core.charts import files
 from deep5.core.errors import UsageError
 from deep5.networks import Network, NetworkBuilder, analyse, googlenet, gpt, lenet, lstm, resnet, resnet50, transformer
 from deep5.networks.analysis import picture as pictures
-from deep5.networks.analysis.analysis import batch_extents
+from deep5.networks.analysis.extents import batch_extents
 from deep5.networks.analysis.layer_summary import LayerTime, LayerTimes
 from deep5.networks.analysis.layout import Layout, layered
 from deep5.networks.analysis.picture import colour_of, shaded_colours, svg

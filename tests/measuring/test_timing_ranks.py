@@ -354,7 +354,8 @@ def test_a_side_that_raises_on_one_rank_ends_all(recipe: Path, tmp_path: Path) -
 
 PROGRAM = """
 import json, sys
-from deep5.distributed.launch.join import join, launched
+from deep5.distributed.launch.join import join
+from deep5.distributed.launch.launcher import launched
 from deep5.recipes.overhead import all_reduces, ranks_training
 
 communicator = join(launched())

@@ -8,9 +8,21 @@ from deep5.core import plugins
 from deep5.core.arguments import is_whole, no_network
 from deep5.core.errors import UsageError, brief
 from deep5.core.framework import Framework
+from deep5.core.network_spec import NetworkSpec
 from deep5.networks.network import Network
 
-__all__ = ["check_network", "check_seed", "framework_of"]
+__all__ = ["as_network", "check_network", "check_seed", "framework_of"]
+
+
+def as_network(given: NetworkSpec, what: str = "executor") -> Network:
+    """The network, where it is a graph; native code runs on its own framework only.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if not isinstance(given, Network):
+        raise UsageError(no_network(given, what))
+    return given
 
 
 def check_network(given: Any, what: str, which: str = "the network") -> None:

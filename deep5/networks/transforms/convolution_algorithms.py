@@ -69,7 +69,7 @@ def convolutions_by(network: Network, algorithm: str, *, nodes: Iterable[str] | 
             made += _replace(model, node, op_type, attributes)
         return made
 
-    return edited(network, f"the network with convolutions by {algorithm!r}", change)
+    return Network(edited(network.model, f"the network with convolutions by {algorithm!r}", change))
 
 
 def unfit_convolutions(network: Network, algorithm: str) -> dict[str, str]:

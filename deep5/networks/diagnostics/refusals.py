@@ -1,4 +1,4 @@
-"""Why ONNX refuses a graph, in words that name the node and what to do: the path of errors alone."""
+"""Why ONNX refuses a model, with the node and the remedy; used only on the way to an error."""
 
 from __future__ import annotations
 

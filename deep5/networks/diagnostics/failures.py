@@ -1,4 +1,4 @@
-"""What a framework or a kernel raises when a network does not run, as an error of deep5's that names the node."""
+"""What a framework or a kernel raises when a network does not run, as an error of deep5 that names the node."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import onnx_ir as ir
 
 from deep5.core.errors import Deep5Error, NetworkError
+from deep5.networks.diagnostics.refusals import first_line
 from deep5.networks.onnx.element_types import called
-from deep5.networks.onnx.faults import first_line
 
 __all__ = ["PLACES", "Places", "culprit", "failed", "is_own", "places_of", "told_by", "unmakeable"]
 
