@@ -43,7 +43,7 @@ class JAX(Framework):
         """A network on JAX; see `Framework.executor`."""
         from deep5.frameworks.jax.emit import GraphProgram
         from deep5.frameworks.jax.executor import JAXExecutor
-        from deep5.networks.edit.arguments import as_network
+        from deep5.networks.arguments import as_network
 
         graph, place = as_network(network), read_device(device)
         return JAXExecutor(graph, GraphProgram(graph, self, place), device=place, seed=seed)

@@ -40,7 +40,7 @@ class ONNXRuntime(NumericsFramework):
     def executor(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
         """A network on ONNX Runtime; see `Framework.executor`."""
         from deep5.frameworks.onnxruntime.executor import ONNXRuntimeExecutor
-        from deep5.networks.edit.arguments import as_network
+        from deep5.networks.arguments import as_network
 
         executor = ONNXRuntimeExecutor(as_network(network), self, device=self._place(device), seed=seed)
         self._executors.add(executor)
@@ -57,7 +57,7 @@ class ONNXRuntime(NumericsFramework):
     def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
         """ONNX Runtime's own profiler; see `Framework.layer_clock`."""
         from deep5.frameworks.onnxruntime.layer_clock import ONNXRuntimeLayerClock
-        from deep5.networks.edit.arguments import as_network
+        from deep5.networks.arguments import as_network
 
         return ONNXRuntimeLayerClock(as_network(network), self, device=self._place(device), seed=seed)
 

@@ -40,7 +40,7 @@ class OpenVINO(EngineFramework):
     def executor(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
         """A network on OpenVINO; see `Framework.executor`."""
         from deep5.frameworks.openvino.executor import OpenVINOExecutor
-        from deep5.networks.edit.arguments import as_network
+        from deep5.networks.arguments import as_network
 
         executor = OpenVINOExecutor(as_network(network), self, device=_place(device), seed=seed)
         self._executors.add(executor)
@@ -57,7 +57,7 @@ class OpenVINO(EngineFramework):
     def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
         """OpenVINO's own counters; see `Framework.layer_clock`."""
         from deep5.frameworks.openvino.layer_clock import OpenVINOLayerClock
-        from deep5.networks.edit.arguments import as_network
+        from deep5.networks.arguments import as_network
 
         return OpenVINOLayerClock(as_network(network), self, device=_place(device), seed=seed)
 

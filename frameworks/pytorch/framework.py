@@ -45,7 +45,7 @@ class PyTorch(Framework):
     def executor(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
         """A network on torch; see `Framework.executor`."""
         from deep5.frameworks.pytorch.executor import PyTorchExecutor
-        from deep5.networks.edit.arguments import as_network
+        from deep5.networks.arguments import as_network
 
         graph = as_network(network)
         return PyTorchExecutor(graph, self, device=self._place(device), seed=seed, compiler=self._compiler())
@@ -58,7 +58,7 @@ class PyTorch(Framework):
                 "timed there; remedy: 'pytorch', which runs them one by one"
             )
         from deep5.frameworks.pytorch.layer_clock import layer_clock
-        from deep5.networks.edit.arguments import as_network
+        from deep5.networks.arguments import as_network
 
         return layer_clock(as_network(network), self, device=self._place(device), seed=seed)
 

@@ -39,14 +39,14 @@ class Reference(Framework):
     def executor(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> ReferenceExecutor:
         """Make a network runnable; see `Framework.executor`."""
         from deep5.frameworks.reference.executor import ReferenceExecutor
-        from deep5.networks.edit.arguments import as_network
+        from deep5.networks.arguments import as_network
 
         return ReferenceExecutor(as_network(network), self, device=_place(device), seed=seed)
 
     def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
         """Time stamps between the lines of the program; see `Framework.layer_clock`."""
         from deep5.frameworks.reference.executor import ReferenceExecutor
-        from deep5.networks.edit.arguments import as_network
+        from deep5.networks.arguments import as_network
         from deep5.networks.stamps import StampedClock, Stamps
 
         graph = as_network(network)

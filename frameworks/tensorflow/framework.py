@@ -58,7 +58,7 @@ class TensorFlow(Framework):
         """
         from deep5.frameworks.tensorflow.executor import TensorFlowExecutor
         from deep5.frameworks.tensorflow.operators_custom import refuse_compiled
-        from deep5.networks.edit.arguments import as_network
+        from deep5.networks.arguments import as_network
 
         graph, place = as_network(network), self._place(device)
         if place.kind == "cuda":
@@ -73,7 +73,7 @@ class TensorFlow(Framework):
                 "timed there; remedy: 'tensorflow', which runs them one by one"
             )
         from deep5.frameworks.tensorflow.layer_clock import TensorFlowLayerClock
-        from deep5.networks.edit.arguments import as_network
+        from deep5.networks.arguments import as_network
 
         return TensorFlowLayerClock(as_network(network), self, device=self._place(device), seed=seed)
 

@@ -104,7 +104,7 @@ class OptimizerWrapper(ABC):
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """While inside, the executor holds what the run is judged by; every rank enters together.
+        """While inside, the executor holds what the run is evaluated by; every rank enters together.
 
         That is what the optimizer evaluates by, the mean over the ranks where they differ, with the mean of the ranks'
         running statistics.

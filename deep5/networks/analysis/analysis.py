@@ -12,8 +12,8 @@ from deep5.core.errors import NetworkError
 from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.networks.analysis.arithmetic import Arithmetic, arithmetic
 from deep5.networks.analysis.extents import chosen_extents
+from deep5.networks.arguments import check_network
 from deep5.networks.constants import constant_value
-from deep5.networks.edit.arguments import check_network
 from deep5.networks.network import Network
 from deep5.networks.onnx.shapes import infer_shapes
 

@@ -18,7 +18,7 @@ from deep5.core.tensors import Arrays
 from deep5.networks.analysis.extents import chosen_extents
 from deep5.networks.analysis.layer_clock import WARMUPS
 from deep5.networks.analysis.layer_summary import LayerTimes, summary
-from deep5.networks.edit.arguments import check_network
+from deep5.networks.arguments import check_network
 from deep5.networks.network import Network
 from deep5.networks.random_feed import random_feed
 

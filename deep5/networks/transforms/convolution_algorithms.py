@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from deep5.core.errors import NetworkError, UnknownName, brief
-from deep5.networks.edit.arguments import check_network
+from deep5.networks.arguments import check_network
 from deep5.networks.edit.edited import drop, edited, known, made_node, nodes_of
 from deep5.networks.network import Network
 from deep5.networks.onnx.attributes import attribute
