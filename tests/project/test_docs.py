@@ -209,7 +209,41 @@ def test_the_version_of_the_package_is_in_the_changelog_and_the_citation() -> No
     assert f"## {deep5.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_links_lead_somewhere() -> None:
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as GitHub makes them; of equal ones the later ones are numbered."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    found: list[str] = []
+    for heading in re.findall(r"^#+ +(.*?) *$", text, re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()).replace(" ", "-")
+        again = sum(re.fullmatch(rf"{re.escape(slug)}(-\d+)?", each) is not None for each in found)
+        found.append(f"{slug}-{again}" if again else slug)
+    return set(found)
+
+
+def broken(page: Path) -> list[str]:
+    """The relative links of a page that lead to no file or to no heading."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    wrong = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        if ":" in path:
+            continue
+        if not file.exists() or (anchor and (file.suffix != ".md" or anchor not in anchors(file))):
+            wrong.append(target)
+    return wrong
+
+
+@pytest.mark.daily
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
+    assert broken(page) == []
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# It's `one`, in C++\n\n## Two\n\n## Two\n\n```sh\n# no heading\n```\n")
+    page = tmp_path / "page.md"
+    good = "(other.md), (#here), (other.md#its-one-in-c), (other.md#two-1), (https://example.org#x)"
+    bad = "(gone.md), (#gone), (other.md#three), (other.md#two-2), (other.md#no-heading)"
+    page.write_text("# Here\n\n" + f"{good}, {bad}".replace("(", "[a](") + "\n")
+    assert broken(page) == ["gone.md", "#gone", "other.md#three", "other.md#two-2", "other.md#no-heading"]
