@@ -1,4 +1,4 @@
-"""What the documents show runs: every Python block, every command, every doctest."""
+"""Everything that the documents show runs: every Python block, command and doctest; every link leads somewhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def blocks(kind: str) -> list[tuple[str, str]]:
     return [(page.name, body) for page in PAGES for found, body in BLOCK.findall(page.read_text()) if found == kind]
 
 
-def test_no_block_is_of_a_kind_that_nobody_checks() -> None:
+def test_every_kind_of_block_is_checked() -> None:
     kinds = {kind for page in PAGES for kind, _ in BLOCK.findall(page.read_text())}
     assert kinds <= KINDS
     assert blocks("python")
@@ -73,7 +73,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return execute(load_recipe("digits_lenet").at_size("smoke"), out=tmp_path_factory.mktemp("results")).folder
 
 
-# A comparison is planned, and not run: what its processes do has tests of its own.
+# A comparison is only planned: other tests cover what its processes do.
 PLANNED = """
 import sys
 import deep5.compare.driver
@@ -113,7 +113,7 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def _with_files(words: list[str], finished: Path, folder: Path, request: pytest.FixtureRequest) -> list[str]:
-    """A command on a result, an image or an array: with real ones."""
+    """The command with a real result, image or array."""
     if words[0] == "profile":
         return [words[0], *map(str, request.getfixturevalue("studies"))]
     if any("-compare-" in word for word in words):
@@ -130,12 +130,12 @@ def _with_files(words: list[str], finished: Path, folder: Path, request: pytest.
     return words
 
 
-# Commands that take their time, and have tests of their own: here of those with ranks one, all in `make test-all`.
+# Commands that take long and have other tests: daily, one of those with ranks; all of them in `make test-all`.
 LONG = ("deep5 bench operator", "deep5 bench collective", "deep5 study", "deep5 calibrate", "deep5 check optimizer")
 
 
 def marked() -> list[Any]:
-    """All commands; the long ones are not for every day."""
+    """All commands; the long ones do not run daily."""
     found, ranks = [], False
     for page, line in commands():
         again = ranks and line.startswith("deep5 run") and "--ranks" in line
@@ -150,14 +150,14 @@ def marked() -> list[Any]:
 def test_commands_are_understood(
     page: str, line: str, tmp_path: Path, finished: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Runs are tried at their smoke size, or validated; comparisons are planned; the rest is run as it stands."""
+    """Runs use their smoke size, or are validated; comparisons are planned; everything else runs as written."""
     words = _with_files(shlex.split(line)[1:], finished, tmp_path, request)
     program = ["-c", PLANNED] if words[0] == "compare" else ["-m", "deep5"]
     if "my_recipe.py" in words:
         recipe = next(body for _, body in blocks("python") if "METRICS" in body)
         (tmp_path / "my_recipe.py").write_text(recipe)
     elif words[0] == "study":
-        # Of the study of optimizers two are enough.
+        # Two optimizers are enough.
         words += ["--seeds", "1", *(["--only", "Adam,momentum"] if "optimizer_study" in words else [])]
     elif words[0] == "run" and (words[1].startswith("overhead_") or {"--resume", "--checkpoint-every"} & {*words}):
         words += ["--size", "smoke"]
