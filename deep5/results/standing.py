@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from deep5.results.comparison import ComparisonResult
-from deep5.results.report.markup import clean
+from deep5.results.markup import clean
 from deep5.results.result import Result
 
 __all__ = ["standing"]

@@ -27,10 +27,10 @@ from deep5.core.errors import MissingDependency, UsageError
 from deep5.results.comparison import load_comparison
 from deep5.results.comparison_table import comparison_tables
 from deep5.results.kind import COMPARISON
+from deep5.results.markup import Markup, element, escape, named
 from deep5.results.report import collect, curves, report_figures, report_page
 from deep5.results.report.charts import ratio_chart, samples_chart
 from deep5.results.report.drawing import file_of
-from deep5.results.report.markup import Markup, element, escape, named
 from deep5.results.report.numbers import number, seconds
 from deep5.results.report.theme import dark_rules, inline, themed
 from deep5.results.result import load

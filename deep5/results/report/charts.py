@@ -16,8 +16,8 @@ import numpy as np
 from deep5.core.charts import PALETTE, altair, by_name, logarithmic, same_axis
 from deep5.results.comparison import ComparisonResult
 from deep5.results.comparison_summary import counted, process_medians, whole_rounds
+from deep5.results.markup import clean
 from deep5.results.reading import NotThere, opened
-from deep5.results.report.markup import clean
 from deep5.results.report.theme import BAND, INK, PHASES, WORDS
 from deep5.results.samples_file import SAMPLES
 from deep5.results.standing import standing

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from deep5.results.comparison import ComparisonResult
+from deep5.results.markup import Markup, element, named
 from deep5.results.report.charts import phases_chart, ratio_chart, samples_chart
 from deep5.results.report.drawing import Pen
 from deep5.results.report.environment import candidate_differences, machine_state
 from deep5.results.report.groups import badges
-from deep5.results.report.markup import Markup, element, named
 from deep5.results.report.numbers import as_float, number, percent, seconds, verdict
 from deep5.results.report.parts import facts, folded, guarded, note, what_ran
 from deep5.results.report.tables import Cell, table

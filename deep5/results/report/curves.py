@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from deep5.core.errors import UsageError
 from deep5.results.charts.training import Point, accuracy_chart, accuracy_points, loss_chart, loss_points
+from deep5.results.markup import clean
 from deep5.results.report.charts import Drawing, check_size
 from deep5.results.report.environment import steady
-from deep5.results.report.markup import clean
 from deep5.results.result import Result
 from deep5.results.standing import standing
 from deep5.results.time_to_target import diverged

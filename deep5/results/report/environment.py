@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from deep5.results.report.markup import Markup, element, named
+from deep5.results.markup import Markup, element, named
 from deep5.results.report.numbers import as_float, number, percent, scaled
 from deep5.results.report.parts import facts
 from deep5.results.report.tables import Cell, table

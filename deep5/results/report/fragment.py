@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from deep5.core.terminal import counted
 from deep5.results.comparison import ComparisonResult
+from deep5.results.markup import element, named
 from deep5.results.notebook import html_of
 from deep5.results.report.comparison_part import comparison_title, verdict_list, verdict_table
 from deep5.results.report.groups import badges, labels
-from deep5.results.report.markup import element, named
 from deep5.results.report.parts import guarded, note
 from deep5.results.report.ranks_part import ranks_part
 from deep5.results.report.runs_part import metric_table, outcome

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deep5.results.report.markup import Markup, element, named
+from deep5.results.markup import Markup, element, named
 from deep5.results.result import Result
 
 __all__ = ["Group", "badges", "groups", "labels"]

@@ -9,12 +9,12 @@ from importlib.resources import files
 from typing import Any
 
 from deep5.results.comparison import ComparisonResult
+from deep5.results.markup import Markup, element, named
 from deep5.results.report.collect import Collection
 from deep5.results.report.comparison_part import comparison_part, comparison_title, verdict_list
 from deep5.results.report.drawing import Pen
 from deep5.results.report.environment import result_differences
 from deep5.results.report.groups import badges, groups
-from deep5.results.report.markup import Markup, element, named
 from deep5.results.report.parts import guarded, note
 from deep5.results.report.runs_part import group_part, group_title, run_list
 from deep5.results.report.study_part import study_list, study_part, study_title

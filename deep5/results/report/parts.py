@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from deep5.core.errors import MissingDependency
-from deep5.results.report.markup import Markup, element, named
+from deep5.results.markup import Markup, element, named
 
 __all__ = ["facts", "folded", "guarded", "note", "what_ran"]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from deep5.results.markup import Markup, element
 from deep5.results.report.charts import Drawing
 from deep5.results.report.collect import ShownStudy
-from deep5.results.report.markup import Markup, element
 from deep5.results.report.tables import table
 from deep5.results.result import Result
 from deep5.results.standing import standing

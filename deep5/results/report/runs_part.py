@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 from deep5.core.terminal import counted
+from deep5.results.markup import Markup, clean, element, named
 from deep5.results.report.breakdown import breakdown_drawing, breakdown_rows
 from deep5.results.report.curves import accuracy_drawing, loss_drawing
 from deep5.results.report.drawing import Pen
 from deep5.results.report.environment import machine_state
 from deep5.results.report.groups import Group, badges, labels
-from deep5.results.report.markup import Markup, clean, element, named
 from deep5.results.report.numbers import number
 from deep5.results.report.operator_times import operator_drawing, operator_table
 from deep5.results.report.parts import guarded, note, what_ran

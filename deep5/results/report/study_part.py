@@ -12,12 +12,12 @@ from typing import Any
 
 from deep5.core.errors import UsageError
 from deep5.core.terminal import counted
+from deep5.results.markup import Markup, element, named
 from deep5.results.report.charts import Drawing
 from deep5.results.report.collect import ShownStudy
 from deep5.results.report.curves import accuracy_drawing, loss_drawing
 from deep5.results.report.drawing import Pen
 from deep5.results.report.groups import badges, groups
-from deep5.results.report.markup import Markup, element, named
 from deep5.results.report.numbers import number
 from deep5.results.report.parts import facts, guarded, note
 from deep5.results.report.ranks_of_study import scaling_tables, study_drawings
