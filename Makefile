@@ -64,9 +64,10 @@ test-all: $(VENV)/.complete ## Every test; the counts go to docs/test-counts.md,
 coverage: $(VENV)/.complete ## The fast suite once more, with what of the code it ran; a third slower
 	DEEP5_REQUIRE=$(DEEP5_REQUIRE) $(BIN)/python -m pytest -m "$(FAST)" $(PARALLEL) --cov --cov-report=term:skip-covered
 
-lint: $(VENV)/.complete ## ruff, mypy in strict mode, and who may import whom
+lint: $(VENV)/.complete ## ruff, plain English, mypy in strict mode, and the imports between packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tests/support/plain_english.py
 	$(BIN)/python tests/support/staging.py types imports
 
 constraints: $(VENV)/.python ## Renew constraints.txt: the newest of everything but PyTorch, in a throw-away environment

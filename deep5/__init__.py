@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from deep5.core.metric import Metric as Metric
     from deep5.core.metric import Observer as Observer
     from deep5.core.metric import Sample as Sample
+    from deep5.core.operator import Operator as Operator
     from deep5.core.plugins import framework as framework
     from deep5.core.tensors import CPUDevice as CPUDevice
     from deep5.core.tensors import Device as Device
@@ -107,7 +108,6 @@ if TYPE_CHECKING:
     from deep5.operators.check import check_gradient as check_gradient
     from deep5.operators.cpp import CppOperator as CppOperator
     from deep5.operators.native import NativeOperator as NativeOperator
-    from deep5.operators.operator import Operator as Operator
     from deep5.operators.registry import register_operator as register_operator
     from deep5.run.execute import run_recipe as run_recipe
     from deep5.training import datasets as datasets
@@ -227,7 +227,7 @@ _LEVELS = {
     "check_gradient": "operators.check",
     "NativeOperator": "operators.native",
     "ONNXOperator": "networks.onnx_operator",
-    "Operator": "operators.operator",
+    "Operator": "core.operator",
     "register_operator": "operators.registry",
     # Level 1
     "Network": "networks.network",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from deep5.core.errors import Unsupported
-from deep5.operators.problems import Problem
+from deep5.operators.problem import Problem
 
 __all__ = ["convolution", "product", "recurrent_layer"]
 

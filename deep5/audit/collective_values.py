@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
-from deep5.core.errors import TooFewSamples
+from deep5.audit.order_statistics import median_ends
 from deep5.results.samples_file import SampleRow
 
 if TYPE_CHECKING:
@@ -82,7 +82,6 @@ def check_of_one_size(
         samples: Of all series; of calls, those of the slowest rank.
     """
     from deep5.bench.collective.summary import bus_gbyte_s
-    from deep5.measuring.samples import median_interval
 
     sizes, ranks = plan_asked(document).sizes_bytes, int(document["ranks"])
     number: Callable[[float], float]
@@ -97,11 +96,10 @@ def check_of_one_size(
         return
     ledger.same(9, f"the samples of {label}", [sample.value for sample in own], [number(each) for each in times])
     ledger.same(9, f"the value of {label}", float(row["value"]), number(median(times)))
-    try:
-        found = median_interval(times)
-    except TooFewSamples:
+    found = median_ends(times)
+    if found is None:
         ledger.same(9, f"the interval of {label}", row["interval"], None)
         return
     stored = row["interval"] or {"low": None, "high": None}
-    follows = sorted((number(found.low), number(found.high)))
+    follows = sorted(map(number, found))
     ledger.same(9, f"the interval of {label}", [stored["low"], stored["high"]], follows)

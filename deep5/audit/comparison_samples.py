@@ -9,10 +9,10 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from deep5.audit.comparison_rows import failed_turns_of
 from deep5.audit.finding import Ledger
-from deep5.measuring.statistics import steady_part
-from deep5.results.comparison_summary import failed_turns
-from deep5.results.round_samples import RoundSample
+from deep5.audit.steady_state import steady_from
+from deep5.audit.timed_samples import TimedSample
 
 __all__ = ["check_samples"]
 
@@ -34,7 +34,7 @@ _MOST_ROUNDS, _MOST_SAMPLES = 1000, 50_000
 Key = tuple[str, str, int]
 
 
-def check_samples(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[RoundSample]) -> bool:
+def check_samples(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[TimedSample]) -> bool:
     """Check the raw times.
 
     Args:
@@ -59,11 +59,11 @@ def check_samples(ledger: Ledger, document: Mapping[str, Any], samples: Sequence
     ):
         return False
     processes = document["processes"]
-    series: dict[Key, list[RoundSample]] = {}
+    series: dict[Key, list[TimedSample]] = {}
     for sample in samples:
         series.setdefault((sample.candidate, sample.workload, sample.process), []).append(sample)
     labels = {row["label"] for row in document["candidates"]}
-    failed = failed_turns(document)
+    failed = failed_turns_of(document)
     for (candidate, workload, number), own in series.items():
         name = f"{candidate}, {workload}, process {number}"
         known = 0 <= number < len(processes)
@@ -89,7 +89,7 @@ def check_samples(ledger: Ledger, document: Mapping[str, Any], samples: Sequence
     return True
 
 
-def _check_series(ledger: Ledger, name: str, own: Sequence[RoundSample], kind: str) -> None:
+def _check_series(ledger: Ledger, name: str, own: Sequence[TimedSample], kind: str) -> None:
     phases = [sample.phase for sample in own]
     first, warm = phases.count("first"), phases.count("warm-up")
     ledger.hold(6, first == 1 and phases[0] == "first", f"{name}: {first} first calls are told apart; allowed: one")
@@ -120,10 +120,10 @@ def _check_series(ledger: Ledger, name: str, own: Sequence[RoundSample], kind: s
         ledger.skip("where warming up ended, for operators: their own calibration says it")
         return
     times = [sample.seconds for sample in rest]
-    allowed = {steady_part(times).begin}
+    allowed = {steady_from(times)[0]}
     if kind == "inference":
         # It looks before each sample: patience may end before it looks again.
-        allowed |= {steady_part(times[:-1]).begin} if len(times) > 1 else set()
+        allowed |= {steady_from(times[:-1])[0]} if len(times) > 1 else set()
     ledger.hold(
         6, warm in allowed, f"{name}: warming up is said to end after {warm} samples; it follows {sorted(allowed)}"
     )
@@ -138,9 +138,9 @@ def _check_lived(ledger: Ledger, name: str, busy_s: float, told_s: float, wall_s
     ledger.hold(8, told_s <= wall_s, f"{name}: its last sample was at {told_s:.4g} s, and it lived {wall_s:.4g} s")
 
 
-def _check_all_there(ledger: Ledger, document: Mapping[str, Any], series: Mapping[Key, Sequence[RoundSample]]) -> None:
+def _check_all_there(ledger: Ledger, document: Mapping[str, Any], series: Mapping[Key, Sequence[TimedSample]]) -> None:
     """A process that came to its end has samples; failed ones have none."""
-    failed = failed_turns(document)
+    failed = failed_turns_of(document)
     there = {(candidate, number) for candidate, _, number in series}
     for number, process in enumerate(document["processes"]):
         if process["job"] != "time" or process["reason"] is not None:
@@ -154,7 +154,7 @@ def _check_all_there(ledger: Ledger, document: Mapping[str, Any], series: Mappin
             )
 
 
-def _check_shared(ledger: Ledger, series: Mapping[Key, Sequence[RoundSample]]) -> None:
+def _check_shared(ledger: Ledger, series: Mapping[Key, Sequence[TimedSample]]) -> None:
     """No two processes measure the same times to the last bit."""
     seen: dict[float, list[tuple[Key, list[float]]]] = {}
     for key, own in series.items():
@@ -174,7 +174,7 @@ def _check_shared(ledger: Ledger, series: Mapping[Key, Sequence[RoundSample]]) -
     ledger.checks += len(series)
 
 
-def _check_on_clock(ledger: Ledger, document: Mapping[str, Any], series: Mapping[Key, Sequence[RoundSample]]) -> None:
+def _check_on_clock(ledger: Ledger, document: Mapping[str, Any], series: Mapping[Key, Sequence[TimedSample]]) -> None:
     """Between two readings lies the sample and little else: seconds that were scaled leave a gap, or do not fit."""
     if document["kind"] == "operators":
         ledger.skip("samples against the time between them, for operators: workloads take turns")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from deep5.audit.comparison_rows import valid
 from deep5.audit.comparison_samples import check_samples
 from deep5.audit.data import check_data, check_weights
 from deep5.audit.files import plain
@@ -15,14 +16,16 @@ from deep5.audit.finding import Ledger
 from deep5.audit.identity import check_environment, check_recipe
 from deep5.audit.numerics import check_numerics, check_threads, parts_of
 from deep5.audit.proof_rows import check_proof
+from deep5.audit.rank_test import LOOKS
 from deep5.audit.settings import check_candidate_recipes
 from deep5.audit.summaries import check_summaries
+from deep5.audit.timed_samples import timed_samples
 from deep5.audit.turns import check_turns
+from deep5.audit.verdict_rows import calibrated_floor, disturbed
 from deep5.audit.work import check_work
 from deep5.core.errors import Deep5Error
-from deep5.measuring.statistics import LOOKS
-from deep5.results.comparison import COMPARISON, ComparisonResult, load_comparison
-from deep5.results.comparison_summary import counted, crowded_in
+from deep5.results.comparison import ComparisonResult, load_comparison
+from deep5.results.kind import COMPARISON
 
 __all__ = ["audit_comparison"]
 
@@ -67,7 +70,7 @@ def _check_times(ledger: Ledger, root: Path, result: ComparisonResult) -> None:
     with ledger.part(8, _SAMPLES):
         there = plain(root, _SAMPLES) is not None
         ledger.hold(8, there or not document["results"], f"there is no {_SAMPLES}: the raw values are gone")
-        samples = result.samples()
+        samples = timed_samples(root / _SAMPLES, len(document["processes"]))
         whole = check_samples(ledger, document, samples)
         if not whole:
             ledger.skip("medians, verdicts and order: the samples are not whole")
@@ -77,7 +80,7 @@ def _check_times(ledger: Ledger, root: Path, result: ComparisonResult) -> None:
         with ledger.part(7, "the order of the processes"):
             check_turns(ledger, document, samples)
         with ledger.part(8, "the times against the arithmetic"):
-            check_work(ledger, document, counted(document, samples))
+            check_work(ledger, document, valid(document, samples))
 
 
 def _check_provenance(ledger: Ledger, document: Mapping[str, Any]) -> None:
@@ -176,8 +179,6 @@ def _check_measurement(ledger: Ledger, document: Mapping[str, Any]) -> None:
 
 def _check_calibration(ledger: Ledger, document: Mapping[str, Any]) -> None:
     """Rule 10: there is a calibration of as many threads, and every floor follows from it."""
-    from deep5.measuring.calibration import Calibration
-
     told = document["calibration"]
     if (
         not ledger.hold(
@@ -186,13 +187,12 @@ def _check_calibration(ledger: Ledger, document: Mapping[str, Any]) -> None:
         or told is None
     ):
         return
-    made = Calibration.of_document(told)
-    enough = bool(made.processes) and all(len(own) >= 16 for own in made.processes.values())
+    enough = bool(told["processes"]) and all(len(own) >= 16 for own in told["processes"].values())
     ledger.hold(10, enough, "the calibration has too few processes")
     ledger.same(10, "the calibration's threads", told["threads"], document["threads"])
     floors: dict[int, float] = {}
     looks = (1,) if document["mode"] == "quick" else LOOKS
-    crowded = crowded_in(document).keys()
+    crowded = disturbed(document)
     for row in document["verdicts"]:
         count = row["rounds"]
         if count not in looks:
@@ -202,7 +202,9 @@ def _check_calibration(ledger: Ledger, document: Mapping[str, Any]) -> None:
         if {row["candidate"], row["baseline"]} & crowded:
             ledger.same(10, f"{name}: the floor beside other programs", row["floor"], None)
             continue
-        follows = floors.setdefault(count, made.floor(count))
+        if count not in floors:
+            floors[count] = calibrated_floor(document, count) or 1.0
+        follows = floors[count]
         ledger.same(10, f"{name}: the noise floor of {count} rounds", row["floor"], follows)
         claimed, beyond = row["word"] != "no difference shown", abs(math.log(row["ratio"])) > math.log(follows)
         ledger.hold(

@@ -11,8 +11,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from deep5.audit.drawn_order import seed_for
 from deep5.audit.files import json_of
 from deep5.audit.finding import Ledger
+from deep5.audit.hashes import hash_of_values
 from deep5.audit.identity import own_recipe
 from deep5.audit.run_times import logged
 from deep5.core.errors import Deep5Error
@@ -112,11 +114,10 @@ def _digits(parts: Mapping[str, Any]) -> tuple[str | None, tuple[tuple[str, Any]
 @lru_cache(maxsize=8)
 def _made(arguments: tuple[tuple[str, Any], ...]) -> tuple[str, str, dict[str, Any]]:
     """Hash of the data, hash of the split, description."""
-    from deep5.core.canonical import canonical_hash
     from deep5.training.datasets.uci_digits import digits
 
     splits = digits(**dict(arguments))
-    content = canonical_hash([part.content_hash() for part in (splits.train, splits.test)])
+    content = hash_of_values([part.content_hash() for part in (splits.train, splits.test)])
     return content, splits.split_hash or content, dict(splits.description)
 
 
@@ -128,12 +129,11 @@ def _drawn(name: str, size: str, fixed_hash: str, seed: int) -> str:
         UsageError: The recipe is none of deep5's own, or not as it is installed; or its network is no graph.
     """
     from deep5.core.errors import UsageError
-    from deep5.core.seeds import derive_seed
     from deep5.networks.network import Network
     from deep5.recipe.components import component, make
 
     recipe = own_recipe(name, size, fixed_hash)
-    network = make(recipe, "model", component(recipe, "model", "networks"), seed=derive_seed(seed, "weights"))
+    network = make(recipe, "model", component(recipe, "model", "networks"), seed=seed_for(seed, "weights"))
     if not isinstance(network, Network):
         raise UsageError("the network is native code")
     return network.weights_hash()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.audit.files import json_of, sha256_of
 from deep5.audit.finding import Ledger
+from deep5.audit.hashes import hash_of_environment, hash_of_values
 from deep5.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,12 +27,10 @@ def check_recipe(ledger: Ledger, root: Path, document: Mapping[str, Any]) -> Non
         root: The folder, resolved.
         document: result.json or comparison.json.
     """
-    from deep5.core.canonical import canonical_hash
-
     recipe = document["recipe"]
     with ledger.part(14, "the fixed part of the recipe"):
         # What is stored is canonical already: it is hashed as it stands.
-        ledger.same(14, "the recipe's hash", recipe["hash"], canonical_hash(recipe["fixed"]))
+        ledger.same(14, "the recipe's hash", recipe["hash"], hash_of_values(recipe["fixed"]))
     with ledger.part(14, "the recipe's source"):
         ledger.same(14, "the hash of recipe.py", document["provenance"]["recipe_source"], sha256_of(root, _SOURCE))
     with ledger.part(14, "the recipe's source"):
@@ -112,15 +111,13 @@ def check_environment(ledger: Ledger, root: Path, document: Mapping[str, Any]) -
         root: The folder, resolved.
         document: result.json or comparison.json.
     """
-    from deep5.measuring.environment import environment_hash
-
     before, software = document["system"]["before"], document["software"]
     stored = document["provenance"]["environment"]
     with ledger.part(14, "machine and software"):
         if before is None or software is None:
             ledger.hold(14, stored is None, "an environment's hash is stored, and no machine or no software")
         else:
-            ledger.same(14, "the environment's hash", stored, environment_hash(before, software))
+            ledger.same(14, "the environment's hash", stored, hash_of_environment(before, software))
     with ledger.part(14, "environment.json"):
         resumed = document.get("resumed") or []
         name = f"environment-{len(resumed) + 1}.json" if resumed else "environment.json"

@@ -11,6 +11,7 @@ from typing import Any
 from deep5.audit.batches import Batches
 from deep5.audit.collective_rows import check_collective_rows
 from deep5.audit.data import check_data, check_description, check_weights
+from deep5.audit.drawn_order import seed_for
 from deep5.audit.files import plain
 from deep5.audit.finding import Ledger
 from deep5.audit.identity import check_environment, check_recipe
@@ -25,7 +26,8 @@ from deep5.audit.run_times import check_times, logged
 from deep5.audit.settings import check_optimizer
 from deep5.audit.values import check_values
 from deep5.core.errors import Deep5Error
-from deep5.results.result import RESULT, Result, load
+from deep5.results.kind import RESULT
+from deep5.results.result import Result, load
 from deep5.results.samples_file import SAMPLES, SampleRow, read_samples
 
 __all__ = ["audit_run"]
@@ -228,12 +230,10 @@ def _check_observed(ledger: Ledger, document: Mapping[str, Any], native: str | N
 
 def _check_seeds(ledger: Ledger, document: Mapping[str, Any], kind: str) -> None:
     """The seeds of all purposes follow from the run's, which the recipe names."""
-    from deep5.core.seeds import derive_seed
-
     seeds, parts = document["seeds"], parts_of(document)
     if not ledger.hold(11, "run" in seeds, "the run does not say its seed; allowed: a whole number"):
         return
     ledger.same(11, "the run's seed, by its recipe", seeds["run"], parts.get("seed", 0))
     needed = ("weights", "order", "noise") if kind == TRAINING else ()
     for purpose in needed:
-        ledger.same(11, f"the seed of {purpose}", seeds.get(purpose), derive_seed(seeds["run"], purpose))
+        ledger.same(11, f"the seed of {purpose}", seeds.get(purpose), seed_for(seeds["run"], purpose))

@@ -18,9 +18,9 @@ from deep5.audit.numerics import parts_of
 from deep5.audit.runs import audit_run
 from deep5.audit.sets import Together
 from deep5.audit.settings import check_runs_alike, check_set
-from deep5.results.kind import RUN_KIND, kind_of
-from deep5.results.result import RESULT, Result
-from deep5.results.study.record import FAILED, RUNS, STUDY, moment
+from deep5.results.kind import RESULT, RUN_KIND, STUDY, kind_of
+from deep5.results.result import Result
+from deep5.results.study.record import FAILED, RUNS, moment
 from deep5.results.study.scaling import scaling_of
 from deep5.results.time_to_target import Reached, Target, stated_goals, summary, time_to_target
 

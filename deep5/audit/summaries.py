@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deep5.audit.comparison_rows import result_rows, rounds_with_results, valid
+from deep5.audit.due_warnings import due_warnings
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
-from deep5.measuring.calibration import Calibration
-from deep5.measuring.statistics import LOOKS, steady_part
-from deep5.results.comparison_summary import counted, results_of, verdicts_in, warnings_in, whole_rounds
-from deep5.results.round_samples import RoundSample
+from deep5.audit.rank_test import LOOKS
+from deep5.audit.steady_state import steady_from
+from deep5.audit.timed_samples import TimedSample
+from deep5.audit.verdict_rows import calibrated_floor, verdict_rows
 
 __all__ = ["check_summaries", "verdicts_again"]
 
@@ -22,7 +24,7 @@ _MOST = 1000
 
 def verdicts_again(
     document: Mapping[str, Any],
-    samples: Sequence[RoundSample],
+    samples: Sequence[TimedSample],
     failed: set[str] | None = None,
     rounds: int | None = None,
 ) -> list[dict[str, Any]]:
@@ -34,19 +36,19 @@ def verdicts_again(
         failed: Labels that take part no more; None: as at the end.
         rounds: Those of so many rounds alone; None: of all.
     """
-    made = None if document["calibration"] is None else Calibration.of_document(document["calibration"])
     # As many as there are, whatever is said of them.
     most = min(
         document["measurement"]["most_processes"], 1 + max((sample.round for sample in samples), default=0), _MOST
     )
     counts = (1,) if document["mode"] == "quick" else tuple(look for look in LOOKS if look <= most)
-    floors = {} if made is None else {count: made.floor(count) for count in counts}
+    found = {count: calibrated_floor(document, count) for count in counts}
+    floors = {count: floor for count, floor in found.items() if floor is not None}
     sizes = {(row["workload"], row["candidate"]): row["batch_size"] for row in document["results"]}
     seen = samples if rounds is None else [sample for sample in samples if sample.round < rounds]
-    return verdicts_in(document, seen, floors, sizes, failed)
+    return verdict_rows(document, seen, sizes, floors, failed)
 
 
-def check_summaries(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[RoundSample]) -> None:
+def check_summaries(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[TimedSample]) -> None:
     """Derive results, verdicts and warnings again, and hold them against those stored.
 
     Args:
@@ -55,15 +57,16 @@ def check_summaries(ledger: Ledger, document: Mapping[str, Any], samples: Sequen
         samples: As samples.csv has them.
     """
     if document["status"] != "success":
-        rounds = whole_rounds(document)
+        rounds = rounds_with_results(document)
         samples = [sample for sample in samples if sample.round < rounds]
     sizes = _batch_sizes(ledger, document)
-    _compare(ledger, "result", document["results"], results_of(counted(document, samples), sizes))
+    _compare(ledger, "result", document["results"], result_rows(valid(document, samples), sizes))
     _check_settled(ledger, document, samples)
     _compare(ledger, "verdict", document["verdicts"], verdicts_again(document, samples))
     if document["status"] == "success":
-        for told in warnings_in(document, samples):
-            ledger.hold(13, told in document["warnings"], f"a warning is missing: {told}")
+        for parts in due_warnings(document, samples):
+            stored = any(all(part in warning for part in parts) for warning in document["warnings"])
+            ledger.hold(13, stored, f"a warning is missing: {' … '.join(parts)}")
 
 
 def _compare(
@@ -108,7 +111,7 @@ def _varied(document: Mapping[str, Any]) -> bool:
     return any("batch_size" in row["settings"] for row in document["candidates"])
 
 
-def _check_settled(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[RoundSample]) -> None:
+def _check_settled(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[TimedSample]) -> None:
     """Whether a process settled follows from its samples; of operators their own calibration says it."""
     if document["kind"] != "training":
         return
@@ -118,4 +121,4 @@ def _check_settled(ledger: Ledger, document: Mapping[str, Any], samples: Sequenc
             series.setdefault((sample.process, sample.workload), []).append(sample.seconds)
     for (number, workload), times in series.items():
         said = workload not in document["processes"][number]["unsettled"]
-        ledger.same(6, f"process {number}, {workload}: whether it became steady", said, steady_part(times).reached)
+        ledger.same(6, f"process {number}, {workload}: whether it became steady", said, steady_from(times)[1])

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from deep5.audit.comparison_rows import failed_turns_of, last_processes
+from deep5.audit.drawn_order import order_in_round
 from deep5.audit.finding import Ledger
+from deep5.audit.rank_test import LOOKS
 from deep5.audit.summaries import verdicts_again
-from deep5.measuring.statistics import LOOKS
-from deep5.results.comparison_summary import failed_turns, standing
-from deep5.results.round_samples import RoundSample, order_of_round
+from deep5.audit.timed_samples import TimedSample
 
 __all__ = ["check_turns"]
 
@@ -20,7 +21,7 @@ __all__ = ["check_turns"]
 _SLACK_S = 1e-3
 
 
-def check_turns(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[RoundSample]) -> None:
+def check_turns(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[TimedSample]) -> None:
     """Play the comparison's order again: who was still to run in which round, and whether it ended where it had to.
 
     Args:
@@ -39,7 +40,9 @@ def check_turns(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[R
     sessions = _sessions(document)
     # Of a comparison that was ended: without a round that was broken off a second time when it ran again.
     open_round = None if document["status"] == "success" else _broken_again(document, sessions)
-    timed = [processes[number] for number in sorted(standing(document)) if processes[number]["round"] != open_round]
+    timed = [
+        processes[number] for number in sorted(last_processes(document)) if processes[number]["round"] != open_round
+    ]
     if not timed:
         return
     most, mode = document["measurement"]["most_processes"], document["mode"]
@@ -91,19 +94,19 @@ def check_turns(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[R
 
 
 def _follows(
-    document: Mapping[str, Any], samples: Sequence[RoundSample], timed: Sequence[Mapping[str, Any]]
+    document: Mapping[str, Any], samples: Sequence[TimedSample], timed: Sequence[Mapping[str, Any]]
 ) -> list[tuple[int, str]]:
     """Round and candidate of every process that had to run, in their order."""
     began = {process["candidate"] for process in timed if process["round"] == 0}
     # Whoever passed the proof began.
     active = [label for label in _groups_of(document) if label in began]
-    ended = failed_turns(document)
+    ended = failed_turns_of(document)
     baseline, failed = document["baseline"], set[str]()
     found: list[tuple[int, str]] = []
     for number in range(min(document["measurement"]["most_processes"], len(timed) + 1)):
         if len(active) < 2 or baseline not in active:
             break
-        order = order_of_round(document["seed"], number, len(active))
+        order = order_in_round(document["seed"], number, len(active))
         found += [(number, active[place]) for place in order]
         failed |= {label for label in active if (number, label) in ended}
         active = [label for label in active if label not in failed]
@@ -122,7 +125,7 @@ def _is_in_turn(
     A round that was broken off runs again in an order of those that are left: who had failed in it before does not.
     """
     active = _groups_of(document)
-    ended = failed_turns(document)
+    ended = failed_turns_of(document)
     for number in {number for number, _ in follows}:
         own, due = ([candidate for at, candidate in rows if at == number] for rows in (ran, follows))
         orders = [due]
@@ -130,7 +133,7 @@ def _is_in_turn(
             if (number, own[count - 1]) not in ended:
                 break
             left = [label for label in active if label in due and label not in own[:count]]
-            orders.append(own[:count] + [left[place] for place in order_of_round(document["seed"], number, len(left))])
+            orders.append(own[:count] + [left[place] for place in order_in_round(document["seed"], number, len(left))])
         if own not in orders:
             return False
     return True
@@ -171,7 +174,7 @@ def _check_broken_off(
         cuts <= told,
         f"the proof was made again {cuts} times between rounds, and the comparison went on {told} times",
     )
-    ended = failed_turns(document)
+    ended = failed_turns_of(document)
     ran: dict[int, dict[int, set[str]]] = {}
     for session, row in rows:
         ran.setdefault(row["round"], {}).setdefault(session, set()).add(row["candidate"])

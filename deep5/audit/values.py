@@ -13,9 +13,9 @@ from deep5.audit.batches import Batches
 from deep5.audit.collective_values import OF_ONE_SIZE, check_of_one_size, is_series
 from deep5.audit.finding import Ledger
 from deep5.audit.numerics import parts_of
+from deep5.audit.order_statistics import excess_over_noise, median_ends
 from deep5.audit.rank_values import COMBINED, SUMMED, OfAll, check_of_all
 from deep5.audit.rounds import SIDES
-from deep5.core.errors import TooFewSamples
 from deep5.results.samples_file import SampleRow
 from deep5.results.schema import metric_labels
 
@@ -221,15 +221,12 @@ def _check_target(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows,
 
 
 def _check_interval(ledger: Ledger, label: str, row: Mapping[str, Any], values: Sequence[float]) -> None:
-    from deep5.measuring.samples import median_interval
-
-    try:
-        found = median_interval(values)
-    except TooFewSamples:
+    found = median_ends(values)
+    if found is None:
         ledger.same(9, f"the interval of {label}", row["interval"], None)
         return
     stored = row["interval"] or {"low": None, "high": None}
-    ledger.same(9, f"the interval of {label}", [stored["low"], stored["high"]], [found.low, found.high])
+    ledger.same(9, f"the interval of {label}", [stored["low"], stored["high"]], list(found))
 
 
 def _step_latency(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, run: _Run) -> None:
@@ -265,8 +262,6 @@ def _utilisation(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, 
 
 def _overhead(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, run: _Run) -> None:
     """The difference of every round, and the upper end of the interval of its median."""
-    from deep5.measuring.samples import median_interval
-
     loops = run.document["measurement"]["loops"]
     times = _sides(run.samples)
     follows = [(a - (b + c) / 2) / loops * 1e6 for a, b, c in zip(*times, strict=True)]
@@ -276,19 +271,17 @@ def _overhead(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, run
         and all(math.isclose(s.value, f, rel_tol=1e-6, abs_tol=1e-6) for s, f in zip(own, follows, strict=True)),
         f"the samples of {label} do not follow from the times of candidate and baseline",
     )
-    found = median_interval([sample.value for sample in own])
-    ledger.same(9, f"the value of {label}", float(row["value"]), found.high)
+    found = median_ends([sample.value for sample in own])
+    ledger.same(9, f"the value of {label}", float(row["value"]), found and found[1])
     _check_interval(ledger, label, row, [sample.value for sample in own])
 
 
 def _slowdown(ledger: Ledger, label: str, row: Mapping[str, Any], own: Rows, run: _Run) -> None:
     """The non-inferiority test over the rounds' times."""
-    from deep5.measuring.samples import non_inferiority
-
     ours, theirs, again = _sides(run.samples)
     ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
     ledger.same(9, f"the samples of {label}", [s.value for s in own], ratios)
-    ledger.same(9, f"the value of {label}", float(row["value"]), non_inferiority(ours, theirs, again).excess)
+    ledger.same(9, f"the value of {label}", float(row["value"]), excess_over_noise(ours, theirs, again))
     _check_interval(ledger, label, row, [sample.value for sample in own])
 
 

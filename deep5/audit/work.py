@@ -14,8 +14,8 @@ from typing import Any
 from deep5.audit.finding import Ledger
 from deep5.audit.identity import own_recipe
 from deep5.audit.numerics import parts_of
+from deep5.audit.timed_samples import TimedSample
 from deep5.core.errors import Deep5Error
-from deep5.results.round_samples import RoundSample
 
 __all__ = ["check_work"]
 
@@ -27,7 +27,7 @@ _CONVOLUTION = 4.0
 _PASSES = {"training": 2, "inference": 1}
 
 
-def check_work(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[RoundSample]) -> None:
+def check_work(ledger: Ledger, document: Mapping[str, Any], samples: Sequence[TimedSample]) -> None:
     """Hold the median time of every candidate and workload against its arithmetic.
 
     Args:

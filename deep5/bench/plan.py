@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import Deep5Error, ShapeError, UsageError
+from deep5.core.operator import Operator
 from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.operators.contract import is_floating
 from deep5.operators.drawn import check_bounds, check_held, each_input
-from deep5.operators.operator import Operator
-from deep5.operators.problems import FORWARD, Direction, Problem, problem_set
+from deep5.operators.problem import FORWARD, Direction, Problem
+from deep5.operators.problems import problem_set
 from deep5.operators.work import RECURRENT, backward_bytes, backward_flops, flops, misfit, moved_bytes
 
 __all__ = ["Plan", "Workload", "make_operator_of", "remarks", "workload_of", "workloads"]

@@ -254,7 +254,7 @@ def _told(times: OperatorTimes) -> dict[str, Any]:
 
 def _draw(run: RunRecord, box: str | None) -> list[str]:
     """The pictures, and what is to be known where they could not be drawn."""
-    from deep5.results.charts import draw
+    from deep5.results.charts.operators import draw
 
     try:
         pictures, missing = draw(run.folder.path, box)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from deep5.operators.problems import FORWARD
+from deep5.operators.problem import FORWARD
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -21,9 +21,10 @@ from deep5.core.errors import (
     UsageError,
     brief,
 )
+from deep5.core.operator import Operator
 from deep5.core.seeds import generator
 from deep5.core.tensors import numpy_dtype
-from deep5.networks.edit.builder import OPSET
+from deep5.networks.onnx.versions import OPSET
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.check import TIME_LIMIT_S, check_forward, check_gradient, check_time_limit
 from deep5.operators.checks.inputs import floating
@@ -35,7 +36,6 @@ from deep5.operators.contract import check_inputs, is_floating, name_of
 from deep5.operators.cpp import CppOperator
 from deep5.operators.drawn import below_extents, check_bounds, check_held, each_input, whole_numbers
 from deep5.operators.native import NativeOperator
-from deep5.operators.operator import Operator
 from deep5.operators.plan import CODES
 from deep5.recipe.operator_names import found_in_file, made_operator, names_file, parse_shape
 from deep5.recipe.settings import parse_setting

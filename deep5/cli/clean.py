@@ -92,7 +92,8 @@ def found_in_results(folder: str | Path, keep: int = 1) -> list[Found]:
     Raises:
         UsageError: No such folder, no result folder in it, or a number below 0.
     """
-    from deep5.results.result import RESULT, result_folders
+    from deep5.results.kind import RESULT
+    from deep5.results.store import result_folders
 
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
         raise UsageError(f"keep {keep!r:.60}; allowed: a whole number of at least 0")
@@ -140,8 +141,8 @@ def _parts_by_step(folder: Path) -> dict[int, dict[int, Path]]:
 
 def _ranks(run: Path) -> int:
     """How many ranks a result says that it has; 1 where it does not say it."""
+    from deep5.results.kind import RESULT
     from deep5.results.reading import read_object
-    from deep5.results.result import RESULT
 
     try:
         ranks = read_object(run / RESULT, root=run).get("ranks", 1)

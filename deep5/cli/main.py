@@ -185,7 +185,7 @@ def run(
     """
     out_stream = sys.stdout  # with --json, what is printed within goes elsewhere
     with errors(debug, as_json) as show:
-        from deep5.distributed.launch.join import launched
+        from deep5.distributed.launch.launcher import launched
 
         for key, given in (("ranks", ranks), ("launcher", launcher)):
             if given is not None and any(text.partition("=")[0].strip() == key for text in chosen["settings"]):

@@ -76,8 +76,8 @@ def _write(record: ProfileRecord, out: Path, *, log: bool) -> str | None:
     content: dict[str, bytes | str] = {f"{_NAME}.json": json.dumps(record.document(), indent=2, allow_nan=False) + "\n"}
     missing = None
     try:
-        from deep5.results.chart_parts import files
-        from deep5.results.profile_chart import profile_chart
+        from deep5.core.charts import files
+        from deep5.results.charts.profile import profile_chart
 
         count = len(record.studies)
         title = f"{count} workload{'s' * (count != 1)}{', open division' if record.open else ''}"

@@ -211,7 +211,8 @@ def _record(
     threads: int | None,
 ) -> NetworkRecord:
     from deep5.core.plugins import framework as backend
-    from deep5.networks.analysis.analysis import analyse, batch_extents
+    from deep5.networks.analysis.analysis import analyse
+    from deep5.networks.analysis.extents import batch_extents
     from deep5.networks.analysis.layer_timing import layer_times
     from deep5.results.network_record import NetworkRecord
 
@@ -251,8 +252,8 @@ def _write(made: Network, record: NetworkRecord, out: Path) -> list[str]:
     except UsageError as error:
         missing.append(f"no network.svg was drawn: {error}")
     try:
-        from deep5.results.chart_parts import files
-        from deep5.results.network_charts import network_charts
+        from deep5.core.charts import files
+        from deep5.results.charts.network import network_charts
 
         for name, chart in network_charts(record).items():
             content |= files(name, chart)

@@ -22,7 +22,6 @@ from deep5.measuring.pinning import processors
 from deep5.measuring.statistics import LOOKS, STATED
 from deep5.recipe.recipe import Recipe
 from deep5.results.comparison import (
-    COMPARISON,
     COMPARISON_VERSION,
     ComparisonResult,
     comparison_schema,
@@ -30,6 +29,7 @@ from deep5.results.comparison import (
 )
 from deep5.results.comparison_summary import counted, results_of, verdicts_in, warnings_in
 from deep5.results.folder import locked
+from deep5.results.kind import COMPARISON
 from deep5.results.round_samples import RoundSample, round_samples_text
 from deep5.results.validation import check_document, encode
 

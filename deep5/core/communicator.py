@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from deep5.core.buffers import Reduction, check_buffer, check_pair, check_written
 from deep5.core.errors import UsageError
 
 __all__ = [
@@ -15,13 +16,8 @@ __all__ = [
     "Reduction",
     "Request",
     "SingleRank",
-    "check_buffer",
-    "check_pair",
-    "check_written",
 ]
 
-Reduction = Literal["sum", "max", "min", "prod"]
-_REDUCTIONS = frozenset(get_args(Reduction))
 
 TIMEOUT_S = 60.0
 """How long a wait may take where nobody says otherwise."""
@@ -376,54 +372,6 @@ class SingleRank:
 
     def close(self) -> None:
         """There is nothing to give up."""
-
-
-def check_buffer(buffer: Any, *, op: object = "sum") -> None:
-    """Refuse what is no contiguous array, or no reduction.
-
-    Raises:
-        UsageError: It is none.
-    """
-    if op not in _REDUCTIONS:
-        raise UsageError(f"unknown reduction {op!r}; allowed: {', '.join(get_args(Reduction))}")
-    if not isinstance(buffer, np.ndarray) or not buffer.flags.c_contiguous or buffer.dtype.hasobject:
-        raise UsageError(
-            f"got {type(buffer).__name__} as a buffer; allowed: a C-contiguous NumPy array of numbers; remedy: "
-            "numpy.ascontiguousarray"
-        )
-    if not buffer.dtype.isnative:
-        raise UsageError(
-            f"got a buffer of {buffer.dtype.str}; allowed: numbers in this machine's order of bytes; remedy: "
-            "array.astype(array.dtype.newbyteorder('='))"
-        )
-
-
-def check_written(buffer: np.ndarray) -> None:
-    """Refuse a buffer that results cannot be written into.
-
-    Raises:
-        UsageError: It is read-only.
-    """
-    if not buffer.flags.writeable:
-        raise UsageError(
-            f"got a read-only array of {buffer.dtype}[{buffer.size}] for a result; allowed: one that can be written; "
-            "remedy: array.copy()"
-        )
-
-
-def check_pair(part: Any, whole: Any, parts: int) -> None:
-    """Refuse two buffers of which one does not have so many times the elements of the other.
-
-    Raises:
-        UsageError: One is no buffer, or they do not fit.
-    """
-    check_buffer(part)
-    check_buffer(whole)
-    if part.size * parts != whole.size or part.dtype != whole.dtype:
-        raise UsageError(
-            f"got buffers of {part.dtype}[{part.size}] and {whole.dtype}[{whole.size}]; allowed: the same dtype, and "
-            f"{parts} times the elements of the one in the other"
-        )
 
 
 def _only(root: int) -> None:

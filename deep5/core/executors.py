@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from deep5.core.arguments import is_finite
 from deep5.core.errors import UsageError
 from deep5.core.events import StepInfo
+from deep5.core.network_spec import NetworkSpec
+from deep5.core.operator import Operator
 from deep5.core.tensors import Array, Arrays, Device
-
-if TYPE_CHECKING:
-    from deep5.networks.native import NativeNetwork
-    from deep5.networks.network import Network
-    from deep5.operators.operator import Operator
 
 __all__ = ["GraphExecutor", "OperatorExecutor", "ParameterGroup", "StepOptimizer", "TrainStep"]
 
@@ -167,10 +164,20 @@ class GraphExecutor(Protocol):
     there is one set of parameters, of running statistics and of gradients, which training changes.
     """
 
-    network: Network | NativeNetwork
     device: Device
     capabilities: frozenset[str]
     """Among `"whole_step"`, `"early_gradients"`, `"float64"`."""
+
+    if TYPE_CHECKING:
+        # Read-only, so that an executor of graphs may narrow it to `Network`.
+        @property
+        def network(self) -> NetworkSpec:
+            """What it runs."""
+            ...
+
+    else:
+        # An attribute, so that a subclass can assign it.
+        network: NetworkSpec
 
     def inference(self, inputs: Arrays, *, training: bool = False, info: StepInfo | None = None) -> Arrays:
         """Run forward.
@@ -288,7 +295,7 @@ class GraphExecutor(Protocol):
         """Restore `state_dict`, bit for bit."""
         ...
 
-    def export(self, *, evaluation: bool = True) -> Network:
+    def export(self, *, evaluation: bool = True) -> NetworkSpec:
         """The network with the live parameters as its initial ones.
 
         Args:

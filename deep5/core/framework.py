@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from deep5.core.arguments import bounded_threads, of_a_network
 from deep5.core.errors import UnknownName, Unsupported, UsageError
 from deep5.core.executors import GraphExecutor, OperatorExecutor, StepOptimizer
+from deep5.core.layer_clock import LayerClock
+from deep5.core.network_spec import NetworkSpec
+from deep5.core.operator import Operator
 from deep5.core.tensors import Device
-
-if TYPE_CHECKING:
-    from deep5.networks.analysis.layer_clock import LayerClock
-    from deep5.networks.network import Network
-    from deep5.operators.operator import Operator
 
 __all__ = ["Framework", "Support"]
 
@@ -63,7 +61,7 @@ class Framework(ABC):
         """The version of the library underneath."""
 
     @abstractmethod
-    def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
+    def executor(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
         """Make a network runnable.
 
         Args:
@@ -99,7 +97,7 @@ class Framework(ABC):
         """
         raise Unsupported(f"the back-end {self.name} runs no operators outside of a network")
 
-    def layer_clock(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
+    def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
         """Make a network runnable with instruments that time its layers; see `deep5.networks.layer_times`.
 
         Raises:

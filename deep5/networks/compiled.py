@@ -9,13 +9,13 @@ from typing import Any
 import onnx_ir as ir
 
 from deep5.core.errors import Deep5Error, OperatorError
+from deep5.core.operator import Operator
 from deep5.networks.custom import operator_of
 from deep5.networks.network import Network
 from deep5.operators.backward import Backward
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
 from deep5.operators.kernel import Kernel
-from deep5.operators.operator import Operator
 from deep5.operators.plan import CODES
 
 __all__ = ["DOMAIN", "failure", "refusal", "with_kernels"]

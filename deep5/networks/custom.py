@@ -11,11 +11,11 @@ import onnx
 import onnx_ir as ir
 
 from deep5.core.errors import OperatorError
+from deep5.core.operator import Operator
 from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.networks.onnx.attributes import attribute
 from deep5.operators.backward import Backward
 from deep5.operators.contract import is_floating, specs_of
-from deep5.operators.operator import Operator
 from deep5.operators.registry import make_operator, registered_operator
 
 __all__ = ["BACKWARD", "Extent", "backward_attributes", "is_custom", "operator_of", "output_count", "standing_in"]

@@ -18,7 +18,7 @@ from deep5.core.errors import NetworkError, ShapeError, UnknownName, Unsupported
 from deep5.core.events import StepInfo, check_info
 from deep5.core.executors import GraphExecutor
 from deep5.core.tensors import Array, Arrays, Device, TensorSpec, dtype_name, to_numpy
-from deep5.networks.failed import is_own
+from deep5.networks.diagnostics.failures import is_own
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network
 from deep5.networks.onnx.bounds import fed_counts

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from deep5.core.errors import NetworkError, Unsupported
 from deep5.core.tensors import TensorSpec
+from deep5.networks.hashes import hash_of_lines, hash_of_values
 from deep5.networks.onnx.initial_values import InitialValues
 
-__all__ = ["NativeNetwork", "hash_of_values"]
+__all__ = ["NativeNetwork"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,18 +100,4 @@ class NativeNetwork:
         parts = {"inputs": self.inputs, "outputs": self.outputs, "parameters": self.parameter_specs}
         for kind, specs in {**parts, "buffers": self.buffer_specs}.items():
             lines += [f"{kind} {name} {spec}" for name, spec in specs.items()]
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def hash_of_values(specs: Mapping[str, TensorSpec], value: Callable[[str], np.ndarray]) -> str:
-    """SHA-256 over names, shapes, dtypes and bytes.
-
-    Args:
-        specs: Of parameters, and of buffers behind them.
-        value: Gives each value when it is asked for by name, so that there is one at a time.
-    """
-    digest = hashlib.sha256()
-    for name, spec in specs.items():
-        digest.update(f"{name} {spec}\n".encode())
-        digest.update(value(name).tobytes())
-    return digest.hexdigest()
+        return hash_of_lines(lines)

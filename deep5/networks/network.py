@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,17 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes import common as passes
 
-from deep5.core.errors import NetworkError, OutputError, suggestion
 from deep5.core.tensors import TensorSpec
-from deep5.networks.constants import FLOATS, role, separate_roles
-from deep5.networks.edit.freezing import frozen_names
-from deep5.networks.onnx.element_types import element_type
-from deep5.networks.onnx.initial_values import InitialValues
+from deep5.networks.constants import separate_roles
+from deep5.networks.diagnostics.failures import unmakeable
+from deep5.networks.edit import editing, freezing, initials, subnetwork
+from deep5.networks.hashes import hash_of_lines, hash_of_values, node_lines
+from deep5.networks.onnx.importing import import_model
+from deep5.networks.onnx.initial_values import InitialValues, initial_value
+from deep5.networks.onnx.specs import initial_specs, named_specs
+from deep5.networks.onnx.weights import read_weights, write_weights
+from deep5.networks.onnx.writing import model_proto, save_model
 
 __all__ = ["Network"]
 
@@ -53,33 +55,21 @@ class Network:
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         graph = model.graph
-        self.inputs: dict[str, TensorSpec] = {
-            _name(value): _spec(value) for value in graph.inputs if value.name not in graph.initializers
-        }
-        self.outputs: dict[str, TensorSpec] = {_name(value): _spec(value) for value in graph.outputs}
-        self.parameter_specs: dict[str, TensorSpec] = {}
-        self.buffer_specs: dict[str, TensorSpec] = {}
-        separate_roles(model.graph)
-        for node in graph.all_nodes():
-            for position, value in enumerate(node.inputs):
-                if value is None or not value.is_initializer() or value.graph is not graph:
-                    continue
-                kind = role(node, position)
-                if kind == "statistics":
-                    self.buffer_specs[_name(value)] = _spec(value)
-                elif kind == "value" and value.dtype in FLOATS:
-                    self.parameter_specs[_name(value)] = _spec(value)
-        self.frozen: frozenset[str] = frozen_names(model, self.parameter_specs)
+        self.inputs = named_specs(value for value in graph.inputs if value.name not in graph.initializers)
+        self.outputs = named_specs(graph.outputs)
+        separate_roles(graph)
+        self.parameter_specs, self.buffer_specs = initial_specs(graph)
+        self.frozen: frozenset[str] = freezing.frozen_names(model, self.parameter_specs)
         self.trained_specs = {name: spec for name, spec in self.parameter_specs.items() if name not in self.frozen}
 
     def __repr__(self) -> str:
-        def told(specs: Mapping[str, TensorSpec]) -> str:
+        def shown(specs: Mapping[str, TensorSpec]) -> str:
             return ", ".join(f"{name} {spec}" for name, spec in specs.items()) or "nothing"
 
         count = sum(spec.size for spec in self.parameter_specs.values())
         name, frozen = self.model.graph.name, f", {len(self.frozen)} of them frozen" if self.frozen else ""
         return (
-            f"<Network {name!r}: {told(self.inputs)} -> {told(self.outputs)}; {len(self.model.graph)} nodes, "
+            f"<Network {name!r}: {shown(self.inputs)} -> {shown(self.outputs)}; {len(self.model.graph)} nodes, "
             f"{len(self.parameter_specs)} parameters of {count:,} numbers{frozen}>"
         )
 
@@ -93,8 +83,6 @@ class Network:
         Raises:
             NetworkError: No such file, not a valid ONNX model, or weights outside the model's folder.
         """
-        from deep5.networks.onnx.importing import import_model
-
         return cls(import_model(path_or_model))
 
     @property
@@ -127,16 +115,7 @@ class Network:
         Raises:
             NetworkError: Nothing has that name.
         """
-        value = self.model.graph.initializers.get(name)
-        if value is None or value.const_value is None:
-            raise NetworkError(f"no initial value {name!r}; allowed: {', '.join(self.model.graph.initializers)}")
-        try:
-            return np.array(value.const_value.numpy(), order="C")
-        except (OSError, ValueError, MemoryError) as error:
-            raise NetworkError(
-                f"the initial value {name!r} of {value.const_value.nbytes} bytes cannot be read: {error}; remedy: look "
-                "at the file that holds it"
-            ) from error
+        return initial_value(self.model, name)
 
     def with_values(self, values: Mapping[str, np.ndarray]) -> Network:
         """A copy of this network with other initial values.
@@ -147,23 +126,7 @@ class Network:
         Raises:
             NetworkError: No mapping, an unknown name, or a value that does not fit.
         """
-        if not isinstance(values, Mapping):
-            raise NetworkError(f"got {type(values).__name__} as values; allowed: a dict of arrays by name")
-        model = self.model.clone()
-        for name, given in values.items():
-            value = model.graph.initializers.get(name)
-            if value is None:
-                raise NetworkError(f"no initial value {name!r}; allowed: {', '.join(model.graph.initializers)}")
-            array = np.array(given, order="C")
-            wanted, got = _spec(value), TensorSpec(shape=array.shape, dtype=str(array.dtype))
-            if wanted.mismatch(array.shape, got.dtype):
-                remedy = f"astype({wanted.dtype!r})" if array.shape == wanted.shape else "a value of that shape"
-                raise NetworkError(
-                    f"the value for {name!r} does not fit: got {got}; allowed: {wanted}, shape and dtype; remedy: "
-                    f"{remedy}"
-                )
-            value.const_value = ir.tensor(array, name=name)
-        return Network(model)
+        return Network(initials.with_values(self.model, values))
 
     def with_outputs(self, names: Iterable[str]) -> Network:
         """A copy of this network that returns these values, in this order.
@@ -171,24 +134,7 @@ class Network:
         Raises:
             NetworkError: No node computes such a value, one is named twice, or none is.
         """
-        if isinstance(names, str) or not isinstance(names, Iterable) or not (names := list(names)):
-            raise NetworkError(f"got {names!r} as outputs; allowed: a list of at least one name")
-        model = self.model.clone()
-        values = {value.name: value for node in model.graph for value in node.outputs}
-        chosen: list[ir.Value] = []
-        for name in names:
-            if not isinstance(name, str) or name not in values:
-                raise NetworkError(
-                    f"with_outputs: no node computes {name!r}; allowed: {', '.join(map(str, values))}"
-                    f"{suggestion(str(name), map(str, values))}"
-                )
-            if values[name] in chosen:
-                raise NetworkError(f"with_outputs: got {name!r} twice; allowed: every value once")
-            chosen.append(values[name])
-        model.graph.outputs.clear()
-        model.graph.outputs.extend(chosen)
-        passes.RemoveUnusedNodesPass()(model)
-        return Network(model)
+        return Network(subnetwork.with_outputs(self.model, names))
 
     def add_parameter(self, name: str, value: np.ndarray) -> Network:
         """A copy with one more initial value: a parameter, where it is floating-point and a node uses it as one.
@@ -200,9 +146,7 @@ class Network:
         Raises:
             NetworkError: The name is taken, or these are no numbers.
         """
-        from deep5.networks.edit.editing import add_parameter
-
-        return add_parameter(self, name, value)
+        return Network(initials.add_parameter(self.model, name, value))
 
     def add_node(
         self,
@@ -227,9 +171,7 @@ class Network:
         Raises:
             NetworkError: No such operator or value, a name that is taken, or inputs that the operator does not take.
         """
-        from deep5.networks.edit.editing import add_node
-
-        return add_node(self, op_type, inputs, outputs, name, domain, attributes)
+        return Network(editing.add_node(self.model, op_type, inputs, outputs, name, domain, attributes))
 
     def remove_node(self, name: str, *, bypass: str | None = None) -> Network:
         """A copy without a node, and without initial values that it alone used.
@@ -241,9 +183,7 @@ class Network:
         Raises:
             NetworkError: No such node or input, somebody would be left without an input, or the shapes do not fit.
         """
-        from deep5.networks.edit.editing import remove_node
-
-        return remove_node(self, name, bypass)
+        return Network(editing.remove_node(self.model, name, bypass))
 
     def add_edge(self, value: str, node: str, position: int | None = None) -> Network:
         """A copy in which a node takes a value as an input, in place of what it took there.
@@ -256,9 +196,7 @@ class Network:
         Raises:
             NetworkError: No such value or node, a cycle, or an input that the operator does not take.
         """
-        from deep5.networks.edit.editing import add_edge
-
-        return add_edge(self, value, node, position)
+        return Network(editing.add_edge(self.model, value, node, position))
 
     def remove_edge(self, node: str, position: int) -> Network:
         """A copy in which a node does without an input that is optional or one of a row, such as a bias.
@@ -266,9 +204,7 @@ class Network:
         Raises:
             NetworkError: No such node or input, or the operator needs it.
         """
-        from deep5.networks.edit.editing import remove_edge
-
-        return remove_edge(self, node, position)
+        return Network(editing.remove_edge(self.model, node, position))
 
     def replace_node(
         self,
@@ -291,9 +227,7 @@ class Network:
         Raises:
             NetworkError: No such node, operator or value, a cycle, or shapes that do not fit.
         """
-        from deep5.networks.edit.editing import replace_node
-
-        return replace_node(self, name, op_type, inputs, domain, attributes)
+        return Network(editing.replace_node(self.model, name, op_type, inputs, domain, attributes))
 
     def rename(self, old: str, new: str) -> Network:
         """A copy in which a value (an input, output, parameter or one between), else a node, has another name.
@@ -301,9 +235,7 @@ class Network:
         Raises:
             NetworkError: Nothing has the old name, or something else has the new one.
         """
-        from deep5.networks.edit.editing import rename
-
-        return rename(self, old, new)
+        return Network(editing.rename(self.model, old, new))
 
     def freeze(self, *patterns: str) -> Network:
         """A copy in which parameters are frozen; they stay parameters.
@@ -317,15 +249,11 @@ class Network:
         Raises:
             NetworkError: A pattern that matches no parameter.
         """
-        from deep5.networks.edit.freezing import freeze
-
-        return freeze(self, patterns)
+        return Network(freezing.freeze(self.model, self.parameter_specs, patterns))
 
     def unfreeze(self, *patterns: str) -> Network:
         """A copy in which parameters are trained again; see `freeze`. Raises as that."""
-        from deep5.networks.edit.freezing import unfreeze
-
-        return unfreeze(self, patterns)
+        return Network(freezing.unfreeze(self.model, self.parameter_specs, patterns))
 
     def add_loss(
         self, scores: str = "logits", loss: str = "cross_entropy", *, label: str = "label", name: str = "loss"
@@ -341,9 +269,7 @@ class Network:
         Raises:
             NetworkError: No such value, an unknown loss, a name that is taken, or shapes that do not fit.
         """
-        from deep5.networks.edit.subnetwork import add_loss
-
-        return add_loss(self, scores, loss, label, name)
+        return Network(subnetwork.add_loss(self.model, scores, loss, label, name))
 
     def subnetwork(self, inputs: Sequence[str], outputs: Sequence[str]) -> Network:
         """What computes some values from others, as a network of its own, with the parameters that it uses.
@@ -355,14 +281,10 @@ class Network:
         Raises:
             NetworkError: No such value, or an input of the network goes into it that is not named.
         """
-        from deep5.networks.edit.subnetwork import subnetwork
-
-        return subnetwork(self, inputs, outputs)
+        return Network(subnetwork.subnetwork(self.model, inputs, outputs))
 
     def refused_by(self, framework: str, error: Exception) -> Exception:
         """The error to raise where a back-end raised another one while it made the network runnable."""
-        from deep5.networks.failed import unmakeable
-
         return unmakeable(error, framework, str(self.model.graph.name))
 
     def to_onnx(self) -> onnx.ModelProto:
@@ -371,14 +293,7 @@ class Network:
         Raises:
             NetworkError: It is larger than the 2 GiB that such a model can be.
         """
-        from deep5.networks.onnx.writing import check_size
-
-        check_size(self)
-        model = self.model.clone()
-        for name, value in model.graph.initializers.items():
-            if isinstance(value.const_value, ir.ExternalTensor):
-                value.const_value = ir.Tensor(self.initial(name), name=name)
-        return ir.to_proto(model)
+        return model_proto(self.model)
 
     def save(self, path: str | Path) -> None:
         """Write the network as one ONNX file, atomically and weight by weight.
@@ -391,17 +306,7 @@ class Network:
             NetworkError: It is larger than the 2 GiB that such a file can be.
             OutputError: It cannot be written.
         """
-        from deep5.core.files import write_atomically
-        from deep5.networks.onnx.weights import check_path
-        from deep5.networks.onnx.writing import write_model
-
-        check_path(path, "the network", ".onnx", "save_weights")
-        try:
-            write_atomically(path, lambda file: write_model(self, file))
-        except OSError as error:
-            raise OutputError(
-                f"the network cannot be written to {path} ({error.strerror}); allowed: a writable file"
-            ) from error
+        save_model(self.model, path)
 
     def save_weights(self, path: str | Path) -> None:
         """Write the initial values of parameters and buffers as a safetensors file, atomically.
@@ -411,8 +316,6 @@ class Network:
             MissingDependency: safetensors is not installed.
             OutputError: It cannot be written.
         """
-        from deep5.networks.onnx.weights import write_weights
-
         write_weights(self, path)
 
     def with_weights(self, path: str | Path) -> Network:
@@ -423,17 +326,11 @@ class Network:
             MissingDependency: safetensors is not installed.
             NetworkError: No such file, or values that are missing, unknown, misshapen or of another dtype.
         """
-        from deep5.networks.onnx.weights import read_weights
-
-        return self.with_values(read_weights(self, path))
+        return self.with_values(read_weights({**self.parameter_specs, **self.buffer_specs}, path))
 
     def weights_hash(self) -> str:
         """SHA-256 over names, shapes, dtypes and bytes of all initial parameters and buffers."""
-        digest = hashlib.sha256()
-        for name, spec in {**self.parameter_specs, **self.buffer_specs}.items():
-            digest.update(f"{name} {spec}\n".encode())
-            digest.update(self.initial(name).tobytes())
-        return digest.hexdigest()
+        return hash_of_values({**self.parameter_specs, **self.buffer_specs}, self.initial)
 
     def structure_hash(self) -> str:
         """SHA-256 over opset, nodes, attributes, inputs and outputs, without the weights."""
@@ -441,46 +338,7 @@ class Network:
         lines += [f"input {name} {spec}" for name, spec in self.inputs.items()]
         lines += [f"parameter {name} {spec}" for name, spec in {**self.parameter_specs, **self.buffer_specs}.items()]
         lines += [f"constant {name} {array.dtype} {array.tolist()}" for name, array in self.constants.items()]
-        for node in self.nodes:
-            attributes = sorted(f"{key}={_attribute(value)}" for key, value in node.attributes.items())
-            sources = [value.name if value is not None else "" for value in node.inputs]
-            # A file need not name an output that nothing takes.
-            made = [value.name if value.uses() or value.is_graph_output() else "" for value in node.outputs]
-            lines.append(f"{node.domain}:{node.op_type} {sources} {made} {attributes}")
+        lines += node_lines(self.model.graph)
         lines += [f"output {name}" for name in self.outputs]
         lines += [f"frozen {name}" for name in sorted(self.frozen)]
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _attribute(attribute: ir.Attr) -> str:
-    if isinstance(attribute.value, ir.TensorProtocol):
-        array = attribute.value.numpy()
-        return f"{array.dtype}{array.shape}{array.tobytes().hex()}"
-    return str(attribute.value)
-
-
-def _name(value: ir.Value) -> str:
-    if not value.name:
-        raise NetworkError("a value of the network has no name; remedy: name every input, output and initial value")
-    return value.name
-
-
-def _spec(value: ir.Value) -> TensorSpec:
-    if value.dtype is None and value.const_value is not None:
-        shape, kind = tuple(value.const_value.shape.numpy()), value.const_value.dtype
-        return TensorSpec(shape=shape, dtype=element_type(kind))
-    collection = _collection(value.type)
-    if value.dtype is None or (value.shape is None and not collection):
-        raise NetworkError(f"the value {value.name!r} has no shape or dtype; remedy: declare it, or infer shapes")
-    # An unknown extent without a name gets one of its own: two of them need not be equal.
-    extents: list[int | str] = []
-    for axis, extent in enumerate(() if value.shape is None or collection else value.shape):
-        extents.append(extent if isinstance(extent, int) else str(extent.value or f"{value.name}:{axis}"))
-    return TensorSpec(shape=tuple(extents), dtype=element_type(value.dtype), collection=collection)
-
-
-def _collection(kind: ir.TypeProtocol | None) -> str:
-    """What a value is but a tensor, as `TensorSpec` calls it."""
-    if isinstance(kind, ir.OptionalType):
-        return "optional sequence" if isinstance(kind.elem_type, ir.SequenceType) else "optional"
-    return "sequence" if isinstance(kind, ir.SequenceType) else ""
+        return hash_of_lines(lines)

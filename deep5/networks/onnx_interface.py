@@ -12,10 +12,10 @@ from onnx.backend.base import Backend, BackendRep
 from deep5.core.errors import NetworkError, ShapeError, Unsupported, UsageError, brief
 from deep5.core.executors import GraphExecutor
 from deep5.core.tensors import to_numpy
+from deep5.networks.arguments import framework_of
 from deep5.networks.custom import standing_in
-from deep5.networks.edit.arguments import framework_of
+from deep5.networks.diagnostics.refusals import first_line, unknown_operator, unregistered
 from deep5.networks.network import Network
-from deep5.networks.onnx.faults import first_line, unknown_operator, unregistered
 from deep5.operators.registry import registered_operator
 
 __all__ = ["onnx_backend"]

@@ -8,11 +8,12 @@ from typing import Any
 import onnx
 
 from deep5.core.errors import ShapeError, Unsupported, UsageError
+from deep5.core.operator import Operator
 from deep5.core.tensors import Array, TensorSpec
-from deep5.networks.edit.builder import OPSET, NetworkBuilder
+from deep5.networks.diagnostics.refusals import unknown_operator
+from deep5.networks.edit.builder import NetworkBuilder
 from deep5.networks.network import Network
-from deep5.networks.onnx.faults import unknown_operator
-from deep5.operators.operator import Operator
+from deep5.networks.onnx.versions import OPSET
 
 __all__ = ["ONNXOperator"]
 

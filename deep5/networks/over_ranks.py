@@ -1,4 +1,4 @@
-"""Batch normalisation in training over the batch of all ranks: which nodes it is, and what marks them."""
+"""Batch normalization over the batch of all ranks: the mark on its nodes, and the operators that ranks exchange by."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from deep5.networks.onnx.attributes import attribute
 __all__ = ["RANKS", "is_over_ranks", "is_training", "over_ranks"]
 
 RANKS = "deep5.ranks"
-"""The domain of what normalises over the parts that several ranks have of a batch; ranks exchange while it runs.
+"""The domain of operators that normalize over the parts of a batch on several ranks, which exchange while they run.
 
-`BatchMoments` gives mean, variance and the number of elements a channel, of all ranks' parts, of this rank's x;
-`GradientSums` the sums over all ranks of what it is given. Both are `RankStatistics`' of `deep5.distributed`.
+`BatchMoments` gives mean, variance and the number of elements per channel, over all ranks, of this rank's x;
+`GradientSums` the sums over all ranks of its inputs. `RankStatistics` of `deep5.distributed` computes both.
 """
 _MARK = "deep5.over_ranks"
 
 
 def is_training(node: ir.Node) -> bool:
-    """Whether a node is a batch normalisation that computes its own statistics."""
+    """Whether a node is a batch normalization that computes its own statistics."""
     return node.op_type == "BatchNormalization" and not node.domain and attribute(node, "training_mode", 0) == 1
 
 
 def is_over_ranks(node: ir.Node) -> bool:
-    """Whether the statistics of a batch normalisation in training are those of the batch of all ranks."""
+    """Whether the statistics of a batch normalization in training are those of the batch of all ranks."""
     return _MARK in node.metadata_props
 
 
 def over_ranks(network: Network) -> Network:
-    """The network with all batch normalisations in training over the batch of all ranks.
+    """The network with every batch normalization in training over the batch of all ranks.
 
     Args:
         network: The network in training; it is not changed.

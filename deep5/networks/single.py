@@ -8,12 +8,12 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from deep5.core.operator import Operator
 from deep5.core.tensors import TensorSpec
 from deep5.networks.edit.builder import NetworkBuilder
 from deep5.networks.network import Network
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.contract import name_of, specs_of
-from deep5.operators.operator import Operator
 from deep5.operators.registry import forget_operator, register_operator
 
 __all__ = ["Single"]

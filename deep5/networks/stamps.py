@@ -7,8 +7,8 @@ from time import perf_counter_ns
 from typing import Any
 
 from deep5.core.executors import GraphExecutor
+from deep5.core.layer_clock import Group, Pass
 from deep5.core.tensors import Arrays
-from deep5.networks.analysis.layer_clock import Group, Pass
 from deep5.networks.network import Network
 
 __all__ = ["StampedClock", "Stamps"]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from deep5.core.errors import ShapeError, Unsupported
+from deep5.core.operator import Operator
 from deep5.core.tensors import Array, TensorSpec
 from deep5.operators.contract import check_gradients, known, name_of, specs_of
-from deep5.operators.operator import Operator
 
 __all__ = ["Backward"]
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from deep5.core.errors import OperatorError, ShapeError, UsageError, brief
+from deep5.core.operator import Operator
 from deep5.core.tensors import Array, to_numpy
 from deep5.operators.checks.collect import Collector
 from deep5.operators.checks.conduct import (
@@ -42,7 +43,6 @@ from deep5.operators.checks.values import REFERENCE, check_dtypes, check_empty, 
 from deep5.operators.contract import check_inputs, is_floating, name_of
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
-from deep5.operators.operator import Operator
 from deep5.operators.plan import CODES
 
 __all__ = ["TIME_LIMIT_S", "check_forward", "check_gradient", "check_time_limit"]

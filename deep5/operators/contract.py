@@ -12,7 +12,7 @@ from deep5.core.memo import remember
 from deep5.core.tensors import Array, TensorSpec, dtype_name
 
 if TYPE_CHECKING:
-    from deep5.operators.operator import Operator
+    from deep5.core.operator import Operator
 
 __all__ = [
     "check_gradients",

@@ -11,14 +11,14 @@ import numpy as np
 
 from deep5.core.errors import OperatorError, ShapeError, Unsupported
 from deep5.core.memo import remember
+from deep5.core.operator import Operator
 from deep5.core.tensors import Array, TensorSpec
 from deep5.operators.asked import check_output_grads, wanted_gradients
 from deep5.operators.backward import Backward
 from deep5.operators.contract import is_floating, name_of, spec_of
 from deep5.operators.cpp_attributes import as_attribute
-from deep5.operators.cpp_library import ELEMENTS, Argument, Library, Made, source_path
+from deep5.operators.cpp_library import ELEMENTS, Argument, Library, Made, Source, source_path
 from deep5.operators.kernel import Kernel
-from deep5.operators.operator import Operator
 from deep5.operators.plan import CODES, Plan, check_arrays, remembered
 
 __all__ = ["CppOperator"]
@@ -226,7 +226,14 @@ class CppOperator(Operator):
 
     def _library(self, element: str, device: str) -> Library:
         if (element, device) not in self._libraries:
-            self._libraries[element, device] = Library(self, element, device)
+            source = Source(
+                name=name_of(self),
+                template=self.template or type(self).__name__,
+                text=self.text(device),
+                path=self.source_path(device),
+                attributes=tuple(self.attributes),
+            )
+            self._libraries[element, device] = Library(source, element, device)
         return self._libraries[element, device]
 
     def _bind(self, dtypes: tuple[str, ...], needs: tuple[bool, ...] | None, device: str) -> Kernel:

@@ -7,20 +7,17 @@ import inspect
 import re
 import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deep5.core.compiler import CPP, CUDA, CompilerRefusal, load_library
 from deep5.core.errors import Deep5Error, OperatorError, Unsupported
-from deep5.operators.contract import name_of
 from deep5.operators.cpp_attributes import given_attributes
 from deep5.operators.kernel import ASK
 from deep5.operators.plan import INCLUDE, MAX_TENSORS, NAMES
 
-if TYPE_CHECKING:
-    from deep5.operators.cpp import CppOperator
-
-__all__ = ["BOUNDS", "ELEMENTS", "Argument", "Library", "Made", "source_path"]
+__all__ = ["BOUNDS", "ELEMENTS", "Argument", "Library", "Made", "Source", "source_path"]
 
 ELEMENTS = {
     "float32": "float",
@@ -48,11 +45,30 @@ class Argument:
         self.constant, self.strided = bool(code & 1 << 8), bool(code & 1 << 9)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A class template in C++.
+
+    Attributes:
+        name: What messages call the operator.
+        template: Name of the class template.
+        text: The source.
+        path: Its file; None where there is none.
+        attributes: Names of the arguments of its constructor.
+    """
+
+    name: str
+    template: str
+    text: str
+    path: Path | None
+    attributes: tuple[str, ...]
+
+
 class Library:
     """A class in C++ for one element type and device.
 
     Args:
-        operator: The operator.
+        source: Of the device.
         element: The element type that the class is made for.
         device: `"cpu"` or `"cuda"`.
 
@@ -62,20 +78,19 @@ class Library:
 
     Raises:
         OperatorError: It does not compile, or the class is none that an operator may have.
-        Unsupported: There is no source for the device.
     """
 
-    def __init__(self, operator: CppOperator, element: str, device: str) -> None:
-        self.name, self._template = name_of(operator), operator.template or type(operator).__name__
-        text, path, count = operator.text(device), operator.source_path(device), len(operator.attributes)
+    def __init__(self, source: Source, element: str, device: str) -> None:
+        self.name, self._template = source.name, source.template
+        path, count = source.path, len(source.attributes)
         self._source, self._end = _quoted(str(path or self.name)), _quoted(f"deep5's part of {self.name}")
         wrong = (
             f"the class has no public constructor, or several, for the {count} attributes "
-            f"({', '.join(operator.attributes)}); allowed: one of so many numbers, texts and vectors of numbers"
+            f"({', '.join(source.attributes)}); allowed: one of so many numbers, texts and vectors of numbers"
         )
         program = (
             f"{f'#define DEEP5_BOUNDS {BOUNDS[0]}' if BOUNDS[0] else ''}\n"
-            f'#include <deep5/library.h>\n#line 1 "{self._source}"\n{text}\n#line 1 "{self._end}"\n'
+            f'#include <deep5/library.h>\n#line 1 "{self._source}"\n{source.text}\n#line 1 "{self._end}"\n'
             f"using deep5_class = {self._template}<{ELEMENTS[element]}>;\n"
             f'static_assert(deep5::library::takes<deep5_class, {count}>, "deep5: {wrong}");\n'
             f"DEEP5_LIBRARY(deep5_class, {count})\n"

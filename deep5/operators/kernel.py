@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from deep5.core.arguments import THREADS
 from deep5.core.errors import OperatorError, ShapeError
@@ -17,7 +17,7 @@ from deep5.operators.contract import name_of, specs_of
 from deep5.operators.plan import CODES, Plan, Tensor, remembered
 
 if TYPE_CHECKING:
-    from deep5.operators.operator import Operator
+    from deep5.core.operator import Operator
 
 __all__ = ["ASK", "Kernel"]
 
@@ -107,7 +107,7 @@ class Kernel:
                 raise ShapeError(f"{self.name}: got {len(spec.shape)} axes; allowed: at most {_MAX_RANK}")
         return Plan(self, inputs, outputs)
 
-    def fail(self) -> None:
+    def fail(self) -> NoReturn:
         """Raise what went wrong in this thread's last call.
 
         Raises:

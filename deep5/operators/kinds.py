@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TypeGuard
 
+from deep5.core.operator import Operator
 from deep5.operators.backward import Backward
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
-from deep5.operators.operator import Operator
 
 __all__ = ["behind", "foreign", "is_compiled"]
 

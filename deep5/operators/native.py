@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from deep5.core.errors import Unsupported, UsageError, brief
+from deep5.core.operator import Operator
 from deep5.core.tensors import Array, TensorSpec
-from deep5.operators.operator import Operator
 
 __all__ = ["NativeOperator"]
 

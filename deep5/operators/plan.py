@@ -9,7 +9,7 @@ import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -19,14 +19,12 @@ from deep5.core.memo import remember
 from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.operators.contract import spec_of
 
-if TYPE_CHECKING:
-    from deep5.operators.kernel import Kernel
-
 __all__ = [
     "CODES",
     "INCLUDE",
     "MAX_TENSORS",
     "NAMES",
+    "Bound",
     "Plan",
     "Tensor",
     "check_arrays",
@@ -77,6 +75,26 @@ class Tensor(ctypes.Structure):
     )
 
 
+class Bound(Protocol):
+    """The compiled code that a plan runs; `Kernel` is one.
+
+    Attributes:
+        name: What messages call it.
+        pointer: Address of its `deep5_kernel`.
+        dtypes: Element types of the inputs, then of the outputs.
+        strided: Which inputs may be strided.
+    """
+
+    name: str
+    pointer: int
+    dtypes: tuple[str, ...]
+    strided: tuple[bool, ...]
+
+    def fail(self) -> NoReturn:
+        """Raise what went wrong in this thread's last call."""
+        ...
+
+
 class _Plan(ctypes.Structure):
     _fields_ = (
         ("kernel", ctypes.c_void_p),
@@ -111,7 +129,7 @@ class Plan:
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: Bound,
         inputs: Sequence[TensorSpec],
         outputs: Sequence[TensorSpec],
         strides: Sequence[tuple[int, ...] | None] = (),

@@ -1,4 +1,4 @@
-"""Problem sets: an operator, its inputs, its attributes and the directions in which it is run.
+"""Problem sets, by name: those of DeepBench, and those of deep5's studies of operators.
 
 DeepBench (Baidu Research, https://github.com/baidu-research/DeepBench, Apache-2.0): the sizes in
 `code/kernels/*_problems.h`, one row a problem, in the tables beside this module. Its sparse matrix products and its
@@ -10,63 +10,19 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.resources import files
 from math import sqrt
 from typing import Any
 
 from deep5.core.errors import UnknownName, UsageError
 from deep5.core.tensors import TensorSpec
+from deep5.operators.problem import Direction, Problem
+from deep5.operators.zoo import problems as studies
 
-__all__ = ["FORWARD", "PROBLEM_SETS", "TABLES", "Direction", "Problem", "problem_rows", "problem_set"]
+__all__ = ["PROBLEM_SETS", "TABLES", "problem_rows", "problem_set"]
 
 TABLES = ("all_reduce", "conv", "gemm", "rnn", "sparse_gemm")
 """DeepBench's tables."""
-
-FORWARD = "forward"
-"""Name of the direction without gradients."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Direction:
-    """What is run: the forward pass, or that and gradients.
-
-    Attributes:
-        name: "forward", "backward by data", …
-        needs: Which inputs want a gradient; empty for the forward pass alone.
-    """
-
-    name: str = FORWARD
-    needs: tuple[bool, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Problem:
-    """One size of one operator.
-
-    Attributes:
-        name: Short and unique in its set: "conv-24", the row of the table.
-        title: Its sizes in words.
-        operator: ONNX's name, or what else `deep5 bench operator` takes.
-        inputs: Specification of every input.
-        outputs: Specification of every output; empty: what the operator says.
-        attributes: Of the operator.
-        directions: In which it is run; the first is the forward pass.
-        use: "training", "inference_server", "inference_device", or empty.
-        scales: Largest absolute value of each input's random numbers.
-        sizes: The row of the table.
-    """
-
-    name: str
-    title: str
-    operator: str
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...] = ()
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    directions: tuple[Direction, ...] = (Direction(),)
-    use: str = ""
-    scales: tuple[float, ...] = ()
-    sizes: Mapping[str, Any] = field(default_factory=dict)
 
 
 def problem_rows(table: str) -> list[dict[str, Any]]:
@@ -211,24 +167,13 @@ def _recurrent(dtype: str) -> list[Problem]:
     return problems
 
 
-def _study(name: str) -> Callable[[str], list[Problem]]:
-    def made(dtype: str) -> list[Problem]:
-        # Not sooner: the studies are made of the classes of this module.
-        from deep5.operators.zoo import problems
-
-        problems_of: Callable[[str], list[Problem]] = getattr(problems, name)
-        return problems_of(dtype)
-
-    return made
-
-
 PROBLEM_SETS: Mapping[str, Callable[[str], list[Problem]]] = {
     "deepbench.conv": _convolutions,
     "deepbench.gemm": _products,
     "deepbench.rnn": _recurrent,
-    "studies.convolution": _study("convolutions"),
-    "studies.layers": _study("layers"),
-    "studies.matmul": _study("products"),
+    "studies.convolution": studies.convolutions,
+    "studies.layers": studies.layers,
+    "studies.matmul": studies.products,
 }
 """What makes the problems of a set, for an element type."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from deep5.core.errors import OperatorError, UsageError, brief
-from deep5.operators.operator import Operator
+from deep5.core.operator import Operator
 
 __all__ = ["forget_operator", "make_operator", "register_operator", "registered_operator", "registered_operators"]
 

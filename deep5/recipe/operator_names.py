@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import Deep5Error, UnknownName, UsageError, brief, suggestion
+from deep5.core.operator import Operator
 from deep5.core.plugins import registered
 from deep5.operators.native import NativeOperator
-from deep5.operators.operator import Operator
 from deep5.operators.registry import registered_operator, registered_operators
 from deep5.recipe.file import named_in_file
 
@@ -43,7 +43,7 @@ def made_operator(
     """
     import onnx
 
-    from deep5.networks.edit.builder import OPSET
+    from deep5.networks.onnx.versions import OPSET
     from deep5.networks.onnx_operator import ONNXOperator
 
     if names_file(text):

@@ -15,8 +15,8 @@ __all__ = ["check_column", "chosen", "columns_of", "heading", "matches", "ordere
 
 _COLUMNS = tuple(Stored(folder="", kind="").row())
 _OTHERS = ("metric.", "ratio.", "ratio_low.", "ratio_high.", "set.", "verdict.")
-# Of the values of a column, so many are told, each cut at so many letters; and so many are looked at.
-_TOLD, _LETTERS, _LOOKED_AT = 10, 60, 2_000
+# Of the values of a column, so many are listed, each cut at so many letters; and so many are looked at.
+_LISTED, _LETTERS, _LOOKED_AT = 10, 60, 2_000
 
 
 def columns_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -93,8 +93,12 @@ def unmatched(rows: Sequence[Mapping[str, Any]], where: Mapping[str, Any]) -> li
             parts = str(value).split(", ") if name == "framework" else [str(value)]
             seen.update(printable(part)[:_LETTERS] for part in parts if value is not None)
         known = [text for text, _ in seen.most_common(_LOOKED_AT)]
-        told = ", ".join(sorted(known[:_TOLD])) + (f" and {len(seen) - _TOLD} more" if len(seen) > _TOLD else "")
-        there = f"there are: {told}{suggestion(str(wanted)[:_LETTERS], known)}" if seen else "none has any"
+        more = f" and {len(seen) - _LISTED} more" if len(seen) > _LISTED else ""
+        there = (
+            f"there are: {', '.join(sorted(known[:_LISTED]))}{more}{suggestion(str(wanted)[:_LETTERS], known)}"
+            if seen
+            else "none has any"
+        )
         said.append(f"no result has {printable(name)} {printable(wanted)[:_LETTERS]!r}; {there}")
     return said
 

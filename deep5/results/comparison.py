@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import UsageError
+from deep5.results.kind import COMPARISON
+from deep5.results.notebook import render
 from deep5.results.reading import NotThere, read_json
 from deep5.results.round_samples import RoundSample, read_round_samples
 from deep5.results.validation import check_document
 
-__all__ = ["COMPARISON", "COMPARISON_VERSION", "ComparisonResult", "comparison_schema", "load_comparison"]
-
-COMPARISON = "comparison.json"
-"""The file of a comparison's folder that says what was compared and what came of it."""
+__all__ = ["COMPARISON_VERSION", "ComparisonResult", "comparison_schema", "load_comparison"]
 
 COMPARISON_VERSION = "1"
 _SAMPLES = "samples.csv"
@@ -34,7 +33,7 @@ def comparison_schema() -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonResult:
-    """One comparison as its folder tells it; true where it came to its end.
+    """One comparison as its folder states it; true where it came to its end.
 
     Attributes:
         folder: Its folder.
@@ -49,9 +48,7 @@ class ComparisonResult:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from deep5.results.report.fragment import comparison_fragment
-
-        return comparison_fragment(self)
+        return render(self)
 
     @property
     def verdicts(self) -> list[dict[str, Any]]:

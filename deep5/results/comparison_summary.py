@@ -216,7 +216,7 @@ def verdicts_of(
             a_sample = True
             mine, others = [value / own for value in mine], [value / base for value in others]
         for count in (*(look for look in LOOKS if look < len(mine)), len(mine)):
-            # Without a floor there is no telling noise from difference: the ratio is told, and nothing claimed.
+            # Without a floor noise and difference cannot be distinguished: the ratio is reported, and nothing claimed.
             found = judge(mine[:count], others[:count], known.get(count, float("inf")))
             if found.word != "no difference shown":
                 break
@@ -284,8 +284,8 @@ def verdicts_in(
         batch_sizes: By workload and candidate, samples a call.
         failed: Labels of those that had failed; None: at the end.
     """
-    told = judged(document, samples, failed)
-    return verdicts_of(told, document["baseline"], floors, batch_sizes, crowded_in(document).keys())
+    kept = judged(document, samples, failed)
+    return verdicts_of(kept, document["baseline"], floors, batch_sizes, crowded_in(document).keys())
 
 
 def warnings_in(document: Mapping[str, Any], samples: Samples) -> list[str]:
@@ -298,8 +298,8 @@ def warnings_in(document: Mapping[str, Any], samples: Samples) -> list[str]:
     stands = standing(document)
     rows = (document["processes"][number] for number in sorted(stands))
     unsettled = Counter((name, row["candidate"]) for row in rows for name in row["unsettled"])
-    told = [sample for sample in samples if sample.process in stands]
-    return [*warnings_of(told, unsettled), *warnings_of_machine(document)]
+    kept = [sample for sample in samples if sample.process in stands]
+    return [*warnings_of(kept, unsettled), *warnings_of_machine(document)]
 
 
 def warnings_of(samples: Samples, unsettled: Mapping[tuple[str, str], int]) -> list[str]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.core.terminal import counted, plain
 from deep5.measuring.statistics import LOOKS, largest_p
-from deep5.results.comparison import COMPARISON, ComparisonResult
+from deep5.results.comparison import ComparisonResult
+from deep5.results.kind import COMPARISON
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["comparison_tables", "duration", "sentence"]
 
 _SHOWN = 2
-_LEAST_TOLD_S = 0.5
+_LEAST_SHOWN_S = 0.5
 _REASON = 300
 _UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 
@@ -42,11 +43,11 @@ def sentence(row: dict[str, Any]) -> str:
     """A verdict in words: what is claimed, or why nothing is and what would have been."""
     if row["word"] != "no difference shown":
         return str(row["word"])
-    told = "; ".join(_missing(row))
-    why = f": {told}" if told else ""
+    words = "; ".join(_missing(row))
+    why = f": {words}" if words else ""
     if row["smallest"] is not None:
         return f"no difference shown{why} (one of {_excess(row['smallest'])} would have been)"
-    if row["floor"] is not None and not told:
+    if row["floor"] is not None and not words:
         return f"no difference shown (below {_excess(row['floor'])} it may be noise)"
     return f"no difference shown{why}"
 
@@ -89,13 +90,13 @@ def comparison_tables(result: ComparisonResult, console: Console) -> None:
     for row in document["candidates"]:
         if row["reason"]:
             console.print(_text(f"{row['label']} is {row['status']}: {row['reason']}"), overflow="fold")
-        for told in row["left_out"][:_SHOWN]:
-            console.print(_text(f"{row['label']}: {_of_part(_brief(told), document['kind'])}"), overflow="fold")
+        for reason in row["left_out"][:_SHOWN]:
+            console.print(_text(f"{row['label']}: {_of_part(_brief(reason), document['kind'])}"), overflow="fold")
         if (count := len(row["left_out"]) - _SHOWN) > 0:
             console.print(_text(f"{row['label']}: left out: {count} more, listed in {COMPARISON}"), overflow="fold")
     if (count := len(document["verdicts"])) > 1:
-        told = f"{count} verdicts, each by itself: of identical candidates at most 1 % would be called different"
-        console.print(_text(told))
+        words = f"{count} verdicts, each by itself: of identical candidates at most 1 % would be called different"
+        console.print(_text(words))
     if document["mode"] == "quick":
         console.print(_text("quick: one process a candidate; --rigorous measures eight to thirty"))
     for warning in document["warnings"]:
@@ -113,25 +114,25 @@ def _spent(document: dict[str, Any], resources: dict[str, float]) -> str:
         spent["timing" if row["job"] == "time" else "proof"] += row["wall_s"]
     # What else ran in processes is the calibration, where there was none, and whether files can be run.
     spent["preparation"] = resources["processes_s"] - sum(spent.values())
-    told = [f"{what} {seconds:.1f} s" for what, seconds in spent.items() if seconds >= _LEAST_TOLD_S]
-    told.append(f"deep5 itself {resources['harness_s']:.1f} s")
-    return f"took {resources['wall_s']:.1f} s: {', '.join(told)}"
+    parts = [f"{what} {seconds:.1f} s" for what, seconds in spent.items() if seconds >= _LEAST_SHOWN_S]
+    parts.append(f"deep5 itself {resources['harness_s']:.1f} s")
+    return f"took {resources['wall_s']:.1f} s: {', '.join(parts)}"
 
 
-def _brief(told: str) -> str:
+def _brief(words: str) -> str:
     """A reason of several lines: the first, with the one that it announces, and how many follow."""
-    first, *rest = told.splitlines() or [""]
+    first, *rest = words.splitlines() or [""]
     if rest and first.endswith(":"):
         first += f" {rest.pop(0).strip()}"
     shown = first if len(first) <= _REASON else f"{first[:_REASON]} …"
     return f"{shown} … ({counted(len(rest), 'line')} more in {COMPARISON})" if rest else shown
 
 
-def _of_part(told: str, kind: str) -> str:
+def _of_part(words: str, kind: str) -> str:
     """What a candidate could not take part in, by the part of the proof: an element type says which."""
     parts = {"float64": "part (a)", "float32": "part (b)" if kind == "inference" else "parts (b), (c), (d)"}
-    dtype = told.removeprefix("in ").partition(":")[0]
-    return f"{parts[dtype]} left out: {told}" if dtype in parts else f"left out: {told}"
+    dtype = words.removeprefix("in ").partition(":")[0]
+    return f"{parts[dtype]} left out: {words}" if dtype in parts else f"left out: {words}"
 
 
 def _differing(document: dict[str, Any]) -> list[str]:
@@ -172,8 +173,8 @@ def _verdicts(result: ComparisonResult, console: Console) -> None:
         phases.append([name, *shown])
     _table(console, ["candidate", "median", "ratio", "verdict"], judged)
     if keys := _differing(result.document):
-        told = f"Candidates of another {' or '.join(keys)} have other settings, and were proved against a reference of"
-        console.print(_text(f"{told} their own: whether they compute the same is not known; a ratio is of time alone"))
+        words = f"Candidates of another {' or '.join(keys)} have other settings, and were proved against a reference of"
+        console.print(_text(f"{words} their own: whether they compute the same is not known; a ratio is of time alone"))
     quick = result.document["mode"] == "quick"
     within = "95 % interval in its process" if quick else "95 % interval"
     _table(console, ["candidate", within, "set-up", "first call", "warm-up", "processes"], phases)
@@ -228,8 +229,8 @@ def _table(console: Console, columns: Iterable[str], rows: Iterable[list[str]]) 
     console.print(table)
 
 
-def _text(told: object, style: str = "") -> Text:
+def _text(words: object, style: str = "") -> Text:
     """For the console: a label, a reason or a path may be anybody's."""
     from rich.text import Text
 
-    return Text(plain(told), style=style)
+    return Text(plain(words), style=style)

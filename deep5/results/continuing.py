@@ -14,7 +14,7 @@ __all__ = ["check_name", "check_recipe", "going_on"]
 # Hashes of what went in: with another of these it would be another run.
 _SAME = ("data", "split", "initial_weights", "init", "batch_order", "network")
 
-# Other threads and ranks may change bits, and are told of as what the run has.
+# Other threads and ranks may change bits, and are reported as what the run has.
 _TOLD = {"threads", "ranks", "launcher"}
 # What has an option of the command line of its own.
 _OPTIONS = {"framework", "seed", "device", "init"}
@@ -49,8 +49,8 @@ def going_on(left: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[
     if left["seeds"] != now["seeds"]:
         raise CheckpointError(f"the run {name} has the seeds {left['seeds']}, got {now['seeds']}; remedy: --seed")
     document = {**now, **{key: left[key] for key in ("run_id", "started", "measurement", "resumed", "checkpoints")}}
-    changes = [told for told in _changes(left, now) if told not in left["warnings"]]
-    fresh = [told for told in now["warnings"] if told not in left["warnings"]]
+    changes = [warning for warning in _changes(left, now) if warning not in left["warnings"]]
+    fresh = [warning for warning in now["warnings"] if warning not in left["warnings"]]
     return {**document, "warnings": [*left["warnings"], *fresh, *changes]}
 
 
@@ -113,7 +113,7 @@ def _brief(value: Any) -> str:
 
 
 def _changes(left: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What may change bits: told, for whoever compares runs."""
+    """What may change bits: warnings for whoever compares runs."""
     then, here = left["software"] or {}, now["software"] or {}
     packages, present = then.get("packages", {}), here.get("packages", {})
     pairs: list[tuple[str, Any, Any]] = [

@@ -18,7 +18,8 @@ from typing import IO, Any
 
 from deep5.core.errors import OutputError, UsageError
 from deep5.core.files import write_atomically
-from deep5.results.result import EVENTS, RESULT, load
+from deep5.results.kind import RESULT
+from deep5.results.result import EVENTS, load
 from deep5.results.samples_file import SAMPLES, SampleRow, samples_text
 from deep5.results.schema import NOT_FINISHED
 from deep5.results.validation import check_document, encode

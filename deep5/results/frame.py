@@ -42,7 +42,7 @@ def load(
         root: A folder of result folders, or one of them.
         where: By column the value it must have; a text may hold the wildcards of file names.
         samples: A row a raw sample instead (`metric`, `index`, `value`, `unit`, `step`, `rank`, …), with the columns
-            that tell what it is of. Of a run of several ranks it has those of each.
+            that state what it is of. Of a run of several ranks it has those of each.
 
     Raises:
         UsageError: No such folder or column, or samples that are not as deep5 writes them.

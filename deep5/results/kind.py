@@ -1,4 +1,4 @@
-"""Which kind of result a folder holds, told by the one document in it."""
+"""Which kind of result a folder holds, by the one document in it."""
 
 from __future__ import annotations
 
@@ -6,23 +6,32 @@ import os
 from pathlib import Path
 
 from deep5.core.errors import UsageError
-from deep5.results.comparison import COMPARISON
-from deep5.results.result import RESULT
-from deep5.results.study.record import STUDY
 
 __all__ = [
+    "COMPARISON",
     "COMPARISON_KIND",
     "FILES",
     "NETWORK",
     "NETWORK_KIND",
     "PROFILE",
     "PROFILE_KIND",
+    "RESULT",
     "RUN_KIND",
+    "STUDY",
     "STUDY_KIND",
     "kind_of",
 ]
 
 RUN_KIND, COMPARISON_KIND, STUDY_KIND, PROFILE_KIND, NETWORK_KIND = "run", "comparison", "study", "profile", "network"
+
+RESULT = "result.json"
+"""The file of a folder that `deep5 run` or `deep5 bench` wrote."""
+
+COMPARISON = "comparison.json"
+"""The file of a folder that `deep5 compare` wrote."""
+
+STUDY = "study.json"
+"""The file of a folder that `deep5 study` wrote."""
 
 PROFILE = "profile.json"
 """The file of a folder that `deep5 profile` wrote."""

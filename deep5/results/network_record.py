@@ -1,4 +1,4 @@
-"""What `deep5 show network` tells of a network: a table of its layers, its totals, and both as a document."""
+"""What `deep5 show network` reports of a network: a table of its layers, its totals, and both as a document."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ class NetworkRecord:
             table.add_row(*map(Text, row))
         console.print(table)
         totals = Table.grid(padding=(0, 2))
-        for what, told in _totals(found):
-            totals.add_row(Text(what), Text(told))
+        for what, shown in _totals(found):
+            totals.add_row(Text(what), Text(shown))
         console.print(totals)
         console.print(
             Text(
@@ -185,8 +185,8 @@ def _fitted(rows: Sequence[list[str]], ends: Sequence[Sequence[str]], room: int)
         ends: The first and the last line of each column.
         room: Letters of a line.
     """
-    told = [[*(shortened(text, _NAME) for text in row[:3]), *row[3:]] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*told, *zip(*ends, strict=True), strict=True)]
+    shown = [[*(shortened(text, _NAME) for text in row[:3]), *row[3:]] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, *zip(*ends, strict=True), strict=True)]
     excess = sum(widths) - room
     for place, least in _GIVING_WAY:
         cut = max(0, min(excess, widths[place] - least))
@@ -221,7 +221,7 @@ def _totals(found: NetworkAnalysis) -> list[tuple[str, str]]:
 
 
 def _plain(value: Any) -> Any:
-    """An argument in JSON's types; what has none is told as Python writes it."""
+    """An argument in JSON's types; what has none is written as Python writes it."""
     if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     if isinstance(value, (list, tuple)):

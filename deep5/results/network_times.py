@@ -43,7 +43,7 @@ def print_times(measured: Sequence[LayerTimes], console: Console, threads: int |
             (times.instrumented_forward_s, times.whole_forward_s),
             (times.instrumented_step_s, times.whole_step_s),
         )
-        cells = [cell for parts, whole in both for cell in (_told(parts), _told(whole), _ratio(parts, whole))]
+        cells = [cell for parts, whole in both for cell in (_cell(parts), _cell(whole), _ratio(parts, whole))]
         table.add_row(*map(Text, (str(times.batch), *cells)))
     first = measured[0]
     asked = "" if threads is None else f" with {counted(threads, 'thread')}"
@@ -61,7 +61,7 @@ def print_times(measured: Sequence[LayerTimes], console: Console, threads: int |
         types = [times.by_type() for times in measured]
         for name in dict.fromkeys(name for own in types for name in own):
             cells = [
-                _host(times, name, what) or _told(own.get(name, (None, None))[side])
+                _host(times, name, what) or _cell(own.get(name, (None, None))[side])
                 for own, times in zip(types, measured, strict=True)
             ]
             table.add_row(*map(Text, (shortened(name), *cells)))
@@ -80,10 +80,10 @@ def _host(times: LayerTimes, op_type: str, what: str) -> str:
     return f"in {plain(', '.join(dict.fromkeys(layer.op_type for layer in times.layers if layer.name in names)))}"
 
 
-def _told(seconds: float | None) -> str:
+def _cell(seconds: float | None) -> str:
     """Seconds for a reader.
 
-    >>> _told(0.0123), _told(4.5e-05), _told(2.5), _told(0.0), _told(None)
+    >>> _cell(0.0123), _cell(4.5e-05), _cell(2.5), _cell(0.0), _cell(None)
     ('12.3 ms', '45 µs', '2.5 s', '0', '-')
     """
     if not seconds:

@@ -146,9 +146,9 @@ def profile_studies(studies: Sequence[StudyFolder], by: str = "seconds", limit: 
             left_out[name] = f"no candidate of {', '.join(absent)}"
     shared = [name for name in names if name not in left_out]
     if len(shared) < 2:
-        told = "; ".join(f"{study.recipe}: {', '.join(study.reached)}" for study in studies)
+        each = "; ".join(f"{study.recipe}: {', '.join(study.reached)}" for study in studies)
         raise UsageError(
-            f"{len(shared)} candidates are in all studies ({told}); allowed: at least two of the same name; remedy: "
+            f"{len(shared)} candidates are in all studies ({each}); allowed: at least two of the same name; remedy: "
             "run the studies with the same candidates"
         )
     times = {
@@ -172,32 +172,32 @@ def profile_studies(studies: Sequence[StudyFolder], by: str = "seconds", limit: 
 
 def _open(studies: Sequence[StudyFolder], shared: Sequence[str], by: str) -> list[str]:
     """Why nobody else's closed results may stand beside these."""
-    told = []
+    found = []
     for study in studies:
         if study.size != _FULL:
-            told.append(f"{study.recipe} ran at its size {study.size!r}, and not in full")
+            found.append(f"{study.recipe} ran at its size {study.size!r}, and not in full")
         elif study.division != "closed":
             changed = "has runs that changed what the recipe fixes" if study.runs else "has no run that came to its end"
-            told.append(f"{study.recipe} {changed}")
+            found.append(f"{study.recipe} {changed}")
         if study.target.origin != "recipe":
-            told.append(f"the target of {study.recipe}, a {study.target}, is not the recipe's own")
+            found.append(f"the target of {study.recipe}, a {study.target}, is not the recipe's own")
     for name in shared:
         if any(study.settings[name] != studies[0].settings[name] for study in studies):
             tuned = any(math.isfinite(own.steps) for study in studies for own in study.reached[name].values())
             so = ", so it was tuned by workload" if tuned else ""
-            told.append(f"{name} has other settings in one study than in another{so}")
+            found.append(f"{name} has other settings in one study than in another{so}")
     places = {place for study in studies for place in study.environments}
     if by == "seconds" and len(places) > 1:
-        told.append(
+        found.append(
             f"the seconds are of {len(places)} environments (machine and software), each workload's of one: another "
             "machine for all may give another order; remedy: --by epochs or --by steps"
         )
-    return told
+    return found
 
 
 def _infinite(studies: Sequence[StudyFolder], shared: Sequence[str]) -> list[str]:
     """Which runs count as infinite, and why the first of them does."""
-    told = []
+    found = []
     for study in studies:
         for name in shared:
             reasons = [str(own.reason) for own in study.reached[name].values() if own.reason is not None]
@@ -205,8 +205,8 @@ def _infinite(studies: Sequence[StudyFolder], shared: Sequence[str]) -> list[str
                 # A reason may be anything that an error said: in one line, and nothing that a terminal obeys.
                 first = "".join(letter if letter.isprintable() else " " for letter in reasons[0])
                 first = first if len(first) <= _LONGEST else f"{first[:_LONGEST]}…"
-                told.append(f"{study.recipe}, {name}: {len(reasons)} of {len(study.reached[name])} infinite: {first}")
-    return told
+                found.append(f"{study.recipe}, {name}: {len(reasons)} of {len(study.reached[name])} infinite: {first}")
+    return found
 
 
 def _notes(studies: Sequence[StudyFolder], times: Mapping[str, Mapping[str, float]], by: str) -> list[str]:

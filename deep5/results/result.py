@@ -9,15 +9,16 @@ from typing import Any
 from deep5.core.arguments import is_whole
 from deep5.core.errors import UsageError, brief
 from deep5.core.metric import Goal
+from deep5.results.kind import RESULT
+from deep5.results.notebook import render
 from deep5.results.ranks_file import RANKS, RankRow, rank_samples, read_ranks
 from deep5.results.reading import NotThere, read_json
 from deep5.results.samples_file import SampleRow, read_samples
 from deep5.results.schema import SCHEMA_VERSION, metric_labels
 from deep5.results.validation import check_document
 
-__all__ = ["EVENTS", "RESULT", "Result", "Verdict", "load", "result_folders"]
+__all__ = ["EVENTS", "Result", "Verdict", "load"]
 
-RESULT = "result.json"
 EVENTS = "events.mllog"
 
 
@@ -27,7 +28,7 @@ class Verdict:
 
     Attributes:
         name: Of the metric.
-        label: The name, with the parameters that tell the metric from others of its name: `top_k[k=5]`.
+        label: The name, with the parameters that distinguish the metric from others of its name: `top_k[k=5]`.
         unit: Of value, goal and interval.
         direction: "higher" or "lower": what is better.
         goal: The bound, or None: reported, not judged.
@@ -63,7 +64,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One run as its folder tells it; true where it was accepted.
+    """One run as its folder states it; true where it was accepted.
 
     Attributes:
         folder: The result folder.
@@ -78,9 +79,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from deep5.results.report.fragment import result_fragment
-
-        return result_fragment(self)
+        return render(self)
 
     @property
     def status(self) -> str:
@@ -113,7 +112,7 @@ class Result:
         """The value of a metric, by its name or label, in its unit; None where the run did not yield it.
 
         Raises:
-            UsageError: No metric of this name or label, or several of this name, which their labels tell apart.
+            UsageError: No metric of this name or label, or several of this name, which their labels distinguish.
         """
         found = [verdict.value for verdict in self.verdicts if name in (verdict.name, verdict.label)]
         if len(found) != 1:
@@ -191,19 +190,6 @@ def load(path: str | Path, *, root: str | Path | None = None) -> Result:
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from error
     return Result(folder=file.parent, document=document)
-
-
-def result_folders(out: str | Path) -> list[Path]:
-    """The result folders of runs in a folder, sorted by name, as `deep5.results.store.survey` finds them.
-
-    Raises:
-        UsageError: `out` is no folder that can be read.
-    """
-    from deep5.results.kind import RUN_KIND
-    from deep5.results.store import survey
-
-    inside = (own for own in survey(out, depth=1).found if own.folder != ".")
-    return [Path(out) / own.folder for own in inside if own.kind == RUN_KIND]
 
 
 def _verdict(row: dict[str, Any], label: str) -> Verdict:

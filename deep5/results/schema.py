@@ -150,7 +150,7 @@ def metric_row(
 
 
 def metric_labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What each metric is called: its name, with the parameters that tell it from others of its name.
+    """What each metric is called: its name, with the parameters that distinguish it from others of its name.
 
     Args:
         rows: As `metric_row` makes them.

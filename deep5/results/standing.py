@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from deep5.results.comparison import ComparisonResult
-from deep5.results.report.markup import clean
+from deep5.results.markup import clean
 from deep5.results.result import Result
 
 __all__ = ["standing"]
@@ -24,17 +24,17 @@ def standing(results: Iterable[ComparisonResult | Result], *, finished: bool = T
         finished: Whether the study that they are of is.
         notes: Of that study; the one on what other programs took of the processors is repeated.
     """
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     documents = [result.document for result in results]
     for document in documents:
         recipe = document["recipe"]
         if document["status"] != "success":
-            told[str(document["status"])] += 1
+            counts[str(document["status"])] += 1
         if recipe.get("size") not in ("full", None):
-            told[f"size {clean(str(recipe['size']))[:_SIZE]}"] += 1
+            counts[f"size {clean(str(recipe['size']))[:_SIZE]}"] += 1
         if recipe.get("division") == "open":
-            told["open division"] += 1
+            counts["open division"] += 1
     every = len(documents)
-    said = [what if count == every else f"{what}: {count} of {every} runs" for what, count in told.items()]
+    said = [what if count == every else f"{what}: {count} of {every} runs" for what, count in counts.items()]
     load = [clean(note).partition(";")[0] for note in notes if note.startswith(_BESIDE)]
     return "; ".join([*([] if finished else ["the study is not finished"]), *said, *load])

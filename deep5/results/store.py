@@ -9,10 +9,10 @@ from itertools import islice
 from pathlib import Path
 
 from deep5.core.errors import UsageError
-from deep5.results.kind import FILES, NETWORK_KIND, PROFILE_KIND, STUDY_KIND, kind_of
+from deep5.results.kind import FILES, NETWORK_KIND, PROFILE_KIND, RUN_KIND, STUDY_KIND, kind_of
 from deep5.results.reading import told_path
 
-__all__ = ["UNCLEAR_KIND", "Found", "Survey", "survey"]
+__all__ = ["UNCLEAR_KIND", "Found", "Survey", "result_folders", "survey"]
 
 UNCLEAR_KIND = "unclear"
 """Of a folder that holds the documents of several kinds."""
@@ -23,7 +23,7 @@ _MOST = 200_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """A folder that holds a result, as its file's entry tells it; nothing is read yet.
+    """A folder that holds a result, as its file's entry states it; nothing is read yet.
 
     Attributes:
         folder: Below the root, with slashes between; "." for the root itself. As the file system has it: where it is
@@ -106,6 +106,16 @@ def survey(root: str | Path, *, depth: int = _DEEPEST) -> Survey:
             for inside, name in islice(_folders(path), _MOST)
         ]
     return Survey(found=tuple(sorted(found, key=lambda own: own.folder)), notes=tuple(notes[:20]))
+
+
+def result_folders(out: str | Path) -> list[Path]:
+    """The result folders of runs directly in a folder, sorted by name, as `survey` finds them.
+
+    Raises:
+        UsageError: `out` is no folder that can be read.
+    """
+    inside = (own for own in survey(out, depth=1).found if own.folder != ".")
+    return [Path(out) / own.folder for own in inside if own.kind == RUN_KIND]
 
 
 def _folders(path: str) -> Iterator[tuple[str, str]]:

@@ -73,8 +73,8 @@ def cell(row: Mapping[str, Any], name: str) -> str:
             return str(row.get("verdict") or "-") + (f", {ranks} ranks" if ranks > 1 else "")
         reason = str(row.get("reason") or "")
         # The whole of it is in --json.
-        told = reason if len(reason) <= _REASON else f"{reason[:_REASON].rstrip()} …"
-        return f"{row.get('status')}: {told}" if told else str(row.get("status"))
+        shown = reason if len(reason) <= _REASON else f"{reason[:_REASON].rstrip()} …"
+        return f"{row.get('status')}: {shown}" if shown else str(row.get("status"))
     if name == "started" and value:
         return str(value).replace("T", " ").removesuffix("Z")
     if value is None:

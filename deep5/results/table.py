@@ -72,12 +72,12 @@ def to_json(result: Result) -> str:
 
 
 def _ranks(result: Result) -> str:
-    """Such as: 2 ranks by mpiexec, AllReduce; what the folder does not tell is left out."""
+    """Such as: 2 ranks by mpiexec, AllReduce; what the folder does not state is left out."""
     from deep5.core.errors import UsageError
 
     try:
         rows = result.ranks()
-    except UsageError:  # the verdict is shown whatever else is damaged; who reads the ranks is told of it
+    except UsageError:  # the verdict is shown whatever else is damaged; reading the ranks reports it
         rows = ()
     launchers = list(dict.fromkeys(row.launcher or "threads" for row in rows))
     optimizer = (result.document["components"] or {}).get("optimizer")

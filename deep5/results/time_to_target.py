@@ -215,8 +215,8 @@ def diverged(result: Result, samples: Mapping[str, Sequence[SampleRow]]) -> str 
         result: Of a run that trained.
         samples: Its own.
     """
-    for told in (*result.reasons, *result.document["warnings"]):
-        found = _DIVERGED.search(str(told))
+    for sentence in (*result.reasons, *result.document["warnings"]):
+        found = _DIVERGED.search(str(sentence))
         if found:
             return found[0]
     for verdict in result.verdicts:

@@ -11,7 +11,7 @@ from deep5.bench.collective.recipe import plan_of
 from deep5.core.communicator import Communicator
 from deep5.core.errors import MissingDependency
 from deep5.core.metric import Sample
-from deep5.distributed.launch.join import launched
+from deep5.distributed.launch.launcher import launched
 from deep5.distributed.texts import gather_texts
 from deep5.recipe.recipe import Recipe
 from deep5.run.rank_files import name_folder, write_ranks

@@ -89,7 +89,7 @@ def run_recipe(
 def _run(recipe: Recipe, program: Path | None, *, script: bool, **options: Any) -> tuple[Result, bool]:
     """The result, and whether it was shown: as one process, or by the ranks that the recipe or a launcher asks for."""
     if not recipe.operators:
-        from deep5.distributed.launch.join import launched
+        from deep5.distributed.launch.launcher import launched
 
         if recipe.ranks is not None or (script and launched() is not None):
             from deep5.run.ranks import run_program

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from deep5.core.communicator import Communicator
 from deep5.core.events import Event
-from deep5.distributed.launch.join import Report, launched
+from deep5.distributed.launch.join import Report
+from deep5.distributed.launch.launcher import launched
 from deep5.distributed.resuming import restore_ranks
 from deep5.distributed.texts import gather_texts
 from deep5.distributed.votes import Votes

@@ -13,7 +13,8 @@ from deep5.core.canonical import canonical_hash
 from deep5.core.communicator import Communicator, SingleRank
 from deep5.core.errors import CommunicationError, Deep5Error, RunFailed, UsageError
 from deep5.distributed.communicators.mpi_waiting import SAME, end_job_at_exit
-from deep5.distributed.launch.join import Launched, Report, compare_ranks, join, launched
+from deep5.distributed.launch.join import Report, compare_ranks, join
+from deep5.distributed.launch.launcher import Launched, launched
 from deep5.run.execute import check_shares, execute_as_rank, progress
 from deep5.run.rank_record import RankFailed, bare_reason, how_to_go_on
 

@@ -44,7 +44,7 @@ def share_processors(recipes: Mapping[str, Recipe]) -> Shares:
         UsageError: A candidate asks for more threads a rank than there are processors; or ranks are asked for in a
             process that is one of several itself.
     """
-    from deep5.distributed.launch.join import launched
+    from deep5.distributed.launch.launcher import launched
 
     ranks = {name: recipe.ranks or 1 for name, recipe in recipes.items()}
     if any(recipe.ranks is not None for recipe in recipes.values()) and (found := launched()) is not None:

@@ -24,10 +24,11 @@ from deep5.measuring.machine_load import CROWDED
 from deep5.recipe.candidates import chosen, load_study, target_of
 from deep5.recipe.recipe import FULL, Recipe
 from deep5.results.folder import locked
+from deep5.results.kind import STUDY
 from deep5.results.result import Result, load
 from deep5.results.study.folder import folder_of, left_of
 from deep5.results.study.pictures import study_pictures
-from deep5.results.study.record import RUNS, STUDY, TIME, Study
+from deep5.results.study.record import RUNS, TIME, Study
 from deep5.results.study.resumption import DIRTY, check_same, source_note
 from deep5.results.time_to_target import Reached, Target, time_to_target
 from deep5.study.processors import Shares, share_processors

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from deep5.core.errors import UsageError, brief
+import numpy as np
 
-__all__ = ["Batch", "BatchSource", "batch_size_of", "first_batch"]
+from deep5.core.errors import UsageError, brief
+from deep5.core.tensors import Arrays
+
+__all__ = ["Batch", "BatchSource", "batch_size_of", "first_batch", "joined_batches", "sample_count"]
 
 Batch = tuple[Any, Mapping[str, Any]]
 """Identities of the samples, int64 of shape (batch_size,), or None where they are unknown; and the samples by name."""
@@ -60,3 +64,22 @@ def first_batch(start: object, steps: int | None) -> int:
         last = "" if steps is None else f" to {steps} (all of the epoch's batches done)"
         raise UsageError(f"start at batch {brief(start)}; allowed: a whole number from 0{last or ' on'}")
     return start
+
+
+def joined_batches(batches: Iterable[tuple[Any, Arrays]], count: int) -> Iterator[tuple[Any, list[Any]]]:
+    """So many batches at a time, with the indices of all their samples; at the end there may be fewer.
+
+    Of a batch in which this rank has no sample there is None, unless there are no others.
+    """
+    for ids, inputs in (source := iter(batches)):
+        both = [(ids, inputs), *itertools.islice(source, count - 1)]
+        gathered: list[Any] = [None if ids is not None and not len(ids) else inputs for ids, inputs in both]
+        if all(inputs is None for inputs in gathered):
+            gathered[0] = both[0][1]
+        known = all(ids is not None for ids, _ in both)
+        yield np.concatenate([ids for ids, _ in both]) if known else None, gathered
+
+
+def sample_count(inputs: Arrays | list[Arrays]) -> int:
+    """Samples in a batch whose indices are not known, or in several."""
+    return sum(map(batch_size_of, inputs)) if isinstance(inputs, list) else batch_size_of(inputs)

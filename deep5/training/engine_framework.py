@@ -11,7 +11,7 @@ from deep5.core.framework import Framework
 from deep5.core.tensors import Array
 
 if TYPE_CHECKING:
-    from deep5.operators.operator import Operator
+    from deep5.core.operator import Operator
     from deep5.training.gradient_executor import GradientExecutor
     from deep5.training.operator_executor import EngineOperatorExecutor
 

@@ -16,21 +16,19 @@ import numpy as np
 from deep5.core import compiler
 from deep5.core.errors import ShapeError, UsageError
 from deep5.core.events import StepInfo
-from deep5.core.tensors import TensorSpec, aligned_empty
+from deep5.core.tensors import TensorSpec
 from deep5.training.chunked import run_chunks, run_phase
-from deep5.training.emit_c import POINTERS, TOTALS, KernelArgs, emit_c, phases
+from deep5.training.emit_c import TOTALS, emit_c, phases
 from deep5.training.given import StepNumbers
+from deep5.training.kernel_memory import CHUNK, KernelMemory, address_of
 from deep5.training.pipeline import GradientPipeline
 from deep5.training.rule import UpdateRule
 from deep5.training.rule_step import refuse_inside
-from deep5.training.state_check import checked_state
 
 __all__ = ["RuleKernel", "bind_groups", "bind_rule"]
 
 Parts = Sequence[tuple[Mapping[str, TensorSpec], Mapping[str, float]]]
 
-# A chunk of every array that a rule touches stays in the second-level cache.
-_CHUNK = 8192
 # Below this many elements a second thread costs more than it brings (about 10 µs to wake it).
 _PARALLEL = 1 << 17
 
@@ -125,60 +123,22 @@ class RuleKernel:
         self._calls = {name: getattr(self._library, name) for name in self._phases} if self._library else {}
         for call in self._calls.values():
             call.argtypes, call.restype = (ctypes.c_void_p,), None
-        self._allocate(threads)
-
-    def _allocate(self, threads: int) -> None:
-        traced, tensors = self._traced, len(self.names)
-        self._arrays = [name for name in traced.states if not traced.scalar_state(name)]
-        self._scalars = [name for name in traced.states if traced.scalar_state(name)]
-        self._state = {name: self._packed() for name in self._arrays}
-        self._master = self._packed() if self.prepares or self.averages else None
+        self._held = held = KernelMemory(
+            self._traced,
+            specs,
+            self._groups,
+            width=numbers.width,
+            per_tensor=self.rule.scope == "tensor",
+            scratch=max(len(phase.scalars) for phase in self._phases.values()),
+        )
+        self._arrays, self._scalars, self._state = held.arrays, held.scalars, held.state
+        self._memory, self._grad, self._given = held.tables, held.grad, held.given
+        self._master = held.packed() if self.prepares or self.averages else None
         self._live: list[np.ndarray] = []
         # Whether the live memory holds the point of the gradient, or what evaluation uses, and `_master` the parameter.
         self._prepared = self._averaging = False
-
-        chunks = [
-            (tensor, begin, min(begin + _CHUNK, size))
-            for tensor, size in enumerate(self.sizes)
-            for begin in range(0, size, _CHUNK)
-        ]
-        table = np.ascontiguousarray(np.array(chunks, dtype=np.int64).reshape(-1, 3).T)
-        width, given = len(traced.sums), (max(self._groups, default=0) + 1) * self._numbers.width
-        per_tensor = self.rule.scope == "tensor"
-        scratch = max(len(phase.scalars) for phase in self._phases.values())
-        self._memory = {
-            "chunk_tensor": table[0],
-            "chunk_begin": table[1],
-            "chunk_end": table[2],
-            "grad": np.zeros(tensors, np.uint64),
-            "param": np.zeros(tensors, np.uint64),
-            "live": np.zeros(tensors, np.uint64),
-            "state": np.array([[_address(view) for view in self._state[name]] for name in self._arrays], np.uint64),
-            "scalar_state": np.zeros((tensors, len(self._scalars))),
-            "group": np.array(self._groups, np.int64),
-            "given": np.zeros(given),
-            "totals": np.zeros(len(TOTALS)),
-            "sums": np.zeros((tensors if per_tensor else 1, width)),
-            "scratch": np.zeros((tensors, scratch)),
-            "partial": np.zeros((len(chunks), max(width, 1))),
-        }
-        self._args = KernelArgs(
-            tensors=tensors,
-            chunks=len(chunks),
-            threads=threads if sum(self.sizes) >= _PARALLEL else 1,
-            sum_stride=width if per_tensor else 0,
-            **{name: self._memory[name].ctypes.data for name in POINTERS},
-        )
+        self._args = held.arguments(threads=threads if sum(self.sizes) >= _PARALLEL else 1)
         self._pointer = ctypes.addressof(self._args)
-        # The same memory as the NumPy array's, but assigning a list to it takes a third of the time.
-        self._grad: Any = (ctypes.c_uint64 * tensors).from_buffer(self._memory["grad"])
-        self._given: Any = (ctypes.c_double * given).from_buffer(self._memory["given"]) if given else []
-
-    def _packed(self) -> list[np.ndarray]:
-        """One block for all parameters, and a view of it for each, every view aligned."""
-        offsets = np.cumsum([0, *(-(-size // 16) * 16 for size in self.sizes)])
-        block = aligned_empty((int(offsets[-1]),), self.dtype)
-        return [block[offset : offset + size] for offset, size in zip(offsets, self.sizes, strict=False)]
 
     def attach(self, parameters: Mapping[str, np.ndarray]) -> None:
         """Take hold of the live parameters, which are updated in place from now on, and initialise the state.
@@ -200,9 +160,9 @@ class RuleKernel:
                 raise ShapeError(f"parameter {name!r}: got strided or read-only memory; allowed: contiguous, writable")
             live.append(array.reshape(-1))
         self._live, self._prepared = live, False
-        self._memory["live"][:] = [_address(view) for view in live]
+        self._memory["live"][:] = [address_of(view) for view in live]
         # Where nothing is prepared, `_master` is filled for the time of `averaged` alone.
-        self._memory["param"][:] = [_address(view) for view in (self._master if self.prepares else None) or live]
+        self._memory["param"][:] = [address_of(view) for view in (self._master if self.prepares else None) or live]
         self._set_given(StepInfo(batch_size=1))
         given = self._given_by_name()
         for tensor, (group, parameter) in enumerate(zip(self._groups, live, strict=True)):
@@ -259,7 +219,7 @@ class RuleKernel:
 
     def _substitute(self, phase: str) -> None:
         before = self._memory["param"].copy()
-        self._memory["param"][:] = [_address(view) for view in self._master or ()]
+        self._memory["param"][:] = [address_of(view) for view in self._master or ()]
         self._run(phase)
         self._memory["param"][:] = before
 
@@ -270,7 +230,7 @@ class RuleKernel:
             ShapeError: A gradient is missing or of another shape or dtype.
         """
         kept = self.check_gradients(gradients)  # what was copied has to outlive the call
-        self.update_from([_address(array) for array in kept], info)
+        self.update_from([address_of(array) for array in kept], info)
 
     def check_gradients(self, gradients: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The gradients in the kernel's order, contiguous (copied only where they are not).
@@ -371,7 +331,7 @@ class RuleKernel:
                 sizes=self.sizes,
                 per_tensor=self.rule.scope == "tensor",
                 dtype=self.dtype,
-                chunk=_CHUNK,
+                chunk=CHUNK,
             )
 
     @contextmanager
@@ -404,15 +364,7 @@ class RuleKernel:
 
     def state_views(self) -> dict[str, np.ndarray]:
         """As `state_dict`, but of the live memory: to be read before the next update."""
-        found = {
-            f"{state}/{name}": view.reshape(shape)
-            for state, views in self._state.items()
-            for name, view, shape in zip(self.names, views, self._shapes, strict=True)
-        }
-        for index, state in enumerate(self._scalars):
-            for tensor, name in enumerate(self.names):
-                found[f"{state}/{name}"] = np.asarray(self._memory["scalar_state"][tensor, index])
-        return found
+        return self._held.state_views()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore `state_dict`, bit for bit.
@@ -420,14 +372,4 @@ class RuleKernel:
         Raises:
             ShapeError: An entry is missing, unknown, or of another shape or dtype.
         """
-        given = checked_state(state, {key: (value.shape, str(value.dtype)) for key, value in self.state_dict().items()})
-        for name, views in self._state.items():
-            for parameter, view in zip(self.names, views, strict=True):
-                view[...] = given[f"{name}/{parameter}"].reshape(-1)
-        for index, name in enumerate(self._scalars):
-            for tensor, parameter in enumerate(self.names):
-                self._memory["scalar_state"][tensor, index] = float(given[f"{name}/{parameter}"])
-
-
-def _address(array: np.ndarray) -> int:
-    return int(array.__array_interface__["data"][0])
+        self._held.load_state(state)

@@ -13,6 +13,7 @@ from typing_extensions import override
 from deep5.core.errors import NetworkError, OperatorError, ShapeError, Unsupported
 from deep5.core.executors import OperatorExecutor
 from deep5.core.memo import remember
+from deep5.core.operator import Operator
 from deep5.core.tensors import Array, Device, TensorSpec, to_numpy
 from deep5.networks.gradients import vjp_network
 from deep5.networks.labels import Labels, label_inputs
@@ -23,7 +24,6 @@ from deep5.networks.transforms.lowering import lowered
 from deep5.operators.asked import check_output_grads, wanted_gradients
 from deep5.operators.contract import check_outputs, is_floating, name_of, spec_of
 from deep5.operators.native import NativeOperator
-from deep5.operators.operator import Operator
 from deep5.operators.plan import check_arrays
 from deep5.training.gradient_executor import Run, has_gradient
 

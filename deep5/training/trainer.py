@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from time import perf_counter_ns
 from typing import Any
@@ -17,7 +16,7 @@ from deep5.core.errors import UsageError, brief
 from deep5.core.events import Event, Listeners, StepInfo, StopTraining
 from deep5.core.executors import GraphExecutor, StepOptimizer
 from deep5.core.tensors import Arrays, to_numpy
-from deep5.training.batch_source import BatchSource, batch_size_of
+from deep5.training.batch_source import BatchSource, joined_batches, sample_count
 from deep5.training.optimizer import as_step_optimizer
 from deep5.training.rule import UpdateRule
 
@@ -278,8 +277,8 @@ class Trainer:
         batches = self.train_sampler.batches(epoch, self.batch) if self.batch else self.train_sampler.batches(epoch)
         for wait in before_batch:
             wait(self, epoch)
-        for ids, inputs in batches if count == 1 else _gathered(batches, count):
-            size = len(ids) if ids is not None else _size(inputs)
+        for ids, inputs in batches if count == 1 else joined_batches(batches, count):
+            size = len(ids) if ids is not None else sample_count(inputs)
             info = StepInfo(self.step, epoch, size, ids, seed)
             if whole is not None:
                 info = self._of_all_ranks(info, whole, count if count == 1 else len(inputs))
@@ -321,7 +320,7 @@ class Trainer:
         total_loss = samples = 0.0
         with averaged():
             for ids, inputs in sampler.batches(0):
-                size = len(ids) if ids is not None else _size(inputs)
+                size = len(ids) if ids is not None else sample_count(inputs)
                 begin = perf_counter_ns()
                 outputs = self.executor.inference(inputs)
                 logits, loss = to_numpy(outputs[self._logits]), float(to_numpy(outputs[self.loss]))
@@ -369,25 +368,6 @@ def _learning(optimizer: StepOptimizer, accumulate: int) -> Callable[[Any, StepI
             "d5.UpdateRule, or an optimizer that takes one gradient a step and has accumulated_step(batches, info)"
         )
     return learn
-
-
-def _gathered(batches: Iterable[tuple[Any, Arrays]], count: int) -> Iterator[tuple[Any, list[Any]]]:
-    """So many batches at a time, with the indices of all their samples; at the end there may be fewer.
-
-    Of a batch in which this rank has no sample there is None, unless there are no others.
-    """
-    for ids, inputs in (source := iter(batches)):
-        both = [(ids, inputs), *itertools.islice(source, count - 1)]
-        gathered: list[Any] = [None if ids is not None and not len(ids) else inputs for ids, inputs in both]
-        if all(inputs is None for inputs in gathered):
-            gathered[0] = both[0][1]
-        known = all(ids is not None for ids, _ in both)
-        yield np.concatenate([ids for ids, _ in both]) if known else None, gathered
-
-
-def _size(inputs: Arrays | list[Arrays]) -> int:
-    """Samples in a batch whose indices are not known, or in several."""
-    return sum(map(batch_size_of, inputs)) if isinstance(inputs, list) else batch_size_of(inputs)
 
 
 def _check_parts(executor: object, *samplers: object) -> None:

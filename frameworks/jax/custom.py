@@ -11,6 +11,7 @@ import jax
 
 from deep5.core.errors import Unsupported
 from deep5.core.framework import Framework
+from deep5.core.operator import Operator
 from deep5.frameworks.jax.operator_check import check_operator
 from deep5.frameworks.jax.operator_cpp import cpp_operator
 from deep5.frameworks.jax.operator_onnx import onnx_operator
@@ -19,7 +20,6 @@ from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.contract import Expectations, check_outputs, name_of, several
 from deep5.operators.kinds import is_compiled
 from deep5.operators.native import NativeOperator
-from deep5.operators.operator import Operator
 
 __all__ = ["native_operator", "on_arrays", "types"]
 

@@ -9,6 +9,7 @@ import jax
 import onnx_ir as ir
 
 from deep5.core.errors import Unsupported
+from deep5.core.operator import Operator
 from deep5.frameworks.jax.emitter import Emitter
 from deep5.frameworks.jax.host import EXTENTS, HostValues, find_host_values, graphs_of
 from deep5.frameworks.jax.kernels import layers
@@ -18,9 +19,8 @@ from deep5.frameworks.jax.program import Function
 from deep5.frameworks.jax.storage import Storage
 from deep5.frameworks.jax.table import HOST
 from deep5.networks.custom import is_custom, operator_of
-from deep5.networks.failed import failed, is_own, places_of
+from deep5.networks.diagnostics.failures import failed, is_own, places_of
 from deep5.networks.network import Network
-from deep5.operators.operator import Operator
 
 __all__ = ["RunsOperator", "write"]
 

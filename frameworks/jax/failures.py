@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from deep5.core.errors import CommunicationError, Deep5Error, OperatorError, Unsupported
-from deep5.networks.failed import failed
+from deep5.networks.diagnostics.failures import failed
 
 __all__ = ["failure", "named_failures"]
 

@@ -11,14 +11,15 @@ from typing_extensions import override
 from deep5.core.errors import Unsupported
 from deep5.core.executors import OperatorExecutor, StepOptimizer
 from deep5.core.framework import Framework, Support
+from deep5.core.network_spec import NetworkSpec
 from deep5.core.tensors import Device
 from deep5.core.tensors import device as read_device
 
 if TYPE_CHECKING:
+    from deep5.core.layer_clock import LayerClock
+    from deep5.core.operator import Operator
     from deep5.frameworks.jax.executor import JAXExecutor
-    from deep5.networks.analysis.layer_clock import LayerClock
     from deep5.networks.network import Network
-    from deep5.operators.operator import Operator
 
 __all__ = ["JAX", "from_model"]
 
@@ -42,16 +43,17 @@ class JAX(Framework):
         return str(self._jax.__version__)
 
     @override
-    def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> JAXExecutor:
+    def executor(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> JAXExecutor:
         from deep5.frameworks.jax.custom import on_arrays
         from deep5.frameworks.jax.executor import JAXExecutor
         from deep5.frameworks.jax.graph_program import GraphProgram
+        from deep5.networks.arguments import as_network
 
-        place = read_device(device)
-        program = GraphProgram(network, self, partial(on_arrays, framework=self), place)
-        return JAXExecutor(network, program, device=place, seed=seed)
+        graph, place = as_network(network), read_device(device)
+        program = GraphProgram(graph, self, partial(on_arrays, framework=self), place)
+        return JAXExecutor(graph, program, device=place, seed=seed)
 
-    def layer_clock(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
+    def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
         """There is none; see `Framework.layer_clock`."""
         raise Unsupported(
             "jax compiles a pass as one function, in which layers are put together; no layer can be timed there; "

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from deep5.core.errors import Unsupported
+from deep5.core.operator import Operator
 from deep5.core.tensors import Device
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
 from deep5.operators.kinds import behind, foreign
-from deep5.operators.operator import Operator
 
 __all__ = ["check_operator"]
 

@@ -13,6 +13,7 @@ from typing_extensions import override
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
 from deep5.core.executors import OperatorExecutor
 from deep5.core.framework import Framework
+from deep5.core.operator import Operator
 from deep5.core.tensors import Array, Device, aligned_empty, to_numpy
 from deep5.frameworks.jax.custom import on_arrays, types
 from deep5.frameworks.jax.failures import failure
@@ -22,7 +23,6 @@ from deep5.frameworks.jax.settings import find_device, read_settings
 from deep5.operators.asked import check_native, check_output_grads, wanted_gradients
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
-from deep5.operators.operator import Operator
 
 __all__ = ["JAXOperatorExecutor"]
 

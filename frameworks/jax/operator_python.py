@@ -11,6 +11,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported, brief
+from deep5.core.operator import Operator
 from deep5.operators.contract import (
     Expectations,
     check_gradients,
@@ -19,7 +20,6 @@ from deep5.operators.contract import (
     name_of,
     several,
 )
-from deep5.operators.operator import Operator
 
 __all__ = ["Forward", "differentiable", "native_arrays", "python_operator"]
 

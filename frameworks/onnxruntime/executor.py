@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import onnxruntime
 
 from deep5.core.errors import Unsupported
 from deep5.core.tensors import Arrays, Device
+from deep5.frameworks.onnxruntime.numerics import NumericsFramework
 from deep5.frameworks.onnxruntime.program import Program
 from deep5.frameworks.onnxruntime.rewrite import rewritten
 from deep5.frameworks.onnxruntime.short import check_short
 from deep5.networks.network import Network
 from deep5.training.gradient_executor import GradientExecutor, Run
-
-if TYPE_CHECKING:
-    from deep5.frameworks.onnxruntime.framework import ONNXRuntime
 
 __all__ = ["ONNXRuntimeExecutor"]
 
@@ -48,7 +46,7 @@ class ONNXRuntimeExecutor(GradientExecutor):
     def __init__(
         self,
         network: Network,
-        framework: ONNXRuntime,
+        framework: NumericsFramework,
         *,
         device: Device,
         seed: int = 0,

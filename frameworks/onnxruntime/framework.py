@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import Unsupported
 from deep5.core.executors import GraphExecutor, OperatorExecutor
 from deep5.core.framework import Support
+from deep5.core.network_spec import NetworkSpec
 from deep5.core.tensors import Device
 from deep5.core.tensors import device as read_device
-from deep5.training.engine_framework import EngineFramework
+from deep5.frameworks.onnxruntime.numerics import Numerics, NumericsFramework
 
 if TYPE_CHECKING:
-    from deep5.networks.analysis.layer_clock import LayerClock
+    from deep5.core.layer_clock import LayerClock
+    from deep5.core.operator import Operator
     from deep5.networks.network import Network
-    from deep5.operators.operator import Operator
 
-__all__ = ["EXACT", "Numerics", "ONNXRuntime", "from_model"]
-
-
-class Numerics(NamedTuple):
-    """What sessions on a graphics processor may do to the bits; see `Framework.set_numerics`."""
-
-    deterministic: bool = True
-    tf32: bool = False
+__all__ = ["ONNXRuntime", "from_model"]
 
 
-EXACT = Numerics()
-
-
-class ONNXRuntime(EngineFramework):
+class ONNXRuntime(NumericsFramework):
     """ONNX Runtime: forward and backward are one ONNX graph in one session, the update is the compiled rule."""
 
     name = "onnxruntime"
     requires = ("onnxruntime",)
-    # The process's, as the number of threads is.
-    numerics: ClassVar[Numerics] = EXACT
 
     def __init__(self, mode: str = "") -> None:
         super().__init__(mode)
@@ -48,11 +37,12 @@ class ONNXRuntime(EngineFramework):
         """The version of onnxruntime."""
         return str(self._onnxruntime.__version__)
 
-    def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
+    def executor(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
         """A network on ONNX Runtime; see `Framework.executor`."""
         from deep5.frameworks.onnxruntime.executor import ONNXRuntimeExecutor
+        from deep5.networks.arguments import as_network
 
-        executor = ONNXRuntimeExecutor(network, self, device=self._place(device), seed=seed)
+        executor = ONNXRuntimeExecutor(as_network(network), self, device=self._place(device), seed=seed)
         self._executors.add(executor)
         return executor
 
@@ -64,11 +54,12 @@ class ONNXRuntime(EngineFramework):
         self._executors.add(executor)
         return executor
 
-    def layer_clock(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
+    def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
         """ONNX Runtime's own profiler; see `Framework.layer_clock`."""
         from deep5.frameworks.onnxruntime.layer_clock import ONNXRuntimeLayerClock
+        from deep5.networks.arguments import as_network
 
-        return ONNXRuntimeLayerClock(network, self, device=self._place(device), seed=seed)
+        return ONNXRuntimeLayerClock(as_network(network), self, device=self._place(device), seed=seed)
 
     def supports(self, node: Any) -> Support:
         """Whether ONNX Runtime makes a session of the node alone."""

@@ -9,7 +9,8 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from deep5.networks.analysis.layer_clock import Group, Owners, without_gaps
+from deep5.core.layer_clock import Group
+from deep5.networks.analysis.layer_clock import Owners, without_gaps
 from deep5.networks.network import Network
 
 __all__ = ["kernel_groups"]

@@ -6,20 +6,19 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx
 
 from deep5.core.errors import Unsupported
+from deep5.core.layer_clock import Group, Pass
 from deep5.core.tensors import Arrays, Device
 from deep5.frameworks.onnxruntime.executor import ONNXRuntimeExecutor
 from deep5.frameworks.onnxruntime.kernels import kernel_groups
+from deep5.frameworks.onnxruntime.numerics import NumericsFramework
 from deep5.frameworks.onnxruntime.program import Program
-from deep5.networks.analysis.layer_clock import Group, Owners, Pass
+from deep5.networks.analysis.layer_clock import Owners
 from deep5.networks.network import Network
-
-if TYPE_CHECKING:
-    from deep5.frameworks.onnxruntime.framework import ONNXRuntime
 
 __all__ = ["ONNXRuntimeLayerClock"]
 
@@ -41,7 +40,7 @@ class ONNXRuntimeLayerClock:
         Unsupported: As for `ONNXRuntimeExecutor`; another device, where the profiler times the launch of a kernel.
     """
 
-    def __init__(self, network: Network, framework: ONNXRuntime, *, device: Device, seed: int = 0) -> None:
+    def __init__(self, network: Network, framework: NumericsFramework, *, device: Device, seed: int = 0) -> None:
         if device != Device():
             raise Unsupported(
                 f"onnxruntime's profiler times the launch of a kernel, not the kernel, on the device {device}; "

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnxruntime
 
+from deep5.core.operator import Operator
 from deep5.core.tensors import Device
+from deep5.frameworks.onnxruntime.numerics import NumericsFramework
 from deep5.frameworks.onnxruntime.program import Program
 from deep5.frameworks.onnxruntime.rewrite import rewritten
 from deep5.networks.network import Network
-from deep5.operators.operator import Operator
 from deep5.training.gradient_executor import Run
 from deep5.training.operator_executor import EngineOperatorExecutor
-
-if TYPE_CHECKING:
-    from deep5.frameworks.onnxruntime.framework import ONNXRuntime
 
 __all__ = ["ONNXRuntimeOperatorExecutor"]
 
@@ -29,7 +27,7 @@ class ONNXRuntimeOperatorExecutor(EngineOperatorExecutor):
         device: One that it has.
     """
 
-    def __init__(self, operator: Operator, framework: ONNXRuntime, *, device: Device) -> None:
+    def __init__(self, operator: Operator, framework: NumericsFramework, *, device: Device) -> None:
         super().__init__(operator, framework, device=device)
         self._runtime = framework
         self._last: Program | None = None

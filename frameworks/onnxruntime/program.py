@@ -15,8 +15,8 @@ from onnxruntime import OrtValue
 from deep5.core.errors import Deep5Error, NetworkError, Unsupported
 from deep5.core.tensors import Device, TensorSpec, aligned_empty, numpy_dtype
 from deep5.frameworks.onnxruntime.custom import failure, with_kernels
-from deep5.frameworks.onnxruntime.framework import EXACT, Numerics
 from deep5.frameworks.onnxruntime.guards import guarded
+from deep5.frameworks.onnxruntime.numerics import EXACT, Numerics
 from deep5.frameworks.onnxruntime.session import (
     Profile,
     copied,

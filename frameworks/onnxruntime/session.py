@@ -17,8 +17,8 @@ import onnxruntime
 from deep5.core.framework import Support
 from deep5.core.tensors import Device, numpy_dtype
 from deep5.frameworks.onnxruntime.custom import register_shim
-from deep5.frameworks.onnxruntime.framework import EXACT, Numerics
 from deep5.frameworks.onnxruntime.guards import guard, wrong
+from deep5.frameworks.onnxruntime.numerics import EXACT, Numerics
 from deep5.frameworks.onnxruntime.substitutes import Change, changed, in_float32, substitute
 from deep5.networks.compiled import refusal
 from deep5.networks.custom import is_custom

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from deep5.core.tensors import Device
 from deep5.frameworks.openvino.model import Program
 from deep5.frameworks.openvino.rewrite import without_unpooling
 from deep5.networks.network import Network
+from deep5.training.engine_framework import EngineFramework
 from deep5.training.gradient_executor import GradientExecutor, Run
-
-if TYPE_CHECKING:
-    from deep5.frameworks.openvino.framework import OpenVINO
 
 __all__ = ["OpenVINOExecutor"]
 
@@ -32,7 +30,7 @@ class OpenVINOExecutor(GradientExecutor):
     """
 
     def __init__(
-        self, network: Network, framework: OpenVINO, *, device: Device, seed: int = 0, counts: bool = False
+        self, network: Network, framework: EngineFramework, *, device: Device, seed: int = 0, counts: bool = False
     ) -> None:
         self._framework, self._counts = framework, counts
         super().__init__(network, framework, device=device, seed=seed)

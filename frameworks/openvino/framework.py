@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 from deep5.core.errors import Unsupported
 from deep5.core.executors import GraphExecutor, OperatorExecutor
 from deep5.core.framework import Support
+from deep5.core.network_spec import NetworkSpec
 from deep5.core.tensors import Device
 from deep5.core.tensors import device as read_device
 from deep5.training.engine_framework import EngineFramework
 
 if TYPE_CHECKING:
-    from deep5.networks.analysis.layer_clock import LayerClock
+    from deep5.core.layer_clock import LayerClock
+    from deep5.core.operator import Operator
     from deep5.networks.network import Network
-    from deep5.operators.operator import Operator
 
 __all__ = ["OpenVINO", "from_model"]
 
@@ -36,11 +37,12 @@ class OpenVINO(EngineFramework):
         """The version of openvino."""
         return str(self._openvino.__version__)
 
-    def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
+    def executor(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
         """A network on OpenVINO; see `Framework.executor`."""
         from deep5.frameworks.openvino.executor import OpenVINOExecutor
+        from deep5.networks.arguments import as_network
 
-        executor = OpenVINOExecutor(network, self, device=_place(device), seed=seed)
+        executor = OpenVINOExecutor(as_network(network), self, device=_place(device), seed=seed)
         self._executors.add(executor)
         return executor
 
@@ -52,11 +54,12 @@ class OpenVINO(EngineFramework):
         self._executors.add(executor)
         return executor
 
-    def layer_clock(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
+    def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
         """OpenVINO's own counters; see `Framework.layer_clock`."""
         from deep5.frameworks.openvino.layer_clock import OpenVINOLayerClock
+        from deep5.networks.arguments import as_network
 
-        return OpenVINOLayerClock(network, self, device=_place(device), seed=seed)
+        return OpenVINOLayerClock(as_network(network), self, device=_place(device), seed=seed)
 
     def supports(self, node: Any) -> Support:
         """Whether OpenVINO compiles the node alone, in its own element type."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from deep5.core.layer_clock import Group, Pass
 from deep5.core.tensors import Arrays, Device
 from deep5.frameworks.openvino.executor import OpenVINOExecutor
 from deep5.frameworks.openvino.model import Program
-from deep5.networks.analysis.layer_clock import WARMUPS, Group, Owners, Pass, without_gaps
+from deep5.networks.analysis.layer_clock import WARMUPS, Owners, without_gaps
 from deep5.networks.network import Network
-
-if TYPE_CHECKING:
-    from deep5.frameworks.openvino.framework import OpenVINO
+from deep5.training.engine_framework import EngineFramework
 
 __all__ = ["OpenVINOLayerClock"]
 
@@ -35,7 +34,7 @@ class OpenVINOLayerClock:
         Unsupported: As for `OpenVINOExecutor`.
     """
 
-    def __init__(self, network: Network, framework: OpenVINO, *, device: Device, seed: int = 0) -> None:
+    def __init__(self, network: Network, framework: EngineFramework, *, device: Device, seed: int = 0) -> None:
         self._network = network
         self._executor = OpenVINOExecutor(network, framework, device=device, seed=seed, counts=True)
         self._kernels: dict[str, dict[str, Group | None]] = {}

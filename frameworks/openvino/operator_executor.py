@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from deep5.core.operator import Operator
 from deep5.core.tensors import Device
 from deep5.frameworks.openvino.model import Program
 from deep5.frameworks.openvino.rewrite import without_unpooling
 from deep5.networks.network import Network
-from deep5.operators.operator import Operator
+from deep5.training.engine_framework import EngineFramework
 from deep5.training.gradient_executor import Run
 from deep5.training.operator_executor import EngineOperatorExecutor
-
-if TYPE_CHECKING:
-    from deep5.frameworks.openvino.framework import OpenVINO
 
 __all__ = ["OpenVINOOperatorExecutor"]
 
@@ -27,7 +25,7 @@ class OpenVINOOperatorExecutor(EngineOperatorExecutor):
         device: The host processor.
     """
 
-    def __init__(self, operator: Operator, framework: OpenVINO, *, device: Device) -> None:
+    def __init__(self, operator: Operator, framework: EngineFramework, *, device: Device) -> None:
         super().__init__(operator, framework, device=device)
         self._openvino = framework
         self._last: Program | None = None

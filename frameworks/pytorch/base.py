@@ -21,7 +21,7 @@ from deep5.frameworks.pytorch.numerics import deterministic, tf32
 from deep5.frameworks.pytorch.sequences import detached
 from deep5.frameworks.pytorch.short import from_numpy, through_float32
 from deep5.frameworks.pytorch.step import DeviceStep
-from deep5.networks.failed import failed, is_own
+from deep5.networks.diagnostics.failures import failed, is_own
 from deep5.networks.labels import label_inputs
 from deep5.networks.native import NativeNetwork
 from deep5.networks.network import Network

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from deep5.core.framework import Framework
+from deep5.core.operator import Operator
 from deep5.frameworks.pytorch.operator_check import check_operator
 from deep5.frameworks.pytorch.operator_cpp import cpp_operator
 from deep5.frameworks.pytorch.operator_onnx import onnx_operator
@@ -17,7 +18,6 @@ from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.contract import check_outputs, several
 from deep5.operators.kinds import is_compiled
 from deep5.operators.native import NativeOperator
-from deep5.operators.operator import Operator
 
 __all__ = ["native_operator", "on_tensors"]
 

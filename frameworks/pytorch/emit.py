@@ -15,7 +15,7 @@ from deep5.frameworks.pytorch.fusing import Step, steps
 from deep5.frameworks.pytorch.sequences import copied
 from deep5.frameworks.pytorch.unsigned import widening
 from deep5.networks.analysis.layer_clock import Owners
-from deep5.networks.failed import places_of
+from deep5.networks.diagnostics.failures import places_of
 from deep5.networks.network import Network
 from deep5.networks.stamps import Stamps
 

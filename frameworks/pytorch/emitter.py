@@ -10,6 +10,7 @@ import onnx_ir as ir
 import torch
 
 from deep5.core.errors import Unsupported
+from deep5.core.operator import Operator
 from deep5.core.python_source import number
 from deep5.frameworks.pytorch.operator_check import check_operator
 from deep5.frameworks.pytorch.short import in_float32, tensor, through_float32
@@ -17,7 +18,6 @@ from deep5.networks.constants import constant_value
 from deep5.networks.custom import operator_of
 from deep5.networks.network import Network
 from deep5.networks.onnx.element_types import element_type
-from deep5.operators.operator import Operator
 
 __all__ = ["Emitter", "RunsOperator"]
 

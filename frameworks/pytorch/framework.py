@@ -10,14 +10,15 @@ from typing_extensions import override
 from deep5.core.errors import Unsupported
 from deep5.core.executors import GraphExecutor, OperatorExecutor, StepOptimizer
 from deep5.core.framework import Framework, Support
+from deep5.core.network_spec import NetworkSpec
 from deep5.core.tensors import Device
 from deep5.core.tensors import device as read_device
 
 if TYPE_CHECKING:
+    from deep5.core.layer_clock import LayerClock
+    from deep5.core.operator import Operator
     from deep5.frameworks.pytorch.compiled import Compiler
-    from deep5.networks.analysis.layer_clock import LayerClock
     from deep5.networks.network import Network
-    from deep5.operators.operator import Operator
 
 __all__ = ["PyTorch", "from_model"]
 
@@ -44,12 +45,14 @@ class PyTorch(Framework):
         return str(self._torch.__version__)
 
     @override
-    def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
+    def executor(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
         from deep5.frameworks.pytorch.executor import PyTorchExecutor
+        from deep5.networks.arguments import as_network
 
-        return PyTorchExecutor(network, self, device=self._place(device), seed=seed, compiler=self._compiler())
+        graph = as_network(network)
+        return PyTorchExecutor(graph, self, device=self._place(device), seed=seed, compiler=self._compiler())
 
-    def layer_clock(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
+    def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
         """Time stamps between the steps of the program and of torch's backward pass; see `Framework.layer_clock`."""
         if self.mode == "compiled":
             raise Unsupported(
@@ -57,8 +60,9 @@ class PyTorch(Framework):
                 "timed there; remedy: 'pytorch', which runs them one by one"
             )
         from deep5.frameworks.pytorch.layer_clock import layer_clock
+        from deep5.networks.arguments import as_network
 
-        return layer_clock(network, self, device=self._place(device), seed=seed)
+        return layer_clock(as_network(network), self, device=self._place(device), seed=seed)
 
     def supports(self, node: Any) -> Support:
         """Whether the table of operators has this one, with these attributes."""

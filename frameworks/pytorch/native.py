@@ -17,7 +17,8 @@ from deep5.core.executors import GraphExecutor
 from deep5.core.seeds import derive_seed
 from deep5.core.tensors import Arrays, Device, TensorSpec, dtype_name
 from deep5.frameworks.pytorch.base import TorchExecutor
-from deep5.networks.native import NativeNetwork, hash_of_values
+from deep5.networks.hashes import hash_of_values
+from deep5.networks.native import NativeNetwork
 from deep5.networks.probing import (
     UNFIT,
     checked_inputs,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from deep5.core.errors import Unsupported
+from deep5.core.operator import Operator
 from deep5.operators.cpp import CppOperator
 from deep5.operators.kinds import behind, foreign
-from deep5.operators.operator import Operator
 
 __all__ = ["check_operator"]
 

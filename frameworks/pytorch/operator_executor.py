@@ -13,6 +13,7 @@ from typing_extensions import override
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
 from deep5.core.executors import OperatorExecutor
 from deep5.core.memo import remember
+from deep5.core.operator import Operator
 from deep5.core.tensors import Array, Device
 from deep5.frameworks.pytorch.custom import on_tensors
 from deep5.frameworks.pytorch.numerics import deterministic, tf32
@@ -21,7 +22,6 @@ from deep5.frameworks.pytorch.operator_onnx import onnx_program
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.asked import check_native, check_output_grads, wanted_gradients
 from deep5.operators.contract import name_of
-from deep5.operators.operator import Operator
 
 if TYPE_CHECKING:
     from deep5.core.framework import Framework

@@ -10,10 +10,10 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported, brief
 from deep5.core.memo import remember
+from deep5.core.operator import Operator
 from deep5.core.tensors import TensorSpec, dtype_name
 from deep5.frameworks.pytorch.operator_graph import compilable
 from deep5.operators.contract import check_gradients, check_outputs, name_of, several, specs_of
-from deep5.operators.operator import Operator
 
 __all__ = ["described", "python_operator", "tensor_spec"]
 

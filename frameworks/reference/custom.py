@@ -9,13 +9,13 @@ import numpy as np
 
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported, brief
 from deep5.core.memo import remember
+from deep5.core.operator import Operator
 from deep5.core.tensors import Array, TensorSpec, numpy_dtype
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators.backward import Backward
 from deep5.operators.contract import Expectations, check_gradients, check_outputs, name_of, several
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
-from deep5.operators.operator import Operator
 from deep5.operators.plan import check_arrays
 
 __all__ = ["backward_on_arrays", "check_operator", "on_arrays"]

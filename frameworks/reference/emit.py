@@ -16,7 +16,7 @@ from deep5.frameworks.reference.kernels.text import decoded
 from deep5.frameworks.reference.operators import operator_for, supports
 from deep5.frameworks.reference.table import Site
 from deep5.networks.analysis.layer_clock import Owners
-from deep5.networks.failed import places_of
+from deep5.networks.diagnostics.failures import places_of
 from deep5.networks.network import Network
 from deep5.networks.nodes import captures, reads
 from deep5.networks.stamps import Stamps

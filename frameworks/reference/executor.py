@@ -12,7 +12,7 @@ from deep5.core.errors import ShapeError
 from deep5.core.tensors import Device
 from deep5.frameworks.reference.emit import compile_network
 from deep5.frameworks.reference.kernels.memory import Scratch
-from deep5.networks.failed import failed, is_own
+from deep5.networks.diagnostics.failures import failed, is_own
 from deep5.networks.network import Network
 from deep5.networks.over_ranks import over_ranks
 from deep5.networks.stamps import Stamps
@@ -69,10 +69,12 @@ class ReferenceExecutor(GradientExecutor):
 
     def settings(self) -> dict[str, Any]:
         """Threads of the BLAS library as read back from it, dtype, TF32 and determinism."""
-        return {**settings_of(self.device), **self._dtype_settings(list(self._values.values()))}
-
-    def _product_kernels(self, dtype: str) -> str:
-        return "float32"
+        live = self._values.values()
+        return {
+            **settings_of(self.device),
+            "dtype": self._float_dtype(live),
+            **self._compute_dtype(live, lambda _: "float32"),
+        }
 
     def _compile(self, network: Network, announced: Sequence[str]) -> Run:
         return compiled(network, self._values, self._scratch, announced, self._ranks, self._stamps)

@@ -6,19 +6,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from typing_extensions import override
 
 from deep5.core.errors import Unsupported
 from deep5.core.executors import OperatorExecutor
 from deep5.core.framework import Framework, Support
+from deep5.core.network_spec import NetworkSpec
 from deep5.core.tensors import Device
 from deep5.core.tensors import device as read_device
 
 if TYPE_CHECKING:
+    from deep5.core.layer_clock import LayerClock
+    from deep5.core.operator import Operator
     from deep5.frameworks.reference.executor import ReferenceExecutor
-    from deep5.networks.analysis.layer_clock import LayerClock
-    from deep5.networks.network import Network
-    from deep5.operators.operator import Operator
 
 __all__ = ["Reference"]
 
@@ -37,19 +36,22 @@ class Reference(Framework):
         """The version of NumPy."""
         return np.__version__
 
-    @override
-    def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> ReferenceExecutor:
+    def executor(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> ReferenceExecutor:
+        """Make a network runnable; see `Framework.executor`."""
         from deep5.frameworks.reference.executor import ReferenceExecutor
+        from deep5.networks.arguments import as_network
 
-        return ReferenceExecutor(network, self, device=_place(device), seed=seed)
+        return ReferenceExecutor(as_network(network), self, device=_place(device), seed=seed)
 
-    def layer_clock(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
+    def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
         """Time stamps between the lines of the program; see `Framework.layer_clock`."""
         from deep5.frameworks.reference.executor import ReferenceExecutor
+        from deep5.networks.arguments import as_network
         from deep5.networks.stamps import StampedClock, Stamps
 
-        stamps = Stamps(network)
-        return StampedClock(ReferenceExecutor(network, self, device=_place(device), seed=seed, stamps=stamps), stamps)
+        graph = as_network(network)
+        stamps = Stamps(graph)
+        return StampedClock(ReferenceExecutor(graph, self, device=_place(device), seed=seed, stamps=stamps), stamps)
 
     def supports(self, node: Any) -> Support:
         """Whether there is a kernel for a node, and if not, why."""
@@ -78,8 +80,8 @@ class Reference(Framework):
 
         return call
 
-    @override
     def operator_executor(self, operator: Operator, *, device: str | Device = "cpu") -> OperatorExecutor:
+        """One operator on NumPy; see `Framework.operator_executor`."""
         from deep5.frameworks.reference.operator_executor import operator_executor
 
         return operator_executor(operator, self, device=_place(device))

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from deep5.core.errors import Unsupported
 from deep5.core.executors import OperatorExecutor
+from deep5.core.operator import Operator
 from deep5.core.tensors import Array, Device
 from deep5.frameworks.reference.custom import backward_on_arrays, on_arrays
 from deep5.frameworks.reference.executor import compiled, settings_of
@@ -20,7 +21,6 @@ from deep5.operators.asked import check_output_grads, wanted_gradients
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
-from deep5.operators.operator import Operator
 from deep5.operators.plan import check_arrays
 from deep5.training.gradient_executor import Run
 from deep5.training.operator_executor import (

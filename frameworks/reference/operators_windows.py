@@ -11,9 +11,9 @@ import onnx_ir as ir
 from deep5.frameworks.reference.kernels import convolution, pooling, windows
 from deep5.frameworks.reference.kernels.memory import Array
 from deep5.frameworks.reference.table import Call, Operator, Site, by_position, chosen, configured, plain
+from deep5.frameworks.reference.window import Window
 from deep5.networks.constants import FLOATS
 from deep5.networks.onnx.attributes import attribute
-from deep5.networks.window import Window
 
 __all__ = ["OPERATORS"]
 

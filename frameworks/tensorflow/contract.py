@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, brief
 from deep5.core.memo import remember
+from deep5.core.operator import Operator
 from deep5.core.tensors import TensorSpec
 from deep5.networks.custom import Extent
 from deep5.operators.contract import check_gradients, check_inputs, name_of, several, specs_of
-from deep5.operators.operator import Operator
 
 __all__ = ["Expected", "checked_gradients", "checked_outputs", "described", "known_extents", "tensors"]
 

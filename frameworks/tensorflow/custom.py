@@ -11,6 +11,7 @@ from tensorflow.python.eager.record import could_possibly_record
 
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
 from deep5.core.framework import Framework
+from deep5.core.operator import Operator
 from deep5.core.tensors import TensorSpec
 from deep5.frameworks.tensorflow.array import TensorFlowArray, as_tensors
 from deep5.frameworks.tensorflow.array_namespace import ARRAYS, as_arrays
@@ -30,7 +31,6 @@ from deep5.operators.backward import Backward
 from deep5.operators.contract import is_floating, name_of, several
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
-from deep5.operators.operator import Operator
 
 __all__ = ["Route", "native_operator", "route"]
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import onnx_ir as ir
 import tensorflow as tf
 
+from deep5.core.operator import Operator
 from deep5.frameworks.tensorflow.emitter import Emitter
 from deep5.frameworks.tensorflow.operators import OPERATORS
 from deep5.frameworks.tensorflow.operators_custom import emit_custom
@@ -15,10 +16,9 @@ from deep5.frameworks.tensorflow.order import Order, kernel_order, onnx_order
 from deep5.frameworks.tensorflow.scopes import Scopes
 from deep5.frameworks.tensorflow.traced import cause
 from deep5.networks.custom import is_custom
-from deep5.networks.failed import failed, is_own, places_of
+from deep5.networks.diagnostics.failures import failed, is_own, places_of
 from deep5.networks.network import Network
 from deep5.networks.nodes import extents
-from deep5.operators.operator import Operator
 
 __all__ = ["Program", "compile_forward", "preferred_orders"]
 

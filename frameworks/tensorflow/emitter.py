@@ -13,12 +13,12 @@ from typing import Any
 import onnx_ir as ir
 import tensorflow as tf
 
+from deep5.core.operator import Operator
 from deep5.frameworks.tensorflow.order import Order, between, channels_last, keeps_memory, onnx_order
 from deep5.frameworks.tensorflow.short import in_float32, through_float32
 from deep5.networks.constants import constant_tensor, constant_value
 from deep5.networks.network import Network
 from deep5.networks.nodes import extents, fixed
-from deep5.operators.operator import Operator
 
 __all__ = ["Emitter"]
 

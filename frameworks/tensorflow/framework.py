@@ -14,14 +14,15 @@ from typing_extensions import override
 from deep5.core.errors import Unsupported, UsageError
 from deep5.core.executors import GraphExecutor, OperatorExecutor, StepOptimizer
 from deep5.core.framework import Framework, Support
+from deep5.core.network_spec import NetworkSpec
 from deep5.core.tensors import NAMESPACES, Device
 from deep5.core.tensors import device as read_device
 from deep5.frameworks.tensorflow.quiet import without_reports
 
 if TYPE_CHECKING:
-    from deep5.networks.analysis.layer_clock import LayerClock
+    from deep5.core.layer_clock import LayerClock
+    from deep5.core.operator import Operator
     from deep5.networks.network import Network
-    from deep5.operators.operator import Operator
 
 __all__ = ["TensorFlow", "from_model"]
 
@@ -49,7 +50,7 @@ class TensorFlow(Framework):
         """The version of TensorFlow."""
         return str(self._tf.__version__)
 
-    def executor(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
+    def executor(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> GraphExecutor:
         """A network on TensorFlow; see `Framework.executor`.
 
         On a graphics processor nothing falls back to the host unsaid: TensorFlow's soft placement, which would run an
@@ -59,13 +60,14 @@ class TensorFlow(Framework):
         """
         from deep5.frameworks.tensorflow.executor import TensorFlowExecutor
         from deep5.frameworks.tensorflow.operators_custom import refuse_compiled
+        from deep5.networks.arguments import as_network
 
-        place = self._place(device)
+        graph, place = as_network(network), self._place(device)
         if place.kind == "cuda":
-            refuse_compiled(network)
-        return TensorFlowExecutor(network, self, device=place, seed=seed, xla=self.mode == "xla")
+            refuse_compiled(graph)
+        return TensorFlowExecutor(graph, self, device=place, seed=seed, xla=self.mode == "xla")
 
-    def layer_clock(self, network: Network, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
+    def layer_clock(self, network: NetworkSpec, *, device: str | Device = "cpu", seed: int = 0) -> LayerClock:
         """TensorFlow's own profiler; see `Framework.layer_clock`."""
         if self.mode == "xla":
             raise Unsupported(
@@ -73,8 +75,9 @@ class TensorFlow(Framework):
                 "timed there; remedy: 'tensorflow', which runs them one by one"
             )
         from deep5.frameworks.tensorflow.layer_clock import TensorFlowLayerClock
+        from deep5.networks.arguments import as_network
 
-        return TensorFlowLayerClock(network, self, device=self._place(device), seed=seed)
+        return TensorFlowLayerClock(as_network(network), self, device=self._place(device), seed=seed)
 
     def supports(self, node: Any) -> Support:
         """Whether the table of operators has this one, with these attributes."""

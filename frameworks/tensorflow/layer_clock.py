@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from deep5.core.errors import Unsupported
 from deep5.core.framework import Framework
+from deep5.core.layer_clock import Group, Pass
 from deep5.core.tensors import Arrays, Device
 from deep5.frameworks.tensorflow.executor import TensorFlowExecutor
 from deep5.frameworks.tensorflow.scopes import Scopes
-from deep5.networks.analysis.layer_clock import Group, Pass
 from deep5.networks.network import Network
 
 __all__ = ["TensorFlowLayerClock"]

@@ -19,7 +19,8 @@ from deep5.frameworks.tensorflow.base import TracedExecutor
 from deep5.frameworks.tensorflow.emit import Program
 from deep5.frameworks.tensorflow.order import onnx_order
 from deep5.frameworks.tensorflow.variables import Live
-from deep5.networks.native import NativeNetwork, hash_of_values
+from deep5.networks.hashes import hash_of_values
+from deep5.networks.native import NativeNetwork
 from deep5.networks.probing import (
     UNFIT,
     checked_inputs,

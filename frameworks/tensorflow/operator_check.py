@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from deep5.core.operator import Operator
 from deep5.operators.contract import name_of
 from deep5.operators.kinds import foreign, is_compiled
-from deep5.operators.operator import Operator
 
 __all__ = ["refusal"]
 

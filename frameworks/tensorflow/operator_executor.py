@@ -13,6 +13,7 @@ from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
 from deep5.core.executors import OperatorExecutor
 from deep5.core.framework import Framework
 from deep5.core.memo import remember
+from deep5.core.operator import Operator
 from deep5.core.tensors import Array, Device, to_numpy
 from deep5.frameworks.tensorflow.compiled import failure
 from deep5.frameworks.tensorflow.custom import route
@@ -25,7 +26,6 @@ from deep5.operators.asked import check_native, wanted_gradients
 from deep5.operators.contract import name_of
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
-from deep5.operators.operator import Operator
 
 __all__ = ["TensorFlowOperator"]
 

@@ -9,12 +9,12 @@ import onnx_ir as ir
 
 from deep5.core.errors import Deep5Error, OperatorError, Unsupported
 from deep5.core.framework import Support
+from deep5.core.operator import Operator
 from deep5.frameworks.tensorflow.operator_check import refusal
 from deep5.frameworks.tensorflow.table import extents
 from deep5.networks.custom import is_custom, operator_of
 from deep5.networks.network import Network
 from deep5.operators.kinds import is_compiled
-from deep5.operators.operator import Operator
 from deep5.operators.plan import CODES
 
 if TYPE_CHECKING:

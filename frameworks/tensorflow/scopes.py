@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from deep5.networks.analysis.layer_clock import Group, Owners
+from deep5.core.layer_clock import Group
+from deep5.networks.analysis.layer_clock import Owners
 from deep5.networks.network import Network
 
 __all__ = ["Scopes"]

@@ -11,7 +11,7 @@ import tensorflow as tf
 from deep5.core.errors import CommunicationError, Unsupported
 from deep5.frameworks.tensorflow.compiled import failure
 from deep5.frameworks.tensorflow.placement import without_kernel
-from deep5.networks.failed import failed
+from deep5.networks.diagnostics.failures import failed
 
 __all__ = ["Traced", "cause"]
 

@@ -25,8 +25,9 @@ from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.recipes.distributed import collectives
 from deep5.results.report.collect import collect
 from deep5.results.report.page import report_page
-from deep5.results.result import Result, result_folders
+from deep5.results.result import Result
 from deep5.results.samples_file import read_samples
+from deep5.results.store import result_folders
 from deep5.run.execute import execute, execute_as_rank
 from deep5.run.ranks import run_with_ranks
 

@@ -22,8 +22,9 @@ from command import Command
 from deep5 import __version__
 from deep5.core import plugins
 from deep5.recipe.registered import recipe_names
-from deep5.results.result import load, result_folders
+from deep5.results.result import load
 from deep5.results.schema import schema
+from deep5.results.store import result_folders
 from pace import slowness
 
 COMMAND = str(Path(sys.executable).parent / "deep5")

@@ -20,15 +20,15 @@ from onnx import TensorProto, helper
 from rich.console import Console
 
 from command import Command
+from deep5.core.charts import files
 from deep5.core.errors import UsageError
 from deep5.networks import Network, NetworkBuilder, analyse, googlenet, gpt, lenet, lstm, resnet, resnet50, transformer
 from deep5.networks.analysis import picture as pictures
-from deep5.networks.analysis.analysis import batch_extents
+from deep5.networks.analysis.extents import batch_extents
 from deep5.networks.analysis.layer_summary import LayerTime, LayerTimes
 from deep5.networks.analysis.layout import Layout, layered
 from deep5.networks.analysis.picture import colour_of, shaded_colours, svg
-from deep5.results.chart_parts import files
-from deep5.results.network_charts import layer_chart, measured_chart, type_chart
+from deep5.results.charts.network import layer_chart, measured_chart, type_chart
 from deep5.results.network_record import NetworkRecord, by_type
 from deep5.results.network_times import print_times
 
@@ -681,7 +681,8 @@ def test_without_what_draws_there_are_words(deep5: Command, tmp_path: Path, monk
     monkeypatch.setitem(__import__("sys").modules, "altair", None)
     answer = deep5("show", "network", "lenet", "-o", "here")
     assert answer.status == 0
-    assert "no shares were drawn: pictures need the package 'altair'; remedy: pip install 'deep5[report]'" in answer.out
+    reason = "pictures need the package 'altair', which is not installed; remedy: pip install 'deep5[report]'"
+    assert f"no shares were drawn: {reason}" in " ".join(answer.out.split())
     assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["network.json", "network.svg"]
 
 

@@ -18,7 +18,8 @@ import pytest
 
 from deep5.core.errors import MissingDependency, UsageError
 from deep5.distributed.communicators.threads import ThreadCommunicator, run_in_threads
-from deep5.distributed.launch.join import Launched, Report, compare_ranks, launched
+from deep5.distributed.launch.join import Report, compare_ranks
+from deep5.distributed.launch.launcher import Launched, launched
 from deep5.distributed.launch.output import last_lines
 from deep5.distributed.launch.start import RanksEnded, start_ranks
 
@@ -28,7 +29,8 @@ OWN = ("OMPI_", "PMI_", "PMIX_", "SLURM_", "DEEP5_RANKS", "DEEP5_LAUNCH", "TORCH
 ALONE = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MPI_LOCALRANKID"}
 RANK = """
 import json, os, signal, sys, time
-from deep5.distributed.launch.join import Report, launched
+from deep5.distributed.launch.join import Report
+from deep5.distributed.launch.launcher import launched
 me = launched()
 report = Report()
 report.started()

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import deep5 as d5
+from deep5.core import operator as operators
 from deep5.core import plugins
 from deep5.core.errors import NetworkError, OperatorError, ShapeError, UnknownName, Unsupported, UsageError
 from deep5.core.seeds import generator
@@ -26,7 +27,6 @@ from deep5.networks.check import check_executor
 from deep5.networks.edit.builder import ones, zeros
 from deep5.networks.masks import dropout_mask
 from deep5.networks.native import NativeNetwork
-from deep5.operators import operator as operators
 from jax_cases import ELSEWHERE, FURTHER, Case, Draw, fed, ints, positive, trained
 from poison import poisoned
 

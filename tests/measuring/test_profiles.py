@@ -566,7 +566,7 @@ def test_a_link_out_of_the_folder_is_not_followed(folders: list[Path], tmp_path:
 
 def test_the_widths_and_colours_tell_lines_apart() -> None:
     pytest.importorskip("altair")
-    from deep5.results.profile_chart import profile_chart
+    from deep5.results.charts.profile import profile_chart
 
     table = np.random.default_rng(0).uniform(1, 5, (6, 14)).tolist()
     made = profile_chart(performance_profiles(named(table)), "six workloads")

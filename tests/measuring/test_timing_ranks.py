@@ -27,8 +27,9 @@ from deep5.recipe.components import make_candidate
 from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.recipe.registered import recipe_names
 from deep5.recipes.overhead import ranks_training
-from deep5.results.result import load, result_folders
+from deep5.results.result import load
 from deep5.results.samples_file import read_samples
+from deep5.results.store import result_folders
 from deep5.run.execute import execute
 from deep5.training.dataset import ArrayDataset
 from deep5.training.datasets.uci_digits import digits
@@ -353,7 +354,8 @@ def test_a_side_that_raises_on_one_rank_ends_all(recipe: Path, tmp_path: Path) -
 
 PROGRAM = """
 import json, sys
-from deep5.distributed.launch.join import join, launched
+from deep5.distributed.launch.join import join
+from deep5.distributed.launch.launcher import launched
 from deep5.recipes.overhead import all_reduces, ranks_training
 
 communicator = join(launched())

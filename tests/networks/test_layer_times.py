@@ -15,8 +15,9 @@ import pytest
 import deep5 as d5
 from deep5.core.errors import MissingDependency, NetworkError, Unsupported, UsageError
 from deep5.core.framework import Framework
+from deep5.core.layer_clock import Group
 from deep5.networks import LayerTime, LayerTimes, layer_times, lenet, lstm, mlp, transformer, wide_resnet
-from deep5.networks.analysis.layer_clock import Group, Owner, Owners, without_gaps
+from deep5.networks.analysis.layer_clock import Owner, Owners, without_gaps
 from deep5.networks.gradients import gradient_network
 from deep5.networks.random_feed import random_feed
 

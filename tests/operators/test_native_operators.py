@@ -22,7 +22,7 @@ from deep5.core.errors import OperatorError, Unsupported
 from deep5.measuring.loops import time_loop
 from deep5.operators.check import check_forward, check_gradient
 from deep5.operators.checks.report import OperatorReport, Row
-from deep5.operators.problems import Direction, Problem
+from deep5.operators.problem import Direction, Problem
 from operators_right import constant, normal
 
 X = [constant(0, 3, 4)]

@@ -15,7 +15,8 @@ from deep5.core.errors import ShapeError, UnknownName, UsageError
 from deep5.core.tensors import TensorSpec
 from deep5.networks.onnx_operator import ONNXOperator
 from deep5.operators import problems
-from deep5.operators.problems import PROBLEM_SETS, TABLES, Direction, problem_rows, problem_set
+from deep5.operators.problem import Direction
+from deep5.operators.problems import PROBLEM_SETS, TABLES, problem_rows, problem_set
 from deep5.operators.work import backward_bytes, backward_flops, bytes_of, flops, misfit, moved_bytes
 from deep5.recipes import deepbench_by_hand as by_hand
 

@@ -1,4 +1,4 @@
-"""What the documents show runs: every Python block, every command, every doctest."""
+"""Everything that the documents show runs: every Python block, command and doctest; every link leads somewhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def blocks(kind: str) -> list[tuple[str, str]]:
     return [(page.name, body) for page in PAGES for found, body in BLOCK.findall(page.read_text()) if found == kind]
 
 
-def test_no_block_is_of_a_kind_that_nobody_checks() -> None:
+def test_every_kind_of_block_is_checked() -> None:
     kinds = {kind for page in PAGES for kind, _ in BLOCK.findall(page.read_text())}
     assert kinds <= KINDS
     assert blocks("python")
@@ -73,7 +73,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return execute(load_recipe("digits_lenet").at_size("smoke"), out=tmp_path_factory.mktemp("results")).folder
 
 
-# A comparison is planned, and not run: what its processes do has tests of its own.
+# A comparison is only planned: other tests cover what its processes do.
 PLANNED = """
 import sys
 import deep5.compare.driver
@@ -113,7 +113,7 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def _with_files(words: list[str], finished: Path, folder: Path, request: pytest.FixtureRequest) -> list[str]:
-    """A command on a result, an image or an array: with real ones."""
+    """The command with a real result, image or array."""
     if words[0] == "profile":
         return [words[0], *map(str, request.getfixturevalue("studies"))]
     if any("-compare-" in word for word in words):
@@ -130,12 +130,12 @@ def _with_files(words: list[str], finished: Path, folder: Path, request: pytest.
     return words
 
 
-# Commands that take their time, and have tests of their own: here of those with ranks one, all in `make test-all`.
+# Commands that take long and have other tests: daily, one of those with ranks; all of them in `make test-all`.
 LONG = ("deep5 bench operator", "deep5 bench collective", "deep5 study", "deep5 calibrate", "deep5 check optimizer")
 
 
 def marked() -> list[Any]:
-    """All commands; the long ones are not for every day."""
+    """All commands; the long ones do not run daily."""
     found, ranks = [], False
     for page, line in commands():
         again = ranks and line.startswith("deep5 run") and "--ranks" in line
@@ -150,14 +150,14 @@ def marked() -> list[Any]:
 def test_commands_are_understood(
     page: str, line: str, tmp_path: Path, finished: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Runs are tried at their smoke size, or validated; comparisons are planned; the rest is run as it stands."""
+    """Runs use their smoke size, or are validated; comparisons are planned; everything else runs as written."""
     words = _with_files(shlex.split(line)[1:], finished, tmp_path, request)
     program = ["-c", PLANNED] if words[0] == "compare" else ["-m", "deep5"]
     if "my_recipe.py" in words:
         recipe = next(body for _, body in blocks("python") if "METRICS" in body)
         (tmp_path / "my_recipe.py").write_text(recipe)
     elif words[0] == "study":
-        # Of the study of optimizers two are enough.
+        # Two optimizers are enough.
         words += ["--seeds", "1", *(["--only", "Adam,momentum"] if "optimizer_study" in words else [])]
     elif words[0] == "run" and (words[1].startswith("overhead_") or {"--resume", "--checkpoint-every"} & {*words}):
         words += ["--size", "smoke"]
@@ -209,7 +209,41 @@ def test_the_version_of_the_package_is_in_the_changelog_and_the_citation() -> No
     assert f"## {deep5.__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_links_lead_somewhere() -> None:
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings of a page, as GitHub makes them; of equal ones the later ones are numbered."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    found: list[str] = []
+    for heading in re.findall(r"^#+ +(.*?) *$", text, re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()).replace(" ", "-")
+        again = sum(re.fullmatch(rf"{re.escape(slug)}(-\d+)?", each) is not None for each in found)
+        found.append(f"{slug}-{again}" if again else slug)
+    return set(found)
+
+
+def broken(page: Path) -> list[str]:
+    """The relative links of a page that lead to no file or to no heading."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    wrong = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        path, _, anchor = target.partition("#")
+        file = page.parent / path if path else page
+        if ":" in path:
+            continue
+        if not file.exists() or (anchor and (file.suffix != ".md" or anchor not in anchors(file))):
+            wrong.append(target)
+    return wrong
+
+
+@pytest.mark.daily
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
+    assert broken(page) == []
+
+
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# It's `one`, in C++\n\n## Two\n\n## Two\n\n```sh\n# no heading\n```\n")
+    page = tmp_path / "page.md"
+    good = "(other.md), (#here), (other.md#its-one-in-c), (other.md#two-1), (https://example.org#x)"
+    bad = "(gone.md), (#gone), (other.md#three), (other.md#two-2), (other.md#no-heading)"
+    page.write_text("# Here\n\n" + f"{good}, {bad}".replace("(", "[a](") + "\n")
+    assert broken(page) == ["gone.md", "#gone", "other.md#three", "other.md#two-2", "other.md#no-heading"]

@@ -202,6 +202,7 @@ def copied(tmp_path: Path) -> Path:
     """The package and its settings in a folder where a violation can be planted."""
     for name in ("deep5", *ROOMS):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "tests/typed", tmp_path / "tests/typed", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 
@@ -237,6 +238,43 @@ def test_a_planted_outward_import_is_caught(copied: Path, planted: str, line: st
     assert re.search(complaint, result.stdout), result.stdout
 
 
+# A module that imports another, and what makes that one import it back.
+CYCLES = {
+    "at the top": "import deep5.core.events",
+    "inside a function": "def f():\n    from deep5.core.events import StepInfo\n    return StepInfo",
+    "for types": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from deep5.core.events import StepInfo",
+}
+
+
+@pytest.mark.parametrize("source", CYCLES.values(), ids=CYCLES)
+def test_a_planted_import_cycle_is_caught(copied: Path, source: str) -> None:
+    with (copied / "deep5/core/tensors.py").open("a", encoding="utf-8") as file:
+        file.write(f"\n{source}\n")
+    result = check_imports(copied)
+    assert result.returncode == 1
+    assert re.search(r"An import cycle:\s+deep5\.core\.\w+ -> deep5\.core\.\w+", result.stdout), result.stdout
+    assert "deep5.core.tensors -> deep5.core.events" in result.stdout
+
+
+def test_a_package_that_has_no_cycle_left_is_no_longer_unfinished(copied: Path) -> None:
+    settings = (copied / "pyproject.toml").read_text(encoding="utf-8")
+    head, option, listed = settings.rpartition("unfinished = [")
+    (copied / "pyproject.toml").write_text(f'{head}{option}"deep5.core", {listed}', encoding="utf-8")
+    result = check_imports(copied)
+    assert result.returncode == 1
+    assert "deep5.core has no import cycle" in result.stdout
+
+
+def test_a_contract_against_cycles_counts_imports_for_types(copied: Path) -> None:
+    settings = (copied / "pyproject.toml").read_text(encoding="utf-8")
+    changed = settings.replace("exclude_type_checking_imports = false", "exclude_type_checking_imports = true")
+    assert changed != settings
+    (copied / "pyproject.toml").write_text(changed, encoding="utf-8")
+    result = check_imports(copied)
+    assert result.returncode == 1
+    assert "needs exclude_type_checking_imports = false" in result.stdout + result.stderr
+
+
 @pytest.mark.slow
 def test_a_planted_type_error_in_a_room_is_caught(copied: Path) -> None:
     (copied / "metrics" / "planted.py").write_text("def number() -> int:\n    return 'one'\n", encoding="utf-8")
@@ -245,6 +283,18 @@ def test_a_planted_type_error_in_a_room_is_caught(copied: Path) -> None:
     assert re.search(r"deep5/metrics/planted\.py:2: error: Incompatible return value type", result.stdout), (
         result.stdout
     )
+
+
+@pytest.mark.slow
+def test_an_edit_of_a_network_that_has_no_type_is_caught(copied: Path) -> None:
+    module = copied / "deep5/networks/network.py"
+    source = module.read_text(encoding="utf-8")
+    changed = source.replace("def freeze(self, *patterns: str) -> Network:", "def freeze(self, *patterns: str) -> Any:")
+    assert changed != source
+    module.write_text(changed, encoding="utf-8")
+    result = check_types(copied)
+    assert result.returncode == 1
+    assert re.search(r"network_methods\.py:\d+: error: Expression is of type \"Any\"", result.stdout), result.stdout
 
 
 def test_type_checkers_see_every_public_name() -> None:

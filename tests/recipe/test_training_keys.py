@@ -14,7 +14,8 @@ import pytest
 import deep5 as d5
 from command import Command
 from deep5.core.seeds import derive_seed
-from deep5.results.result import load, result_folders
+from deep5.results.result import load
+from deep5.results.store import result_folders
 from deep5.training.datasets.class_templates import synthetic
 from deep5.training.optimizer import RuleOptimizer
 

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from deep5.core.charts import WIDTH, altair, files, names_axis, ticks
 from deep5.core.errors import MissingDependency, UsageError
 from deep5.core.metric import Sample
 from deep5.measuring.environment import describe_system
-from deep5.results.chart_parts import WIDTH, altair, files, names_axis, ticks
-from deep5.results.charts import box_chart, common_sizes, draw, violin_chart, violin_outline
+from deep5.results.charts.operator_study import study_chart
+from deep5.results.charts.operators import box_chart, common_sizes, draw, violin_chart, violin_outline
 from deep5.results.folder import ResultFolder
 from deep5.results.result import load
 from deep5.results.samples_file import sample_rows
 from deep5.results.schema import blank_document
-from deep5.results.study.charts import study_chart
 
 SYSTEM = describe_system()
 SYSTEM["cpu"]["model"] = "Some Processor"
@@ -230,7 +230,9 @@ def test_what_deep5_costs_is_drawn_size_by_size(folder: Path) -> None:
 @pytest.mark.parametrize("package", ["altair", "vl_convert"])
 def test_a_missing_package_is_told_with_its_remedy(folder: Path, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingDependency, match=rf"'{package}'; remedy: pip install 'deep5\[report\]'"):
+    with pytest.raises(
+        MissingDependency, match=rf"'{package}', which is not installed; remedy: pip install 'deep5\[report\]'"
+    ):
         draw(folder)
 
 

@@ -28,9 +28,10 @@ from comparison_cases import written_comparison
 from deep5.cli.export import export
 from deep5.core.errors import MissingDependency, OutputError, UsageError
 from deep5.recipe.recipe import load_recipe
-from deep5.results.comparison import COMPARISON, load_comparison
+from deep5.results.comparison import load_comparison
 from deep5.results.comparison_summary import results_of
 from deep5.results.export.benchmark_statistics import benchmark_statistics
+from deep5.results.kind import COMPARISON
 from deep5.results.long_form import SAMPLE_COLUMNS
 from deep5.results.mllog import read_mllog
 from deep5.results.result import load

@@ -24,12 +24,13 @@ import browser
 import report_cases as cases
 from command import Command
 from deep5.core.errors import MissingDependency, UsageError
-from deep5.results.comparison import COMPARISON, load_comparison
+from deep5.results.comparison import load_comparison
 from deep5.results.comparison_table import comparison_tables
+from deep5.results.kind import COMPARISON
+from deep5.results.markup import Markup, element, escape, named
 from deep5.results.report import collect, curves, report_figures, report_page
 from deep5.results.report.charts import ratio_chart, samples_chart
 from deep5.results.report.drawing import file_of
-from deep5.results.report.markup import Markup, element, escape, named
 from deep5.results.report.numbers import number, seconds
 from deep5.results.report.theme import dark_rules, inline, themed
 from deep5.results.result import load
@@ -213,7 +214,7 @@ def test_settings_that_differ_are_marked_and_stand_first(page: str) -> None:
     rows = [re.sub("<[^<>]*>", "|", row) for row in re.findall("<tr>(.*?)</tr>", table)]
     told = {re.split(r"\|+", row)[1]: row for row in rows}
     assert "DIFFERS" in told["threads"]
-    assert "not told by all" in told["spinning"]
+    assert "not reported by all" in told["spinning"]
     assert "its own" in told["framework"]
     assert "same" in told["deterministic"]
     assert "DIFFERS" in rows[0]
@@ -282,12 +283,12 @@ def test_a_band_says_of_how_many_seeds_it_is(tmp_path: Path) -> None:
         "e (2 of 2 runs, 1 seed)",
     ]
     assert list(dict.fromkeys(point.candidate for point in found.points)) == names
-    assert found.told == ["not drawn: d (seeds=0 of 2, 2 diverged)"]
+    assert found.left_out == ["not drawn: d (seeds=0 of 2, 2 diverged)"]
     # What diverged in its last epoch is no part of the mean before that either.
     assert {point.seeds for point in found.points if point.candidate == names[1]} == {4}
-    assert found.told[0] in drawing.about
+    assert found.left_out[0] in drawing.about
     svg = file_of(drawing, "svg").decode()
-    for name in [*names, found.told[0]]:
+    for name in [*names, found.left_out[0]]:
         assert name in svg  # in a picture of its own there is no caption
 
 
@@ -305,7 +306,7 @@ def test_no_band_is_over_several_environments(tmp_path: Path) -> None:
         "a, environment B": 1,
         "b, environment B (seeds=2)": 2,
     }
-    assert found.told == ["a: 1 failed"]
+    assert found.left_out == ["a: 1 failed"]
 
 
 def test_a_run_that_failed_before_it_had_samples_has_no_curve_and_no_fault(tmp_path: Path) -> None:

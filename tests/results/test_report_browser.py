@@ -181,7 +181,9 @@ def test_tables_sort_by_mouse_and_by_keyboard(driver: Any, page: str, size: tupl
     assert orders() == sorted(before)
     head = button.find_element(By.XPATH, "..")
     assert head.get_attribute("aria-sort") == "ascending"
-    assert driver.execute_script("return document.getElementById('told').textContent") == "sorted by median, ascending"
+    assert (
+        driver.execute_script("return document.getElementById('sorted').textContent") == "sorted by median, ascending"
+    )
     press()
     assert orders() == sorted(before, reverse=True)
     assert head.get_attribute("aria-sort") == "descending"

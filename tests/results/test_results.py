@@ -28,9 +28,10 @@ from deep5.core.metric import Goal, Metric, Observer, Sample
 from deep5.measuring.samples import Interval
 from deep5.results.folder import ResultFolder
 from deep5.results.mllog import MLLog, read_mllog
-from deep5.results.result import load, result_folders
+from deep5.results.result import load
 from deep5.results.samples_file import SampleRow, sample_rows
 from deep5.results.schema import blank_document, metric_row, schema
+from deep5.results.store import result_folders
 from deep5.results.table import to_json, verdict_table
 from deep5.results.validation import check_document, encode
 

@@ -28,12 +28,11 @@ from deep5.core.errors import MissingDependency, UnknownName, UsageError
 from deep5.results.comparison import load_comparison
 from deep5.results.folder import ResultFolder
 from deep5.results.index import index_folder, index_of, list_results
-from deep5.results.result import result_folders
+from deep5.results.kind import STUDY
 from deep5.results.samples_file import SampleRow, samples_text
 from deep5.results.schema import blank_document
-from deep5.results.store import FILES, survey
+from deep5.results.store import FILES, result_folders, survey
 from deep5.results.stored import Stored, printable
-from deep5.results.study.record import STUDY
 from deep5.results.validation import check_document
 from pace import slowness
 

@@ -17,8 +17,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from command import Command
-from deep5.results.result import load, result_folders
+from deep5.results.result import load
 from deep5.results.samples_file import read_samples
+from deep5.results.store import result_folders
 from deep5.training.checkpointer import checkpoints
 from ranks import mpi_launcher, under_mpi
 

@@ -19,7 +19,8 @@ import pytest
 
 from command import Command
 from deep5.audit import audit
-from deep5.results.result import load, result_folders
+from deep5.results.result import load
+from deep5.results.store import result_folders
 from deep5.training import interruption
 from deep5.training.checkpointer import checkpoints
 

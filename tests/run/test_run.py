@@ -32,8 +32,9 @@ from deep5.measuring.environment import default_threads
 from deep5.networks import resnet
 from deep5.recipe.recipe import Recipe, load_recipe
 from deep5.results.mllog import read_mllog
-from deep5.results.result import Result, load, result_folders
+from deep5.results.result import Result, load
 from deep5.results.schema import schema
+from deep5.results.store import result_folders
 from deep5.run.execute import execute
 from deep5.trained.evaluate import evaluate_result
 from deep5.training.datasets.uci_digits import digits

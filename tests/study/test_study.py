@@ -28,9 +28,18 @@ from command import Command
 from deep5.audit.folders import audit
 from deep5.cli import main as cli
 from deep5.cli.study import study_command, varied
+from deep5.core.charts import files
 from deep5.core.errors import OutputError, RecipeError, UsageError
 from deep5.measuring.pinning import processors
 from deep5.recipe.candidates import load_study, target_of
+from deep5.results.charts.training import (
+    Point,
+    accuracy_chart,
+    accuracy_points,
+    loss_chart,
+    loss_points,
+    undrawn,
+)
 from deep5.results.folder import locked
 from deep5.results.result import load
 from deep5.results.samples_file import SampleRow
@@ -38,15 +47,6 @@ from deep5.results.study.folder import LeftStudy
 from deep5.results.study.record import Study
 from deep5.results.study.resumption import DIRTY, source_note
 from deep5.results.time_to_target import Target, parse_target
-from deep5.results.training_charts import (
-    Point,
-    accuracy_chart,
-    accuracy_points,
-    loss_chart,
-    loss_points,
-    pictures,
-    undrawn,
-)
 from deep5.study.study import _remedy, run_study
 
 
@@ -119,7 +119,7 @@ def test_the_pictures_have_a_line_a_candidate_and_a_band() -> None:
         ("accuracy", accuracy_chart(accuracy_points(RUNS), "a title")),
         ("loss", loss_chart(loss_points(RUNS))),
     ):
-        made = pictures(name, chart)
+        made = files(name, chart, page=True)
         assert list(made) == [f"{name}.svg", f"{name}.png", f"{name}.html"]
         assert made[f"{name}.png"][:8] == b"\x89PNG\r\n\x1a\n"
         assert marks(made[f"{name}.svg"], "line mark container") >= 1
@@ -192,10 +192,10 @@ def test_a_study(file: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_infinite_has_no_mean() -> None:
-    from deep5.results.study.record import _summary, _told
+    from deep5.results.study.record import _mean_and_spread, _summary
 
     assert _summary([1.0, math.inf]) == {"values": [1.0, "inf"], "mean": None, "deviation": None}
-    assert _told([1.0, math.inf, math.nan]) == "2 of 3 without a finite value"
+    assert _mean_and_spread([1.0, math.inf, math.nan]) == "2 of 3 without a finite value"
     assert _summary([2.0]) == {"values": [2.0], "mean": 2.0, "deviation": None}
 
 

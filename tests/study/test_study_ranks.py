@@ -339,7 +339,7 @@ def test_seeds_are_pairs_and_six_of_them_have_an_interval() -> None:
     scaling = only(scaling_of(runs))
     assert (scaling.rows[1].interval, scaling.rows[1].seeds) == (None, (1, 2, 3, 4, 5))
     assert scaling.rows[1].ends == (pytest.approx(0.8), pytest.approx(0.95))
-    assert scaling.told() == ["fewer than six seeds: the least and the largest value stand in place of an interval"]
+    assert scaling.notes() == ["fewer than six seeds: the least and the largest value stand in place of an interval"]
     assert scaling_cells(scaling)[1][1][5] == "85.0 (80.0 … 95.0)"
 
 
@@ -347,8 +347,8 @@ def test_ranks_that_share_processors_claim_nothing() -> None:
     runs = {str(ranks): [result(ranks, 1000.0, processors=2)] for ranks in (1, 2, 4, 8)}
     scaling = only(scaling_of(runs))
     assert [row.shared for row in scaling.rows] == [False, False, True, True]
-    assert scaling.told()[0] == "4, 8: ranks shared 2 processors, so that efficiency is no claim about the scheme"
-    assert scaling.document()["notes"] == scaling.told()
+    assert scaling.notes()[0] == "4, 8: ranks shared 2 processors, so that efficiency is no claim about the scheme"
+    assert scaling.document()["notes"] == scaling.notes()
     assert json.loads(json.dumps(scaling.document(), allow_nan=False)) == scaling.document()
 
 

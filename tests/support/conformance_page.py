@@ -25,21 +25,21 @@ IMPORTERS = {
     "onnx-tf 1.10.0": ("tensorflow", {"node": 449, "converted": 77, "operator": 35, "simple": 14}),
     "jaxonnxruntime 0.3.0": ("jax", {"node": 318, "converted": 75}),
 }
-"""Other importers, as measured beside torch 2.13.0 and jax 0.10.2, on the framework that they are for.
+"""Other importers, measured with torch 2.13.0 and jax 0.10.2, on the framework that they are for.
 
-TensorFlow's ask for older versions: they had models, inputs and expected outputs written by onnx 1.23.2, and read them
-in an environment of their own, which `ENVIRONMENTS` says.
+Those for TensorFlow require older versions: they read models, inputs and expected outputs that onnx 1.23.2 wrote in a
+separate environment, which `ENVIRONMENTS` describes.
 """
 ENVIRONMENTS = (
-    "Blanks are not measured. The kernels of torchvision could not be loaded for those of PyTorch: at most 13 node",
-    "tests, of NonMaxSuppression and RoiAlign, hang on them.",
+    "Blanks were not measured. The kernels of torchvision could not be loaded for those of PyTorch: at most 13 node",
+    "tests, of NonMaxSuppression and RoiAlign, depend on them.",
     "",
-    "Those for TensorFlow do not run beside these versions: each read the cases of onnx 1.23.2 in an environment of",
-    "its own. onnx2tf had onnx 1.19.1 and tensorflow 2.19.0, the exact versions that it asks for. It changes the order",
-    "of axes: a case counts where it passes with inputs in ONNX's order or with channels last, the model simplified",
+    "The importers for TensorFlow do not run with these versions: each read the cases of onnx 1.23.2 in a separate",
+    "environment. onnx2tf had onnx 1.19.1 and tensorflow 2.19.0, the exact versions that it requires. It changes the",
+    "order of axes: a case counts if it passes with inputs in ONNX's order or with channels last, the model simplified",
     "or not, each output in either order, within 60 seconds. onnx-tf had onnx 1.18.0 and tensorflow 2.14.1, old enough",
-    "for its tensorflow-addons, and inputs whose names begin with a letter. Of the node tests 565 are in a version of",
-    "ONNX's IR that this onnx does not read; at 847, onnx-tf says that it does not have the operator's version.",
+    "for its tensorflow-addons, and inputs whose names begin with a letter. 565 of the node tests use a version of",
+    "ONNX's IR that this onnx does not read; for 847, onnx-tf reports that it does not have the operator's version.",
 )
 
 
@@ -57,7 +57,7 @@ def table() -> list[str]:
 
 
 def importers() -> list[str]:
-    """Other importers beside deep5."""
+    """Other importers next to deep5."""
     suites = ("node", "converted", "operator", "simple")
     lines = ["| importer | framework | " + " | ".join(suites) + " |", "|---|---|" + "---:|" * len(suites)]
     for framework in dict.fromkeys(framework for framework, _ in IMPORTERS.values()):
@@ -79,10 +79,10 @@ GROUPS = (
     (r"has no kernel for (?P<operator>\S+)", "no kernel: {}", "operator"),
     (r"^the element type (?P<type>\w+) of '", "element types that are not computed with: {}", "type"),
     (r"takes and gives no (?P<type>\w+),", "element types that it neither takes nor gives: {}", "type"),
-    (r"^the (?:in|out)put '\S+' is (?P<type>[a-z0-9 ]+)", "texts, lists or optional values given: {}", "type"),
+    (r"^the (?:in|out)put '\S+' is (?P<type>[a-z0-9 ]+)", "strings, lists or optional values given: {}", "type"),
     (r"computes what is (?P<type>\w+) in float64", "numbers computed in a type that does not hold them: {}", "type"),
     (r"would compute it in float32 without a word", "float16 that it would compute in float32: {}", "operator"),
-    (r"the statistics that it updates are", "updated statistics of a batch normalisation as outputs", ""),
+    (r"the statistics that it updates are", "updated statistics of a batch normalization as outputs", ""),
     (r"^\w+ failed in the network '\S+': (?P<operator>\w+): ", "it fails when it runs: {}", "operator"),
 )
 """Reasons that are alike: what they say, the line for them, and what of them is counted in it."""
@@ -119,25 +119,25 @@ def page() -> str:
     parts = [
         "# ONNX conformance, counted",
         "",
-        "How many cases of ONNX's own back-end suite (`onnx.backend.test`) pass through `Network.from_onnx` and an",
-        f"executor, with ONNX's inputs, expected outputs and tolerances. {versions}.",
+        "This page counts the cases of ONNX's back-end suite (`onnx.backend.test`) that pass through",
+        f"`Network.from_onnx` and an executor, with ONNX's inputs, expected outputs and tolerances. {versions}.",
         "",
         *table(),
         "",
-        "What does not pass is refused by name, before anything runs, unless its list says otherwise: the lists, a",
-        "case a line with its reason, are `tests/support/conformance/FRAMEWORK.toml`.",
-        "`tests/networks/onnx/test_conformance.py` runs every case, daily one in six; a case that passes and is",
-        "still on its list fails the test, as one does that no longer passes.",
+        "A case that does not pass is refused by name, before anything runs, unless its list says otherwise. The",
+        "lists, one case per line with its reason, are `tests/support/conformance/FRAMEWORK.toml`.",
+        "`tests/networks/onnx/test_conformance.py` runs every case, one in six of them daily. The test fails if a",
+        "listed case passes, or if an unlisted case does not.",
         "",
         "```sh",
         "python tests/support/conformance.py pytorch -k resize         # cases by name",
-        "python tests/support/conformance.py pytorch --write           # all suites, and the list anew",
+        "python tests/support/conformance.py pytorch --write           # all suites, and a new list",
         "python tests/support/conformance_page.py docs/conformance.md  # this page",
         "```",
         "",
-        "## Beside other importers",
+        "## Compared with other importers",
         "",
-        "The newest versions on PyPI that run beside these versions, by the same cases and comparison:",
+        "The newest versions on PyPI that run with these versions, by the same cases and comparison:",
         "",
         *importers(),
         "",

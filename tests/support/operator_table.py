@@ -37,20 +37,20 @@ REAL = {f"tensor({kind.name.lower()})" for kind in FLOATS}
 
 _HEAD = """# Operators of ONNX
 
-Every operator of ONNX's own domain in its newest version, {count} of them: how back-ends run it, and what its
-gradient is where a back-end has none of its own (`reference`, `onnxruntime`, `openvino`; PyTorch, TensorFlow and JAX
-differentiate what they run). Written by `python tests/support/operator_table.py`.
+This page lists every operator of the ONNX domain in its newest version, {count} of them: how back-ends run it, and what
+its gradient is on a back-end without automatic differentiation (`reference`, `onnxruntime`, `openvino`; PyTorch,
+TensorFlow and JAX differentiate what they run). `python tests/support/operator_table.py` writes the page.
 
-- forward, a column a back-end: *native*, the framework's own functions; *body*, what ONNX's function or a layer's cells
-  consist of; *form*, deep5 writes it in other operators when it prepares inference and training; `-`, none of these;
-  ONNX Runtime decides node by node. Behind it, how many cases of ONNX's own suite (node tests of this operator alone)
-  pass there; no count, or *no case*: the suite has none. `framework.supports(node)` says which attributes and element
-  types it takes.
-- backward: *rule*, a backward pass of its own; *body*, that of those operators; *constant*, the gradient stops or is
-  zero, since the outputs are whole numbers or do not vary; *refused*, with the reason.
-- tested: *table*, against three frameworks' own gradients, row by row; *drawn*, at nodes drawn from the schema, against
-  central differences, and against the own gradients of PyTorch, JAX and TensorFlow where they have the operator;
-  *graphs*, in the same way, in networks of which only a run knows the branch or the number of steps.
+- forward, one column per back-end: *native*, the framework's own functions; *body*, the body of ONNX's function or a
+  layer's cells; *form*, deep5 rewrites it in other operators when it prepares inference and training; `-`, none of
+  these; ONNX Runtime decides node by node. The fraction is the number of cases of ONNX's test suite (node tests of only
+  this operator) that pass there; no fraction, or *no case*: the suite has none. `framework.supports(node)` says which
+  attributes and element types the back-end accepts.
+- backward: *rule*, the operator's own backward pass; *body*, that of the operators in its body; *constant*, the
+  gradient stops or is zero, because the outputs are integers or do not vary; *refused*, with the reason.
+- tested: *table*, against the gradients of three frameworks, row by row; *drawn*, at nodes drawn from the schema,
+  against central differences, and against the gradients of PyTorch, JAX and TensorFlow if they have the operator;
+  *graphs*, in the same way, in networks in which only a run determines the branch or the number of steps.
 
 | operator | reference | onnxruntime | pytorch | tensorflow | jax | backward | tested |
 |---|---|---|---|---|---|---|---|
@@ -81,7 +81,7 @@ def differentiated(op: str) -> str:
     """`"rule"`, `"body"`, `"constant"` or `"refused: …"`.
 
     Raises:
-        LookupError: Nobody says what the gradient of the operator is.
+        LookupError: The gradient of the operator is not defined anywhere.
     """
     if op in RULES:
         return "rule"
@@ -96,7 +96,7 @@ def differentiated(op: str) -> str:
 
 @functools.cache
 def suite() -> dict[str, list[str]]:
-    """By operator, the cases of ONNX's node tests that are this operator alone."""
+    """By operator, the cases of ONNX's node tests that consist of this operator."""
     found = defaultdict(list)
     for name, case in cases("node").items():
         nodes = model_of(case).graph.node

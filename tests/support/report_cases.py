@@ -14,9 +14,10 @@ import numpy as np
 import deep5 as d5
 from deep5.core.metric import Sample
 from deep5.measuring.statistics import LOOKS, STATED
-from deep5.results.comparison import COMPARISON, COMPARISON_VERSION, comparison_schema
+from deep5.results.comparison import COMPARISON_VERSION, comparison_schema
 from deep5.results.comparison_summary import results_of, verdicts_of, warnings_of
 from deep5.results.folder import ResultFolder
+from deep5.results.kind import COMPARISON
 from deep5.results.round_samples import RoundSample, round_samples_text
 from deep5.results.samples_file import sample_rows
 from deep5.results.schema import blank_document, metric_row

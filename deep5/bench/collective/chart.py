@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from deep5.bench.collective.summary import CollectiveSummary
+from deep5.core.charts import WIDTH, altair, by_name, line_styles, logarithmic, same_axis, stacked
 from deep5.core.errors import UsageError
-from deep5.results.chart_parts import WIDTH, altair, logarithmic, stacked
-from deep5.results.training_charts import told_apart
 
 __all__ = ["collective_chart"]
 
@@ -29,8 +28,7 @@ def collective_chart(summary: CollectiveSummary, title: str = "") -> Any:
     if not summary.rows:
         raise UsageError("there are no times to draw; allowed: at least one")
     names = list(dict.fromkeys(row.algorithm for row in summary.rows))
-    colours, _ = told_apart(names)
-    colour = alt.Color("algorithm:N", sort=names, scale=alt.Scale(domain=names, range=colours), title=None)
+    color = by_name(alt.Color, "algorithm:N", line_styles(names)[0], title=None)
     values: list[dict[str, Any]] = [
         {
             "algorithm": row.algorithm,
@@ -50,9 +48,9 @@ def collective_chart(summary: CollectiveSummary, title: str = "") -> Any:
     ends = [value[key] for value in values for key in ("low", "high", "model") if value[key]]
     y = logarithmic(alt, alt.Y, "s:Q", ends, "time a call", "s", _HEIGHT)
     times = alt.layer(
-        data.mark_rule(opacity=0.5, strokeWidth=1).encode(x=x, y=_like(alt, y, "low:Q"), y2="high:Q", color=colour),
-        modelled.mark_line(strokeDash=[4, 3], strokeWidth=1).encode(x=x, y=_like(alt, y, "model:Q"), color=colour),
-        data.mark_line(point=True, strokeWidth=1.8).encode(x=x, y=y, color=colour),
+        data.mark_rule(opacity=0.5, strokeWidth=1).encode(x=x, y=same_axis(y, "low:Q"), y2="high:Q", color=color),
+        modelled.mark_line(strokeDash=[4, 3], strokeWidth=1).encode(x=x, y=same_axis(y, "model:Q"), color=color),
+        data.mark_line(point=True, strokeWidth=1.8).encode(x=x, y=y, color=color),
     ).properties(
         width=WIDTH,
         height=_HEIGHT,
@@ -63,12 +61,6 @@ def collective_chart(summary: CollectiveSummary, title: str = "") -> Any:
         rate = logarithmic(
             alt, alt.Y, f"{name}:Q", [value[name] for value in values], f"{name} (GB/s)", "", _RATE_HEIGHT
         )
-        drawn = data.mark_line(point=True, strokeWidth=1.8).encode(x=x, y=rate, color=colour)
+        drawn = data.mark_line(point=True, strokeWidth=1.8).encode(x=x, y=rate, color=color)
         rates.append(drawn.properties(width=WIDTH, height=_RATE_HEIGHT))
     return stacked(alt, [times, *rates], title)
-
-
-def _like(alt: Any, axis: Any, field: str) -> Any:
-    """Another field on the same axis: layers share one only where all say the same of it."""
-    told = axis.to_dict()
-    return alt.Y(field, **{name: told[name] for name in ("scale", "axis", "title") if name in told})

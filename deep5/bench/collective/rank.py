@@ -13,7 +13,8 @@ from deep5.bench.collective.measure import measure_collectives
 from deep5.bench.collective.plan import CollectivePlan
 from deep5.core.errors import Deep5Error, UsageError
 from deep5.core.files import write_atomically
-from deep5.distributed.launch.join import Report, join, launched
+from deep5.distributed.launch.join import Report, join
+from deep5.distributed.launch.launcher import launched
 
 __all__ = ["main"]
 

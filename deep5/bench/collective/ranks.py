@@ -71,7 +71,8 @@ def measure_as_rank(plan: CollectivePlan, ranks: int | None) -> tuple[Collective
         UsageError: There are others than told.
         CommunicationError: A call was not finished in time, or a rank is lost.
     """
-    from deep5.distributed.launch.join import join, launched
+    from deep5.distributed.launch.join import join
+    from deep5.distributed.launch.launcher import launched
 
     rank = launched()
     if rank is None:

@@ -150,7 +150,7 @@ def collective_pictures(summary: CollectiveSummary, document: Mapping[str, Any])
         MissingDependency: What draws is not installed.
     """
     from deep5.bench.collective.chart import collective_chart
-    from deep5.results.chart_parts import files
+    from deep5.core.charts import files
 
     plan, model = document["plan"], document["system"]["cpu"]["model"]
     parts = ["all-reduce", f"{plan['op']} of {plan['dtype']}", document["launcher"], model]

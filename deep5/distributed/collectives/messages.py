@@ -6,7 +6,8 @@ from time import monotonic
 
 import numpy as np
 
-from deep5.core.communicator import Communicator, Reduction, Request, check_buffer
+from deep5.core.buffers import Reduction, check_buffer
+from deep5.core.communicator import Communicator, Request
 from deep5.core.errors import UsageError, brief
 
 __all__ = ["COMBINE", "TAG", "Messages", "bounds", "power_below"]

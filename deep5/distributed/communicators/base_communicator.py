@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from deep5.core.arguments import is_whole
-from deep5.core.communicator import TIMEOUT_S, Communicator, Reduction, Request, check_buffer, check_pair, check_written
+from deep5.core.buffers import Reduction, check_buffer, check_pair, check_written
+from deep5.core.communicator import TIMEOUT_S, Communicator, Request
 from deep5.core.errors import CommunicationError, UsageError, brief
 
 __all__ = ["CountedCommunicator", "take_over"]

@@ -7,7 +7,7 @@ import os
 from deep5.core.errors import Unsupported, UsageError
 from deep5.core.plugins import missing_dependency
 from deep5.core.tensors import Device, device
-from deep5.distributed.launch.join import launched
+from deep5.distributed.launch.launcher import launched
 
 __all__ = ["rank_device", "use_device"]
 

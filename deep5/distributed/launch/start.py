@@ -22,7 +22,8 @@ from deep5.core.arguments import is_whole
 from deep5.core.errors import MissingDependency, UsageError, brief
 from deep5.core.plugins import install_command
 from deep5.distributed.launch.job import START_S, RankJob, RanksEnded
-from deep5.distributed.launch.join import FOLDER, LAUNCH
+from deep5.distributed.launch.join import FOLDER
+from deep5.distributed.launch.launcher import LAUNCH
 
 __all__ = ["Launcher", "RanksEnded", "start_ranks"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -21,9 +21,11 @@ from deep5.distributed.agreement import check_agreement
 from deep5.distributed.borrowed import kept_statistics, without_samples
 from deep5.distributed.packed import Packed
 from deep5.distributed.scaled import finite, skips, unscaled
-from deep5.distributed.schemes.batch_statistics import RankStatistics, check_synchronises, synchronise_batch_norm
+from deep5.distributed.schemes.arguments import check_compression, check_synchronises
+from deep5.distributed.schemes.batch_statistics import RankStatistics, synchronise_batch_norm
 from deep5.distributed.schemes.check import check_initialised, check_method, telling
 from deep5.distributed.schemes.shared_executor import SharedExecutor, check_shareable, owns_step
+from deep5.distributed.schemes.wrapper import OptimizerWrapper
 from deep5.training.accumulation import accumulated_step, batch_layout
 from deep5.training.optimizer import as_step_optimizer
 from deep5.training.rule import UpdateRule
@@ -33,11 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DistributedOptimizer"]
 
-# What a scheme puts before the names of its own entries in a state.
-_OWN = "scheme/"
 
-
-class DistributedOptimizer(ABC):
+class DistributedOptimizer(OptimizerWrapper):
     """How ranks that train one network take their steps; a `StepOptimizer` around another, which stays as it is.
 
     A scheme of one's own is a subclass with one method, `step`, of what this class offers: `backprop`, `gradients`,
@@ -79,7 +78,6 @@ class DistributedOptimizer(ABC):
         executor: What runs the network.
     """
 
-    consistent: ClassVar[bool] = False
     lockstep: ClassVar[bool] = True
     compresses: ClassVar[bool] = False
     alone: ClassVar[bool] = True
@@ -112,8 +110,8 @@ class DistributedOptimizer(ABC):
                 "scheme that takes one, such as d5.AllReduce; one of your own says compresses = True, and sums by mean"
             )
         if compression is not None:
-            _check_compression(name, compression)
-        check_synchronises(self, synchronise_batch_norm)
+            check_compression(name, compression)
+        check_synchronises(name, synchronise_batch_norm, allowed=self.synchronises)
         self.compression, self.verify_every, self.timeout_s = compression, verify_every, timeout_s
         self.synchronise_batch_norm = synchronise_batch_norm
         self.communicator: Communicator = SingleRank()
@@ -167,33 +165,8 @@ class DistributedOptimizer(ABC):
         made._prepare()
         return made
 
-    def _prepare(self) -> None:  # noqa: B027 - most have nothing to do
+    def _prepare(self) -> None:
         """What a scheme does once it knows its communicator, before a network is there."""
-
-    @property
-    def optimizer(self) -> StepOptimizer:
-        """What is wrapped.
-
-        Raises:
-            UsageError: Nothing is.
-        """
-        if self._optimizer is None:
-            raise UsageError(
-                f"{type(self).__name__} wraps no optimizer; remedy: {type(self).__name__}(…).wrap(d5.Adam(), "
-                "communicator)"
-            )
-        return self._optimizer
-
-    @property
-    def executor(self) -> GraphExecutor:
-        """What runs the network.
-
-        Raises:
-            UsageError: `bind` was not called.
-        """
-        if self._executor is None:
-            raise UsageError(f"{type(self).__name__} is not bound to an executor; remedy: call bind(executor) first")
-        return self._executor
 
     def bind(self, executor: GraphExecutor) -> None:
         """Give every rank the weights of rank 0, see that they have them, and bind the optimizer.
@@ -214,7 +187,9 @@ class DistributedOptimizer(ABC):
             values = [packed.read() for packed in given]
             check_agreement(communicator, values, "initial weights", timeout_s=self.timeout_s)
             if self.synchronise_batch_norm:
-                self._statistics = synchronise_batch_norm(self)
+                self._statistics = synchronise_batch_norm(
+                    type(self).__name__, executor, communicator, share=self.share, timeout_s=self.timeout_s
+                )
         self._bind_optimizer()
         trained = self.trained
         for packed in self._packed:
@@ -243,7 +218,7 @@ class DistributedOptimizer(ABC):
         """Whether the optimizer owns its step, whose evaluations are of all ranks' samples."""
         return self.closures and self.communicator.size > 1 and owns_step(self.optimizer)
 
-    def _bound(self) -> None:  # noqa: B027 - most have nothing to do
+    def _bound(self) -> None:
         """What a scheme does once it knows its network."""
 
     def verify(self, what: str = "parameters") -> None:
@@ -373,12 +348,6 @@ class DistributedOptimizer(ABC):
         if may_skip and not finite(buffers):
             compression.take_back()
 
-    @property
-    def gradient_scale(self) -> float:
-        """What the gradients of this step are multiplied by: the optimizer's loss scale."""
-        scaled = getattr(getattr(self.optimizer, "pipeline", None), "loss_scale", None) is not None
-        return float(self.optimizer.loss_scale) if scaled else 1.0  # type: ignore[attr-defined]
-
     def apply(self, gradients: Arrays, info: StepInfo) -> None:
         """The second half of the optimizer's step: the update from these gradients."""
         self._halves.apply(gradients, info)
@@ -405,117 +374,6 @@ class DistributedOptimizer(ABC):
         own = [batch for batch in batches if batch is not None]
         with self.undisturbed(info):
             return accumulated_step(_Exchanged(self), self.executor, own, info, layout)
-
-    @property
-    def trained(self) -> dict[str, Any]:
-        """Specifications of the parameters that the optimizer changes, by name: those that have a gradient."""
-        from deep5.training.optimizer import RuleOptimizer
-
-        specs = dict(self.executor.network.trained_specs)
-        optimizer = self.optimizer
-        if isinstance(optimizer, RuleOptimizer):
-            return {name: spec for name, spec in specs.items() if name not in optimizer.frozen()}
-        return specs
-
-    @property
-    def _halves(self) -> Any:
-        halves = getattr(self.optimizer, "halves", None)
-        if halves is None:
-            raise Unsupported(
-                f"{type(self).__name__} exchanges gradients between the two halves of a step, and "
-                f"{type(self.optimizer).__name__} owns its step; allowed: an update rule, a native optimizer of one "
-                "gradient a step, or a scheme that averages parameters or has step_together"
-            )
-        return halves
-
-    def average_parameters(self) -> None:
-        """Give every rank the mean of all ranks' parameters, but for those that are frozen."""
-        communicator = self.communicator
-        for packed in self._moving:
-            buffer = packed.read()
-            communicator.all_reduce(buffer, timeout_s=self.timeout_s)
-            buffer /= communicator.size
-            packed.write(buffer)
-
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
-        """While inside, the executor holds what the run is judged by; every rank enters together.
-
-        That is what the optimizer evaluates by, the mean over the ranks where they differ, with the mean of the ranks'
-        running statistics.
-        """
-        executor, communicator = self.executor, self.communicator
-        with ExitStack() as stack:
-            stack.enter_context(getattr(self.optimizer, "averaged", nullcontext)())
-            if communicator.size > 1:
-                parts = [*Packed.of(executor, buffers=True), *self._differing()]
-                for packed in (part for part in parts if part.floating):
-                    own = packed.read().copy()
-                    stack.callback(packed.write, own)
-                    mean = packed.read()
-                    communicator.all_reduce(mean, timeout_s=self.timeout_s)
-                    mean /= communicator.size
-                    packed.write(mean)
-            yield
-
-    def _differing(self) -> list[Packed]:
-        """The parameters whose mean over the ranks `averaged` takes."""
-        return [] if self.consistent else self._moving
-
-    def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state, and what this rank's scheme keeps beside it."""
-        own = {f"{_OWN}{name}": value for name, value in self._own_state().items()}
-        return {**self.optimizer.state_dict(), **own}
-
-    def state_views(self) -> dict[str, Any]:
-        """As `state_dict`, of the optimizer's live memory where it can be looked at: read before the next step."""
-        own = {f"{_OWN}{name}": value for name, value in self._own_state().items()}
-        views: dict[str, Any] = getattr(self.optimizer, "state_views", self.optimizer.state_dict)()
-        return {**views, **own}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore `state_dict`, bit for bit."""
-        own = {name.removeprefix(_OWN): value for name, value in state.items() if name.startswith(_OWN)}
-        self.optimizer.load_state_dict({name: value for name, value in state.items() if not name.startswith(_OWN)})
-        self._load_own_state(own)
-
-    def _own_state(self) -> dict[str, Any]:
-        return {} if self.compression is None else self.compression.state_dict()
-
-    def _load_own_state(self, state: Mapping[str, Any]) -> None:
-        if self.compression is not None:
-            self.compression.load_state_dict(state)
-
-    def describe(self) -> dict[str, Any]:
-        """Scheme, compression and optimizer, in JSON's types."""
-        known = ("communicator", "seed", "compression", "step")
-        own = {
-            name: value
-            for name, value in vars(self).items()
-            if not name.startswith("_") and name not in known and isinstance(value, (bool, int, float, str, type(None)))
-        }
-        compression = None if self.compression is None else self.compression.describe()
-        found: dict[str, Any] = {"scheme": type(self).__name__, **own, "compression": compression}
-        if self._optimizer is not None and hasattr(self._optimizer, "describe"):
-            return {**self._optimizer.describe(), **found, "ranks": self.communicator.size}
-        return found
-
-    def __getattr__(self, name: str) -> Any:
-        # What else the optimizer has: its rule, hyperparameters, and how schedules set them.
-        if name.startswith("_") or (optimizer := self.__dict__.get("_optimizer")) is None:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        return getattr(optimizer, name)
-
-
-def _check_compression(name: str, compression: Any) -> None:
-    from deep5.distributed.compression import Compression
-
-    if isinstance(compression, Compression):
-        check_initialised(compression, Compression, "_scratch")
-    elif not hasattr(compression, "all_reduce"):
-        raise UsageError(
-            f"{name}: got {brief(compression)} as compression; allowed: such as d5.TopKSparsification(0.01)"
-        )
 
 
 class _Exchanged:

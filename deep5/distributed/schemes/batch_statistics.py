@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from deep5.core.communicator import TIMEOUT_S, Communicator
-from deep5.core.errors import Unsupported, UsageError, brief
+from deep5.core.errors import Unsupported
 from deep5.core.events import StepInfo
+from deep5.core.executors import GraphExecutor
 from deep5.distributed.communicators.base_communicator import take_over
 from deep5.distributed.communicators.threads import ThreadCommunicator
 
-if TYPE_CHECKING:
-    from deep5.distributed.schemes.base import DistributedOptimizer
-
-__all__ = ["RankStatistics", "check_synchronises", "synchronise_batch_norm"]
+__all__ = ["RankStatistics", "synchronise_batch_norm"]
 
 _FRAMEWORKS = ("jax", "pytorch", "reference", "tensorflow")
 
@@ -114,26 +112,24 @@ class RankStatistics:
         return tuple(total)
 
 
-def check_synchronises(scheme: DistributedOptimizer, asked: object) -> None:
-    """What a scheme was given as `synchronise_batch_norm`.
-
-    Raises:
-        UsageError: It is neither true nor false, or the ranks of the scheme do not step together.
-    """
-    name = type(scheme).__name__
-    if not isinstance(asked, bool):
-        raise UsageError(f"{name}: got synchronise_batch_norm={brief(asked)}; allowed: True or False")
-    if asked and not scheme.synchronises:
-        raise UsageError(
-            f"{name}: got synchronise_batch_norm=True; allowed: False, since its ranks do not all step at the same "
-            "parameters; remedy: AllReduce, ParameterServer, or Hierarchical with every=1"
-        )
-
-
-def synchronise_batch_norm(scheme: DistributedOptimizer) -> RankStatistics | None:
-    """Have a scheme's executor take the statistics of batch normalisation from the batch of all ranks.
+def synchronise_batch_norm(
+    name: str,
+    executor: GraphExecutor,
+    communicator: Communicator,
+    *,
+    share: Callable[[StepInfo], float],
+    timeout_s: float,
+) -> RankStatistics | None:
+    """Have an executor take the statistics of batch normalisation from the batch of all ranks.
 
     Called by all ranks, before anything has run in training.
+
+    Args:
+        name: The scheme's, for messages.
+        executor: This rank's.
+        communicator: Of all ranks.
+        share: As for `RankStatistics`.
+        timeout_s: Limit of every wait for others.
 
     Returns:
         What it exchanges by; None where the network has no batch normalisation, and is left as it is.
@@ -141,7 +137,6 @@ def synchronise_batch_norm(scheme: DistributedOptimizer) -> RankStatistics | Non
     Raises:
         Unsupported: The executor cannot.
     """
-    executor, name = scheme.executor, type(scheme).__name__
     nodes = getattr(executor.network, "nodes", None)
     if nodes is None:
         raise Unsupported(
@@ -158,6 +153,6 @@ def synchronise_batch_norm(scheme: DistributedOptimizer) -> RankStatistics | Non
             f"within a pass; allowed: {', '.join(_FRAMEWORKS)}; remedy: one of those as framework, or "
             "synchronise_batch_norm=False"
         )
-    found = RankStatistics(scheme.communicator, share=scheme.share, timeout_s=scheme.timeout_s)
+    found = RankStatistics(communicator, share=share, timeout_s=timeout_s)
     take(found)
     return found

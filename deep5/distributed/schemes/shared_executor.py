@@ -3,23 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import numpy as np
 
+from deep5.core.communicator import Communicator
 from deep5.core.errors import Unsupported, UsageError
 from deep5.core.events import StepInfo
-from deep5.core.executors import ParameterGroup, StepOptimizer
+from deep5.core.executors import GraphExecutor, ParameterGroup, StepOptimizer
+from deep5.core.network_spec import NetworkSpec
 from deep5.core.tensors import Array, Arrays, numpy_dtype, to_numpy
 from deep5.distributed.borrowed import without_samples
 from deep5.distributed.buckets import Buckets
 from deep5.training.native_optimizer import NativeOptimizer
 
-if TYPE_CHECKING:
-    from deep5.distributed.schemes.base import DistributedOptimizer
-    from deep5.networks.network import Network
+__all__ = ["SharedExecutor", "Sharing", "check_shareable", "owns_step"]
 
-__all__ = ["SharedExecutor", "check_shareable", "owns_step"]
+
+class Sharing(Protocol):
+    """How sums over the ranks are made; `DistributedOptimizer` says it, once it is bound.
+
+    Attributes:
+        timeout_s: Limit of every wait for others.
+    """
+
+    timeout_s: float
+
+    @property
+    def executor(self) -> GraphExecutor:
+        """What runs the network on this rank."""
+        ...
+
+    @property
+    def sharers(self) -> Communicator:
+        """The ranks whose samples make up the gradient of a step."""
+        ...
+
+    def share(self, info: StepInfo) -> float:
+        """This rank's part of the samples of the step."""
+        ...
+
+    def sum_for_all(self, buffer: np.ndarray, info: StepInfo) -> None:
+        """The sum over all ranks, in place on every rank."""
+        ...
+
+    def undisturbed(self, info: StepInfo) -> AbstractContextManager[None]:
+        """While inside, a rank without samples leaves its running statistics alone."""
+        ...
 
 
 def owns_step(optimizer: StepOptimizer) -> bool:
@@ -72,7 +103,7 @@ class SharedExecutor:
         capabilities: Whether it has float64; it neither compiles whole steps nor shows gradients early.
     """
 
-    def __init__(self, scheme: DistributedOptimizer) -> None:
+    def __init__(self, scheme: Sharing) -> None:
         self._scheme, self.own = scheme, scheme.executor
         self.network: Any = self.own.network
         self.device = self.own.device
@@ -236,7 +267,7 @@ class SharedExecutor:
         """See `GraphExecutor.load_state_dict`."""
         self.own.load_state_dict(state)
 
-    def export(self, *, evaluation: bool = True) -> Network:
+    def export(self, *, evaluation: bool = True) -> NetworkSpec:
         """See `GraphExecutor.export`."""
         return self.own.export(evaluation=evaluation)
 

@@ -1,16 +1,16 @@
-"""`LayerClock`: what a back-end times layers with; and whose layer a node that runs is a part of."""
+"""`Owners`: whose layer each node that runs is a part of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import onnx_ir as ir
 
-from deep5.core.tensors import Arrays
+from deep5.core.layer_clock import Group
 from deep5.networks.network import Network
 
-__all__ = ["WARMUPS", "Group", "LayerClock", "Owner", "Owners", "Pass", "without_gaps"]
+__all__ = ["WARMUPS", "Owner", "Owners", "without_gaps"]
 
 
 WARMUPS = 3
@@ -22,37 +22,6 @@ class Owner(NamedTuple):
 
     layer: str
     backward: bool
-
-
-class Group(NamedTuple):
-    """Layers that run as one, in the network's order, and whether their gradients are meant; mostly a single layer."""
-
-    layers: tuple[str, ...]
-    backward: bool
-
-
-Pass = Mapping[Group, float]
-"""Seconds of one pass by what ran."""
-
-
-class LayerClock(Protocol):
-    """An executor with instruments, of one network; made by `Framework.layer_clock`."""
-
-    def inference(self, inputs: Arrays) -> None:
-        """Run forward once; see `GraphExecutor.inference`."""
-        ...
-
-    def inference_and_backprop(self, inputs: Arrays, loss: str) -> None:
-        """Run forward and backward once; see `GraphExecutor.inference_and_backprop`."""
-        ...
-
-    def passes(self) -> tuple[Sequence[Pass], Sequence[Pass]]:
-        """What was measured: an entry a call of `inference`, and one a call of `inference_and_backprop`; ends it."""
-        ...
-
-    def close(self) -> None:
-        """Give back what it holds, files among it."""
-        ...
 
 
 class Owners:

@@ -9,7 +9,8 @@ from statistics import median
 
 import onnx_ir as ir
 
-from deep5.networks.analysis.layer_clock import WARMUPS, Pass
+from deep5.core.layer_clock import Pass
+from deep5.networks.analysis.layer_clock import WARMUPS
 from deep5.networks.network import Network
 
 __all__ = ["LayerTime", "LayerTimes", "summary"]

@@ -13,11 +13,12 @@ from deep5.core.arguments import is_whole
 from deep5.core.errors import Deep5Error, NetworkError, Unsupported, UsageError, brief
 from deep5.core.executors import GraphExecutor
 from deep5.core.framework import Framework
+from deep5.core.layer_clock import LayerClock
 from deep5.core.tensors import Arrays
-from deep5.networks.analysis.analysis import chosen_extents
-from deep5.networks.analysis.layer_clock import WARMUPS, LayerClock
+from deep5.networks.analysis.extents import chosen_extents
+from deep5.networks.analysis.layer_clock import WARMUPS
 from deep5.networks.analysis.layer_summary import LayerTimes, summary
-from deep5.networks.edit.arguments import check_network
+from deep5.networks.arguments import check_network
 from deep5.networks.network import Network
 from deep5.networks.random_feed import random_feed
 

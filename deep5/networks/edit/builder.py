@@ -15,18 +15,16 @@ from deep5.core.errors import NetworkError, brief
 from deep5.core.seeds import generator
 from deep5.networks.constants import FLOATS
 from deep5.networks.custom import operator_of, output_count
+from deep5.networks.diagnostics.refusals import unknown_operator, unregistered
 from deep5.networks.network import Network
 from deep5.networks.onnx.attributes import stored_attribute
 from deep5.networks.onnx.axes import check_axes
 from deep5.networks.onnx.element_types import check_element_types
-from deep5.networks.onnx.faults import unknown_operator, unregistered
 from deep5.networks.onnx.shapes import infer_shapes
+from deep5.networks.onnx.versions import IR_VERSION, OPSET
 from deep5.operators.registry import registered_operator
 
-__all__ = ["IR_VERSION", "OPSET", "NetworkBuilder", "glorot_uniform", "he_normal", "ones", "zeros"]
-
-# What every network is raised to: the newest that all back-ends take. Newer ones stay as they are.
-OPSET, IR_VERSION = 20, 10
+__all__ = ["NetworkBuilder", "glorot_uniform", "he_normal", "ones", "zeros"]
 
 Initializer = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 

@@ -10,11 +10,10 @@ import onnx
 import onnx_ir as ir
 
 from deep5.core.errors import NetworkError, brief, suggestion
-from deep5.networks.network import Network
+from deep5.networks.diagnostics.refusals import unknown_operator, unregistered
 from deep5.networks.onnx.attributes import stored_attribute
 from deep5.networks.onnx.axes import check_axes
 from deep5.networks.onnx.element_types import check_element_types
-from deep5.networks.onnx.faults import unknown_operator, unregistered
 from deep5.networks.onnx.fitting import check_extents, check_fit
 from deep5.networks.onnx.shapes import infer_shapes
 from deep5.networks.onnx.signature import check_signature
@@ -43,18 +42,18 @@ Change = Callable[[ir.Model], Iterable[ir.Node]]
 """Of a copied model: changes it, and gives the nodes whose results may have other shapes than before."""
 
 
-def edited(network: Network, what: str, change: Change) -> Network:
-    """The network that a change makes of a copy, with its shapes inferred again where they may differ.
+def edited(model: ir.Model, what: str, change: Change) -> ir.Model:
+    """The model that a change makes of a copy, with its shapes inferred again where they may differ.
 
     Args:
-        network: The network; it is not changed.
+        model: The model; it is not changed.
         what: What messages call the result.
         change: Changes the copy; gives the nodes whose results may have other shapes than before.
 
     Raises:
         NetworkError: What comes out is no valid network.
     """
-    model = network.model.clone()
+    model = model.clone()
     touched = change(model)
     others = _forget_shapes(touched)
     try:
@@ -68,7 +67,7 @@ def edited(network: Network, what: str, change: Change) -> Network:
     affected = [node for node in model.graph.all_nodes() if node in others]
     check_extents(affected, what)
     check_fit(affected, what)
-    return Network(model)
+    return model
 
 
 def _forget_shapes(touched: Iterable[ir.Node]) -> set[ir.Node]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -29,13 +28,11 @@ from deep5.networks.edit.edited import (
     values_of,
 )
 from deep5.networks.edit.freezing import renamed_frozen
-from deep5.networks.network import Network
 from deep5.networks.onnx.signature import check_signature
 
 __all__ = [
     "add_edge",
     "add_node",
-    "add_parameter",
     "remove_edge",
     "remove_node",
     "rename",
@@ -44,18 +41,18 @@ __all__ = [
 
 
 def add_node(
-    network: Network,
+    model: ir.Model,
     op_type: str,
     inputs: Sequence[str | None],
     outputs: Sequence[str] | None,
     name: str | None,
     domain: str,
     attributes: dict[str, Any],
-) -> Network:
+) -> ir.Model:
     """See `Network.add_node`."""
 
-    def change(model: ir.Model) -> list[ir.Node]:
-        nodes, values = nodes_of(model), values_of(model)
+    def change(copy: ir.Model) -> list[ir.Node]:
+        nodes, values = nodes_of(copy), values_of(copy)
         called = free_name(op_type, nodes) if name is None else unused(name, nodes, "node", "add_node")
         made = [f"{called}_output"] if outputs is None else listed(outputs, "outputs", "add_node")
         for output in made:
@@ -63,36 +60,20 @@ def add_node(
         if len(set(made)) < len(made):
             raise NetworkError(f"add_node: the outputs {made} clash; allowed: every name once")
         sources = [None if one is None else known(one, values, "value", "add_node") for one in inputs]
-        node = made_node(model, op_type, sources, made, called, domain, attributes, "add_node")
-        model.graph.append(node)
+        node = made_node(copy, op_type, sources, made, called, domain, attributes, "add_node")
+        copy.graph.append(node)
         return [node]
 
     listed([one for one in inputs if one is not None] if is_list(inputs) else inputs, "inputs", "add_node")
-    return edited(network, f"the network after add_node({op_type!r}, …)", change)
+    return edited(model, f"the network after add_node({op_type!r}, …)", change)
 
 
-def add_parameter(network: Network, name: str, value: np.ndarray) -> Network:
-    """See `Network.add_parameter`."""
-
-    def change(model: ir.Model) -> list[ir.Node]:
-        unused(name, values_of(model), "value", "add_parameter")
-        tensor = ir.Tensor(np.array(value, order="C"), name=name)
-        model.graph.initializers[name] = ir.Value(
-            name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor
-        )
-        return []
-
-    if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind in "OSUMm":
-        raise NetworkError(f"add_parameter: got {brief(value)} as {name!r}; allowed: a NumPy array of numbers")
-    return edited(network, f"the network after add_parameter({name!r}, …)", change)
-
-
-def remove_node(network: Network, name: str, bypass: str | None) -> Network:
+def remove_node(model: ir.Model, name: str, bypass: str | None) -> ir.Model:
     """See `Network.remove_node`."""
 
-    def change(model: ir.Model) -> list[ir.Node]:
-        graph = model.graph
-        node = known(name, nodes_of(model), "node", "remove_node")
+    def change(copy: ir.Model) -> list[ir.Node]:
+        graph = copy.graph
+        node = known(name, nodes_of(copy), "node", "remove_node")
         source = None
         if bypass is not None:
             source = next((value for value in node.inputs if value is not None and value.name == bypass), None)
@@ -121,15 +102,15 @@ def remove_node(network: Network, name: str, bypass: str | None) -> Network:
         drop(graph, [node])
         return touched
 
-    return edited(network, f"the network after remove_node({name!r})", change)
+    return edited(model, f"the network after remove_node({name!r})", change)
 
 
-def add_edge(network: Network, value: str, node: str, position: int | None) -> Network:
+def add_edge(model: ir.Model, value: str, node: str, position: int | None) -> ir.Model:
     """See `Network.add_edge`."""
 
-    def change(model: ir.Model) -> list[ir.Node]:
-        source = known(value, values_of(model), "value", "add_edge")
-        target = known(node, nodes_of(model), "node", "add_edge")
+    def change(copy: ir.Model) -> list[ir.Node]:
+        source = known(value, values_of(copy), "value", "add_edge")
+        target = known(node, nodes_of(copy), "node", "add_edge")
         at = len(target.inputs) if position is None else position
         if not is_whole(at) or not 0 <= at < 1 << 10:
             raise NetworkError(f"add_edge: got position {brief(position)}; allowed: None, or a number of at least 0")
@@ -139,25 +120,25 @@ def add_edge(network: Network, value: str, node: str, position: int | None) -> N
             target.resize_inputs(at + 1)
         target.replace_input_with(at, source)
         if not target.domain:
-            check_signature(target, model.graph.opset_imports[""], f"add_edge at position {at}")
-        drop_unused(model.graph, [before])
+            check_signature(target, copy.graph.opset_imports[""], f"add_edge at position {at}")
+        drop_unused(copy.graph, [before])
         return [target]
 
-    return edited(network, f"the network after add_edge({value!r}, {node!r}, {position})", change)
+    return edited(model, f"the network after add_edge({value!r}, {node!r}, {position})", change)
 
 
-def remove_edge(network: Network, node: str, position: int) -> Network:
+def remove_edge(model: ir.Model, node: str, position: int) -> ir.Model:
     """See `Network.remove_edge`."""
 
-    def change(model: ir.Model) -> list[ir.Node]:
-        target = known(node, nodes_of(model), "node", "remove_edge")
+    def change(copy: ir.Model) -> list[ir.Node]:
+        target = known(node, nodes_of(copy), "node", "remove_edge")
         inputs = list(target.inputs)
         if not is_whole(position) or not 0 <= position < len(inputs) or inputs[position] is None:
             there = [index for index, value in enumerate(inputs) if value is not None]
             raise NetworkError(
                 f"remove_edge: node {node!r} has no input {brief(position)}; allowed: {', '.join(map(str, there))}"
             )
-        gone, option = inputs[position], _option(model, target, position)
+        gone, option = inputs[position], _option(copy, target, position)
         if option == "required":
             raise NetworkError(
                 f"remove_edge: {target.op_type} node {node!r} needs its input {position}, {name_of(gone)!r}; remedy: "
@@ -172,17 +153,17 @@ def remove_edge(network: Network, node: str, position: int) -> Network:
         target.resize_inputs(len(inputs))
         for index, value in enumerate(inputs):
             target.replace_input_with(index, value)
-        drop_unused(model.graph, [gone])
+        drop_unused(copy.graph, [gone])
         return [target]
 
-    return edited(network, f"the network after remove_edge({node!r}, {position})", change)
+    return edited(model, f"the network after remove_edge({node!r}, {position})", change)
 
 
-def rename(network: Network, old: str, new: str) -> Network:
+def rename(model: ir.Model, old: str, new: str) -> ir.Model:
     """See `Network.rename`."""
 
-    def change(model: ir.Model) -> list[ir.Node]:
-        graph, nodes, values = model.graph, nodes_of(model), values_of(model)
+    def change(copy: ir.Model) -> list[ir.Node]:
+        graph, nodes, values = copy.graph, nodes_of(copy), values_of(copy)
         known(old, {**values, **nodes}, "value or node", "rename")
         if new == old:
             return []
@@ -193,29 +174,29 @@ def rename(network: Network, old: str, new: str) -> Network:
                 del graph.initializers[old]
                 value.name = new
                 graph.initializers[new] = value
-                renamed_frozen(model, old, new)
+                renamed_frozen(copy, old, new)
             else:
                 value.name = new
         else:
             nodes[old].name = unused(new, nodes, "node", "rename")
         return []
 
-    return edited(network, f"the network after rename({old!r}, {new!r})", change)
+    return edited(model, f"the network after rename({old!r}, {new!r})", change)
 
 
 def replace_node(
-    network: Network,
+    model: ir.Model,
     name: str,
     op_type: str,
     inputs: Sequence[str | None] | None,
     domain: str,
     attributes: dict[str, Any],
-) -> Network:
+) -> ir.Model:
     """See `Network.replace_node`."""
 
-    def change(model: ir.Model) -> list[ir.Node]:
-        graph, values = model.graph, values_of(model)
-        old = known(name, nodes_of(model), "node", "replace_node")
+    def change(copy: ir.Model) -> list[ir.Node]:
+        graph, values = copy.graph, values_of(copy)
+        old = known(name, nodes_of(copy), "node", "replace_node")
         if inputs is None:
             sources = list(old.inputs)
         else:
@@ -224,7 +205,7 @@ def replace_node(
             if source is not None:
                 refuse_cycle(source, old)
         made = made_node(
-            model, op_type, sources, [name_of(each) for each in old.outputs], name, domain, attributes, "replace_node"
+            copy, op_type, sources, [name_of(each) for each in old.outputs], name, domain, attributes, "replace_node"
         )
         graph.insert_before(old, made)
         for before, after in zip(old.outputs, made.outputs, strict=True):
@@ -232,7 +213,7 @@ def replace_node(
         drop(graph, [old])
         return [made]
 
-    return edited(network, f"the network after replace_node({name!r}, {op_type!r})", change)
+    return edited(model, f"the network after replace_node({name!r}, {op_type!r})", change)
 
 
 def _output_remedy(graph: ir.Graph, node: ir.Node, value: ir.Value) -> str:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from deep5.core.errors import NetworkError, brief, suggestion
-
-if TYPE_CHECKING:
-    from deep5.networks.network import Network
 
 __all__ = ["freeze", "frozen_names", "renamed_frozen", "unfreeze"]
 
@@ -29,14 +25,14 @@ def frozen_names(model: ir.Model, parameters: Collection[str]) -> frozenset[str]
     return frozenset(_listed(model)).intersection(parameters)
 
 
-def freeze(network: Network, patterns: Sequence[str]) -> Network:
+def freeze(model: ir.Model, parameters: Collection[str], patterns: Sequence[str]) -> ir.Model:
     """A copy in which the parameters that match are frozen; see `Network.freeze`."""
-    return _with_frozen(network, network.frozen | _matching(network, patterns, "freeze"))
+    return _with_frozen(model, frozen_names(model, parameters) | _matching(parameters, patterns, "freeze"))
 
 
-def unfreeze(network: Network, patterns: Sequence[str]) -> Network:
+def unfreeze(model: ir.Model, parameters: Collection[str], patterns: Sequence[str]) -> ir.Model:
     """A copy in which the parameters that match are trained; see `Network.unfreeze`."""
-    return _with_frozen(network, network.frozen - _matching(network, patterns, "unfreeze"))
+    return _with_frozen(model, frozen_names(model, parameters) - _matching(parameters, patterns, "unfreeze"))
 
 
 def renamed_frozen(model: ir.Model, old: str, new: str) -> None:
@@ -64,8 +60,7 @@ def _store(model: ir.Model, names: Iterable[str]) -> None:
         model.metadata_props[_KEY] = json.dumps(names)
 
 
-def _matching(network: Network, patterns: Sequence[str], what: str) -> set[str]:
-    names = network.parameter_specs
+def _matching(names: Collection[str], patterns: Sequence[str], what: str) -> set[str]:
     if not patterns:
         return set(names)
     found = set()
@@ -83,9 +78,7 @@ def _matching(network: Network, patterns: Sequence[str], what: str) -> set[str]:
     return found
 
 
-def _with_frozen(network: Network, names: Iterable[str]) -> Network:
-    from deep5.networks.network import Network
-
-    model = network.model.clone()
+def _with_frozen(model: ir.Model, names: Iterable[str]) -> ir.Model:
+    model = model.clone()
     _store(model, names)
-    return Network(model)
+    return model

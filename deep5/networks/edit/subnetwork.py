@@ -1,15 +1,16 @@
-"""What a network is cut and completed by: a part of it as a network of its own, and a loss on top."""
+"""A part of a model as a model of its own: up to other outputs, or between values; and a loss on top."""
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import onnx_ir as ir
+from onnx_ir.passes import common as passes
 
-from deep5.core.errors import NetworkError, brief
+from deep5.core.errors import NetworkError, brief, suggestion
 from deep5.networks.edit.edited import (
     drop,
     edited,
@@ -23,17 +24,16 @@ from deep5.networks.edit.edited import (
     unused,
     values_of,
 )
-from deep5.networks.network import Network
 from deep5.networks.onnx.fitting import shown, unlike
 
-__all__ = ["add_loss", "subnetwork"]
+__all__ = ["add_loss", "subnetwork", "with_outputs"]
 
 
-def add_loss(network: Network, scores: str, kind: str, label: str, name: str) -> Network:
+def add_loss(model: ir.Model, scores: str, kind: str, label: str, name: str) -> ir.Model:
     """See `Network.add_loss`."""
 
-    def change(model: ir.Model) -> list[ir.Node]:
-        graph, nodes, values = model.graph, nodes_of(model), values_of(model)
+    def change(copy: ir.Model) -> list[ir.Node]:
+        graph, nodes, values = copy.graph, nodes_of(copy), values_of(copy)
         source = known(scores, values, "value", "add_loss")
         if kind not in ("cross_entropy", "mean_squared_error"):
             raise NetworkError(f"add_loss: unknown loss {kind!r}; allowed: cross_entropy, mean_squared_error")
@@ -71,19 +71,19 @@ def add_loss(network: Network, scores: str, kind: str, label: str, name: str) ->
             given = begin or [made[-1].outputs[0]] * (2 if op_type == "Mul" else 1)
             called = free_name(op_type, nodes)
             output = name if op_type == chain[-1][0] else f"{called}_output"
-            made.append(made_node(model, op_type, given, [output], called, "", attributes, "add_loss"))
+            made.append(made_node(copy, op_type, given, [output], called, "", attributes, "add_loss"))
             graph.append(made[-1])
         graph.outputs.append(made[-1].outputs[0])
         return made
 
-    return edited(network, f"the network after add_loss({scores!r})", change)
+    return edited(model, f"the network after add_loss({scores!r})", change)
 
 
-def subnetwork(network: Network, inputs: Sequence[str], outputs: Sequence[str]) -> Network:
+def subnetwork(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:
     """See `Network.subnetwork`."""
 
-    def change(model: ir.Model) -> list[ir.Node]:
-        graph, values = model.graph, values_of(model)
+    def change(copy: ir.Model) -> list[ir.Node]:
+        graph, values = copy.graph, values_of(copy)
         begin = [known(name, values, "value", "subnetwork") for name in listed(inputs, "inputs", "subnetwork")]
         end = [known(name, values, "value", "subnetwork") for name in listed(outputs, "outputs", "subnetwork")]
         if not end:
@@ -130,7 +130,29 @@ def subnetwork(network: Network, inputs: Sequence[str], outputs: Sequence[str]) 
         drop(graph, [node for node in graph if node not in kept])
         return []
 
-    return edited(network, "the sub-network", change)
+    return edited(model, "the sub-network", change)
+
+
+def with_outputs(model: ir.Model, names: Iterable[str]) -> ir.Model:
+    """See `Network.with_outputs`."""
+    if isinstance(names, str) or not isinstance(names, Iterable) or not (names := list(names)):
+        raise NetworkError(f"got {names!r} as outputs; allowed: a list of at least one name")
+    model = model.clone()
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    chosen: list[ir.Value] = []
+    for name in names:
+        if not isinstance(name, str) or name not in values:
+            raise NetworkError(
+                f"with_outputs: no node computes {name!r}; allowed: {', '.join(map(str, values))}"
+                f"{suggestion(str(name), map(str, values))}"
+            )
+        if values[name] in chosen:
+            raise NetworkError(f"with_outputs: got {name!r} twice; allowed: every value once")
+        chosen.append(values[name])
+    model.graph.outputs.clear()
+    model.graph.outputs.extend(chosen)
+    passes.RemoveUnusedNodesPass()(model)
+    return model
 
 
 def _between(begin: Sequence[ir.Value], end: Sequence[ir.Value]) -> set[ir.Node]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from deep5.measuring.samples import Interval
-from deep5.networks.edit.arguments import check_network
+from deep5.networks.arguments import check_network
 from deep5.networks.microbatching.plan import Cost, Division
 from deep5.networks.microbatching.transform import micro_batched
 from deep5.networks.network import Network

@@ -11,7 +11,7 @@ from deep5.core.arguments import is_whole
 from deep5.core.errors import NetworkError, UsageError, brief
 from deep5.core.framework import Framework
 from deep5.measuring.samples import Interval
-from deep5.networks.edit.arguments import check_network, check_seed, framework_of
+from deep5.networks.arguments import check_network, check_seed, framework_of
 from deep5.networks.edit.edited import is_list
 from deep5.networks.microbatching.apply import MicrobatchPlan, PlannedLayer, in_parts
 from deep5.networks.microbatching.costs import MeasuredLayer

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from deep5.core.arguments import is_whole
 from deep5.core.errors import NetworkError, brief
-from deep5.networks.edit.arguments import check_network
+from deep5.networks.arguments import check_network
 from deep5.networks.edit.edited import is_list, known
 from deep5.networks.network import Network
 from deep5.networks.onnx.shapes import infer_shapes

@@ -12,15 +12,15 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from deep5.core.errors import Deep5Error, NetworkError
-from deep5.networks.edit.builder import IR_VERSION, OPSET
-from deep5.networks.failed import told_by
+from deep5.networks.diagnostics.failures import told_by
+from deep5.networks.diagnostics.refusals import check_output_shapes, first_line
 from deep5.networks.onnx.axes import check_axes, check_widths
 from deep5.networks.onnx.element_types import check_element_types
 from deep5.networks.onnx.exported import make_constants, said_by_exporter
-from deep5.networks.onnx.faults import check_output_shapes, first_line
 from deep5.networks.onnx.folding import fold_constants, keep_constants, lift_constants, lift_weights
 from deep5.networks.onnx.reading import check_external, nodes_of, read_model
 from deep5.networks.onnx.shapes import SMALL_BYTES, infer_shapes
+from deep5.networks.onnx.versions import IR_VERSION, OPSET
 
 __all__ = ["import_model"]
 

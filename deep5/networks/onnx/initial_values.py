@@ -1,12 +1,33 @@
-"""`InitialValues`: names to initial values, none of them in memory before somebody asks."""
+"""Initial values of a model, read one at a time: none of them is in memory before it is requested."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
+import onnx_ir as ir
 
-__all__ = ["InitialValues"]
+from deep5.core.errors import NetworkError
+
+__all__ = ["InitialValues", "initial_value"]
+
+
+def initial_value(model: ir.Model, name: str) -> np.ndarray:
+    """An initial value of a model; a fresh, writable array.
+
+    Raises:
+        NetworkError: Nothing has that name, or the value cannot be read.
+    """
+    value = model.graph.initializers.get(name)
+    if value is None or value.const_value is None:
+        raise NetworkError(f"no initial value {name!r}; allowed: {', '.join(model.graph.initializers)}")
+    try:
+        return np.array(value.const_value.numpy(), order="C")
+    except (OSError, ValueError, MemoryError) as error:
+        raise NetworkError(
+            f"the initial value {name!r} of {value.const_value.nbytes} bytes cannot be read: {error}; remedy: look "
+            "at the file that holds it"
+        ) from error
 
 
 class InitialValues(Mapping[str, np.ndarray]):

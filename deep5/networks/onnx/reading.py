@@ -10,9 +10,9 @@ import onnx
 import onnx_ir as ir
 
 from deep5.core.errors import NetworkError
+from deep5.networks.diagnostics.refusals import check_operators, first_line
 from deep5.networks.onnx.bounds import check_calls, check_declared, drop_uncalled
 from deep5.networks.onnx.element_types import called
-from deep5.networks.onnx.faults import check_operators, first_line
 from deep5.networks.onnx.settings import check_settings
 
 __all__ = ["check_external", "nodes_of", "read_model"]

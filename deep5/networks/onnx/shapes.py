@@ -7,9 +7,9 @@ import onnx_ir as ir
 
 from deep5.core.errors import OperatorError, ShapeError
 from deep5.networks.custom import standing_in
+from deep5.networks.diagnostics.refusals import explained
 from deep5.networks.nodes import subgraphs
 from deep5.networks.onnx.bounds import followable
-from deep5.networks.onnx.faults import explained
 
 __all__ = ["SMALL_BYTES", "infer_shapes"]
 

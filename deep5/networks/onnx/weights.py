@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from deep5.core.errors import MissingDependency, NetworkError, OutputError, UsageError
 from deep5.core.files import write_atomically
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from deep5.core.tensors import TensorSpec
-    from deep5.networks.network import Network
+from deep5.core.network_spec import NetworkSpec
+from deep5.core.tensors import TensorSpec
+from deep5.networks.constants import separate_roles
+from deep5.networks.onnx.importing import import_model
+from deep5.networks.onnx.initial_values import initial_value
+from deep5.networks.onnx.specs import initial_specs
 
 __all__ = ["check_path", "read_weights", "write_weights"]
 
@@ -50,7 +51,7 @@ def _check_kind(path: object, kind: str, allowed: str) -> None:
         raise UsageError(f"got an object of type {type(path).__name__} as a file for {kind}; allowed: {allowed}")
 
 
-def write_weights(network: Network, path: str | Path) -> None:
+def write_weights(network: NetworkSpec, path: str | Path) -> None:
     """Write parameters and buffers as a safetensors file, atomically; the same values give the same bytes.
 
     Args:
@@ -67,7 +68,7 @@ def write_weights(network: Network, path: str | Path) -> None:
     """
     check_path(path, "the weights", ".safetensors", "save")
     save, _, _ = _safetensors()
-    data = save({name: network.initial(name) for name in _specs(network)})
+    data = save({name: network.initial(name) for name in (*network.parameter_specs, *network.buffer_specs)})
     try:
         write_atomically(path, data)
     except OSError as error:
@@ -76,11 +77,11 @@ def write_weights(network: Network, path: str | Path) -> None:
         ) from error
 
 
-def read_weights(network: Network, path: str | Path) -> dict[str, np.ndarray]:
+def read_weights(specs: Mapping[str, TensorSpec], path: str | Path) -> dict[str, np.ndarray]:
     """Read values for all parameters and buffers of a network, and for nothing else.
 
     Args:
-        network: The network that the values are for.
+        specs: Of the parameters and buffers that the values are for, by name.
         path: A safetensors file, or an ONNX file, whose initial values are taken by their names.
 
     Raises:
@@ -94,21 +95,24 @@ def read_weights(network: Network, path: str | Path) -> dict[str, np.ndarray]:
         state = "is a folder" if Path(path).is_dir() else "is not there"
         raise NetworkError(f"the file {path} {state}; allowed: a .safetensors or an .onnx file")
     if Path(path).suffix == ".onnx":
-        other = type(network).from_onnx(path)
-        # The roles of the other file's values are its own business: a parameter here may be a setting there.
-        held = {name: other.initial(name) for name in _specs(network) if name in other.model.graph.initializers}
-        values = {**{name: other.initial(name) for name in _specs(other)}, **held}
+        values = _read_model(path, specs)
     elif Path(path).suffix == ".safetensors":
         values = _read_safetensors(path)
     else:
         raise UsageError(f"got {path} as a file of weights; allowed: NAME.safetensors, NAME.onnx")
-    if problems := _problems(_specs(network), values):
+    if problems := _problems(specs, values):
         raise NetworkError(f"the weights in {path} do not fit the network: " + "; ".join(problems))
     return values
 
 
-def _specs(network: Network) -> dict[str, TensorSpec]:
-    return {**network.parameter_specs, **network.buffer_specs}
+def _read_model(path: str | Path, wanted: Mapping[str, TensorSpec]) -> dict[str, np.ndarray]:
+    """The parameters and buffers of another model, and what has one of the names `wanted`."""
+    model = import_model(path)
+    separate_roles(model.graph)
+    found = initial_specs(model.graph)
+    # The same value may be a parameter here and a setting there.
+    names = [*found.parameters, *found.buffers, *(name for name in wanted if name in model.graph.initializers)]
+    return {name: initial_value(model, name) for name in dict.fromkeys(names)}
 
 
 def _problems(specs: Mapping[str, TensorSpec], values: Mapping[str, np.ndarray]) -> list[str]:

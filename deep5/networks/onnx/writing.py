@@ -1,4 +1,4 @@
-"""A network as an ONNX file, written weight by weight: no second copy of all of them is ever in memory.
+"""A model as an ONNX file, written weight by weight: no second copy of all of them is ever in memory.
 
 A message of protobuf is a row of fields in any order, and what is written is what protobuf itself would write, but for
 that order: the graph without its initial values, then each of them.
@@ -9,16 +9,19 @@ References:
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from deep5.core.errors import NetworkError
-from deep5.networks.network import Network
+from deep5.core.errors import NetworkError, OutputError
+from deep5.core.files import write_atomically
+from deep5.networks.onnx.initial_values import initial_value
+from deep5.networks.onnx.weights import check_path
 
-__all__ = ["LARGEST_BYTES", "check_size", "write_model"]
+__all__ = ["LARGEST_BYTES", "model_proto", "save_model", "write_model"]
 
 LARGEST_BYTES = 1 << 31
 """The most that protobuf, and so an ONNX file, can hold."""
@@ -29,35 +32,52 @@ _STREAMED_BYTES = 1 << 16
 _NOTHING = ir.Tensor(np.empty(0, np.uint8))
 
 
-def check_size(network: Network) -> None:
-    """Refuse a network whose weights no ONNX model can hold.
-
-    Raises:
-        NetworkError: They are larger than 2 GiB.
-    """
-    size = sum(value.const_value.nbytes for value in network.model.graph.initializers.values() if value.const_value)
-    if size >= LARGEST_BYTES:
-        raise NetworkError(
-            f"the weights take {size} bytes; allowed in one ONNX model: less than {LARGEST_BYTES}; remedy: "
-            "network.save_weights(PATH)"
-        )
-
-
-def write_model(network: Network, file: BinaryIO) -> None:
-    """Write a network into an open file, all weights inside.
-
-    Beside the network itself memory for its largest weight is enough.
+def model_proto(model: ir.Model) -> onnx.ModelProto:
+    """The model with all weights inside, those of other files too.
 
     Raises:
         NetworkError: It is larger than 2 GiB, or a weight cannot be read.
     """
-    check_size(network)
-    model = network.model.clone()
-    held = [value for value in model.graph.initializers.values() if value.const_value is not None]
-    tensors = [_readable(network, value) for value in held]
+    _check_size(model)
+    copy = model.clone()
+    for name, value in copy.graph.initializers.items():
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value = ir.Tensor(initial_value(model, name), name=name)
+    return ir.to_proto(copy)
+
+
+def save_model(model: ir.Model, path: str | Path) -> None:
+    """Write a model as one ONNX file, atomically.
+
+    Raises:
+        UsageError: The file does not end in `.onnx`, or no path.
+        NetworkError: It is larger than 2 GiB, or a weight cannot be read.
+        OutputError: It cannot be written.
+    """
+    check_path(path, "the network", ".onnx", "save_weights")
+    try:
+        write_atomically(path, lambda file: write_model(model, file))
+    except OSError as error:
+        raise OutputError(
+            f"the network cannot be written to {path} ({error.strerror}); allowed: a writable file"
+        ) from error
+
+
+def write_model(model: ir.Model, file: BinaryIO) -> None:
+    """Write a model into an open file, all weights inside.
+
+    Apart from the model itself it needs memory for its largest weight.
+
+    Raises:
+        NetworkError: It is larger than 2 GiB, or a weight cannot be read.
+    """
+    _check_size(model)
+    copy = model.clone()
+    held = [value for value in copy.graph.initializers.values() if value.const_value is not None]
+    tensors = [_readable(model, value) for value in held]
     for value in held:
         value.const_value = _NOTHING
-    proto = ir.to_proto(model)
+    proto = ir.to_proto(copy)
     del proto.graph.initializer[:]
     graph = proto.graph.SerializeToString(deterministic=True)
     proto.ClearField("graph")
@@ -73,13 +93,23 @@ def write_model(network: Network, file: BinaryIO) -> None:
             tensor.tofile(file)
 
 
-def _readable(network: Network, value: ir.Value) -> Any:
-    """The value; one that lies in another file is read when it is written, by the network, which says what is wrong."""
+def _check_size(model: ir.Model) -> None:
+    size = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value)
+    if size >= LARGEST_BYTES:
+        raise NetworkError(
+            f"the weights take {size} bytes; allowed in one ONNX model: less than {LARGEST_BYTES}; remedy: "
+            "network.save_weights(PATH)"
+        )
+
+
+def _readable(model: ir.Model, value: ir.Value) -> Any:
+    """The value; one that lies in another file is read when it is written, by `initial_value`, which says what is
+    wrong with it."""
     tensor, name = value.const_value, str(value.name)
     if isinstance(tensor, ir.ExternalTensor):
         if tensor.nbytes < _STREAMED_BYTES:
-            return ir.Tensor(network.initial(name))
-        return ir.LazyTensor(lambda: ir.Tensor(network.initial(name)), tensor.dtype, tensor.shape)
+            return ir.Tensor(initial_value(model, name))
+        return ir.LazyTensor(lambda: ir.Tensor(initial_value(model, name)), tensor.dtype, tensor.shape)
     return tensor
 
 

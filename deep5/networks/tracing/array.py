@@ -2,19 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 import onnx_ir as ir
 
 from deep5.core.errors import Unsupported
 from deep5.networks.tracing.extents import Shape, TracedExtent, product
+from deep5.networks.tracing.indexing import selection
 
-if TYPE_CHECKING:
-    from deep5.networks.tracing.trace import Trace
+__all__ = ["Emitter", "TracedArray"]
 
-__all__ = ["TracedArray"]
+
+class Emitter(Protocol):
+    """What an array needs of the graph that it is a value of; `Trace` is one."""
+
+    namespace: Any
+    """The functions that take its arrays."""
+    nodes: list[ir.Node]
+    """What was made, in order."""
+    symbols: set[str]
+    """Names that determine the dimensions of all inputs."""
+
+    def emit(
+        self, op_type: str, inputs: Sequence[TracedArray | ir.Value | None], dtype: Any, shape: Shape, **attributes: Any
+    ) -> TracedArray:
+        """The output of a new node."""
+        ...
+
+    def constant(self, array: Any) -> TracedArray:
+        """An array that is known."""
+        ...
+
+    def number(self, extent: TracedExtent, dtype: Any) -> TracedArray:
+        """A dimension as an array without axes, of an element type."""
+        ...
+
+    def ints(self, numbers: Sequence[int]) -> ir.Value:
+        """Integers as a vector."""
+        ...
+
+    def shape(self, shape: Sequence[int | TracedExtent]) -> ir.Value:
+        """Dimensions as a vector."""
+        ...
 
 
 def _forward(function: str) -> Callable[..., Any]:
@@ -59,7 +90,7 @@ class TracedArray:
     # Equality is element by element.
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, trace: Trace, value: ir.Value, shape: Shape, dtype: np.dtype[Any]) -> None:
+    def __init__(self, trace: Emitter, value: ir.Value, shape: Shape, dtype: np.dtype[Any]) -> None:
         self.trace, self.value, self.shape, self.dtype = trace, value, shape, dtype
 
     def __array_namespace__(self, *, api_version: str | None = None) -> Any:
@@ -117,9 +148,17 @@ class TracedArray:
             raise AttributeError(f"{told}; allowed: {', '.join(_ATTRIBUTES)}, operators; remedy: {remedy}", name=name)
 
     def __getitem__(self, key: Any) -> TracedArray:
-        from deep5.networks.tracing.indexing import indexed
-
-        return indexed(self, key)
+        trace, selected = self.trace, selection(self.shape, key, self)
+        x = self
+        if selected.axes:
+            given = [trace.shape(selected.starts), trace.shape(selected.stops)]
+            given += [trace.ints(selected.axes), trace.ints(selected.steps)]
+            x = trace.emit("Slice", [x, *given], x.dtype, selected.sliced)
+        if selected.dropped:
+            x = trace.emit("Squeeze", [x, trace.ints(selected.dropped)], x.dtype, selected.left)
+        if selected.added:
+            x = trace.emit("Unsqueeze", [x, trace.ints(selected.added)], x.dtype, selected.shape)
+        return x
 
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
         raise Unsupported("it writes into an array; allowed: new arrays; remedy: xp.where, or xp.concat")

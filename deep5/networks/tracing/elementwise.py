@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from deep5.core.errors import Unsupported
-from deep5.networks.tracing.array import TracedArray
+from deep5.networks.tracing.array import Emitter, TracedArray
 from deep5.networks.tracing.promotion import array_of, cast, floating, kind_of, operands, promoted
 from deep5.networks.tracing.shapes import broadcast_shapes
 from deep5.networks.tracing.trace import Trace
@@ -104,7 +104,7 @@ def _not_equal(trace: Trace, x1: Any, x2: Any, /) -> Any:
     return ~joined("Equal", x, y, _BOOL)
 
 
-def where(trace: Trace, condition: Any, x1: Any, x2: Any, /) -> Any:
+def where(trace: Emitter, condition: Any, x1: Any, x2: Any, /) -> Any:
     """Elements of one array where a condition holds, of the other elsewhere."""
     (condition,) = operands(trace, "where with a condition", (condition,), "bool")
     x1, x2 = operands(trace, "where", (x1, x2))

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from deep5.core.errors import Deep5Error, OperatorError, ShapeError, Unsupported
+from deep5.core.operator import Operator
 from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.networks.custom import Extent
 from deep5.networks.tracing.array import TracedArray
@@ -19,7 +20,6 @@ from deep5.networks.tracing.promotion import array_of
 from deep5.networks.tracing.trace import Trace
 from deep5.operators.backward import Backward
 from deep5.operators.contract import check_gradients, check_outputs, name_of, several, specs_of
-from deep5.operators.operator import Operator
 
 __all__ = ["expand_operator", "traced"]
 

@@ -1,38 +1,67 @@
-"""Basic indexing: whole numbers, slices, None and the ellipsis, in at most three nodes."""
+"""Basic indexing: integers, slices, None and the ellipsis, in at most three nodes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from deep5.core.errors import ShapeError, Unsupported, brief
-from deep5.networks.tracing.array import TracedArray
-from deep5.networks.tracing.extents import TracedExtent
+from deep5.networks.tracing.extents import Shape, TracedExtent
 from deep5.networks.tracing.shapes import sliced
 
-__all__ = ["indexed"]
+__all__ = ["Selection", "selection"]
 
 _FIRST, _LAST = -(2**63), 2**63 - 1
 
 
-def indexed(x: TracedArray, key: Any) -> TracedArray:
-    """`x[key]`.
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What a key selects of an array: a Slice, then a Squeeze, then an Unsqueeze, each where it has axes.
+
+    Attributes:
+        axes: That are sliced, with `starts`, `stops` and `steps` as ONNX writes them.
+        sliced: The shape after the Slice.
+        dropped: Axes that an integer selects from.
+        left: The shape after the Squeeze.
+        added: Axes that None adds.
+        shape: The shape in the end.
+    """
+
+    axes: tuple[int, ...]
+    starts: tuple[int | TracedExtent, ...]
+    stops: tuple[int | TracedExtent, ...]
+    steps: tuple[int, ...]
+    sliced: Shape
+    dropped: tuple[int, ...]
+    left: Shape
+    added: tuple[int, ...]
+    shape: Shape
+
+
+def selection(of: Shape, key: Any, array: object) -> Selection:
+    """What `key` selects of an array.
+
+    Args:
+        of: The shape of the array.
+        key: Between the brackets.
+        array: The array, for messages.
 
     Raises:
         Unsupported: A key that is an array, or something else that the standard's basic indexing has not.
         ShapeError: Too many keys, or one beyond the axis.
     """
-    keys = _spelt_out(x, key if isinstance(key, tuple) else (key,))
+    keys = _spelt_out(len(of), key if isinstance(key, tuple) else (key,), array)
     bounds: list[tuple[int, Any, Any, int]] = []  # axis, start, stop, step
-    shape, dropped, added, final = list(x.shape), list[int](), list[int](), list[Any]()
+    shape, dropped, added, final = list(of), list[int](), list[int](), list[Any]()
     axis = 0
     for each in keys:
         if each is None:
             added.append(len(final))
             final.append(1)
             continue
-        extent = x.shape[axis]
+        extent = of[axis]
         if isinstance(each, slice):
             start, stop, step = _bounds(each)
             if (start, stop, step) != (None, None, 1):
@@ -41,23 +70,26 @@ def indexed(x: TracedArray, key: Any) -> TracedArray:
             final.append(shape[axis])
         else:
             if isinstance(extent, int) and not -extent <= each < extent:
-                raise ShapeError(f"got the index {each} for {x}; allowed: {-extent} to {extent - 1} on axis {axis}")
+                raise ShapeError(f"got the index {each} for {array}; allowed: {-extent} to {extent - 1} on axis {axis}")
             bounds.append((axis, each, _LAST if each == -1 else each + 1, 1))
             shape[axis] = 1
             dropped.append(axis)
         axis += 1
-    trace = x.trace
-    if bounds:
-        axes, starts, stops, steps = zip(*bounds, strict=True)
-        given = [trace.shape(starts), trace.shape(stops), trace.ints(axes), trace.ints(steps)]
-        x = trace.emit("Slice", [x, *given], x.dtype, tuple(shape))
-    if dropped:
-        left = tuple(extent for place, extent in enumerate(shape) if place not in dropped)
-        x = trace.emit("Squeeze", [x, trace.ints(dropped)], x.dtype, left)
-    return trace.emit("Unsqueeze", [x, trace.ints(added)], x.dtype, tuple(final)) if added else x
+    axes, starts, stops, steps = zip(*bounds, strict=True) if bounds else ((), (), (), ())
+    return Selection(
+        axes=axes,
+        starts=starts,
+        stops=stops,
+        steps=steps,
+        sliced=tuple(shape),
+        dropped=tuple(dropped),
+        left=tuple(extent for place, extent in enumerate(shape) if place not in dropped),
+        added=tuple(added),
+        shape=tuple(final),
+    )
 
 
-def _spelt_out(x: TracedArray, keys: tuple[Any, ...]) -> list[Any]:
+def _spelt_out(rank: int, keys: tuple[Any, ...], array: object) -> list[Any]:
     """The keys with a slice for every axis that has none."""
     for each in keys:
         fits = each is None or each is Ellipsis or isinstance(each, (int, np.integer, slice))
@@ -67,10 +99,10 @@ def _spelt_out(x: TracedArray, keys: tuple[Any, ...]) -> list[Any]:
             )
     taken = sum(each is not None and each is not Ellipsis for each in keys)
     places = [place for place, each in enumerate(keys) if each is Ellipsis]
-    if taken > x.ndim or len(places) > 1:
-        raise ShapeError(f"got {taken} indices for {x}; allowed: at most {x.ndim}, and one ellipsis")
+    if taken > rank or len(places) > 1:
+        raise ShapeError(f"got {taken} indices for {array}; allowed: at most {rank}, and one ellipsis")
     place = places[0] if places else len(keys)
-    return [*keys[:place], *[slice(None)] * (x.ndim - taken), *keys[place + 1 :]]
+    return [*keys[:place], *[slice(None)] * (rank - taken), *keys[place + 1 :]]
 
 
 def _bounds(key: slice) -> tuple[Any, Any, int]:

@@ -8,9 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from deep5.core.errors import Unsupported, brief
-from deep5.networks.tracing.array import TracedArray
+from deep5.networks.tracing.array import Emitter, TracedArray
 from deep5.networks.tracing.extents import TracedExtent
-from deep5.networks.tracing.trace import Trace
 from deep5.operators.contract import is_floating
 
 __all__ = ["KINDS", "array_of", "cast", "floating", "kind_of", "operands", "promoted"]
@@ -32,7 +31,7 @@ def floating(dtype: np.dtype[Any]) -> bool:
     return kind_of(dtype) == "float"
 
 
-def array_of(trace: Trace, value: Any) -> TracedArray:
+def array_of(trace: Emitter, value: Any) -> TracedArray:
     """An array as one of the trace: its own, or NumPy's, which is a constant.
 
     Raises:
@@ -82,7 +81,7 @@ def _open(left: np.dtype[Any], right: np.dtype[Any]) -> str:
     )
 
 
-def operands(trace: Trace, function: str, values: tuple[Any, ...], *kinds: str) -> list[TracedArray]:
+def operands(trace: Emitter, function: str, values: tuple[Any, ...], *kinds: str) -> list[TracedArray]:
     """Arrays and Python numbers as arrays of one element type.
 
     A number takes the element type of the arrays; a whole number any but truth values, another a floating-point one.
@@ -116,7 +115,7 @@ def _called(x: TracedArray) -> str:
     return f"{x}" if x.value.producer() in x.trace.nodes else f"{x} ({x.value.name!r})"
 
 
-def _number(trace: Trace, function: str, value: Any, dtype: np.dtype[Any]) -> TracedArray:
+def _number(trace: Emitter, function: str, value: Any, dtype: np.dtype[Any]) -> TracedArray:
     if isinstance(value, TracedExtent):
         return trace.number(value, dtype)
     kind = kind_of(dtype)

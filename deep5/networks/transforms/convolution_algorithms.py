@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from deep5.core.errors import NetworkError, UnknownName, brief
-from deep5.networks.edit.arguments import check_network
+from deep5.networks.arguments import check_network
 from deep5.networks.edit.edited import drop, edited, known, made_node, nodes_of
 from deep5.networks.network import Network
 from deep5.networks.onnx.attributes import attribute
@@ -69,7 +69,7 @@ def convolutions_by(network: Network, algorithm: str, *, nodes: Iterable[str] | 
             made += _replace(model, node, op_type, attributes)
         return made
 
-    return edited(network, f"the network with convolutions by {algorithm!r}", change)
+    return Network(edited(network.model, f"the network with convolutions by {algorithm!r}", change))
 
 
 def unfit_convolutions(network: Network, algorithm: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from deep5.core.executors import GraphExecutor
 from deep5.core.framework import Framework
 from deep5.core.seeds import generator
 from deep5.core.tensors import TensorSpec, to_numpy
-from deep5.networks.edit.arguments import check_network, check_seed, framework_of
+from deep5.networks.arguments import check_network, check_seed, framework_of
 from deep5.networks.edit.edited import is_list
 from deep5.networks.judge import Judge
 from deep5.networks.labels import label_inputs

@@ -10,6 +10,7 @@ from onnx_ir.passes import common as passes
 
 from deep5.core.errors import Unsupported
 from deep5.core.framework import Support
+from deep5.core.operator import Operator
 from deep5.networks.attention_body import mend_attention
 from deep5.networks.constants import constant_tensor, constant_value, role
 from deep5.networks.custom import operator_of
@@ -22,7 +23,6 @@ from deep5.networks.transforms.control_flow import CONTROL, written_out
 from deep5.networks.transforms.unrolling import RECURRENT, unrolled
 from deep5.operators.backward import Backward
 from deep5.operators.cpp import CppOperator
-from deep5.operators.operator import Operator
 
 __all__ = ["lowered"]
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from deep5.core.arguments import THREADS
 from deep5.core.errors import Deep5Error
+from deep5.core.operator import Operator
 from deep5.core.parent_watch import die_with_parent
 from deep5.core.tensors import TensorSpec, numpy_dtype
 from deep5.operators.checks.conduct import some_needs
@@ -28,7 +29,6 @@ from deep5.operators.checks.threads import COUNTS
 from deep5.operators.contract import is_floating, several
 from deep5.operators.cpp import CppOperator
 from deep5.operators.cpp_library import BOUNDS
-from deep5.operators.operator import Operator
 
 __all__ = ["OUTSIDE", "WRONG", "main"]
 

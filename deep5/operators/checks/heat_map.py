@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from deep5.core.errors import MissingDependency, OutputError
+from deep5.core.charts import altair, converter
+from deep5.core.errors import OutputError
 from deep5.core.files import write_atomically
 
 __all__ = ["heat_map", "picture_folder"]
@@ -34,13 +35,7 @@ def heat_map(differences: np.ndarray, title: str, shows: str, folder: Path) -> P
         MissingDependency: Altair or vl-convert is not installed.
         OutputError: The picture cannot be written.
     """
-    try:
-        import altair
-        import vl_convert
-    except ModuleNotFoundError as error:
-        raise MissingDependency(
-            f"a picture needs the package {error.name!r}, which is not installed; remedy: pip install 'deep5[report]'"
-        ) from error
+    alt, convert = altair(), converter()
     blocks, rows, columns = _blocks(differences)
     finite = blocks[np.isfinite(blocks)]
     # A value that is lost is drawn as the largest difference there is.
@@ -54,17 +49,17 @@ def heat_map(differences: np.ndarray, title: str, shows: str, folder: Path) -> P
     if rows > 1 or columns > 1:
         told[-1] += f", a cell the largest of {rows} x {columns} elements"
     chart = (
-        altair.Chart({"values": values}, title=altair.Title(title, subtitle=told))
+        alt.Chart({"values": values}, title=alt.Title(title, subtitle=told))
         .mark_rect()
         .encode(
-            x=altair.X("column:O", title="last axis", axis=altair.Axis(labelOverlap=True)),
-            y=altair.Y("row:O", title="other axes", axis=altair.Axis(labelOverlap=True)),
+            x=alt.X("column:O", title="last axis", axis=alt.Axis(labelOverlap=True)),
+            y=alt.Y("row:O", title="other axes", axis=alt.Axis(labelOverlap=True)),
             # From 0 on, since these are sizes: differences that are equal but for rounding are one colour.
-            color=altair.Color(
+            color=alt.Color(
                 "difference:Q",
                 title="",
-                scale=altair.Scale(scheme="viridis", domain=[0.0, float(shown.max()) or 1.0]),
-                legend=altair.Legend(format=".3~g"),
+                scale=alt.Scale(scheme="viridis", domain=[0.0, float(shown.max()) or 1.0]),
+                legend=alt.Legend(format=".3~g"),
             ),
         )
         .properties(width=400, height=max(40, min(400, 400 * shown.shape[0] // max(1, shown.shape[1]))))
@@ -77,7 +72,7 @@ def heat_map(differences: np.ndarray, title: str, shows: str, folder: Path) -> P
             for number in range(1, 10000)
             if not (path := folder / f"{name}{'' if number == 1 else f'_{number}'}.png").exists()
         )
-        write_atomically(path, vl_convert.vegalite_to_png(chart.to_dict()))
+        write_atomically(path, convert.vegalite_to_png(chart.to_dict()))
     except OSError as error:
         raise OutputError(
             f"the folder {folder} cannot be written ({error.strerror or error}); allowed: a folder that you may "

@@ -11,6 +11,7 @@ import numpy as np
 
 from deep5.core.errors import Deep5Error, NetworkError, OperatorError, Unsupported, UsageError, brief
 from deep5.core.executors import OperatorExecutor
+from deep5.core.operator import Operator
 from deep5.core.plugins import framework as framework_named
 from deep5.core.tensors import CPUDevice, TensorSpec, numpy_dtype, to_numpy
 from deep5.operators.checks.memory import guarded_memory
@@ -25,7 +26,6 @@ from deep5.operators.contract import (
 )
 from deep5.operators.cpp import CppOperator
 from deep5.operators.native import NativeOperator
-from deep5.operators.operator import Operator
 
 __all__ = ["Arrays", "Subject", "refuses", "specs"]
 

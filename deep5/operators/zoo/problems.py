@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from deep5.core.tensors import TensorSpec
-from deep5.operators.problems import Problem
+from deep5.operators.problem import Problem
 from deep5.operators.zoo import work
 from deep5.operators.zoo.work import Convolution
 

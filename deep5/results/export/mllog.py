@@ -141,8 +141,8 @@ def _process_lines(source: Source, process: int, records: Sequence[Mapping[str, 
     at_s = first_s
     for own in records:
         at_s = max(at_s, first_s + own["time_s"])
-        told = {"seconds_a_call": own["value"], "calls": own["calls"]}
-        add("POINT_IN_TIME", "tracked_stats", at_s, told, step=own["index"], phase=own["phase"])
+        stats = {"seconds_a_call": own["value"], "calls": own["calls"]}
+        add("POINT_IN_TIME", "tracked_stats", at_s, stats, step=own["index"], phase=own["phase"])
     add("INTERVAL_END", "run_stop", at_s, status="success" if _whole(document, process) else "aborted")
     return lines
 

@@ -56,7 +56,7 @@ def benchmarks_of(source: Source) -> Benchmarks:
     their medians, which stands under `extra_info`.
 
     `pytest-benchmark compare` sets side by side what has one group and one name: so both hold a digest of what was
-    computed (recipe, size, fixed part, threads, and the settings that no candidate's name tells), and the status of
+    computed (recipe, size, fixed part, threads, and the settings that no candidate's name states), and the status of
     what is no success.
 
     Args:
@@ -102,12 +102,12 @@ def _identity(document: Mapping[str, Any]) -> str:
     """Digest of what was computed and with how many threads; who computed it, and the seed, are not part of it."""
     recipe = document["recipe"]
     settings = {key: value for key, value in recipe["mutable"].items() if key not in _WHO}
-    told = [recipe[key] for key in ("name", "size", "hash", "fixed")]
+    identity = [recipe[key] for key in ("name", "size", "hash", "fixed")]
     threads = document.get("threads")
     # Of a run also what its libraries have, which are those of who computed it.
-    told += [settings, document.get("kind"), document.get("level")]
-    told += [threads["asked"] if isinstance(threads, dict) else threads]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+    identity += [settings, document.get("kind"), document.get("level")]
+    identity += [threads["asked"] if isinstance(threads, dict) else threads]
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _benchmarks(source: Source) -> Iterator[dict[str, Any]]:
@@ -179,14 +179,14 @@ def _of_comparison(source: Source) -> _Series:
         counts = record["process"] in stands and (record["round"], record["candidate"]) not in faulty
         if record["phase"] == "steady" and counts and record["round"] < rounds:
             grouped.setdefault((record["workload"], record["candidate"]), []).append((record["value"], record["calls"]))
-    told = {(row["workload"], row["candidate"]): row for row in source.document["results"]}
+    results = {(row["workload"], row["candidate"]): row for row in source.document["results"]}
     judged = {(row["workload"], row["candidate"]): row for row in source.document["verdicts"]}
     statuses = {row["label"]: row["status"] for row in source.document["candidates"]}
     for key, samples in grouped.items():
         # What does not compute the same has no time that could be compared.
-        if key not in told or statuses.get(key[1]) == "different":
+        if key not in results or statuses.get(key[1]) == "different":
             continue
-        extra = {f"deep5_{name}": told[key][name] for name in ("median_s", "low_s", "high_s", "processes")}
+        extra = {f"deep5_{name}": results[key][name] for name in ("median_s", "low_s", "high_s", "processes")}
         extra["deep5_verdict"] = judged[key]["word"] if key in judged else None
         yield *key, [value for value, _ in samples], _same([calls for _, calls in samples]), extra
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.terminal import counted
-from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY_KIND
+from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY, STUDY_KIND
 from deep5.results.reading import read_object
 from deep5.results.store import survey
 from deep5.results.stored import UNREADABLE, Stored, stored
-from deep5.results.study.record import STUDY
 
 __all__ = ["Source", "sources"]
 
@@ -65,11 +64,11 @@ def sources(folders: Iterable[str | Path]) -> tuple[list[Source], list[str]]:
                 found[path] = Source(folder=path, about=about, document=read_object(path / FILES[own.kind]))
         for study, count in failures.items():
             if (lost := count - unsuccessful[study]) > 0:
-                told = f"{counted(lost, 'run')} that failed and left nothing; its {STUDY} says why"
-                left_out[f"{(root / study).resolve()} has {told}"] = None
+                lost_runs = f"{counted(lost, 'run')} that failed and left nothing; its {STUDY} says why"
+                left_out[f"{(root / study).resolve()} has {lost_runs}"] = None
     return list(found.values()), list(left_out)
 
 
 def _failures(path: Path) -> int:
-    """How many runs of a study failed, as its document tells; it was read before, and is as deep5 writes it."""
+    """How many runs of a study failed, as its document states; it was read before, and is as deep5 writes it."""
     return sum(len(own["failures"]) for own in read_object(path)["candidates"].values())

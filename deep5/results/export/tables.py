@@ -1,4 +1,4 @@
-"""Raw samples in long form, joined with what tells the runs apart, as CSV and as Parquet; exact to the last bit."""
+"""Raw samples in long form, joined with what distinguishes the runs, as CSV and as Parquet; exact to the last bit."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What the time of a run went into, as its folder tells it."""
+"""What the time of a run went into, as its folder states it."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from deep5.core.charts import PALETTE, altair
 from deep5.core.errors import UsageError
-from deep5.results.chart_parts import altair
 from deep5.results.reading import NotThere, read_rows
 from deep5.results.report.charts import Drawing
 from deep5.results.result import Result
@@ -65,7 +65,7 @@ def breakdown_drawing(run: Result) -> Drawing | None:
     alt = altair()
     chart = (
         alt.Chart(alt.Data(values=bars))
-        .mark_bar(color="#0072b2", height={"band": 0.7})
+        .mark_bar(color=PALETTE[0], height={"band": 0.7})
         .encode(
             x=alt.X("percent:Q", title="share of the time (%)"),
             y=alt.Y(

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from deep5.results.chart_parts import altair, logarithmic
+from deep5.core.charts import PALETTE, altair, by_name, logarithmic, same_axis
 from deep5.results.comparison import ComparisonResult
 from deep5.results.comparison_summary import counted, process_medians, whole_rounds
+from deep5.results.markup import clean
 from deep5.results.reading import NotThere, opened
-from deep5.results.report.markup import clean
 from deep5.results.report.theme import BAND, INK, PHASES, WORDS
 from deep5.results.samples_file import SAMPLES
 from deep5.results.standing import standing
@@ -132,10 +132,8 @@ def ratio_chart(result: ComparisonResult) -> Drawing | None:
     x = logarithmic(alt, alt.X, "ratio:Q", ends, f"{what} / that of {baseline}", unit="").to_dict()
     y = _rows_axis(alt, [point["name"] for point in points])
     words = [word for word in WORDS if any(point["word"] == word for point in points)]
-    colour = alt.Color(
-        "word:N", sort=words, scale=alt.Scale(domain=words, range=[WORDS[word] for word in words]), title=None
-    )
-    shape = alt.Shape("word:N", sort=words, scale=alt.Scale(domain=words, range=[_SHAPES[word] for word in words]))
+    color = by_name(alt.Color, "word:N", {word: WORDS[word] for word in words}, title=None)
+    shape = by_name(alt.Shape, "word:N", {word: _SHAPES[word] for word in words})
     data = alt.Chart(alt.Data(values=points))
     # Ends with the panel: what is long has room to its left, under the names.
     axis = x["axis"] | {"titleAnchor": "end", "titleAlign": "right"}
@@ -146,8 +144,8 @@ def ratio_chart(result: ComparisonResult) -> Drawing | None:
     chart = alt.layer(
         data.mark_bar(color=BAND, height={"band": 0.9}).encode(x=along("least:Q"), x2="noise:Q", y=y),
         data.mark_rule(color=INK, strokeDash=[3, 3]).encode(x=along("one:Q")),
-        data.mark_rule(strokeWidth=2).encode(x=along("low:Q"), x2="high:Q", y=y, color=colour),
-        data.mark_point(filled=True, size=90, opacity=1).encode(x=along("ratio:Q"), y=y, color=colour, shape=shape),
+        data.mark_rule(strokeWidth=2).encode(x=along("low:Q"), x2="high:Q", y=y, color=color),
+        data.mark_point(filled=True, size=90, opacity=1).encode(x=along("ratio:Q"), y=y, color=color, shape=shape),
     ).properties(width=_WIDTH, height=alt.Step(_STEP))
     several = f"{len(rows)} ratios" if len(rows) > 1 else "One ratio"
     about = (
@@ -189,21 +187,20 @@ def samples_chart(result: ComparisonResult) -> Drawing | None:
         boxes.append({"name": names[key], "least": least, "low": low, "middle": middle, "high": high, "most": most})
         points += [{"name": names[key], "middle": value} for value in medians[key].values() if len(medians[key]) > 1]
     ends = [box[key] for box in boxes for key in ("least", "most")]
-    x = logarithmic(alt, alt.X, "least:Q", _spread(ends), "time a call").to_dict()
+    x = logarithmic(alt, alt.X, "least:Q", _spread(ends), "time a call")
     y = _rows_axis(alt, [box["name"] for box in boxes])
     data = alt.Chart(alt.Data(values=boxes))
 
-    def along(field: str) -> Any:
-        return alt.X(field, scale=x["scale"], axis=x["axis"], title=x["title"])
-
     layers = [
-        data.mark_rule(color=INK).encode(x=along("least:Q"), x2="most:Q", y=y),
-        data.mark_bar(color="#56b4e9", height={"band": 0.55}).encode(x=along("low:Q"), x2="high:Q", y=y),
-        data.mark_tick(color=INK, thickness=2, height={"band": 0.55}).encode(x=along("middle:Q"), y=y),
+        data.mark_rule(color=INK).encode(x=x, x2="most:Q", y=y),
+        data.mark_bar(color=PALETTE[4], height={"band": 0.55}).encode(x=same_axis(x, "low:Q"), x2="high:Q", y=y),
+        data.mark_tick(color=INK, thickness=2, height={"band": 0.55}).encode(x=same_axis(x, "middle:Q"), y=y),
     ]
     if points:
         own = alt.Chart(alt.Data(values=points))
-        layers.append(own.mark_point(filled=True, size=26, opacity=1, color="#d55e00").encode(x=along("middle:Q"), y=y))
+        layers.append(
+            own.mark_point(filled=True, size=26, opacity=1, color=PALETTE[1]).encode(x=same_axis(x, "middle:Q"), y=y)
+        )
     each = "; dots: the median of each process" if points else ""
     about = (
         f"Steady samples: a box from quartile to quartile with the median in it, lines to the extremes{each}."
@@ -231,13 +228,12 @@ def phases_chart(result: ComparisonResult) -> Drawing | None:
     if not points:
         return None
     alt = altair()
-    phases = list(PHASES)
     x = logarithmic(alt, alt.X, "s:Q", _spread([point["s"] for point in points]), "time")
     y = _rows_axis(alt, [names[key] for key in chosen])
-    colour = alt.Color("phase:N", sort=phases, scale=alt.Scale(domain=phases, range=list(PHASES.values())), title=None)
-    shape = alt.Shape("phase:N", scale=alt.Scale(domain=phases, range=[_PHASE_SHAPES[phase] for phase in phases]))
+    color = by_name(alt.Color, "phase:N", PHASES, title=None)
+    shape = by_name(alt.Shape, "phase:N", _PHASE_SHAPES)
     data = alt.Chart(alt.Data(values=points))
-    chart = data.mark_point(filled=True, size=80, opacity=1).encode(x=x, y=y, color=colour, shape=shape)
+    chart = data.mark_point(filled=True, size=80, opacity=1).encode(x=x, y=y, color=color, shape=shape)
     about = (
         "The first call, all of the warm-up together, and a steady call (median); what took no time is not drawn."
         f"{_left_out(len(chosen), len(own))}"

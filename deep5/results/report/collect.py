@@ -9,12 +9,11 @@ from typing import Any
 
 from deep5.core.errors import Deep5Error, UsageError
 from deep5.results.comparison import ComparisonResult, load_comparison
-from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY_KIND, kind_of
+from deep5.results.kind import COMPARISON_KIND, FILES, RUN_KIND, STUDY, STUDY_KIND, kind_of
 from deep5.results.reading import TABLE_BYTES, NotThere, opened, read_object
 from deep5.results.result import Result, load
 from deep5.results.samples_file import SAMPLES
 from deep5.results.store import survey
-from deep5.results.study.record import STUDY
 from deep5.results.time_to_target import Target
 
 __all__ = ["Collection", "ShownStudy", "Unreadable", "collect"]
@@ -37,7 +36,7 @@ class Unreadable:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownStudy:
-    """A study as its folder tells it, finished or not; `deep5.results.study.folder` is stricter, and judges.
+    """A study as its folder states it, finished or not; `deep5.results.study.folder` is stricter, and judges.
 
     Attributes:
         folder: Its folder.
@@ -144,8 +143,8 @@ def _attempt(root: Path, folder: Path, kind: str, read: Callable[[Path], Any], f
     except Deep5Error as error:
         found.unreadable.append(Unreadable(path=str(folder), reason=str(error)))
     except Exception as error:  # whatever somebody's file does to the reader, the other folders are shown
-        told = f"{type(error).__name__}: {error}"[:400]
-        found.unreadable.append(Unreadable(path=str(folder), reason=f"its {name} cannot be read ({told})"))
+        why = f"{type(error).__name__}: {error}"[:400]
+        found.unreadable.append(Unreadable(path=str(folder), reason=f"its {name} cannot be read ({why})"))
     return None
 
 
@@ -166,7 +165,7 @@ def _study(folder: Path, found: Collection) -> ShownStudy:
         runs[name] = [run for run in read if run is not None]
     notes = _texts(document.get("notes"))
     # Those of an older deep5 say it in their notes alone.
-    ended = any("not finished" in told or "was interrupted" in told for told in notes)
+    ended = any("not finished" in note or "was interrupted" in note for note in notes)
     return ShownStudy(
         folder=folder,
         recipe=str(document.get("recipe")),
@@ -190,8 +189,8 @@ def _run(folder: Path, text: str, found: Collection) -> Result | None:
     return run
 
 
-def _target(told: Any) -> Target | None:
+def _target(stated: Any) -> Target | None:
     try:
-        return Target(metric=told["metric"], goal=told["goal"]) if isinstance(told, dict) else None
+        return Target(metric=stated["metric"], goal=stated["goal"]) if isinstance(stated, dict) else None
     except (KeyError, UsageError):  # the pictures do without; what judges the study says what is wrong with it
         return None

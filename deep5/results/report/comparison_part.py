@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from deep5.results.comparison import ComparisonResult
+from deep5.results.markup import Markup, element, named
 from deep5.results.report.charts import phases_chart, ratio_chart, samples_chart
 from deep5.results.report.drawing import Pen
 from deep5.results.report.environment import candidate_differences, machine_state
 from deep5.results.report.groups import badges
-from deep5.results.report.markup import Markup, element, named
 from deep5.results.report.numbers import as_float, number, percent, seconds, verdict
 from deep5.results.report.parts import facts, folded, guarded, note, what_ran
 from deep5.results.report.tables import Cell, table
@@ -19,7 +19,7 @@ __all__ = ["comparison_part", "comparison_title", "equivalence_table", "verdict_
 
 _MARKS = {"faster": "good", "slower": "bad"}
 _FEW = 8
-# A ratio beyond is told as one, and not as percent.
+# A ratio beyond is shown as one, and not as percent.
 _TIMES = 2
 _PARTS = {
     "a": "(a) float64",
@@ -114,10 +114,10 @@ def _several(result: ComparisonResult) -> bool:
 
 
 def _excess(value: Any) -> Cell:
-    told = as_float(value)
-    if told is None:
+    parsed = as_float(value)
+    if parsed is None:
         return Cell.number(None)
-    return Cell(shown=percent(told - 1) if told < _TIMES else f"{number(told, 3)} times", order=told)
+    return Cell(shown=percent(parsed - 1) if parsed < _TIMES else f"{number(parsed, 3)} times", order=parsed)
 
 
 def _lost(result: ComparisonResult) -> list[str]:
@@ -127,7 +127,7 @@ def _lost(result: ComparisonResult) -> list[str]:
         if row["failed_rounds"]:
             rounds = ", ".join(number(place + 1) for place in row["failed_rounds"])
             said.append(f"{row['label']} failed in these rounds: {rounds}")
-    return [*said, *(told for told in result.document["reasons"] if not any(told in own for own in said))]
+    return [*said, *(reason for reason in result.document["reasons"] if not any(reason in own for own in said))]
 
 
 def _times(result: ComparisonResult) -> Markup | None:
@@ -172,12 +172,12 @@ def equivalence_table(result: ComparisonResult) -> Markup | None:
         for row in ordered
     ]
     failed = sum(not row["passed"] for row in ordered)
-    told = (
+    text = (
         f"{failed} of {len(rows)} values {'differs' if failed == 1 else 'differ'} by more than is allowed"
         if failed
         else f"all {len(rows)} values within what is allowed"
     )
-    return table(f"Proof of equivalence: {told}", columns, rows)
+    return table(f"Proof of equivalence: {text}", columns, rows)
 
 
 def _share(row: dict[str, Any]) -> Cell:
@@ -197,10 +197,10 @@ def _looks(document: dict[str, Any]) -> str:
     return f"{', '.join(map(number, document['statistics']['looks']))} rounds"
 
 
-def _proof(told: dict[str, Any]) -> str:
-    steps = "of single calls" if told["steps"] is None else f"over {number(told['steps'])} steps of training"
+def _proof(proof: dict[str, Any]) -> str:
+    steps = "of single calls" if proof["steps"] is None else f"over {number(proof['steps'])} steps of training"
     kinks = {True: "; every network is smooth", False: "; not every network is smooth: part (d) is for those that are"}
-    return steps + kinks.get(told["smooth"], "")
+    return steps + kinks.get(proof["smooth"], "")
 
 
 def comparison_part(result: ComparisonResult, place: str, pen: Pen) -> Markup:
@@ -238,8 +238,8 @@ def comparison_part(result: ComparisonResult, place: str, pen: Pen) -> Markup:
     warnings = [*([quick] if document["mode"] == "quick" else []), *document["warnings"]]
     left_out: dict[str, list[str]] = {}
     for row in document["candidates"]:
-        for told in row["left_out"]:
-            left_out.setdefault(told, []).append(row["label"])
+        for reason in row["left_out"]:
+            left_out.setdefault(reason, []).append(row["label"])
     system = document["system"]
     return element(
         "section",
@@ -261,7 +261,7 @@ def comparison_part(result: ComparisonResult, place: str, pen: Pen) -> Markup:
         guarded("the times", lambda: _times(result)),
         element("h3", "Proof of equivalence"),
         guarded("the proof", lambda: equivalence_table(result)),
-        folded("Left out", [f"{', '.join(whose)}: {told}" for told, whose in left_out.items()]),
+        folded("Left out", [f"{', '.join(whose)}: {reason}" for reason, whose in left_out.items()]),
         element("h3", "Environment"),
         guarded("the settings", lambda: candidate_differences(document["candidates"])),
         guarded("the machine", lambda: machine_state(system["before"], system["after"], document["processes"])),

@@ -14,13 +14,13 @@ from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 from deep5.core.errors import UsageError
+from deep5.results.charts.training import Point, accuracy_chart, accuracy_points, loss_chart, loss_points
+from deep5.results.markup import clean
 from deep5.results.report.charts import Drawing, check_size
 from deep5.results.report.environment import steady
-from deep5.results.report.markup import clean
 from deep5.results.result import Result
 from deep5.results.standing import standing
 from deep5.results.time_to_target import diverged
-from deep5.results.training_charts import Point, accuracy_chart, accuracy_points, loss_chart, loss_points
 
 __all__ = ["Curves", "accuracy_drawing", "curves", "loss_drawing"]
 
@@ -37,11 +37,11 @@ class Curves(NamedTuple):
 
     Attributes:
         points: Of the lines, each called as the legend has it.
-        told: What is left out and why, a sentence each.
+        left_out: What is left out and why, a sentence each.
     """
 
     points: list[Point]
-    told: list[str]
+    left_out: list[str]
 
 
 def accuracy_drawing(
@@ -71,7 +71,7 @@ def loss_drawing(
 ) -> Drawing | None:
     """Training loss against time; None where no run has any above zero; arguments and errors as above."""
     found = curves(runs, failures or {}, "training_loss")
-    found = Curves([point for point in found.points if point.low > 0], found.told)
+    found = Curves([point for point in found.points if point.low > 0], found.left_out)
     if not found.points:
         return None
     about = "Training loss of each epoch, the mean over its steps, against time"
@@ -87,10 +87,10 @@ def _standing(runs: _Runs, finished: bool, notes: Sequence[str]) -> str:
 def _drawing(name: str, title: str, about: str, found: Curves, chart: Callable[..., Any]) -> Drawing:
     band = any(point.seeds > 1 for point in found.points)
     said = [f"{about}, a line a candidate" + "; the band reaches from the smallest to the largest of the seeds" * band]
-    made = chart(found.points, told="; ".join(found.told)).properties(width=_PANEL[0], height=_PANEL[1])
+    made = chart(found.points, note="; ".join(found.left_out)).properties(width=_PANEL[0], height=_PANEL[1])
     longest = max(len(point.candidate) for point in found.points)
     made.config.legend.columns = max(1, int(_WIDTH / (_LETTER * longest + _SYMBOL)))
-    return Drawing(name, title, ". ".join([*said, *found.told]) + ".", made)
+    return Drawing(name, title, ". ".join([*said, *found.left_out]) + ".", made)
 
 
 def curves(runs: _Runs, failures: _Failures, metric: str) -> Curves:
@@ -107,14 +107,14 @@ def curves(runs: _Runs, failures: _Failures, metric: str) -> Curves:
     read: Callable[[_Runs], list[Point]] = accuracy_points if metric == "test_accuracy" else loss_points
     places = list(dict.fromkeys(_environment(run) for own in runs.values() for run in own))
     lines: dict[str, list[Point]] = {}
-    told: list[str] = []
+    left_out: list[str] = []
     for candidate, results in runs.items():
         by_place: dict[str, list[Result]] = {}
         for run in results:
             by_place.setdefault(_environment(run), []).append(run)
         lost = len(failures.get(candidate, ()))
         if lost and len(by_place) != 1:
-            told.append(f"{_short(candidate)}: {lost} failed")
+            left_out.append(f"{_short(candidate)}: {lost} failed")
             lost = 0
         for place, own in by_place.items():
             where = f", environment {_letter(places.index(place))}" if len(places) > 1 else ""
@@ -125,12 +125,12 @@ def curves(runs: _Runs, failures: _Failures, metric: str) -> Curves:
             if points:
                 lines[name] = [point._replace(candidate=name) for point in points]
             elif count:
-                told.append(f"not drawn: {name}")
+                left_out.append(f"not drawn: {name}")
     if len(lines) > _LINES:
         beyond = len(lines) - _LINES
         verb = "is" if beyond == 1 else "are"
-        told.append(f"{beyond} of {len(lines)} curves {verb} not drawn; the tables have them all")
-    return Curves([point for points in list(lines.values())[:_LINES] for point in points], told)
+        left_out.append(f"{beyond} of {len(lines)} curves {verb} not drawn; the tables have them all")
+    return Curves([point for points in list(lines.values())[:_LINES] for point in points], left_out)
 
 
 def _line(runs: Sequence[Result], lost: int, read: Callable[[_Runs], list[Point]]) -> tuple[list[Point], str]:
@@ -177,8 +177,8 @@ def _there(run: Result, read: Callable[[_Runs], list[Point]]) -> bool:
 
 
 def _environment(run: Result) -> str:
-    told = (run.document.get("provenance") or {}).get("environment")
-    return json.dumps(told or steady(run.document), sort_keys=True, default=str)
+    environment = (run.document.get("provenance") or {}).get("environment")
+    return json.dumps(environment or steady(run.document), sort_keys=True, default=str)
 
 
 def _letter(place: int) -> str:
@@ -187,8 +187,8 @@ def _letter(place: int) -> str:
 
 
 def _short(name: str) -> str:
-    told = " ".join(clean(name).split()) or "?"
-    return told if len(told) <= _NAME else told[: _NAME - 1] + "…"
+    short = " ".join(clean(name).split()) or "?"
+    return short if len(short) <= _NAME else short[: _NAME - 1] + "…"
 
 
 def _drawable(value: float) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import Any
 
-from deep5.core.errors import MissingDependency, UsageError
+from deep5.core.charts import converter
+from deep5.core.errors import UsageError
+from deep5.results.markup import Markup, element, escape
 from deep5.results.report.charts import Drawing
-from deep5.results.report.markup import Markup, element, escape
 from deep5.results.report.theme import inline, themed
 
 __all__ = ["FORMATS", "Pen", "file_of"]
@@ -29,7 +29,7 @@ def file_of(drawing: Drawing, kind: str) -> bytes:
         MissingDependency: vl-convert is not installed.
         UsageError: It cannot be drawn.
     """
-    convert = _converter()
+    convert = converter()
     specification = themed(drawing.chart, drawing.standing)
     try:
         if kind == "svg":
@@ -63,13 +63,3 @@ class Pen:
             "div", drawn, class_="scroll", role="region", tabindex="0", aria_label=f"chart: {drawing.title}"
         )
         return element("figure", scroll, element("figcaption", element("b", drawing.title), ". ", drawing.about))
-
-
-def _converter() -> Any:
-    try:
-        import vl_convert
-    except ModuleNotFoundError as error:
-        raise MissingDependency(
-            f"pictures need the package {error.name!r}; remedy: pip install 'deep5[report]'"
-        ) from error
-    return vl_convert

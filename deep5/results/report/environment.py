@@ -1,4 +1,4 @@
-"""Where candidates, or whole results, ran under different conditions: told, and marked."""
+"""Where candidates, or whole results, ran under different conditions: reported, and marked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from deep5.results.report.markup import Markup, element, named
+from deep5.results.markup import Markup, element, named
 from deep5.results.report.numbers import as_float, number, percent, scaled
 from deep5.results.report.parts import facts
 from deep5.results.report.tables import Cell, table
@@ -31,11 +31,11 @@ def _flat(value: Any, name: str = "") -> Iterable[tuple[str, Any]]:
         yield name, value
 
 
-def _told(value: Any) -> str:
+def _shown(value: Any) -> str:
     if isinstance(value, str) and _HASH.fullmatch(value):
         return element("code", value[:12], title=value)
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(_told, value)) or "none"
+        return ", ".join(map(_shown, value)) or "none"
     return number(value) if as_float(value) is not None or isinstance(value, (bool, type(None))) else str(value)
 
 
@@ -44,7 +44,7 @@ def _same(values: Sequence[Any]) -> bool:
 
 
 def candidate_differences(candidates: Sequence[Mapping[str, Any]]) -> Markup | None:
-    """Settings as the candidates' processes told them, a column a candidate; what differs stands first and is marked.
+    """Settings as the candidates' processes reported them, a column a candidate; what differs comes first, marked.
 
     Args:
         candidates: Of comparison.json.
@@ -53,20 +53,20 @@ def candidate_differences(candidates: Sequence[Mapping[str, Any]]) -> Markup | N
     if not shown:
         return None
     frameworks = [row["framework"] for row in shown]
-    told = [
+    reported = [
         dict(_flat({**row["observed"], "recipe": row["recipe"], "hash of": row["provenance"] or {}})) for row in shown
     ]
     found = []
-    for key in dict.fromkeys(key for own in told for key in own):
-        values = [own[key] for own in told if key in own]
+    for key in dict.fromkeys(key for own in reported for key in own):
+        values = [own[key] for own in reported if key in own]
         if key in _ITS_OWN:
-            word = _of_framework(frameworks, [own.get(key) for own in told])
+            word = _of_framework(frameworks, [own.get(key) for own in reported])
         elif key.startswith("pools: "):
             # Pools are libraries: who does not load one has none.
             word = "same" if _same(values) else "DIFFERS"
         else:
-            word = "DIFFERS" if not _same(values) else "same" if len(values) == len(told) else "not told by all"
-        found.append((word, key, [own.get(key, "not told") for own in told]))
+            word = "DIFFERS" if not _same(values) else "same" if len(values) == len(reported) else "not reported by all"
+        found.append((word, key, [own.get(key, "not reported") for own in reported]))
     for key, unit in (("product_flop_s", "FLOP/s"), ("copy_byte_s", "B/s")):
         peaks = [(row["peaks"] or {}).get(key) for row in shown]
         known = [peak for peak in peaks if peak]
@@ -77,9 +77,9 @@ def candidate_differences(candidates: Sequence[Mapping[str, Any]]) -> Markup | N
     found.append(("its own", "error of a matrix product, relative", errors))
     memory = [scaled(row["memory_bytes"], "B") for row in shown]
     found.append(("its own", "most memory of a process", memory))
-    order = ("DIFFERS", "not told by all", "its own", "same")
+    order = ("DIFFERS", "not reported by all", "its own", "same")
     found.sort(key=lambda row: order.index(row[0]))
-    rows = [[key, _mark(word), *(_told(value) for value in values)] for word, key, values in found]
+    rows = [[key, _mark(word), *(_shown(value) for value in values)] for word, key, values in found]
     return table("Settings, as each candidate's process read them back", _columns(row["label"] for row in shown), rows)
 
 
@@ -88,7 +88,7 @@ def _columns(names: Iterable[str]) -> list[str]:
 
 
 def _mark(word: str) -> Cell:
-    return Cell(shown=word, mark={"DIFFERS": "bad", "not told by all": "warn"}.get(word, ""))
+    return Cell(shown=word, mark={"DIFFERS": "bad", "not reported by all": "warn"}.get(word, ""))
 
 
 def _of_framework(frameworks: Sequence[str], values: Sequence[Any]) -> str:
@@ -157,12 +157,12 @@ def result_differences(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> Ma
     if not documents:
         return None
     columns: dict[str, list[str]] = {}
-    told: dict[str, dict[str, Any]] = {}
+    reported: dict[str, dict[str, Any]] = {}
     for name, document in documents:
         own = dict(_flat(steady(document)))
         key = json.dumps(own, sort_keys=True, default=str)
         columns.setdefault(key, []).append(name)
-        told[key] = own
+        reported[key] = own
     if len(columns) == 1:
         said = f"All {len(documents)} results are of one machine and one set of versions."
         if len(documents) == 1:
@@ -170,10 +170,10 @@ def result_differences(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> Ma
         return element("div", element("p", said, class_="quiet"), _machine(documents[0][1]))
     shown = list(columns)[:_MOST_COLUMNS]
     rows = []
-    for key in dict.fromkeys(key for place in shown for key in told[place]):
-        values = [told[place].get(key, "not told") for place in shown]
+    for key in dict.fromkeys(key for place in shown for key in reported[place]):
+        values = [reported[place].get(key, "not reported") for place in shown]
         if not _same(values):
-            rows.append([key, *(scaled(value, "B") if key == _MEMORY else _told(value) for value in values)])
+            rows.append([key, *(scaled(value, "B") if key == _MEMORY else _shown(value) for value in values)])
     names = [f"environment {number}" for number, _ in enumerate(shown, 1)]
     legend = [
         element("li", f"{name}: ", *((", " if place else "", named(own)) for place, own in enumerate(columns[key])))
@@ -201,7 +201,7 @@ def _machine(document: Mapping[str, Any]) -> Markup:
         ("Python", software, ("python",)),
         ("deep5", software, ("deep5",)),
     ]
-    pairs = [(name, _told(value)) for name, part, keys in places if (value := _get(part, *keys)) is not None]
+    pairs = [(name, _shown(value)) for name, part, keys in places if (value := _get(part, *keys)) is not None]
     memory = _get(before, "memory_bytes", "total")
     return facts([*pairs, *([] if memory is None else [("memory", scaled(memory, "B"))])])
 

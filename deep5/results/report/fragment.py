@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from deep5.core.terminal import counted
 from deep5.results.comparison import ComparisonResult
+from deep5.results.markup import element, named
+from deep5.results.notebook import html_of
 from deep5.results.report.comparison_part import comparison_title, verdict_list, verdict_table
 from deep5.results.report.groups import badges, labels
-from deep5.results.report.markup import element, named
 from deep5.results.report.parts import guarded, note
 from deep5.results.report.ranks_part import ranks_part
 from deep5.results.report.runs_part import metric_table, outcome
 from deep5.results.report.study_part import means_table
 from deep5.results.result import Result
+from deep5.results.study.record import Study
 
 __all__ = ["comparison_fragment", "result_fragment", "study_fragment"]
 
 
+@html_of.register
 def comparison_fragment(result: ComparisonResult) -> str:
     """A comparison: verdicts and warnings, as HTML."""
     return element(
@@ -30,6 +31,7 @@ def comparison_fragment(result: ComparisonResult) -> str:
     )
 
 
+@html_of.register
 def result_fragment(result: Result) -> str:
     """A run: its outcome, metrics and warnings, as HTML."""
     return element(
@@ -43,22 +45,14 @@ def result_fragment(result: Result) -> str:
     )
 
 
-def study_fragment(
-    recipe: str, runs: Mapping[str, Sequence[Result]], failures: Mapping[str, Sequence[str]], notes: Sequence[str]
-) -> str:
-    """A study: means over the seeds, what failed, and notes, as HTML.
-
-    Args:
-        recipe: Its name.
-        runs: By candidate.
-        failures: By candidate, what became of the runs that came to no end.
-        notes: What is to be known.
-    """
-    lost = [f"{name}: {told}" for name, own in failures.items() for told in own]
+@html_of.register
+def study_fragment(study: Study) -> str:
+    """A study: means over the seeds, what failed, and notes, as HTML."""
+    lost = [f"{name}: {failure}" for name, own in study.failures.items() for failure in own]
     return element(
         "div",
-        element("p", element("strong", named(recipe)), ": study of ", counted(len(runs), "candidate")),
-        guarded("the means", lambda: means_table(runs)),
+        element("p", element("strong", named(study.recipe)), ": study of ", counted(len(study.runs), "candidate")),
+        guarded("the means", lambda: means_table(study.runs)),
         note(lost, "Runs that came to nothing", "bad"),
-        note(notes, "Notes"),
+        note(study.notes, "Notes"),
     )

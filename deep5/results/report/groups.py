@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deep5.results.report.markup import Markup, element, named
+from deep5.results.markup import Markup, element, named
 from deep5.results.result import Result
 
 __all__ = ["Group", "badges", "groups", "labels"]
@@ -27,12 +27,12 @@ class Group:
 
 
 def groups(runs: Sequence[Result]) -> list[Group]:
-    """Runs by recipe, size, level and fixed part; what the fixed part is counts, not only the hash told of it."""
+    """Runs by recipe, size, level and fixed part; what the fixed part is counts, not only the hash that is stated."""
     found: dict[tuple[str, ...], list[Result]] = {}
     for run in runs:
         recipe = run.document["recipe"]
-        told = (recipe["name"], recipe["hash"], recipe.get("size"), run.document["level"], recipe["fixed"])
-        found.setdefault(tuple(json.dumps(part, sort_keys=True) for part in told), []).append(run)
+        stated = (recipe["name"], recipe["hash"], recipe.get("size"), run.document["level"], recipe["fixed"])
+        found.setdefault(tuple(json.dumps(part, sort_keys=True) for part in stated), []).append(run)
     return [Group(recipe=own[0].document["recipe"], runs=own) for own in found.values()]
 
 
@@ -41,15 +41,15 @@ def labels(runs: Sequence[Result]) -> list[str]:
 
     Runs of another number of ranks are something else, too: no curve is the mean of both.
     """
-    told = [
+    stated = [
         {key: json.dumps(value, sort_keys=True) for key, value in run.document["recipe"]["mutable"].items()}
         for run in runs
     ]
-    keys = [key for key in dict.fromkeys(key for own in told for key in own) if key not in {"seed", "framework"}]
-    differ = [key for key in keys if len({own.get(key) for own in told}) > 1]
+    keys = [key for key in dict.fromkeys(key for own in stated for key in own) if key not in {"seed", "framework"}]
+    differ = [key for key in keys if len({own.get(key) for own in stated}) > 1]
     by_ranks = len({run.document.get("ranks") for run in runs}) > 1
     names = []
-    for run, own in zip(runs, told, strict=True):
+    for run, own in zip(runs, stated, strict=True):
         framework = run.document.get("framework")
         name = framework.get("name") if isinstance(framework, dict) else None
         several = run.document["recipe"]["mutable"].get("frameworks")

@@ -45,18 +45,18 @@ def number(value: Any, digits: int = 4) -> str:
         return "yes" if value else "no"
     if isinstance(value, int) and abs(value) >= 10**300:
         return f"about {'-' * (value < 0)}1e{len(str(abs(value))) - 1}"
-    told = as_float(value)
-    if told is None:
+    parsed = as_float(value)
+    if parsed is None:
         return str(value)
-    if not math.isfinite(told):
-        return _word(told)
+    if not math.isfinite(parsed):
+        return _word(parsed)
     if isinstance(value, int) and abs(value) < _HUGE:
         return str(value)
-    if 10**digits <= abs(told) < _HUGE:
-        return f"{float(f'{told:.{digits}g}'):,.0f}"
-    if not told or _SMALL <= abs(told) < _HUGE:
-        return f"{told:.{digits}g}"
-    mantissa, _, exponent = f"{told:.{digits - 1}e}".partition("e")
+    if 10**digits <= abs(parsed) < _HUGE:
+        return f"{float(f'{parsed:.{digits}g}'):,.0f}"
+    if not parsed or _SMALL <= abs(parsed) < _HUGE:
+        return f"{parsed:.{digits}g}"
+    mantissa, _, exponent = f"{parsed:.{digits - 1}e}".partition("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{exponent}"
 
 
@@ -66,10 +66,10 @@ def seconds(value: Any) -> str:
     >>> seconds(0.00123), seconds(1e300), seconds("inf"), seconds(None)
     ('1.23 ms', '1e+300 s', 'infinite', '-')
     """
-    told = as_float(value)
-    if told is None or not math.isfinite(told):
+    parsed = as_float(value)
+    if parsed is None or not math.isfinite(parsed):
         return number(value)
-    return duration(told) if not told or 1e-12 <= told < _HUGE else f"{number(told)} s"
+    return duration(parsed) if not parsed or 1e-12 <= parsed < _HUGE else f"{number(parsed)} s"
 
 
 def percent(value: Any) -> str:
@@ -78,10 +78,10 @@ def percent(value: Any) -> str:
     >>> percent(0.0312), percent(1e9)
     ('3.1 %', '1e+11 %')
     """
-    told = as_float(value)
-    if told is None or not math.isfinite(told):
+    parsed = as_float(value)
+    if parsed is None or not math.isfinite(parsed):
         return number(value)
-    return f"{100 * told:.1f} %" if abs(told) < 1e4 else f"{number(100 * told)} %"
+    return f"{100 * parsed:.1f} %" if abs(parsed) < 1e4 else f"{number(100 * parsed)} %"
 
 
 def scaled(value: Any, unit: str) -> str:
@@ -90,15 +90,15 @@ def scaled(value: Any, unit: str) -> str:
     >>> scaled(1.5e9, "B"), scaled(12, "B"), scaled(None, "B")
     ('1.5 GB', '12 B', '-')
     """
-    told = as_float(value)
-    if told is None or not math.isfinite(told):
+    parsed = as_float(value)
+    if parsed is None or not math.isfinite(parsed):
         return number(value)
     if not unit:
         return number(value)
     for prefix, size in _PREFIXES:
-        if size <= abs(told) < 1000 * size:
-            return f"{told / size:.3g} {prefix}{unit}"
-    return f"{number(told, 3)} {unit}"
+        if size <= abs(parsed) < 1000 * size:
+            return f"{parsed / size:.3g} {prefix}{unit}"
+    return f"{number(parsed, 3)} {unit}"
 
 
 def verdict(row: dict[str, Any]) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from deep5.core.errors import UsageError
-from deep5.results.charts import common_sizes, violin_chart
+from deep5.results.charts.operator_study import study_chart
+from deep5.results.charts.operators import common_sizes, violin_chart
+from deep5.results.markup import Markup, named
 from deep5.results.reading import NotThere, read_object
 from deep5.results.report.charts import Drawing, check_size
-from deep5.results.report.markup import Markup, named
 from deep5.results.report.tables import Cell, table
 from deep5.results.result import Result
 from deep5.results.standing import standing
-from deep5.results.study.charts import study_chart
 
 __all__ = ["operator_drawing", "operator_table"]
 
@@ -26,15 +26,15 @@ def operator_drawing(run: Result) -> Drawing | None:
         MissingDependency: Altair is not installed.
         UsageError: The file is not as deep5 writes it.
     """
-    told = _read(run)
-    rows = told["rows"]
+    document = _read(run)
+    rows = document["rows"]
     check_size(run.folder)
     problems = str((run.document.get("components") or {}).get("plan", {}).get("problems"))
     if problems.startswith("studies."):
         about, chart = "Median times with their intervals.", study_chart(rows)
     elif common_sizes(rows):
         about = "Times over the sizes that every candidate ran: violins where there are enough of them, else points."
-        chart = violin_chart(rows, run.samples(), told.get("left_out", ()))
+        chart = violin_chart(rows, run.samples(), document.get("left_out", ()))
     else:
         return None
     return Drawing("operators", "Times of operators", about, chart, standing([run]))
@@ -63,9 +63,9 @@ def operator_table(run: Result) -> Markup | None:
 
 def _read(run: Result) -> dict[str, Any]:
     try:
-        told = read_object(run.folder / _FILE)
+        document = read_object(run.folder / _FILE)
     except NotThere:
         return {"rows": []}
-    if not isinstance(told.get("rows"), list):
+    if not isinstance(document.get("rows"), list):
         raise UsageError(f"{_FILE} of {run.folder.name} has no list of rows; remedy: restore it from a copy")
-    return told
+    return document

@@ -1,6 +1,6 @@
 (function () {
   "use strict";
-  var told = document.getElementById("told");
+  var status = document.getElementById("sorted");
 
   // A number where the cell has one (empty: none, which stands last), else what is read.
   function key(row, column) {
@@ -27,7 +27,7 @@
     rows.forEach(function (entry) { body.appendChild(entry.row); });
     heads.forEach(function (head) { head.removeAttribute("aria-sort"); });
     heads[column].setAttribute("aria-sort", ascending ? "ascending" : "descending");
-    told.textContent = "sorted by " + heads[column].querySelector(".plain").textContent +
+    status.textContent = "sorted by " + heads[column].querySelector(".plain").textContent +
       (ascending ? ", ascending" : ", descending");
   }
 

@@ -9,12 +9,12 @@ from importlib.resources import files
 from typing import Any
 
 from deep5.results.comparison import ComparisonResult
+from deep5.results.markup import Markup, element, named
 from deep5.results.report.collect import Collection
 from deep5.results.report.comparison_part import comparison_part, comparison_title, verdict_list
 from deep5.results.report.drawing import Pen
 from deep5.results.report.environment import result_differences
 from deep5.results.report.groups import badges, groups
-from deep5.results.report.markup import Markup, element, named
 from deep5.results.report.parts import guarded, note
 from deep5.results.report.runs_part import group_part, group_title, run_list
 from deep5.results.report.study_part import study_list, study_part, study_title
@@ -46,10 +46,10 @@ def report_page(found: Collection) -> str:
     parts: list[Markup | None] = []
     links: list[tuple[str, str]] = []
 
-    def add(title: str, place: str, recipe: Any, told: Any, part: Any) -> None:
+    def add(title: str, place: str, recipe: Any, verdicts: Any, part: Any) -> None:
         links.append((place, title))
         head = element("h3", element("a", named(title, 80), href=f"#{place}"))
-        said.append(element("div", head, None if recipe is None else badges(recipe), guarded("its verdicts", told)))
+        said.append(element("div", head, None if recipe is None else badges(recipe), guarded("its verdicts", verdicts)))
         # Its heading must be there for those who follow a link to it, whatever becomes of the rest.
         parts.append(guarded(title, part))
 
@@ -94,7 +94,7 @@ def report_page(found: Collection) -> str:
         parts,
         element("h2", "Environments", id="environments"),
         guarded("the environments", lambda: result_differences(_documents(found)))
-        or element("p", "No result of this page tells of a machine.", class_="quiet"),
+        or element("p", "No result of this page names a machine.", class_="quiet"),
         id="main",
     )
     navigation = element(
@@ -112,12 +112,12 @@ def _heading(found: Collection) -> Markup:
         (len(found.studies), "study", "studies"),
         (len(found.unreadable), "folder that could not be read", "that could not be read"),
     )
-    told = ", ".join(f"{count} {one if count == 1 else many}" for count, one, many in counts if count)
+    text = ", ".join(f"{count} {one if count == 1 else many}" for count, one, many in counts if count)
     audit = "Not audited here: ", element("code", "deep5 audit FOLDER"), " re-derives every number."
     return element(
         "header",
         element("h1", "deep5 report"),
-        element("p", told or "nothing", class_="quiet"),
+        element("p", text or "nothing", class_="quiet"),
         element("p", *audit, class_="quiet") if len(found) else None,
     )
 
@@ -169,7 +169,7 @@ def _whole(heading: Markup, navigation: Markup, main: Markup) -> str:
             "footer",
             element("p", "Tables sort by their headings.", class_="quiet"),
         ),
-        element("p", id="told", class_="unseen", role="status"),
+        element("p", id="sorted", class_="unseen", role="status"),
         element("script", script),
     )
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from deep5.core.errors import MissingDependency
-from deep5.results.report.markup import Markup, element, named
+from deep5.results.markup import Markup, element, named
 
 __all__ = ["facts", "folded", "guarded", "note", "what_ran"]
 
@@ -74,5 +74,5 @@ def guarded(what: str, make: Callable[[], Markup | None]) -> Markup | None:
     except MissingDependency:
         raise
     except Exception as error:  # a result may hold anything: one part of it may not take the page with it
-        told = f"{type(error).__name__}: {error}"[:400]
-        return note([told], f"{what} cannot be shown", "bad")
+        failure = f"{type(error).__name__}: {error}"[:400]
+        return note([failure], f"{what} cannot be shown", "bad")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from deep5.results.markup import Markup, element
 from deep5.results.report.charts import Drawing
 from deep5.results.report.collect import ShownStudy
-from deep5.results.report.markup import Markup, element
 from deep5.results.report.tables import table
 from deep5.results.result import Result
 from deep5.results.standing import standing
@@ -66,7 +66,7 @@ def scaling_tables(study: ShownStudy) -> Markup | None:
     parts: list[Markup] = []
     for scaling in scalings:
         parts.append(table(f"{scaling.title}: median over the seeds", *scaling_cells(scaling)))
-        parts += [element("p", told, class_="quiet") for told in scaling.told()]
+        parts += [element("p", note, class_="quiet") for note in scaling.notes()]
     return element("div", element("h3", "Scaling"), parts)
 
 

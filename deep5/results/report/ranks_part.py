@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from deep5.core.terminal import counted
+from deep5.results.markup import Markup, element, named
 from deep5.results.ranks_file import RankRow
-from deep5.results.report.markup import Markup, element, named
 from deep5.results.report.numbers import as_float, percent, scaled
 from deep5.results.report.tables import Cell, table
 from deep5.results.result import Result

@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 from deep5.core.terminal import counted
+from deep5.results.markup import Markup, clean, element, named
 from deep5.results.report.breakdown import breakdown_drawing, breakdown_rows
 from deep5.results.report.curves import accuracy_drawing, loss_drawing
 from deep5.results.report.drawing import Pen
 from deep5.results.report.environment import machine_state
 from deep5.results.report.groups import Group, badges, labels
-from deep5.results.report.markup import Markup, clean, element, named
 from deep5.results.report.numbers import number
 from deep5.results.report.operator_times import operator_drawing, operator_table
 from deep5.results.report.parts import guarded, note, what_ran
@@ -46,9 +46,9 @@ def outcome(run: Result) -> tuple[str, str]:
 
 def run_list(group: Group) -> Markup:
     """A sentence a run, those that were not accepted first."""
-    told = sorted(zip(labels(group.runs), group.runs, strict=True), key=lambda pair: bool(pair[1]))
+    listed = sorted(zip(labels(group.runs), group.runs, strict=True), key=lambda pair: bool(pair[1]))
     said = []
-    for name, run in told[:20]:
+    for name, run in listed[:20]:
         word, mark = outcome(run)
         reasons = "; ".join(run.reasons)
         seed = run.document["seeds"].get("run") if isinstance(run.document.get("seeds"), dict) else None
@@ -59,8 +59,8 @@ def run_list(group: Group) -> Markup:
             element("b", word, class_=mark or None),
         )
         said.append(element("li", *text, ", ", named(reasons, 300)) if reasons else element("li", *text))
-    if len(told) > 20:
-        said.append(element("li", f"and {len(told) - 20} more, in the table below"))
+    if len(listed) > 20:
+        said.append(element("li", f"and {len(listed) - 20} more, in the table below"))
     return element("ul", said, class_="verdicts")
 
 
@@ -94,8 +94,8 @@ def metric_table(runs: Sequence[Result], names: Sequence[str]) -> Markup:
         rows.append(
             [named(name), Cell.number(seed), Cell(shown=word, mark=mark), division, *cells, named(run.folder.name)]
         )
-    told = [*(["ranks"] if _several(runs) else []), *(metric.replace("_", " ")[:60] for metric in metrics)]
-    return table(_CAPTION, ["run", "seed", "outcome", "division", *told, "folder"], rows)
+    columns = [*(["ranks"] if _several(runs) else []), *(metric.replace("_", " ")[:60] for metric in metrics)]
+    return table(_CAPTION, ["run", "seed", "outcome", "division", *columns, "folder"], rows)
 
 
 def _several(runs: Sequence[Result]) -> bool:
@@ -103,14 +103,14 @@ def _several(runs: Sequence[Result]) -> bool:
 
 
 def _upright(runs: Sequence[Result], names: Sequence[str], metrics: Sequence[str]) -> Markup:
-    told = [{verdict.label: metric_cell(verdict) for verdict in run.verdicts} for run in runs]
+    cells = [{verdict.label: metric_cell(verdict) for verdict in run.verdicts} for run in runs]
     seeds = [(run.document.get("seeds") or {}).get("run") for run in runs]
     outcomes = [outcome(run) for run in runs]
     rows: list[list[Any]] = [
         ["outcome", *(Cell(shown=word, mark=mark) for word, mark in outcomes)],
         ["division", *(Cell(shown=run.division, mark="warn" if run.division == "open" else "") for run in runs)],
         *([["ranks", *(Cell.number(run.rank_count) for run in runs)]] if _several(runs) else []),
-        *([named(metric.replace("_", " ")), *(own.get(metric, "-") for own in told)] for metric in metrics),
+        *([named(metric.replace("_", " ")), *(own.get(metric, "-") for own in cells)] for metric in metrics),
         ["folder", *(named(run.folder.name) for run in runs)],
     ]
     heads = [f"{clean(name)[:60]}, seed {number(seed)}" for name, seed in zip(names, seeds, strict=True)]
@@ -132,8 +132,8 @@ def group_part(group: Group, place: str, pen: Pen) -> Markup:
     by_name: dict[str, list[Result]] = {}
     for name, run in zip(names, group.runs, strict=True):
         by_name.setdefault(name, []).append(run)
-    warnings = [f"{run.folder.name}: {told}" for run in group.runs for told in run.document["warnings"]]
-    reasons = [f"{run.folder.name}: {told}" for run in group.runs for told in run.reasons]
+    warnings = [f"{run.folder.name}: {warning}" for run in group.runs for warning in run.document["warnings"]]
+    reasons = [f"{run.folder.name}: {reason}" for run in group.runs for reason in run.reasons]
     return element(
         "section",
         element("h2", named(group_title(group), 80), id=place),
@@ -164,11 +164,11 @@ def group_part(group: Group, place: str, pen: Pen) -> Markup:
 
 
 def _operators(run: Result, pen: Pen) -> Markup | None:
-    told = operator_table(run)
-    if told is None:
+    numbers = operator_table(run)
+    if numbers is None:
         return None
     return element(
-        "div", element("h3", "Operators of ", named(run.folder.name)), pen.figure(operator_drawing(run)), told
+        "div", element("h3", "Operators of ", named(run.folder.name)), pen.figure(operator_drawing(run)), numbers
     )
 
 

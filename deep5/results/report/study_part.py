@@ -12,12 +12,12 @@ from typing import Any
 
 from deep5.core.errors import UsageError
 from deep5.core.terminal import counted
+from deep5.results.markup import Markup, element, named
 from deep5.results.report.charts import Drawing
 from deep5.results.report.collect import ShownStudy
 from deep5.results.report.curves import accuracy_drawing, loss_drawing
 from deep5.results.report.drawing import Pen
 from deep5.results.report.groups import badges, groups
-from deep5.results.report.markup import Markup, element, named
 from deep5.results.report.numbers import number
 from deep5.results.report.parts import facts, guarded, note
 from deep5.results.report.ranks_of_study import scaling_tables, study_drawings
@@ -37,8 +37,8 @@ _WHEN = re.compile(r"-study-(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)-")
 def study_title(study: ShownStudy) -> str:
     """Recipe, how many candidates, when it began or else what its folder is called, and size."""
     when = _WHEN.search(study.folder.name)
-    told = "{}-{}-{} {}:{}:{}".format(*when.groups()) if when else study.folder.name
-    return f"{study.recipe}: study of {counted(len(study.settings), 'candidate')}, {told}, size {study.size}"
+    begun = "{}-{}-{} {}:{}:{}".format(*when.groups()) if when else study.folder.name
+    return f"{study.recipe}: study of {counted(len(study.settings), 'candidate')}, {begun}, size {study.size}"
 
 
 def means_table(runs: Mapping[str, Sequence[Result]]) -> Markup:
@@ -111,17 +111,17 @@ def _first(judged: StudyFolder) -> tuple[Markup | str, ...]:
 
 def _took(reached: Collection[Reached]) -> str:
     """Medians in seconds and epochs with their ends, and how many did not get there."""
-    told = []
+    times = []
     for measure in ("seconds", "epochs"):
         values = [getattr(own, measure) for own in reached]
         middle, least, most = median_to_target(values), min(values), max(values)
         if math.isfinite(middle):
             unit = "epoch" if (measure, middle) == ("epochs", 1) else MEASURES[measure]
             last = number(most, 3) if math.isfinite(most) else "never"
-            told.append(f"{number(middle, 3)} {unit}" + (f" ({number(least, 3)} to {last})" if least < most else ""))
+            times.append(f"{number(middle, 3)} {unit}" + (f" ({number(least, 3)} to {last})" if least < most else ""))
     never = sum(not math.isfinite(own.seconds) for own in reached)
     missed = [f"target not reached in {never} of {len(reached)}"] if never else []
-    return ", ".join([*told, *missed])
+    return ", ".join([*times, *missed])
 
 
 def study_part(study: ShownStudy, place: str, pen: Pen) -> Markup:
@@ -138,8 +138,8 @@ def study_part(study: ShownStudy, place: str, pen: Pen) -> Markup:
     runs = [run for own in study.runs.values() for run in own]
     names = [name for name, own in study.runs.items() for _ in own]
     found = groups(runs)
-    failures = [f"{name}: {told}" for name, own in study.failures.items() for told in own]
-    warnings = [f"{name}: {told}" for name, run in zip(names, runs, strict=True) for told in run.document["warnings"]]
+    failures = [f"{name}: {failure}" for name, own in study.failures.items() for failure in own]
+    warnings = [f"{name}: {why}" for name, run in zip(names, runs, strict=True) for why in run.document["warnings"]]
     if len(found) > 1:
         warnings.insert(
             0, f"not comparable: its runs are of {len(found)} different fixed parts; each has a table of its own"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deep5.results.report.markup import Markup, element, named
+from deep5.results.markup import Markup, element, named
 from deep5.results.report.numbers import as_float, number, seconds
 
 __all__ = ["Cell", "table"]
@@ -47,8 +47,8 @@ class Cell:
 
 
 def _order(value: Any) -> float:
-    told = float(value) if isinstance(value, bool) else as_float(value)
-    return math.nan if told is None else told
+    parsed = float(value) if isinstance(value, bool) else as_float(value)
+    return math.nan if parsed is None else parsed
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], sortable: bool = True) -> Markup:
@@ -87,13 +87,13 @@ def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], s
 
 
 def _cell(cell: Any, first: bool) -> Markup:
-    told = cell if isinstance(cell, Cell) else Cell(shown=cell)
-    shown = told.shown if isinstance(told.shown, Markup) else named(told.shown, 120)
+    made = cell if isinstance(cell, Cell) else Cell(shown=cell)
+    shown = made.shown if isinstance(made.shown, Markup) else named(made.shown, 120)
     if len(html.unescape(_TAGS.sub("", shown))) > _LONG:
         shown = element("div", shown, class_="long")
     # A number that is none has an empty place in the order: the script puts it last, whichever way it sorts.
-    order = None if told.order is None else "" if math.isnan(told.order) else _script_number(told.order)
-    kind = " ".join(filter(None, ("number" if told.order is not None else "", told.mark)))
+    order = None if made.order is None else "" if math.isnan(made.order) else _script_number(made.order)
+    kind = " ".join(filter(None, ("number" if made.order is not None else "", made.mark)))
     attributes = {"class_": kind or None, "data_sort": order}
     return element("th", shown, scope="row", **attributes) if first else element("td", shown, **attributes)
 

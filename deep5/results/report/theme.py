@@ -7,37 +7,39 @@ dark, rules such as `svg [fill="#0072b2"] {fill: …}` give each of them its cou
 from __future__ import annotations
 
 import re
-import textwrap
 from html.parser import HTMLParser
 from typing import Any
 
+from deep5.core.charts import PALETTE, above_title
 from deep5.core.errors import UsageError
 
 __all__ = ["BAND", "INK", "PHASES", "WORDS", "dark_rules", "inline", "themed"]
 
 INK, _SOFT, _GRID, _PAPER, BAND = "#1b1e23", "#545b66", "#dfe3e8", "#ffffff", "#d9dde3"
-WORDS = {"faster": "#0072b2", "slower": "#d55e00", "no difference shown": "#6b6b6b"}
+WORDS = {"faster": PALETTE[0], "slower": PALETTE[1], "no difference shown": PALETTE[8]}
 """Of a verdict; their marks differ in shape, too."""
-PHASES = {"first call": "#d55e00", "warm-up": "#cc79a7", "steady": "#0072b2"}
+PHASES = {"first call": PALETTE[1], "warm-up": PALETTE[3], "steady": PALETTE[0]}
 
+_DARK_PALETTE = (
+    "#5ab4f0",
+    "#ff9350",
+    "#3fd0a4",
+    "#e7a3c8",
+    "#8fd0fa",
+    "#ffc04d",
+    "#b79ae0",
+    "#c9a87d",
+    "#a8adb5",
+    "#dbe34a",
+)
 _DARK = {
     INK: "#e7e9ec",
     _SOFT: "#aab1bb",
     _GRID: "#2c3138",
     _PAPER: "#15171b",
     BAND: "#3a4049",
-    # Those of `training_charts`, in the same order.
-    "#0072b2": "#5ab4f0",
-    "#d55e00": "#ff9350",
-    "#009e73": "#3fd0a4",
-    "#cc79a7": "#e7a3c8",
-    "#56b4e9": "#8fd0fa",
-    "#e69f00": "#ffc04d",
-    "#7b5ea7": "#b79ae0",
-    "#8c6d46": "#c9a87d",
-    "#6b6b6b": "#a8adb5",
-    "#b5bd00": "#dbe34a",
-    # Those of `chart_parts`: through deep5, and by hand.
+    **dict(zip(PALETTE, _DARK_PALETTE, strict=True)),
+    # Of operators: called through deep5, and hand-written.
     "#3b6ea5": "#7fb0e3",
     "#d98032": "#f0a35e",
 }
@@ -59,7 +61,7 @@ def themed(chart: Any, standing: str = "") -> dict[str, Any]:
         standing: What is to stand above it, before what does already.
     """
     specification: dict[str, Any] = chart.to_dict()
-    told = specification.get("config", {})
+    own = specification.get("config", {})
     axis: dict[str, Any] = {
         "domainColor": _SOFT,
         "tickColor": _SOFT,
@@ -70,27 +72,24 @@ def themed(chart: Any, standing: str = "") -> dict[str, Any]:
     axis |= {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
     legend = {
         "orient": "top",
-        "columns": min(3, told.get("legend", {}).get("columns", 3)),
+        "columns": min(3, own.get("legend", {}).get("columns", 3)),
         "columnPadding": 26,
         "labelFontSize": 12,
         "labelColor": INK,
         "titleColor": INK,
     }
-    specification["config"] = told | {
+    specification["config"] = own | {
         "aria": False,  # the page describes the whole, and has a table of the data
         "background": _PAPER,
         "font": "sans-serif",
         "view": {"stroke": None},
         "rule": {"color": INK},
-        "axis": told.get("axis", {}) | axis,
-        "legend": told.get("legend", {}) | legend,
-        "title": told.get("title", {}) | {"color": INK, "subtitleColor": _SOFT, "fontSize": 13, "fontWeight": "normal"},
+        "axis": own.get("axis", {}) | axis,
+        "legend": own.get("legend", {}) | legend,
+        "title": own.get("title", {}) | {"color": INK, "subtitleColor": _SOFT, "fontSize": 13, "fontWeight": "normal"},
     }
     if standing:
-        own = specification.get("title", {})
-        below = own.get("text", [])
-        lines = [*textwrap.wrap(standing, _LINE), *([below] if isinstance(below, str) else below)]
-        specification["title"] = {"anchor": "start", "fontSize": 11, **own, "text": lines}
+        specification["title"] = above_title(specification.get("title", {}), standing, _LINE, fontSize=11)
     return specification
 
 

@@ -8,9 +8,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from deep5.core.errors import UsageError, brief
+from deep5.results.kind import STUDY
 from deep5.results.reading import NotThere, read_json
 from deep5.results.result import Result, load
-from deep5.results.study.record import FAILED, RUNS, STUDY, STUDY_VERSION, moment
+from deep5.results.study.record import FAILED, RUNS, STUDY_VERSION, moment
 from deep5.results.time_to_target import Reached, Target, stated_goals, time_to_target
 
 __all__ = ["LeftStudy", "StudyFolder", "folder_of", "left_of", "load_study_folder"]
@@ -18,7 +19,7 @@ __all__ = ["LeftStudy", "StudyFolder", "folder_of", "left_of", "load_study_folde
 
 @dataclass(frozen=True, kw_only=True)
 class StudyFolder:
-    """One study as its folder tells it.
+    """One study as its folder states it.
 
     Attributes:
         folder: Its folder.
@@ -120,8 +121,8 @@ def _check_resumed(file: Path, resumed: Any) -> None:
     try:
         if not isinstance(resumed, list):
             raise ValueError("it is no list")
-        for told in resumed:
-            moment(told)
+        for time in resumed:
+            moment(time)
     except ValueError as error:
         raise UsageError(
             f"{file}: resumed is {brief(resumed)}; allowed: a list of times; the file is damaged"
@@ -243,8 +244,8 @@ def _identity(file: Path, document: Mapping[str, Any], runs: Sequence[Result]) -
             raise UsageError(f"{file}: {key} is {brief(stated)}; allowed: a text; the file is damaged")
         own = {str(result.document["recipe"][field]) for result in runs}
         if len(own) > 1 or (own and stated and own != {stated}):
-            told = ", ".join(sorted(own | ({stated} if stated else set())))
-            raise UsageError(f"{file} holds runs whose {key} differs: {told}; allowed: one recipe at one size")
+            values = ", ".join(sorted(own | ({stated} if stated else set())))
+            raise UsageError(f"{file} holds runs whose {key} differs: {values}; allowed: one recipe at one size")
         found[key] = stated or next(iter(own), "")
     for part in ("data", "split"):
         if len({str(result.document["provenance"][part]) for result in runs}) > 1:
@@ -259,11 +260,11 @@ def _target(file: Path, document: Mapping[str, Any], runs: Sequence[Result]) -> 
     stated = stated_goals(runs)
     own = document.get("target")
     if own is not None:
-        told = _mapping(own, file, "target")
-        target = Target(metric=told.get("metric", ""), goal=told.get("goal", 0.0))
+        stored = _mapping(own, file, "target")
+        target = Target(metric=stored.get("metric", ""), goal=stored.get("goal", 0.0))
         ours = target.metric == "test_accuracy" and float(target.goal) in stated
         # A study of which no run came to its end has only its own word for it.
-        origin = "recipe" if ours or (not runs and told.get("origin") == "recipe") else "asked"
+        origin = "recipe" if ours or (not runs and stored.get("origin") == "recipe") else "asked"
         return Target(metric=target.metric, goal=float(target.goal), origin=origin)
     if len(stated) != 1:
         raise UsageError(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from deep5.core.charts import above_title, altair, files
 from deep5.core.errors import MissingDependency, UsageError
 from deep5.results.result import Result
 from deep5.results.time_to_target import Target
@@ -54,8 +54,8 @@ def _trade(recipe: str, runs: Mapping[str, Sequence[Result]], target: Target | N
     across = synchronous_ones(runs, target) if metric == "staleness" else []
     shown = {point.candidate for point in (*paid, *across)}
     without = [name for name in runs if name not in shown]
-    told = f"not drawn, for it has no value: {', '.join(without)}" if without else ""
-    return tradeoff_chart(paid, metric, recipe, target, told, across)
+    note = f"not drawn, for it has no value: {', '.join(without)}" if without else ""
+    return tradeoff_chart(paid, metric, recipe, target, note, across)
 
 
 def study_pictures(
@@ -77,7 +77,7 @@ def study_pictures(
     Returns:
         Files by name, and what is missing in them, a sentence each.
     """
-    from deep5.results import training_charts as charts
+    from deep5.results.charts import training as charts
     from deep5.results.standing import standing
 
     there = {name: own for name, own in runs.items() if own}
@@ -112,7 +112,7 @@ def study_pictures(
         try:
             chart = make()
             if chart is not None:
-                drawn |= charts.pictures(name, _under(above, chart))
+                drawn |= files(name, _under(above, chart), page=True)
         except MissingDependency as error:
             lacking.append(f"{name}.svg")
             why = str(error)
@@ -128,10 +128,4 @@ def _under(above: str, chart: Any) -> Any:
     """A chart with what keeps its results from being finished, full and closed above its title."""
     if not above:
         return chart
-    from deep5.results.chart_parts import altair
-
-    told = chart.to_dict().get("title", {})
-    told = told if isinstance(told, dict) else {"text": told}
-    text = told.get("text", [])
-    lines = [*textwrap.wrap(above, _LINE), *([text] if isinstance(text, str) else text)]
-    return chart.properties(title=altair().Title(**{"anchor": "start", **told, "text": lines}))
+    return chart.properties(title=altair().Title(**above_title(chart.to_dict().get("title", {}), above, _LINE)))

@@ -12,6 +12,7 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from deep5.core.errors import brief
+from deep5.results.notebook import render
 from deep5.results.result import Result
 from deep5.results.study.scaling import Scaling, scaling_cells, scaling_of
 from deep5.results.time_to_target import MEASURES, TO_ACCURACY, Reached, Target, median_to_target, summary
@@ -19,16 +20,13 @@ from deep5.results.time_to_target import MEASURES, TO_ACCURACY, Reached, Target,
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["FAILED", "RUNS", "STUDY", "STUDY_VERSION", "TIME", "Study", "moment", "without_mean"]
+__all__ = ["FAILED", "RUNS", "STUDY_VERSION", "TIME", "Study", "moment", "without_mean"]
 
 FAILED = re.compile(r"seed ([0-9]{1,40}): (.*)", re.DOTALL)
-"""How a study tells of a run that came to no end: its seed, and why."""
+"""How a study reports a run that came to no end: its seed, and why."""
 
 RUNS = "runs"
 """The folder in a study's folder that its runs are in."""
-
-STUDY = "study.json"
-"""The file of a study's folder that says what was run and what became of it."""
 
 STUDY_VERSION = "2"
 """Of study.json; those without a version are older, and are read as well."""
@@ -87,9 +85,7 @@ class Study:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from deep5.results.report.fragment import study_fragment
-
-        return study_fragment(self.recipe, self.runs, self.failures, self.notes)
+        return render(self)
 
     def document(self) -> dict[str, Any]:
         """What was run and what became of it, in JSON's types; of each metric the values, their mean and deviation."""
@@ -141,7 +137,9 @@ class Study:
         rows = []
         for name in self.settings:
             values = self._values(name)
-            rows.append([name, *(_told(values[metric], metric) if metric in values else "-" for metric in heads)])
+            rows.append(
+                [name, *(_mean_and_spread(values[metric], metric) if metric in values else "-" for metric in heads)]
+            )
         if heads:
             _table(console, ["candidate", *heads.values()], rows)
         if self.target is not None:
@@ -154,8 +152,8 @@ class Study:
         for scaling in self.scaling:
             console.print(Text(f"{scaling.title}: median over the seeds"), overflow="fold")
             _table(console, *scaling_cells(scaling))
-            for told in scaling.told():
-                console.print(Text(told), overflow="fold")
+            for note in scaling.notes():
+                console.print(Text(note), overflow="fold")
         for line in self._lost():
             console.print(Text(line), overflow="fold")
         for note in self.notes:
@@ -167,15 +165,15 @@ class Study:
         heads = {}
         for result in (result for own in self.runs.values() for result in own):
             for verdict, row in zip(result.verdicts, result.document["metrics"], strict=True):
-                told = verdict.label.replace("_", " ")
+                heading = verdict.label.replace("_", " ")
                 if verdict.name in TO_ACCURACY:
-                    told = f"{told.partition(' ')[0]} to {row['parameters']['target']:g} % (recipe's goal)"
-                heads[verdict.label] = f"{told} [{verdict.unit}]"
+                    heading = f"{heading.partition(' ')[0]} to {row['parameters']['target']:g} % (recipe's goal)"
+                heads[verdict.label] = f"{heading} [{verdict.unit}]"
         return heads
 
     def _lost(self) -> list[str]:
         """What became of runs that failed or diverged: a reason once, and whose it is."""
-        found = [(name, FAILED.fullmatch(told)) for name, own in self.failures.items() for told in own]
+        found = [(name, FAILED.fullmatch(failure)) for name, own in self.failures.items() for failure in own]
         lost = [(name, match[1], match[2]) for name, match in found if match is not None]
         for name, reached in self.reached.items():
             diverged = {seed: str(own.reason) for seed, own in reached.items()}
@@ -245,14 +243,14 @@ def _summary(values: Sequence[float]) -> dict[str, Any]:
     return {"values": listed, "mean": mean(values), "deviation": stdev(values) if len(values) > 1 else None}
 
 
-def _told(values: Sequence[float], label: str = "") -> str:
+def _mean_and_spread(values: Sequence[float], label: str = "") -> str:
     if not all(map(math.isfinite, values)):
         return without_mean(values, label)
     return f"{mean(values):.5g}" + (f" ± {stdev(values):.2g}" if len(values) > 1 else "")
 
 
-def moment(told: object) -> datetime:
-    """A time that a document tells.
+def moment(stated: object) -> datetime:
+    """A time that a document states.
 
     Raises:
         ValueError: It is no text of the form `TIME`.
@@ -260,9 +258,9 @@ def moment(told: object) -> datetime:
     >>> moment("2026-01-31T23:59:00Z").isoformat()
     '2026-01-31T23:59:00+00:00'
     """
-    if not isinstance(told, str):
-        raise ValueError(f"{brief(told)} is no time; allowed: a text such as 2026-01-31T23:59:00Z")
-    return datetime.strptime(told, TIME).replace(tzinfo=UTC)
+    if not isinstance(stated, str):
+        raise ValueError(f"{brief(stated)} is no time; allowed: a text such as 2026-01-31T23:59:00Z")
+    return datetime.strptime(stated, TIME).replace(tzinfo=UTC)
 
 
 def without_mean(values: Sequence[float], label: str) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from deep5.core.errors import UsageError, brief
+from deep5.results.kind import STUDY
 from deep5.results.study.folder import LeftStudy
-from deep5.results.study.record import STUDY
 
 __all__ = ["DIRTY", "check_same", "source_note"]
 
@@ -28,22 +28,22 @@ def check_same(left: LeftStudy, asked: Mapping[str, Any]) -> None:
 
     Args:
         left: What was left.
-        asked: As study.json would tell the study that is to go on.
+        asked: As study.json would state the study that is to resume.
 
     Raises:
         UsageError: What differs first, with both values.
     """
-    told = left.document
+    stored = left.document
     for key in _SAME:
-        _hold(left.folder, key, told.get(key), asked[key])
-    ours, theirs = ({name: row["settings"] for name, row in own["candidates"].items()} for own in (told, asked))
+        _hold(left.folder, key, stored.get(key), asked[key])
+    ours, theirs = ({name: row["settings"] for name, row in own["candidates"].items()} for own in (stored, asked))
     for name in dict.fromkeys((*ours, *theirs)):
         if name not in ours or name not in theirs:
             _hold(left.folder, f"the candidate {name!r}", ours.get(name, _NOTHING), theirs.get(name, _NOTHING))
         for key in dict.fromkeys((*ours[name], *theirs[name])):
             then, now = (own[name].get(key, _NOTHING) for own in (ours, theirs))
             _hold(left.folder, f"{key!r} of the candidate {name!r}", then, now)
-    began, now = told["provenance"], asked["provenance"]
+    began, now = stored["provenance"], asked["provenance"]
     for key, what in _HASHES.items():
         if began.get(key) != now[key]:
             raise UsageError(
@@ -56,10 +56,10 @@ def check_same(left: LeftStudy, asked: Mapping[str, Any]) -> None:
             f"the study in {left.folder} was of deep5's commit {brief(commits[0])}; got {brief(commits[1])}; allowed: "
             "the same one; remedy: that commit, or a new study, without --resume"
         )
-    if told.get("hash") != asked["hash"]:
+    if stored.get("hash") != asked["hash"]:
         raise UsageError(
-            f"{left.folder / STUDY}: hash is {brief(told.get('hash'))}; allowed: {asked['hash']!r}, the recipe's; the "
-            "file is damaged"
+            f"{left.folder / STUDY}: hash is {brief(stored.get('hash'))}; allowed: {asked['hash']!r}, the recipe's; "
+            "the file is damaged"
         )
 
 
@@ -71,15 +71,15 @@ def source_note(left: LeftStudy, asked: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def _hold(folder: Path, what: str, told: Any, asked: Any) -> None:
-    if told == asked:
+def _hold(folder: Path, what: str, stored: Any, asked: Any) -> None:
+    if stored == asked:
         return
-    texts = ["nothing" if value is _NOTHING else brief(value) for value in (told, asked)]
+    texts = ["nothing" if value is _NOTHING else brief(value) for value in (stored, asked)]
     if texts[0] == texts[1]:  # both are long, and begin alike
-        if isinstance(told, list) and isinstance(asked, list) and len(told) != len(asked):
-            texts = [f"{len(told)} of them", f"{len(asked)} of them"]
+        if isinstance(stored, list) and isinstance(asked, list) and len(stored) != len(asked):
+            texts = [f"{len(stored)} of them", f"{len(asked)} of them"]
         else:
-            texts = _apart(*(json.dumps(value, sort_keys=True) for value in (told, asked)))
+            texts = _apart(*(json.dumps(value, sort_keys=True) for value in (stored, asked)))
     raise UsageError(
         f"the study in {folder} has {what}: {texts[0]}; got {texts[1]}; allowed: the same command with --resume"
     )

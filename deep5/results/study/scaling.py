@@ -118,7 +118,7 @@ class Scaling:
         size = first.batch_size if self.kind == "strong" else first.batch_size // first.ranks
         return f"{self.kind} scaling, {size} samples a step for {of}, against {first.candidate}"
 
-    def told(self) -> list[str]:
+    def notes(self) -> list[str]:
         """What is to be known of it, a sentence each."""
         shared = [row for row in self.rows if row.shared]
         found = []
@@ -131,7 +131,7 @@ class Scaling:
 
     def document(self) -> dict[str, Any]:
         """Kind, rows and what is to be known, in JSON's types."""
-        return {"kind": self.kind, "rows": [row.document() for row in self.rows], "notes": self.told()}
+        return {"kind": self.kind, "rows": [row.document() for row in self.rows], "notes": self.notes()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,6 +265,6 @@ def scaling_cells(scaling: Scaling) -> tuple[list[str], list[list[str]]]:
         ends = f" ({100 * low:.1f} … {100 * high:.1f})" if row is not scaling.rows[0] and len(row.seeds) > 1 else ""
         cells = [row.candidate, str(row.ranks), f"{1e3 * row.step_s:.4g}", f"{row.throughput:.4g}"]
         cells += [f"{row.speedup:.3g}", f"{100 * row.efficiency:.1f}{ends}"]
-        told = "-" if row.serial_fraction is None else f"{row.serial_fraction:.3f}"
-        rows.append([*cells, *([told] if serial else [])])
+        shown = "-" if row.serial_fraction is None else f"{row.serial_fraction:.3f}"
+        rows.append([*cells, *([shown] if serial else [])])
     return [*heads, *(["serial fraction"] if serial else [])], rows

@@ -6,10 +6,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from deep5.core.charts import WIDTH, altair, by_name, doubling, line_styles, logarithmic, stacked
 from deep5.core.errors import UsageError
-from deep5.results.chart_parts import WIDTH, altair, logarithmic
 from deep5.results.study.scaling import Scaling, ScalingRow
-from deep5.results.training_charts import told_apart
 
 __all__ = ["scaling_chart"]
 
@@ -35,14 +34,8 @@ def scaling_chart(scalings: Sequence[Scaling], title: str = "") -> Any:
     points = [_point(scaling, row) for scaling in scalings for row in scaling.rows]
     names = list(dict.fromkeys(point["series"] for point in points))
     ranks = sorted({point["ranks"] for point in points})
-    x = alt.X(
-        "ranks:Q",
-        scale=alt.Scale(type="log", base=2, nice=False, padding=10),
-        axis=alt.Axis(values=ranks, format="d", labelOverlap=False),
-        title="ranks",
-    )
-    colours, _ = told_apart(names)
-    colour = alt.Color("series:N", sort=names, scale=alt.Scale(domain=names, range=colours), title=None)
+    x = doubling(alt, "ranks:Q", ranks, "ranks")
+    color = by_name(alt.Color, "series:N", line_styles(names)[0], title=None)
     ideal = [
         {"series": point["series"], "ranks": count, "throughput": point["throughput"] * count / point["ranks"]}
         for point in points
@@ -53,27 +46,21 @@ def scaling_chart(scalings: Sequence[Scaling], title: str = "") -> Any:
     y = logarithmic(alt, alt.Y, "throughput:Q", seen, "throughput (samples/s)", "/s", _HEIGHT)
     measured = alt.Chart(alt.Data(values=points))
     above = alt.layer(
-        alt.Chart(alt.Data(values=ideal)).mark_line(strokeDash=[4, 3]).encode(x=x, y=y, color=colour),
-        measured.mark_line().encode(x=x, y=y, color=colour),
-        measured.mark_circle(size=45, opacity=1).encode(x=x, y=y, color=colour),
+        alt.Chart(alt.Data(values=ideal)).mark_line(strokeDash=[4, 3]).encode(x=x, y=y, color=color),
+        measured.mark_line().encode(x=x, y=y, color=color),
+        measured.mark_circle(size=45, opacity=1).encode(x=x, y=y, color=color),
     ).properties(width=WIDTH, height=_HEIGHT, title="dashed: as many times the throughput as ranks")
     y = alt.Y("efficiency:Q", title="parallel efficiency (%)", scale=alt.Scale(zero=True))
     full = alt.Chart(alt.Data(values=[{"efficiency": 100}])).mark_rule(strokeDash=[4, 3], color="#6b6b6b")
     below = alt.layer(
         full.encode(y=y),
-        measured.mark_line().encode(x=x, y=y, color=colour),
-        measured.mark_circle(size=45, opacity=1).encode(x=x, y=y, color=colour),
-        measured.mark_rule().encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour),
+        measured.mark_line().encode(x=x, y=y, color=color),
+        measured.mark_circle(size=45, opacity=1).encode(x=x, y=y, color=color),
+        measured.mark_rule().encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=color),
     ).properties(width=WIDTH, height=_HEIGHT)
-    notes = list(dict.fromkeys(note for scaling in scalings for note in scaling.told()))
-    made = alt.vconcat(above, below, spacing=12).resolve_scale(color="shared", x="independent")
+    notes = list(dict.fromkeys(note for scaling in scalings for note in scaling.notes()))
     lines = [line for note in notes for line in textwrap.wrap(note, 84)]
-    made = made.properties(title=alt.Title(title, anchor="start", fontSize=13, subtitle=lines, subtitleFontSize=11))
-    return (
-        made.configure_axis(labelFontSize=12, titleFontSize=12, titleFontWeight="normal")
-        .configure_title(fontSize=12, fontWeight="normal", anchor="start")
-        .configure_legend(orient="top", labelFontSize=12, columns=1, labelLimit=WIDTH)
-    )
+    return stacked(alt, [above, below], title, lines, {"columns": 1, "labelLimit": WIDTH})
 
 
 def _point(scaling: Scaling, row: ScalingRow) -> dict[str, Any]:

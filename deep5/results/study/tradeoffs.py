@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, median
 from typing import Any, NamedTuple
 
+from deep5.core.charts import WIDTH, altair, by_name, headed, line_styles, logarithmic
 from deep5.core.errors import UsageError
-from deep5.results.chart_parts import WIDTH, altair, logarithmic
 from deep5.results.result import Result
 from deep5.results.time_to_target import Target, time_to_target
-from deep5.results.training_charts import headed, told_apart
 
 __all__ = ["COSTS", "TradeOff", "synchronous_ones", "tradeoff_chart", "tradeoffs"]
 
@@ -121,7 +120,7 @@ def tradeoff_chart(
     metric: str,
     title: str,
     target: Target | None,
-    told: str = "",
+    note: str = "",
     across: Sequence[TradeOff] = (),
 ) -> Any:
     """Test accuracy, and time to the target where any candidate got there, against what was paid.
@@ -133,7 +132,7 @@ def tradeoff_chart(
         metric: Of `COSTS`.
         title: Of the whole.
         target: What the runs had to reach, or None.
-        told: What else is to be known, under the title.
+        note: What else is to be known, under the title.
         across: Candidates that paid nothing: a dashed line each, with its name.
 
     Raises:
@@ -144,10 +143,7 @@ def tradeoff_chart(
     if not points:
         raise UsageError("there are no points to draw; allowed: at least one")
     names = [point.candidate for point in (*points, *across)]
-    colours, _ = told_apart(names)
-    colour = alt.Color(
-        "candidate:N", sort=names, scale=alt.Scale(domain=names, range=colours), title=None, legend=_legend(alt)
-    )
+    colour = by_name(alt.Color, "candidate:N", line_styles(names)[0], title=None, legend=_legend(alt))
     costs = [point.cost for point in points]
     if metric == "communication_volume" and min(costs) > 0:
         x = logarithmic(alt, alt.X, "cost:Q", costs, COSTS[metric], "B")
@@ -157,14 +153,14 @@ def tradeoff_chart(
     panels = [_panel(alt, points, x, ("accuracy", "low", "high"), "test accuracy (%)", colour, across)]
     if there and target is not None:
         unit = "%" if target.metric == "test_accuracy" else "nat"
-        told_y = f"time to {target.goal:g} {unit} (s)"
-        panels.append(_panel(alt, there, x, ("seconds", "soonest", "latest"), told_y, colour, beside))
+        time_title = f"time to {target.goal:g} {unit} (s)"
+        panels.append(_panel(alt, there, x, ("seconds", "soonest", "latest"), time_title, colour, beside))
     late = [point.candidate for point in (*points, *across) if not math.isfinite(point.seconds)]
-    notes = [told] if told else []
+    notes = [note] if note else []
     if there and late and target is not None:
         notes.append(f"half of the seeds or more did not get to a {target}: {', '.join(late)}")
     made = alt.vconcat(*panels, spacing=12).resolve_scale(color="shared", x="shared")
-    return headed(alt, made, title, "; ".join(textwrap.shorten(note, 300) for note in notes))
+    return headed(alt, made, title, "; ".join(textwrap.shorten(line, 300) for line in notes))
 
 
 def _legend(alt: Any) -> Any:

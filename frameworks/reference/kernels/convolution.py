@@ -8,7 +8,7 @@ import numpy as np
 
 from deep5.core.errors import ShapeError
 from deep5.frameworks.reference.kernels.memory import Array, Scratch, batch_last, channels_last, strided
-from deep5.networks.window import Window
+from deep5.frameworks.reference.window import Window
 
 __all__ = ["column_to_image", "convolution", "transposed_convolution"]
 

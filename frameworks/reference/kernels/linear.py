@@ -7,7 +7,7 @@ import numpy as np
 from deep5.core.errors import ShapeError
 from deep5.frameworks.reference.kernels.convolution import convolution
 from deep5.frameworks.reference.kernels.memory import Array, Scratch
-from deep5.networks.window import Window
+from deep5.frameworks.reference.window import Window
 
 __all__ = ["along_rows", "determinant", "einsum", "integer_convolution", "integer_product"]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from deep5.core.errors import NetworkError, ShapeError
 from deep5.frameworks.reference.kernels.memory import Array
-from deep5.networks.window import Window
+from deep5.frameworks.reference.window import Window
 
 __all__ = [
     "average_pool",

@@ -13,7 +13,7 @@ from deep5.frameworks.reference.kernels.casting import cast
 from deep5.frameworks.reference.kernels.linear import along_rows, integer_convolution, integer_product
 from deep5.frameworks.reference.kernels.memory import Array, Scratch
 from deep5.frameworks.reference.kernels.order import axis_of
-from deep5.networks.window import Window
+from deep5.frameworks.reference.window import Window
 
 __all__ = ["dequantize", "dynamic_quantize", "quantize", "quantized_convolution", "quantized_product"]
 

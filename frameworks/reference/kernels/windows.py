@@ -10,7 +10,7 @@ from deep5.core.errors import ShapeError
 from deep5.frameworks.reference.kernels.convolution import column_to_image
 from deep5.frameworks.reference.kernels.memory import Array
 from deep5.frameworks.reference.kernels.sampling import interpolated, pixels, zeros
-from deep5.networks.window import Window
+from deep5.frameworks.reference.window import Window
 
 __all__ = ["col2im", "deformable_convolution"]
 

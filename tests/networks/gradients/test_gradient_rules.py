@@ -16,9 +16,9 @@ from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from deep5.core.errors import Unsupported
 from deep5.networks import NetworkBuilder, ones
-from deep5.networks.edit.builder import OPSET
 from deep5.networks.gradients import gradient_network
 from deep5.networks.gradients.rules import RULES
+from deep5.networks.onnx.versions import OPSET
 from gradient_cases import Build, check_case, dot_network, gradients_of, normal
 
 END = np.iinfo(np.int64).max

@@ -1,0 +1,33 @@
+"""Seeds and orders, derived again from a run's seed: what they are hashed from, and how a round is shuffled.
+
+Independent of `deep5.core.seeds` and of the code that draws the order of a comparison.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+__all__ = ["order_in_round", "seed_for"]
+
+
+def seed_for(seed: int, *purpose: str | int) -> int:
+    """The upper 63 bits of the first 8 bytes of SHA-256 of `seed/purpose/…`."""
+    digest = hashlib.sha256("/".join(map(str, (seed, *purpose))).encode()).hexdigest()
+    return int(digest[:16], 16) // 2
+
+
+def order_in_round(seed: int, number: int, count: int) -> list[int]:
+    """The order of the candidates in a round: drawn for each two rounds, and reversed in the second.
+
+    Args:
+        seed: Of the comparison.
+        number: Of the round, from 0.
+        count: How many candidates.
+    """
+    from numpy.random import Generator, Philox
+
+    pair, second = divmod(number, 2)
+    order = [
+        int(place) for place in Generator(Philox(seed_for(seed, "comparison order", pair, count))).permutation(count)
+    ]
+    return order[::-1] if second else order

@@ -1,0 +1,156 @@
+"""Verdicts of a comparison, derived again from its samples and its calibration.
+
+Independent of `deep5.results.comparison_summary` and `deep5.measuring.statistics`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence, Set
+from statistics import NormalDist, median, stdev
+from typing import Any
+
+from deep5.audit.comparison_rows import Key, failed_turns_of, last_processes, round_medians, valid
+from deep5.audit.median_bootstrap import floor_of_rounds, ratio_ends
+from deep5.audit.order_statistics import CONFIDENCE
+from deep5.audit.rank_test import LOOKS, allowed_p, signed_rank
+from deep5.audit.timed_samples import TimedSample
+
+__all__ = ["BUSY", "calibrated_floor", "disturbed", "others_shares", "verdict_rows"]
+
+BUSY = 0.05
+"""Share of the processors' time that other programs take, from which on it is reported."""
+_NONE = "no difference shown"
+# Standard deviations below which 98 of 100 cases lie; the percentile of the ratio's interval.
+_POWER, _PERCENTILE = 2.0, 0.985
+
+
+def calibrated_floor(document: Mapping[str, Any], rounds: int) -> float | None:
+    """The noise floor of so many rounds, of the noisiest workload; None without a calibration."""
+    calibration = document["calibration"]
+    if calibration is None:
+        return None
+    return max(floor_of_rounds([float(s) for s in times], rounds) for times in calibration["processes"].values())
+
+
+def others_shares(document: Mapping[str, Any]) -> dict[str, list[float]]:
+    """By candidate, what other programs took of the processors beside each timed process that ended by itself."""
+    shares: dict[str, list[float]] = {}
+    for number in sorted(last_processes(document)):
+        process = document["processes"][number]
+        share = (process["machine"] or {}).get("others_share")
+        if process["reason"] is None and share is not None:
+            shares.setdefault(process["candidate"], []).append(share)
+    return shares
+
+
+def disturbed(document: Mapping[str, Any]) -> set[str]:
+    """Candidates of a quick comparison beside which others took more of the processors than while it was calibrated."""
+    if document["mode"] != "quick" or document["calibration"] is None:
+        return set()
+    most = BUSY + (document["calibration"].get("others_share") or 0.0)
+    return {label for label, shares in others_shares(document).items() if max(shares) > most}
+
+
+def verdict_rows(
+    document: Mapping[str, Any],
+    samples: Sequence[TimedSample],
+    batch_sizes: Mapping[Key, int | None],
+    floors: Mapping[int, float],
+    failed: Set[str] | None = None,
+) -> list[dict[str, Any]]:
+    """The rows of `verdicts` as they follow.
+
+    Args:
+        document: comparison.json.
+        samples: All of them.
+        batch_sizes: Samples a call; None: a call is no batch.
+        floors: Noise floor by number of rounds; without one nothing is claimed.
+        failed: Labels of the candidates that had failed; None: at the end.
+    """
+    baseline = document["baseline"]
+    out = {c["label"] for c in document["candidates"] if c["status"] != "timed"} if failed is None else set(failed)
+    # What a baseline measured before it failed still counts.
+    until = min([math.inf, *(number for number, label in failed_turns_of(document) if label == baseline)])
+    usable = [s for s in valid(document, samples) if s.round < until and s.candidate not in out - {baseline}]
+    medians, unknown = round_medians(usable), disturbed(document)
+    rows = []
+    for (workload, candidate), rounds in medians.items():
+        against = medians.get((workload, baseline), {})
+        ran = {number for key, own in medians.items() if key[1] == candidate for number in own}
+        if candidate == baseline or list(rounds) != list(range(len(ran))) or not rounds.keys() <= against.keys():
+            continue
+        sizes = batch_sizes.get((workload, candidate)), batch_sizes.get((workload, baseline))
+        # Batches of different sizes are compared by the time of a sample.
+        by_sample = None not in sizes and sizes[0] != sizes[1]
+        scale = sizes[1] / sizes[0] if by_sample and sizes[0] and sizes[1] else 1.0
+        logs = [math.log(own / against[number] * scale) for number, own in rounds.items()]
+        known = {} if {candidate, baseline} & unknown else floors
+        verdict = _first_claim(logs, known)
+        rows.append(
+            {
+                "workload": workload,
+                "candidate": candidate,
+                "baseline": baseline,
+                **verdict,
+                "per": "sample" if by_sample else "call",
+            }
+        )
+    return rows
+
+
+def _first_claim(logs: Sequence[float], floors: Mapping[int, float]) -> dict[str, Any]:
+    """The verdict of the first look that claims a difference, else of the last one."""
+    looks = [look for look in LOOKS if look < len(logs)]
+    verdict: dict[str, Any] = {}
+    for count in [*looks, len(logs)]:
+        verdict = _verdict(logs[:count], floors.get(count, math.inf))
+        if verdict["word"] != _NONE:
+            break
+    return verdict
+
+
+def _verdict(logs: Sequence[float], floor: float) -> dict[str, Any]:
+    rounds, middle = len(logs), median(logs)
+    ends: tuple[float, float] | None = None
+    p: float | None = None
+    smallest: float | None = None
+    claims = abs(middle) > math.log(floor)
+    if rounds >= LOOKS[0]:
+        ends, p, smallest = ratio_ends(logs), signed_rank(logs), _smallest(logs, floor)
+        claims = claims and p <= allowed_p(rounds) and not ends[0] <= 1 <= ends[1]
+    elif rounds > 1:
+        claims = False
+    word = _NONE if not claims else "slower" if middle > 0 else "faster"
+    return {
+        "word": word,
+        "ratio": math.exp(middle),
+        "low": ends and ends[0],
+        "high": ends and ends[1],
+        "confidence": ends and CONFIDENCE,
+        "p": p,
+        "floor": None if math.isinf(floor) else floor,
+        "smallest": None if smallest is None or math.isinf(smallest) else smallest,
+        "rounds": rounds,
+    }
+
+
+def _smallest(logs: Sequence[float], floor: float) -> float:
+    """The ratio above 1 that so noisy rounds would have shown in 95 of 100 cases, for normal noise."""
+    rounds, allowed = len(logs), allowed_p(len(logs))
+    quantile = NormalDist().inv_cdf
+    if 0.5 ** (rounds - 1) > allowed:
+        return math.inf
+    spread = stdev(logs)
+    of_mean = spread / math.sqrt(rounds)
+    of_median = of_mean * math.sqrt(math.pi / 2)
+    shown = [
+        # The signed-rank test is as good as a test of the mean of 0.955 times the rounds.
+        (quantile(1 - allowed / 2) + _POWER) * of_mean / math.sqrt(0.955),
+        (quantile((1 + _PERCENTILE) / 2) + _POWER) * of_median,
+        math.log(floor) + _POWER * of_median,
+    ]
+    if 0.5 ** (rounds - 2) > allowed:
+        # So few rounds claim only where all of them have one sign.
+        shown.append(quantile(0.95 ** (1 / rounds)) * spread)
+    return math.exp(max(shown))

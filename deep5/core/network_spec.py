@@ -1,0 +1,70 @@
+"""`NetworkSpec`: what the core's contracts know of a network, whether a graph or a framework's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from deep5.core.tensors import TensorSpec
+
+__all__ = ["NetworkSpec"]
+
+
+class NetworkSpec(Protocol):
+    """Names, shapes and initial values; `deep5.networks.Network` and `NativeNetwork` have them."""
+
+    @property
+    def inputs(self) -> Mapping[str, TensorSpec]:
+        """Specifications of the inputs that a caller feeds, by name."""
+        ...
+
+    @property
+    def outputs(self) -> Mapping[str, TensorSpec]:
+        """Specifications of the outputs, by name."""
+        ...
+
+    @property
+    def parameter_specs(self) -> Mapping[str, TensorSpec]:
+        """Specifications of the trainable initial values, by name."""
+        ...
+
+    @property
+    def trained_specs(self) -> Mapping[str, TensorSpec]:
+        """`parameter_specs` without those that are frozen."""
+        ...
+
+    @property
+    def buffer_specs(self) -> Mapping[str, TensorSpec]:
+        """Specifications of values that training changes without a gradient, by name."""
+        ...
+
+    @property
+    def frozen(self) -> frozenset[str]:
+        """Names of the parameters that no gradient is taken by."""
+        ...
+
+    def parameters(self) -> Mapping[str, np.ndarray]:
+        """The initial values of the parameters by name."""
+        ...
+
+    def buffers(self) -> Mapping[str, np.ndarray]:
+        """The initial values of the buffers by name."""
+        ...
+
+    def initial(self, name: str) -> np.ndarray:
+        """The initial value of a parameter or buffer; a fresh, writable array."""
+        ...
+
+    def with_values(self, values: Mapping[str, np.ndarray]) -> NetworkSpec:
+        """A copy with other initial values."""
+        ...
+
+    def weights_hash(self) -> str:
+        """SHA-256 over names, shapes, dtypes and bytes of all initial parameters and buffers."""
+        ...
+
+    def structure_hash(self) -> str:
+        """SHA-256 over what the network computes, without the weights."""
+        ...

@@ -1,0 +1,91 @@
+"""What every check of a communicator is made of: a call, what it counts, and what it has to give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic, sleep
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from deep5.core.communicator import Communicator
+from deep5.core.errors import CommunicationError
+
+__all__ = ["DTYPES", "ENOUGH_S", "check_same", "counted_as", "poll", "run_collective", "small_numbers"]
+
+DTYPES: tuple[Any, ...] = (np.float32, np.float64, np.int64, np.float16, ml_dtypes.bfloat16, np.uint8)
+
+
+# What a call that has to succeed may take; the machine may have more ranks than processors.
+ENOUGH_S = 60.0
+
+
+def small_numbers(dtype: Any, count: int, rank: int, op: str, size: int) -> np.ndarray:
+    """Whole numbers of which every result is exact in every dtype; another row for every rank."""
+    places = np.arange(count)
+    if op == "prod":
+        return np.where(places % size == rank, 3, 1).astype(dtype)
+    return ((3 * places + 5 * rank) % 7).astype(dtype)
+
+
+def run_collective(communicator: Communicator, name: str, started: bool, *given: Any, **named: Any) -> None:
+    """Call a collective by name, blocking or started and waited for.
+
+    Raises:
+        CommunicationError: A request is not done after its wait.
+    """
+    if not started:
+        getattr(communicator, name)(*given, timeout_s=ENOUGH_S, **named)
+        return
+    request = getattr(communicator, name + "_start")(*given, **named)
+    request.wait(ENOUGH_S)
+    if not request.done():
+        raise CommunicationError(f"{name}_start: not done after its wait on rank {communicator.rank}")
+
+
+def poll(request: Any, what: str) -> None:
+    """Ask a request whether it is done until it is.
+
+    Raises:
+        CommunicationError: It takes too long.
+    """
+    deadline = monotonic() + ENOUGH_S
+    while not request.done():
+        if monotonic() > deadline:
+            raise CommunicationError(f"{what}: not done in {ENOUGH_S:g} s of asking")
+        sleep(0.001)
+    request.wait(ENOUGH_S)
+
+
+@contextmanager
+def counted_as(communicator: Communicator, what: str, sent_bytes: int, messages: int | None = None) -> Iterator[None]:
+    """What is done inside has to be counted as so many bytes, in one message unless another number is given."""
+    if communicator.size == 1:
+        sent_bytes = messages = 0
+    expected = (sent_bytes, min(sent_bytes, 1) if messages is None else messages)
+    before = (communicator.sent_bytes, communicator.messages)
+    yield
+    got = (communicator.sent_bytes - before[0], communicator.messages - before[1])
+    if got != expected:
+        raise CommunicationError(
+            f"{what}: rank {communicator.rank} counted {got[0]} bytes in {got[1]} messages; allowed: {expected[0]} in "
+            f"{expected[1]}"
+        )
+
+
+def check_same(communicator: Communicator, what: str, got: np.ndarray, expected: np.ndarray) -> None:
+    """Check that two arrays are equal to the bit.
+
+    Raises:
+        CommunicationError: They are not; with the first difference.
+    """
+    if got.dtype == expected.dtype and got.tobytes() == expected.tobytes():
+        return
+    wrong = np.flatnonzero(got.reshape(-1) != expected.reshape(-1))
+    place = int(wrong[0]) if len(wrong) else 0
+    raise CommunicationError(
+        f"{what}: on rank {communicator.rank}, {len(wrong)} of {got.size} numbers are wrong; the one at {place} is "
+        f"{got.reshape(-1)[place]}; allowed: {expected.reshape(-1)[place]}"
+    )

@@ -1,0 +1,131 @@
+"""What the launcher of this process says in its environment: which rank it is, and of how many."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from deep5.core.errors import UsageError, brief
+
+__all__ = ["LAUNCH", "Launched", "environment_number", "launched"]
+
+LAUNCH = "DEEP5_LAUNCH"
+"""Says what `start_ranks` started: the launcher and the number of ranks, as in `mpiexec:4`."""
+
+# By launcher, what holds rank, size and the rank on its machine.
+_MPI = {
+    "mpiexec of Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+}
+_TORCH = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launched:
+    """What this process was started as.
+
+    Attributes:
+        rank: From 0.
+        size: How many there are.
+        kind: What the ranks exchange by.
+        local_rank: Among those of this machine, where the launcher says so; None where it does not.
+        by: What started them.
+    """
+
+    rank: int
+    size: int
+    kind: Literal["mpi", "torch"]
+    local_rank: int | None
+    by: str
+
+
+def launched() -> Launched | None:
+    """Whether this process was started as one of several ranks: by what its environment says, and nothing else.
+
+    A batch script of Slurm's is none, for all that its environment says how many tasks it may start, nor is the only
+    rank of a job, unless `start_ranks` started it.
+
+    Raises:
+        UsageError: What the environment says cannot be read, or contradicts itself.
+    """
+    own = os.environ.get(LAUNCH, "").partition(":")[0]
+    found = [] if own == "torchrun" else [each for name in _MPI if (each := _by_mpi(name)) is not None]
+    if own != "mpiexec" and (torch := _by_torch()) is not None:
+        found.append(torch)
+    if not found and (slurm := _by_slurm()) is not None:
+        found.append(slurm)
+    for other in found[1:]:
+        if (other.rank, other.size) != (found[0].rank, found[0].size):
+            raise UsageError(
+                f"{found[0].by} says that this is rank {found[0].rank} of {found[0].size} and {other.by} that it is "
+                f"rank {other.rank} of {other.size}; allowed: one launcher; remedy: unset the variables of the other"
+            )
+    if own:
+        return _check_own(found)
+    return found[0] if found and found[0].size > 1 else None
+
+
+def _check_own(found: list[Launched]) -> Launched:
+    said = os.environ[LAUNCH]
+    size = said.partition(":")[2]
+    if not found or str(found[0].size) != size:
+        got = f"a job of {found[0].size}" if found else "no variable of it"
+        raise UsageError(f"{LAUNCH}={brief(said)} and {got}; allowed: the same number; remedy: unset {LAUNCH}")
+    return found[0]
+
+
+def _by_mpi(name: str) -> Launched | None:
+    rank, size, local = _MPI[name]
+    if rank not in os.environ and size not in os.environ:
+        return None
+    return _checked(
+        environment_number(rank),
+        environment_number(size),
+        "mpi",
+        environment_number(local) if local in os.environ else None,
+        name,
+    )
+
+
+def _by_torch() -> Launched | None:
+    # Other programs, too, call something RANK.
+    if any(variable not in os.environ for variable in _TORCH):
+        return None
+    local = environment_number("LOCAL_RANK") if "LOCAL_RANK" in os.environ else None
+    by = "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ else "RANK and WORLD_SIZE"
+    return _checked(environment_number("RANK"), environment_number("WORLD_SIZE"), "torch", local, by)
+
+
+def _by_slurm() -> Launched | None:
+    """A task of a step of several; the script of a job, and a shell in it, are a step of one or none at all."""
+    if "SLURM_PROCID" not in os.environ or "SLURM_STEP_ID" not in os.environ:
+        return None
+    step = "SLURM_STEP_NUM_TASKS"
+    size = environment_number(step if step in os.environ else "SLURM_NTASKS")
+    if size == 1:
+        return None
+    rank = environment_number("SLURM_PROCID")
+    if "PMIX_RANK" in os.environ and (other := environment_number("PMIX_RANK")) != rank:
+        raise UsageError(f"SLURM_PROCID={rank} and PMIX_RANK={other}; allowed: the same; remedy: one launcher")
+    local = environment_number("SLURM_LOCALID") if "SLURM_LOCALID" in os.environ else None
+    return _checked(rank, size, "mpi", local, "srun")
+
+
+def environment_number(variable: str) -> int:
+    """An integer that a variable of the environment holds.
+
+    Raises:
+        UsageError: It holds none, or is not set.
+    """
+    text = os.environ.get(variable)
+    if text is None or not (text.isascii() and text.isdecimal()) or len(text) > 9:
+        got = "is not set" if text is None else f"is {brief(text)}"
+        raise UsageError(f"the environment's {variable} {got}; allowed: a whole number of at least 0")
+    return int(text)
+
+
+def _checked(rank: int, size: int, kind: Literal["mpi", "torch"], local: int | None, by: str) -> Launched:
+    if rank >= size:
+        raise UsageError(f"{by} says that this is rank {rank} of {size}; allowed: a rank below the number of ranks")
+    return Launched(rank=rank, size=size, kind=kind, local_rank=local, by=by)

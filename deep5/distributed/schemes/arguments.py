@@ -1,0 +1,50 @@
+"""What a scheme is given: its compression, and whether it synchronises batch normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deep5.core.errors import UsageError, brief
+from deep5.distributed.schemes.check import check_initialised
+
+__all__ = ["check_compression", "check_synchronises"]
+
+
+def check_compression(name: str, compression: Any) -> None:
+    """See that a scheme was given a compression.
+
+    Args:
+        name: The scheme's.
+        compression: What it was given.
+
+    Raises:
+        UsageError: It is none, or its base was not initialised.
+    """
+    from deep5.distributed.compression import Compression
+
+    if isinstance(compression, Compression):
+        check_initialised(compression, Compression, "_scratch")
+    elif not hasattr(compression, "all_reduce"):
+        raise UsageError(
+            f"{name}: got {brief(compression)} as compression; allowed: such as d5.TopKSparsification(0.01)"
+        )
+
+
+def check_synchronises(name: str, asked: object, *, allowed: bool) -> None:
+    """What a scheme was given as `synchronise_batch_norm`.
+
+    Args:
+        name: The scheme's.
+        asked: What it was given.
+        allowed: Whether the ranks of the scheme step together.
+
+    Raises:
+        UsageError: It is neither true nor false, or the ranks of the scheme do not step together.
+    """
+    if not isinstance(asked, bool):
+        raise UsageError(f"{name}: got synchronise_batch_norm={brief(asked)}; allowed: True or False")
+    if asked and not allowed:
+        raise UsageError(
+            f"{name}: got synchronise_batch_norm=True; allowed: False, since its ranks do not all step at the same "
+            "parameters; remedy: AllReduce, ParameterServer, or Hierarchical with every=1"
+        )

@@ -1,0 +1,172 @@
+"""`OptimizerWrapper`: what a scheme is to the trainer apart from its step: another optimizer, seen through it."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from deep5.core.communicator import Communicator
+from deep5.core.errors import Unsupported, UsageError
+from deep5.core.executors import GraphExecutor, StepOptimizer
+from deep5.distributed.packed import Packed
+
+if TYPE_CHECKING:
+    from deep5.distributed.compression import Compression
+
+__all__ = ["OptimizerWrapper"]
+
+# What a scheme puts before the names of its own entries in a state.
+_OWN = "scheme/"
+
+
+class OptimizerWrapper(ABC):
+    """An optimizer in another one: its executor, its state, and what the run is evaluated by.
+
+    Attributes:
+        consistent: Whether all ranks hold the same parameters after every step.
+        compression: How gradients are made smaller on their way; None: they are not.
+        communicator: What the ranks exchange by.
+        timeout_s: Limit of every wait for others.
+    """
+
+    consistent: ClassVar[bool] = False
+    compression: Compression | None
+    communicator: Communicator
+    timeout_s: float
+    _optimizer: StepOptimizer | None
+    _executor: GraphExecutor | None
+    # Of the parameters, those that the optimizer changes.
+    _moving: list[Packed]
+
+    @property
+    def optimizer(self) -> StepOptimizer:
+        """What is wrapped.
+
+        Raises:
+            UsageError: Nothing is.
+        """
+        if self._optimizer is None:
+            raise UsageError(
+                f"{type(self).__name__} wraps no optimizer; remedy: {type(self).__name__}(…).wrap(d5.Adam(), "
+                "communicator)"
+            )
+        return self._optimizer
+
+    @property
+    def executor(self) -> GraphExecutor:
+        """What runs the network.
+
+        Raises:
+            UsageError: `bind` was not called.
+        """
+        if self._executor is None:
+            raise UsageError(f"{type(self).__name__} is not bound to an executor; remedy: call bind(executor) first")
+        return self._executor
+
+    @property
+    def gradient_scale(self) -> float:
+        """What the gradients of this step are multiplied by: the optimizer's loss scale."""
+        scaled = getattr(getattr(self.optimizer, "pipeline", None), "loss_scale", None) is not None
+        return float(self.optimizer.loss_scale) if scaled else 1.0  # type: ignore[attr-defined]
+
+    @property
+    def trained(self) -> dict[str, Any]:
+        """Specifications of the parameters that the optimizer changes, by name: those that have a gradient."""
+        from deep5.training.optimizer import RuleOptimizer
+
+        specs = dict(self.executor.network.trained_specs)
+        optimizer = self.optimizer
+        if isinstance(optimizer, RuleOptimizer):
+            return {name: spec for name, spec in specs.items() if name not in optimizer.frozen()}
+        return specs
+
+    @property
+    def _halves(self) -> Any:
+        halves = getattr(self.optimizer, "halves", None)
+        if halves is None:
+            raise Unsupported(
+                f"{type(self).__name__} exchanges gradients between the two halves of a step, and "
+                f"{type(self.optimizer).__name__} owns its step; allowed: an update rule, a native optimizer of one "
+                "gradient a step, or a scheme that averages parameters or has step_together"
+            )
+        return halves
+
+    def average_parameters(self) -> None:
+        """Give every rank the mean of all ranks' parameters, but for those that are frozen."""
+        communicator = self.communicator
+        for packed in self._moving:
+            buffer = packed.read()
+            communicator.all_reduce(buffer, timeout_s=self.timeout_s)
+            buffer /= communicator.size
+            packed.write(buffer)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """While inside, the executor holds what the run is evaluated by; every rank enters together.
+
+        That is what the optimizer evaluates by, the mean over the ranks where they differ, with the mean of the ranks'
+        running statistics.
+        """
+        executor, communicator = self.executor, self.communicator
+        with ExitStack() as stack:
+            stack.enter_context(getattr(self.optimizer, "averaged", nullcontext)())
+            if communicator.size > 1:
+                parts = [*Packed.of(executor, buffers=True), *self._differing()]
+                for packed in (part for part in parts if part.floating):
+                    own = packed.read().copy()
+                    stack.callback(packed.write, own)
+                    mean = packed.read()
+                    communicator.all_reduce(mean, timeout_s=self.timeout_s)
+                    mean /= communicator.size
+                    packed.write(mean)
+            yield
+
+    def _differing(self) -> list[Packed]:
+        """The parameters whose mean over the ranks `averaged` takes."""
+        return [] if self.consistent else self._moving
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state, and what this rank's scheme keeps beside it."""
+        own = {f"{_OWN}{name}": value for name, value in self._own_state().items()}
+        return {**self.optimizer.state_dict(), **own}
+
+    def state_views(self) -> dict[str, Any]:
+        """As `state_dict`, of the optimizer's live memory where it can be looked at: read before the next step."""
+        own = {f"{_OWN}{name}": value for name, value in self._own_state().items()}
+        views: dict[str, Any] = getattr(self.optimizer, "state_views", self.optimizer.state_dict)()
+        return {**views, **own}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore `state_dict`, bit for bit."""
+        own = {name.removeprefix(_OWN): value for name, value in state.items() if name.startswith(_OWN)}
+        self.optimizer.load_state_dict({name: value for name, value in state.items() if not name.startswith(_OWN)})
+        self._load_own_state(own)
+
+    def _own_state(self) -> dict[str, Any]:
+        return {} if self.compression is None else self.compression.state_dict()
+
+    def _load_own_state(self, state: Mapping[str, Any]) -> None:
+        if self.compression is not None:
+            self.compression.load_state_dict(state)
+
+    def describe(self) -> dict[str, Any]:
+        """Scheme, compression and optimizer, in JSON's types."""
+        known = ("communicator", "seed", "compression", "step")
+        own = {
+            name: value
+            for name, value in vars(self).items()
+            if not name.startswith("_") and name not in known and isinstance(value, (bool, int, float, str, type(None)))
+        }
+        compression = None if self.compression is None else self.compression.describe()
+        found: dict[str, Any] = {"scheme": type(self).__name__, **own, "compression": compression}
+        if self._optimizer is not None and hasattr(self._optimizer, "describe"):
+            return {**self._optimizer.describe(), **found, "ranks": self.communicator.size}
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        # What else the optimizer has: its rule, hyperparameters, and how schedules set them.
+        if name.startswith("_") or (optimizer := self.__dict__.get("_optimizer")) is None:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return getattr(optimizer, name)

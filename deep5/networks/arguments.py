@@ -1,0 +1,69 @@
+"""What functions on networks are given, looked at before anything uses it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deep5.core import plugins
+from deep5.core.arguments import is_whole, no_network
+from deep5.core.errors import UsageError, brief
+from deep5.core.framework import Framework
+from deep5.core.network_spec import NetworkSpec
+from deep5.networks.network import Network
+
+__all__ = ["as_network", "check_network", "check_seed", "framework_of"]
+
+
+def as_network(given: NetworkSpec, what: str = "executor") -> Network:
+    """The network, where it is a graph; native code runs on its own framework only.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if not isinstance(given, Network):
+        raise UsageError(no_network(given, what))
+    return given
+
+
+def check_network(given: Any, what: str, which: str = "the network") -> None:
+    """Refuse what is no network.
+
+    Args:
+        given: It.
+        what: The function that was given it, for the message.
+        which: The argument.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if not isinstance(given, Network):
+        raise UsageError(no_network(given, what, which))
+
+
+def check_seed(seed: Any, what: str) -> None:
+    """Refuse what is no seed.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if not is_whole(seed) or not 0 <= seed < 1 << 63:
+        raise UsageError(f"{what}: got seed={brief(seed)}; allowed: a whole number from 0 to 2**63 - 1; remedy: seed=0")
+
+
+def framework_of(given: Any, what: str) -> Framework:
+    """The back-end, by its name or as it is.
+
+    Raises:
+        UnknownName: No back-end has that name.
+        MissingDependency: It is not installed.
+        UsageError: It is something else.
+    """
+    if isinstance(given, str):
+        found: Framework = plugins.framework(given)
+        return found
+    if not isinstance(given, Framework):
+        raise UsageError(
+            f"{what}: got framework={brief(given)}; allowed: a name, or what deep5.framework(name) gives; remedy: "
+            'framework="reference"'
+        )
+    return given

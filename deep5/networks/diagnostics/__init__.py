@@ -1,0 +1,1 @@
+"""Errors of ONNX and of frameworks, as errors of deep5 that name the node and the remedy."""

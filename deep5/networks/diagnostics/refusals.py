@@ -1,0 +1,184 @@
+"""Why ONNX refuses a model, with the node and the remedy; used only on the way to an error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import onnx
+import onnx_ir as ir
+
+from deep5.core.errors import NetworkError, OperatorError, ShapeError, suggestion
+from deep5.networks.custom import standing_in
+from deep5.networks.onnx.element_types import called, check_element_types, type_name
+from deep5.networks.onnx.fitting import check_extents
+from deep5.operators.registry import registered_operator, registered_operators
+
+__all__ = ["check_operators", "check_output_shapes", "explained", "first_line", "unknown_operator", "unregistered"]
+
+_SAID = re.compile(r"\(op_type:(\w+), node name: #(\d+)\): (.*)")
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].removeprefix("[ShapeInferenceError] ") if lines else type(error).__name__
+
+
+def unknown_operator(operator: str, opset: int) -> str:
+    """What to say of an operator that ONNX does not have, with the closest that it has."""
+    known = {schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}
+    return (
+        f"No Op registered for {repr(operator)[1:-1]} with domain_version of {opset}; allowed: the operators of ONNX "
+        f"(https://onnx.ai/onnx/operators), and functions that the model defines{suggestion(operator, known)}"
+    )
+
+
+def unregistered(domain: str, operator: str) -> str:
+    """What to say of an operator of a domain that is not ONNX's, with the closest that was registered."""
+    known = sorted(f"{own}.{name}" for own, name in registered_operators())
+    return (
+        f"no operator {operator!r} of the domain {domain!r} is registered; allowed: {', '.join(known) or 'none'}"
+        f"{suggestion(f'{domain}.{operator}', known)}; remedy: d5.register_operator({operator!r}, domain={domain!r}) "
+        "on its class, before the network is made"
+    )
+
+
+def check_operators(what: str, proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Refuse a node of ONNX's own domain that is no operator of the model's opset.
+
+    Args:
+        what: What messages call the model.
+        proto: The model.
+        nodes: Its nodes, those of functions and of nested graphs too.
+
+    Raises:
+        NetworkError: The first such node, with the operator that is closest.
+    """
+    opset = next((entry.version for entry in proto.opset_import if not entry.domain), None)
+    own = {function.name for function in proto.functions if not function.domain}
+    for node in nodes:
+        operator = str(node.op_type)  # a text that is not UTF-8 comes as bytes
+        # Another version may still have it: then ONNX's checker says so.
+        if opset is None or node.domain or operator in own or onnx.defs.has(operator, ""):
+            continue
+        raise NetworkError(
+            f"{what} is not valid ONNX: {called(node.name, operator, node.output)}: {unknown_operator(operator, opset)}"
+        )
+
+
+def check_output_shapes(what: str, proto: onnx.ModelProto) -> None:
+    """Refuse an output without a shape; where no shape can be computed, for the reason why.
+
+    Args:
+        what: What messages call the model.
+        proto: The model, without large weights.
+
+    Raises:
+        NetworkError: A graph that is not valid, an operator that ONNX does not know, or no declaration.
+    """
+    missing = [
+        value.name
+        for value in proto.graph.output
+        if value.type.WhichOneof("value") in (None, "tensor_type") and not value.type.tensor_type.HasField("shape")
+    ]
+    if not missing:
+        return
+    free = onnx.ModelProto()
+    free.CopyFrom(proto)
+    for value in free.graph.output:
+        if value.name in missing:
+            value.ClearField("type")
+    with standing_in(free):
+        try:
+            onnx.shape_inference.infer_shapes(free, strict_mode=True)
+        except (OperatorError, ShapeError):
+            raise
+        except Exception as error:  # onnx raises its own private classes
+            raise explained(free, what, error) from error
+    name = f"{what}: the output {missing[0]!r} has no shape"
+    if (node := _foreign(proto, missing[0])) is not None:
+        raise NetworkError(
+            f"{name}, and none follows: {called(node.name, node.op_type, node.output)} is of the domain "
+            f"{node.domain!r}, of which ONNX has no such operator and the model no such function; remedy: operators of "
+            "ONNX, a function in the model, or, for a back-end that has the operator, a declared shape"
+        )
+    raise NetworkError(f"{name}; remedy: declare it, with names for extents that vary")
+
+
+def _foreign(proto: onnx.ModelProto, name: str) -> onnx.NodeProto | None:
+    """The last node, of those that a value is computed from, that nothing is known of."""
+    own = {(function.domain, function.name) for function in proto.functions}
+    wanted = {name}
+    for node in reversed(proto.graph.node):
+        if wanted.isdisjoint(node.output):
+            continue
+        wanted.update(node.input)
+        domain, operator = str(node.domain), str(node.op_type)  # as above
+        known = (domain, operator) in own or onnx.defs.has(operator, domain)
+        if domain and not known and registered_operator(domain, operator) is None:
+            return node
+    return None
+
+
+def explained(proto: onnx.ModelProto, what: str, error: Exception) -> NetworkError:
+    """The error to raise where inference of shapes and types, or ONNX's checker, refused a model.
+
+    Args:
+        proto: The model, without large weights.
+        what: What messages call it.
+        error: What ONNX raised.
+    """
+    bare = onnx.ModelProto()
+    bare.CopyFrom(proto)
+    for index, node in enumerate(bare.graph.node):
+        node.name = f"#{index}"
+    try:
+        onnx.shape_inference.infer_shapes(bare, strict_mode=True)
+        said = None
+    except onnx.shape_inference.InferenceError as again:
+        said = _SAID.search(first_line(again))
+    except Exception:  # onnx raises its own private classes; what it said first is said
+        said = None
+    # A node of a nested graph may have such a name itself.
+    if said is None or int(said[2]) >= len(proto.graph.node) or proto.graph.node[int(said[2])].op_type != said[1]:
+        return NetworkError(f"{what} is not valid ONNX: {first_line(error)}")
+    # What follows from the inputs alone: declarations may contradict it.
+    free = onnx.ModelProto()
+    free.CopyFrom(proto)
+    del free.graph.value_info[:]
+    for output in free.graph.output:
+        output.ClearField("type")
+    try:
+        free = onnx.shape_inference.infer_shapes(free)
+        known = ir.from_proto(free)
+    except Exception:  # as above
+        return NetworkError(f"{what} is not valid ONNX: {first_line(error)}")
+    try:
+        check_element_types(known, what)
+        check_extents(known.graph.all_nodes(), what)
+    except NetworkError as cause:
+        return cause
+    values = ir.convenience.create_value_mapping(known.graph)
+    node, reason = proto.graph.node[int(said[2])], said[3].removeprefix("[ShapeInferenceError] ")
+    this = called(node.name, node.op_type, node.output)
+    for output in proto.graph.output:
+        declared, computed = output.type.tensor_type.elem_type, values.get(output.name)
+        kind = None if computed is None else computed.dtype
+        if output.name in node.output and kind is not None and declared not in (0, kind):
+            return NetworkError(
+                f"{what} is not valid ONNX: the output {output.name!r} is declared as "
+                f"{type_name(ir.DataType(declared))}, but {this} computes {type_name(kind)}; remedy: declare that, or "
+                "put a Cast behind it"
+            )
+    inputs = ", ".join(f"{name!r} {_shown(values.get(name))}" for name in node.input if name)
+    return NetworkError(
+        f"{what} is not valid ONNX: {this}: {reason}; got {inputs or 'no inputs'}; "
+        "remedy: change the shapes or the attributes, or what the model declares of them"
+    )
+
+
+def _shown(value: ir.Value | None) -> str:
+    if value is None or value.dtype is None or value.shape is None:
+        return "of unknown shape"
+    return f"{type_name(value.dtype)}{value.shape}".replace("SymbolicDim", "")

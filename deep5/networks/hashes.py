@@ -1,0 +1,49 @@
+"""SHA-256 of a network: of its values, and of what it computes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from deep5.core.tensors import TensorSpec
+
+__all__ = ["hash_of_lines", "hash_of_values", "node_lines"]
+
+
+def hash_of_values(specs: Mapping[str, TensorSpec], value: Callable[[str], np.ndarray]) -> str:
+    """SHA-256 over names, shapes, dtypes and bytes.
+
+    Args:
+        specs: Of parameters, then of buffers.
+        value: Gives the value of a name; called for one at a time.
+    """
+    digest = hashlib.sha256()
+    for name, spec in specs.items():
+        digest.update(f"{name} {spec}\n".encode())
+        digest.update(value(name).tobytes())
+    return digest.hexdigest()
+
+
+def hash_of_lines(lines: Iterable[str]) -> str:
+    """SHA-256 over the lines of a description."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def node_lines(graph: ir.Graph) -> Iterator[str]:
+    """A line a node, in the order of execution: its operator, inputs, outputs and attributes."""
+    for node in graph:
+        attributes = sorted(f"{key}={_attribute(value)}" for key, value in node.attributes.items())
+        sources = [value.name if value is not None else "" for value in node.inputs]
+        # A file need not name an output that nothing uses.
+        made = [value.name if value.uses() or value.is_graph_output() else "" for value in node.outputs]
+        yield f"{node.domain}:{node.op_type} {sources} {made} {attributes}"
+
+
+def _attribute(attribute: ir.Attr) -> str:
+    if isinstance(attribute.value, ir.TensorProtocol):
+        array = attribute.value.numpy()
+        return f"{array.dtype}{array.shape}{array.tobytes().hex()}"
+    return str(attribute.value)

@@ -1,0 +1,236 @@
+"""Pictures of training: accuracy against epoch and loss against time, a line a candidate, a band over its seeds.
+
+As Ben-Nun et al. compare optimizers: A Modular Benchmarking Infrastructure for High-Performance and Reproducible Deep
+Learning, IPDPS 2019. Needs the packages of the extra `report`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import mean, median
+from typing import Any, NamedTuple
+
+from deep5.core.charts import WIDTH, altair, by_name, headed, line_styles, logarithmic, same_axis
+from deep5.core.errors import UsageError
+from deep5.results.result import Result
+
+__all__ = [
+    "Point",
+    "accuracy_chart",
+    "accuracy_points",
+    "loss_chart",
+    "loss_points",
+    "undrawn",
+]
+
+_HEIGHT = 300
+
+
+class Point(NamedTuple):
+    """One place of a line.
+
+    Attributes:
+        candidate: Whose.
+        epoch: Epochs done.
+        value: Mean over the seeds.
+        low: The smallest.
+        high: The largest.
+        seconds: Median over the seeds of the time since training began.
+        seeds: How many there are.
+    """
+
+    candidate: str
+    epoch: int
+    value: float
+    low: float
+    high: float
+    seconds: float
+    seeds: int
+
+
+def accuracy_points(runs: Mapping[str, Sequence[Result]]) -> list[Point]:
+    """Test accuracy after every epoch, from the samples of `test_accuracy`.
+
+    Args:
+        runs: By candidate, results that differ in their seeds.
+
+    Raises:
+        UsageError: A result has no such samples.
+    """
+    return _points(runs, "test_accuracy", lambda rows: {row.epoch: (row.value, row.time_s) for row in rows})
+
+
+def loss_points(runs: Mapping[str, Sequence[Result]]) -> list[Point]:
+    """Training loss of every epoch, the mean over its steps, from the samples of `training_loss`.
+
+    The time of an epoch is that of its last step; the epoch is counted from 1, as it is done then. Losses that are not
+    finite are left out.
+
+    Args:
+        runs: By candidate, results that differ in their seeds.
+
+    Raises:
+        UsageError: A result has no such samples.
+    """
+
+    def by_epoch(rows: Iterable[Any]) -> dict[int, tuple[float, float]]:
+        found: dict[int, list[Any]] = {}
+        for row in rows:
+            found.setdefault(row.epoch + 1, []).append(row)
+        return {epoch: (mean(row.value for row in own), own[-1].time_s) for epoch, own in found.items()}
+
+    return _points(runs, "training_loss", by_epoch)
+
+
+def _points(runs: Mapping[str, Sequence[Result]], metric: str, by_epoch: Any) -> list[Point]:
+    points = []
+    for candidate, results in runs.items():
+        curves = []
+        for result in results:
+            # One of several of this name is called by its label, too.
+            labels = [verdict.label for verdict in result.verdicts if verdict.name == metric]
+            rows = result.samples().get(labels[0] if labels else metric, [])
+            # A run that was stopped before its first evaluation has none, and the others are drawn.
+            if not rows and not labels:
+                raise UsageError(f"{result.folder} has no samples of {metric}; remedy: name it in METRICS")
+            curves.append(by_epoch(rows))
+        for epoch in sorted(set().union(*curves)):
+            seen = [curve[epoch] for curve in curves if epoch in curve and math.isfinite(curve[epoch][0])]
+            if seen:
+                values = [value for value, _ in seen]
+                seconds = median(time_s for _, time_s in seen)
+                points.append(Point(candidate, epoch, mean(values), min(values), max(values), seconds, len(values)))
+    return points
+
+
+def undrawn(points: Sequence[Point], seeds: Mapping[str, int]) -> str:
+    """How many runs a picture shows, in words; empty where it shows all.
+
+    A run that failed has no points, one that was stopped ends early, and a loss that is not finite has no place: the
+    mean and the band are of the others, and a reader has to know.
+
+    Args:
+        points: As they are drawn.
+        seeds: By candidate, how many runs were made.
+
+    >>> undrawn([Point("a", 1, 1.0, 1.0, 1.0, 1.0, 2), Point("a", 2, 1.0, 1.0, 1.0, 1.0, 1)], {"a": 2, "b": 2})
+    'of a, 1 of 2 from epoch 2 on; of b, none of 2'
+    """
+    last = max((point.epoch for point in points), default=0)
+    missing = []
+    for candidate, planned in seeds.items():
+        there = {point.epoch: point.seeds for point in points if point.candidate == candidate}
+        counts = [there.get(epoch, 0) for epoch in range(1, last + 1)]
+        if not any(counts):
+            missing.append(f"of {candidate}, none of {planned}")
+        elif min(counts) < planned:
+            first = next(place for place, count in enumerate(counts) if count < planned)
+            least = min(counts) or "none"
+            missing.append(f"of {candidate}, {least} of {planned}" + (f" from epoch {first + 1} on" if first else ""))
+    return "; ".join(missing)
+
+
+def accuracy_chart(
+    points: Sequence[Point],
+    title: str = "",
+    *,
+    goal: float | None = None,
+    by: str = "epoch",
+    seeds: Mapping[str, int] | None = None,
+    note: str = "",
+) -> Any:
+    """Test accuracy against epoch or time.
+
+    Args:
+        points: As `accuracy_points` gives them.
+        title: Of the picture.
+        goal: Accuracy in percent, drawn as a line across.
+        by: "epoch" or "seconds".
+        seeds: By candidate, how many runs were made: what is missing is stated under the title, and the colours are the
+            same in every picture.
+        note: What else is to be known, under the title.
+
+    Raises:
+        MissingDependency: Altair is not installed.
+        UsageError: There are no points.
+    """
+    alt = altair()
+    last = max((point.epoch for point in points), default=1)
+    # Whole epochs: an axis of two would have one and a half, and call it two.
+    marks = list(range(0, last + 1, max(1, -(-last // 10))))
+    x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(values=marks, format="d"), scale=alt.Scale(nice=False))
+    if by == "seconds":
+        x = _seconds(alt)
+    y = alt.Y("value:Q", title="test accuracy (%)", scale=alt.Scale(zero=False))
+    return _lines(alt, points, x, y, by, title, seeds, goal, note)
+
+
+def _seconds(alt: Any) -> Any:
+    # Few marks: the first number is moved inwards, and would run into the second.
+    axis = alt.Axis(tickCount=7)
+    return alt.X("seconds:Q", title="time since training began (s)", scale=alt.Scale(nice=False, zero=True), axis=axis)
+
+
+def loss_chart(
+    points: Sequence[Point], title: str = "", *, seeds: Mapping[str, int] | None = None, note: str = ""
+) -> Any:
+    """Training loss against time, the loss on a logarithmic axis.
+
+    Args:
+        points: As `loss_points` gives them; those of a loss of zero are left out.
+        title: Of the picture.
+        seeds: By candidate, how many runs were made: what is missing is stated under the title, and the colours are the
+            same in every picture.
+        note: What else is to be known, under the title.
+
+    Raises:
+        MissingDependency: Altair is not installed.
+        UsageError: There are no points.
+    """
+    alt = altair()
+    above = [point for point in points if point.low > 0]
+    if not above:
+        raise UsageError("there is no training loss above zero to draw; allowed: at least one")
+    x = _seconds(alt)
+    ends = [end for point in above for end in (point.low, point.high)]
+    y = logarithmic(alt, alt.Y, "value:Q", ends, "training loss (nat)", "", _HEIGHT)
+    return _lines(alt, above, x, y, "seconds", title, seeds, None, note)
+
+
+def _lines(
+    alt: Any,
+    points: Sequence[Point],
+    x: Any,
+    y: Any,
+    order: str,
+    title: str,
+    seeds: Mapping[str, int] | None = None,
+    goal: float | None = None,
+    note: str = "",
+) -> Any:
+    if not points:
+        raise UsageError("there are no points to draw; allowed: at least one")
+    names = list(seeds or dict.fromkeys(point.candidate for point in points))
+    colors, dashes = line_styles(names)
+    data = alt.Chart(alt.Data(values=[point._asdict() for point in points]))
+    color = by_name(alt.Color, "candidate:N", colors, title=None)
+    dash = by_name(alt.StrokeDash, "candidate:N", dashes, title=None)
+    layers = [
+        data.mark_line(strokeWidth=1.8, clip=True).encode(x=x, y=y, color=color, strokeDash=dash, order=f"{order}:Q")
+    ]
+    if any(point.seeds > 1 for point in points):
+        band = data.mark_area(opacity=0.15, clip=True).encode(x=x, y=same_axis(y, "low:Q"), y2="high:Q", color=color)
+        layers.insert(0, band)
+    if goal is not None:
+        line = alt.Chart(alt.Data(values=[{"goal": goal, "label": f"target {goal:g} %"}]))
+        across = same_axis(y, "goal:Q")
+        layers.append(line.mark_rule(color="#444444", strokeDash=[6, 4], strokeWidth=1.2).encode(y=across))
+        # In white first, and wider: it is read where a line crosses it, too.
+        for look in ({"color": "white", "stroke": "white", "strokeWidth": 4}, {"color": "#333333"}):
+            text = line.mark_text(align="left", baseline="bottom", dx=4, dy=-2, fontSize=11, **look)
+            layers.append(text.encode(y=across, x=alt.value(0), text="label:N"))
+    missing = undrawn(points, seeds or {})
+    made = alt.layer(*layers).properties(width=WIDTH, height=_HEIGHT)
+    below = [f"not all runs are drawn; {missing}"] if missing else []
+    return headed(alt, made, title, "; ".join([*below, *([note] if note else [])]))

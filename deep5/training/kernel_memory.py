@@ -1,0 +1,134 @@
+"""`KernelMemory`: the memory that a rule's kernel works on apart from parameters and gradients."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from deep5.core.tensors import TensorSpec, aligned_empty
+from deep5.training.emit_c import POINTERS, TOTALS, KernelArgs
+from deep5.training.state_check import checked_state
+from deep5.training.trace import TracedRule
+
+__all__ = ["CHUNK", "KernelMemory", "address_of"]
+
+# A chunk of every array that a rule touches stays in the second-level cache.
+CHUNK = 8192
+
+
+class KernelMemory:
+    """The optimizer's state, and the tables that a compiled kernel reads.
+
+    Args:
+        traced: The rule.
+        specs: Of the parameters, by name, all of one dtype.
+        groups: Of each parameter, its group.
+        width: How many numbers a group gets in each step.
+        per_tensor: Whether the rule's sums are over one parameter, and not over all.
+        scratch: How many numbers a phase computes for each parameter at most.
+
+    Attributes:
+        arrays: Names of the states of the parameter's shape.
+        scalars: Names of the states that are one number.
+        state: Of each of `arrays`, flat memory by parameter.
+        tables: What `KernelArgs` points to, by name.
+        grad: Addresses of the gradients; the memory of `tables["grad"]`.
+        given: The numbers of a step; the memory of `tables["given"]`.
+    """
+
+    def __init__(
+        self,
+        traced: TracedRule,
+        specs: Mapping[str, TensorSpec],
+        groups: Sequence[int],
+        *,
+        width: int,
+        per_tensor: bool,
+        scratch: int,
+    ) -> None:
+        self._names = tuple(specs)
+        self._dtype = next(iter(specs.values())).dtype
+        self._sizes = [spec.size for spec in specs.values()]
+        self._shapes = [tuple(map(int, spec.shape)) for spec in specs.values()]
+        self._sum_stride = len(traced.sums) if per_tensor else 0
+        self.arrays = [name for name in traced.states if not traced.scalar_state(name)]
+        self.scalars = [name for name in traced.states if traced.scalar_state(name)]
+        self.state = {name: self.packed() for name in self.arrays}
+        chunks = [
+            (tensor, begin, min(begin + CHUNK, size))
+            for tensor, size in enumerate(self._sizes)
+            for begin in range(0, size, CHUNK)
+        ]
+        table = np.ascontiguousarray(np.array(chunks, dtype=np.int64).reshape(-1, 3).T)
+        tensors, sums, given = len(specs), len(traced.sums), (max(groups, default=0) + 1) * width
+        self.tables = {
+            "chunk_tensor": table[0],
+            "chunk_begin": table[1],
+            "chunk_end": table[2],
+            "grad": np.zeros(tensors, np.uint64),
+            "param": np.zeros(tensors, np.uint64),
+            "live": np.zeros(tensors, np.uint64),
+            "state": np.array([[address_of(view) for view in self.state[name]] for name in self.arrays], np.uint64),
+            "scalar_state": np.zeros((tensors, len(self.scalars))),
+            "group": np.array(groups, np.int64),
+            "given": np.zeros(given),
+            "totals": np.zeros(len(TOTALS)),
+            "sums": np.zeros((tensors if per_tensor else 1, sums)),
+            "scratch": np.zeros((tensors, scratch)),
+            "partial": np.zeros((len(chunks), max(sums, 1))),
+        }
+        # The same memory as the NumPy array's, but assigning a list to it takes a third of the time.
+        self.grad: Any = (ctypes.c_uint64 * tensors).from_buffer(self.tables["grad"])
+        self.given: Any = (ctypes.c_double * given).from_buffer(self.tables["given"]) if given else []
+
+    def arguments(self, *, threads: int) -> KernelArgs:
+        """What a compiled kernel is called with; valid as long as this object."""
+        return KernelArgs(
+            tensors=len(self._names),
+            chunks=len(self.tables["chunk_tensor"]),
+            threads=threads,
+            sum_stride=self._sum_stride,
+            **{name: self.tables[name].ctypes.data for name in POINTERS},
+        )
+
+    def packed(self) -> list[np.ndarray]:
+        """One block for all parameters, and a view of it for each, every view aligned."""
+        offsets = np.cumsum([0, *(-(-size // 16) * 16 for size in self._sizes)])
+        block = aligned_empty((int(offsets[-1]),), self._dtype)
+        return [block[offset : offset + size] for offset, size in zip(offsets, self._sizes, strict=False)]
+
+    def state_views(self) -> dict[str, np.ndarray]:
+        """The state by `"<state>/<parameter>"`, live; states of shape () in float64."""
+        found = {
+            f"{state}/{name}": view.reshape(shape)
+            for state, views in self.state.items()
+            for name, view, shape in zip(self._names, views, self._shapes, strict=True)
+        }
+        for index, state in enumerate(self.scalars):
+            for tensor, name in enumerate(self._names):
+                found[f"{state}/{name}"] = np.asarray(self.tables["scalar_state"][tensor, index])
+        return found
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_views` gave, bit for bit.
+
+        Raises:
+            ShapeError: An entry is missing, unknown, or of another shape or dtype.
+        """
+        given = checked_state(
+            state, {key: (value.shape, str(value.dtype)) for key, value in self.state_views().items()}
+        )
+        for name, views in self.state.items():
+            for parameter, view in zip(self._names, views, strict=True):
+                view[...] = given[f"{name}/{parameter}"].reshape(-1)
+        for index, name in enumerate(self.scalars):
+            for tensor, parameter in enumerate(self._names):
+                self.tables["scalar_state"][tensor, index] = float(given[f"{name}/{parameter}"])
+
+
+def address_of(array: np.ndarray) -> int:
+    """Where an array begins."""
+    return int(array.__array_interface__["data"][0])

@@ -1,0 +1,109 @@
+"""A contract of import-linter: no import cycle between modules, imports inside functions and for types included.
+
+The graph that the linter hands over has imports for types only with `exclude_type_checking_imports = false`; the
+contract refuses to check without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from grimp import ImportGraph
+from importlinter import Contract, ContractCheck, fields, output
+
+__all__ = ["Acyclic"]
+
+
+class Acyclic(Contract):
+    """No module imports itself by way of others.
+
+    Options:
+        unfinished: Packages whose modules may still be in cycles with each other. One that has none is an error.
+    """
+
+    unfinished = fields.ListField(subfield=fields.StringField(), required=False)
+
+    def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
+        """Look for cycles."""
+        if self.session_options.get("exclude_type_checking_imports", False) not in (False, "False", "false"):
+            raise ValueError("an acyclic contract needs exclude_type_checking_imports = false")
+        packages = [str(package) for package in self.unfinished or ()]
+        broken: list[list[str]] = []
+        found: set[str] = set()
+        for modules in _cycles(graph):
+            within = [package for package in packages if any(_lies_in(module, package) for module in modules)]
+            found.update(within)
+            if not all(any(_lies_in(module, package) for package in within) for module in modules):
+                broken.append(_shortest_cycle(graph, modules))
+        finished = [package for package in packages if package not in found]
+        return ContractCheck(kept=not broken and not finished, metadata={"broken": broken, "finished": finished})
+
+    def render_broken_contract(self, check: ContractCheck) -> None:
+        """Print each cycle, and each entry of `unfinished` that is finished."""
+        for cycle in check.metadata["broken"]:
+            output.print_error("An import cycle:")
+            for importer, imported in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
+                output.print_error(f"  {importer} -> {imported}", bold=False)
+            output.new_line()
+        for package in check.metadata["finished"]:
+            output.print_error(f"{package} has no import cycle; remedy: remove it from `unfinished` in pyproject.toml")
+
+
+def _lies_in(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def _cycles(graph: ImportGraph) -> Iterator[list[str]]:
+    """The strongly connected components of more than one module, each sorted.
+
+    References:
+        Tarjan, Depth-first search and linear graph algorithms, SIAM J. Comput. 1(2), 1972, section 4.
+    """
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    path: list[str] = []
+    on_path: set[str] = set()
+    for root in sorted(graph.modules):
+        if root in number:
+            continue
+        # Python's own stack is not deep enough for a recursion over all modules.
+        calls: list[tuple[str, Iterator[str]]] = [(root, _enter(graph, root, number, low, path, on_path))]
+        while calls:
+            module, imported = calls[-1]
+            for each in imported:
+                if each not in number:
+                    calls.append((each, _enter(graph, each, number, low, path, on_path)))
+                    break
+                if each in on_path:
+                    low[module] = min(low[module], number[each])
+            else:
+                calls.pop()
+                if calls:
+                    low[calls[-1][0]] = min(low[calls[-1][0]], low[module])
+                if low[module] == number[module]:
+                    place = path.index(module)
+                    component, path[place:] = path[place:], []
+                    on_path.difference_update(component)
+                    if len(component) > 1:
+                        yield sorted(component)
+
+
+def _enter(
+    graph: ImportGraph, module: str, number: dict[str, int], low: dict[str, int], path: list[str], on_path: set[str]
+) -> Iterator[str]:
+    number[module] = low[module] = len(number)
+    path.append(module)
+    on_path.add(module)
+    return iter(sorted(graph.find_modules_directly_imported_by(module)))
+
+
+def _shortest_cycle(graph: ImportGraph, modules: Iterable[str]) -> list[str]:
+    """The shortest chain of imports from a module back to itself, each module once."""
+    chains: list[Any] = []
+    for module in modules:
+        for imported in graph.find_modules_directly_imported_by(module):
+            if (back := graph.find_shortest_chain(importer=imported, imported=module)) is not None:
+                chains.append((len(back), [module, *back[:-1]]))
+    cycle: list[str] = min(chains)[1]
+    return cycle
