@@ -44,7 +44,11 @@ def folder(
     if not place.is_dir():
         place.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(dir=place.parent))
-        make(fresh)
+        try:
+            make(fresh)
+        except BaseException:
+            shutil.rmtree(fresh)
+            raise
         try:
             fresh.rename(place)
         except OSError:  # another worker was faster
